@@ -1,0 +1,1 @@
+"""Client-side load balancing for asyncio gRPC."""

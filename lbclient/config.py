@@ -1,0 +1,219 @@
+"""Every setting with its default and where that comes from.
+
+Frozen and checked at construction: a config that exists is sound. Values come from
+code, else from the TOML file that `LBCLIENT_CONFIG` names, else from `LBCLIENT_*`
+variables; a variable beats the file.
+"""
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from math import inf
+from typing import Any, Literal, Self, get_args
+
+from lbclient.errors import ConfigError
+from lbclient.protocols import PickerFactory
+
+WhenFull = Literal["wait", "fail"]
+
+# Variables with our prefix that are not fields of a config.
+RESERVED = frozenset({"LBCLIENT_CONFIG", "LBCLIENT_DISABLE"})
+
+
+def _whole(field: str, value: object, low: int, high: float = inf) -> None:
+    bound = f"at least {low}" if high == inf else f"{low} to {high:.0f}"
+    if type(value) is not int or not low <= value <= high:
+        raise ConfigError(field, value, f"a whole number, {bound}")
+
+
+def _seconds(field: str, value: object, low: float, high: float) -> None:
+    if type(value) not in (int, float) or not low <= float(str(value)) <= high:
+        raise ConfigError(field, value, f"seconds, {low:g} to {high:g}")
+
+
+class _Sourced:
+    """Reading a config's fields from a file and from the environment."""
+
+    _section: str
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """Reads `LBCLIENT_CONFIG`'s file, then `LBCLIENT_<FIELD>` variables.
+
+        Raises ConfigError for a value out of bounds, a file that is not there or
+        not TOML, and a name that is no field.
+        """
+        values: dict[str, Any] = {}
+        if path := environ.get("LBCLIENT_CONFIG"):
+            values = cls._read(path)
+        known = {f"LBCLIENT_{name.upper()}": name for name in _all_fields()}
+        own = {field.name: field.type for field in fields(cls)}  # type: ignore[arg-type]
+        for variable, text in environ.items():
+            if not variable.startswith("LBCLIENT_") or variable in RESERVED:
+                continue
+            if variable not in known:
+                raise ConfigError(variable, text, f"one of {', '.join(sorted(known))}")
+            if (name := known[variable]) in own:
+                values[name] = _convert(variable, text, own[name])
+        return cls(**values)
+
+    @classmethod
+    def from_toml(cls, path: str) -> Self:
+        """Reads the `[channel]` or `[server]` table of a TOML file."""
+        return cls(**cls._read(path))
+
+    @classmethod
+    def _read(cls, path: str) -> dict[str, Any]:
+        try:
+            with open(path, "rb") as file:
+                table = tomllib.load(file).get(cls._section, {})
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(
+                "LBCLIENT_CONFIG", path, f"a readable TOML file ({error})"
+            ) from error
+        if not isinstance(table, dict):
+            raise ConfigError(cls._section, table, "a table")
+        names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+        for name, value in table.items():
+            if name not in names:
+                want = f"one of {', '.join(sorted(names))} in [{cls._section}]"
+                raise ConfigError(name, value, want)
+        return table
+
+
+def _convert(variable: str, text: str, kind: object) -> Any:
+    if kind is int or kind == int | None:
+        convert: Callable[[str], Any] = int
+    elif kind is float:
+        convert = float
+    elif kind is str or kind is WhenFull or kind == str | PickerFactory:
+        convert = str
+    else:
+        raise ConfigError(variable, text, "to be set in code: it is not text")
+    try:
+        return convert(text)
+    except ValueError:
+        raise ConfigError(variable, text, f"a value of type {kind}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelConfig(_Sourced):
+    """How a channel chooses and uses its backends. Times in seconds."""
+
+    _section = "channel"
+
+    subset_size: int = 20
+    """Backends to connect to. SRE book, ch. 20: typically 20 to 100."""
+
+    client_id: str = ""
+    """What tells this client from its siblings when subsets are chosen.
+    Empty: random, so a restarted client gets another subset."""
+
+    picker: str | PickerFactory = "weighted_least_loaded"
+    """A name of `lbclient.pickers.PICKERS`, or what makes one from a Random."""
+
+    active_limit: int = 100
+    """Calls in flight on one backend. SRE book, ch. 20, flow control: a fixed
+    limit; 100 is also what HTTP/2 servers commonly allow on a connection."""
+
+    when_full: WhenFull = "wait"
+    """What a call does when every backend is at its limit: wait its turn until
+    its deadline, or fail at once."""
+
+    max_waiting: int = 1000
+    """Calls that may wait, for a turn or for a connection; one more fails."""
+
+    health_interval: float = 2.0
+    """A backend that says nothing for this long gets no new calls. It is asked to
+    report twice as often."""
+
+    resolve_interval: float = 10.0
+    """How often names are resolved again, jittered by a tenth."""
+
+    empty_after: float = 60.0
+    """How long a resolver must insist that there are no endpoints at all."""
+
+    connect_backoff: float = 0.1
+    """The first pause before a refused connection is tried again; it grows by
+    1.6 each time, jittered by a fifth (gRPC's connection backoff)."""
+
+    max_connect_backoff: float = 5.0
+    """The longest such pause."""
+
+    seed: int | None = None
+    """Seeds every random choice of the channel; None: by the system."""
+
+    def __post_init__(self) -> None:
+        _whole("subset_size", self.subset_size, 1)
+        if not isinstance(self.client_id, str):
+            raise ConfigError("client_id", self.client_id, "text")
+        if not (isinstance(self.picker, str) or callable(self.picker)):
+            raise ConfigError("picker", self.picker, "a name or a factory")
+        _whole("active_limit", self.active_limit, 1)
+        if self.when_full not in get_args(WhenFull):
+            raise ConfigError("when_full", self.when_full, "'wait' or 'fail'")
+        _whole("max_waiting", self.max_waiting, 0)
+        _seconds("health_interval", self.health_interval, 0.2, 3600)
+        _seconds("resolve_interval", self.resolve_interval, 0.1, 86400)
+        _seconds("empty_after", self.empty_after, 0, 86400)
+        _seconds("connect_backoff", self.connect_backoff, 0.01, 3600)
+        _seconds(
+            "max_connect_backoff",
+            self.max_connect_backoff,
+            self.connect_backoff,
+            3600,
+        )
+        if self.seed is not None and type(self.seed) is not int:
+            raise ConfigError("seed", self.seed, "a whole number or None")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig(_Sourced):
+    """What a server reports of itself and how it leaves. Times in seconds."""
+
+    _section = "server"
+
+    utilization: Callable[[], float] | None = None
+    """The application's own utilization, read every 0.1 s: 1.0 is all that it is
+    provisioned for, and more is possible. None: the process's CPU time over the
+    CPUs it may use."""
+
+    runnable: Callable[[], int] | None = None
+    """How many requests want a processor now, where the application can tell."""
+
+    smoothing: float = 2.0
+    """Time constant of what is reported; 1 to 2 s suits the pickers best."""
+
+    report_interval: float = 1.0
+    """Between two health reports to a watcher that names no interval."""
+
+    orca_min_interval: float = 1.0
+    """The shortest interval of ORCA's out-of-band reports that is granted."""
+
+    lame_duck_period: float = 30.0
+    """The longest a stopping task waits for its requests; SRE book, ch. 20: a
+    good rule of thumb is 10 to 150 s."""
+
+    lame_duck_quiet: float = 1.0
+    """How long a stopping task must have been without a request before it goes,
+    so that late arrivals find it."""
+
+    def __post_init__(self) -> None:
+        for field in ("utilization", "runnable"):
+            signal = getattr(self, field)
+            if signal is not None and not callable(signal):
+                raise ConfigError(field, signal, "a callable without arguments")
+        _seconds("smoothing", self.smoothing, 0.01, 3600)
+        _seconds("report_interval", self.report_interval, 0.1, 3600)
+        _seconds("orca_min_interval", self.orca_min_interval, 0.1, 3600)
+        _seconds("lame_duck_period", self.lame_duck_period, 0, 86400)
+        _seconds("lame_duck_quiet", self.lame_duck_quiet, 0, 3600)
+
+
+def _all_fields() -> list[str]:
+    return [
+        field.name
+        for config in (ChannelConfig, ServerConfig)
+        for field in fields(config)
+    ]

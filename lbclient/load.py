@@ -1,0 +1,104 @@
+"""What we know of one backend: what we sent it, what became of that, what it says.
+
+Written by attempts (`begin`, `finish`) and by health reports (`observe`), read by
+pickers. It draws no conclusion: a picker's formula lives in the picker.
+"""
+
+from lbclient.ewma import DecayingCount
+from lbclient.model import LoadReport, Outcome, Verdict
+
+ERROR_MEMORY = 10.0  # seconds; policies were compared with errors decaying over 10 s
+LATENCY_GAIN = 0.02  # of each served request, in the mean latency
+
+
+class Load:
+    """The load of one backend as this client sees it. Owned by its backend.
+
+    `revision` changes at every write, so that a picker can keep what it computed.
+    """
+
+    __slots__ = (
+        "_errors",
+        "_finishes",
+        "counts",
+        "in_flight",
+        "latency",
+        "ready_at",
+        "report",
+        "reported_at",
+        "revision",
+        "sent_since_report",
+        "started",
+    )
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.in_flight = 0
+        self.started = 0
+        self.counts = dict.fromkeys(Verdict, 0)
+        self.latency = 0.0  # mean of what was served, in seconds; 0.0: none yet
+        self.report: LoadReport | None = None
+        self.reported_at = 0.0
+        self.sent_since_report = 0
+        self.ready_at: float | None = None  # since when without a break
+        self._errors = DecayingCount(ERROR_MEMORY)
+        self._finishes = DecayingCount(ERROR_MEMORY)
+
+    def begin(self) -> None:
+        """One more request is on its way to the backend."""
+        self.revision += 1
+        self.in_flight += 1
+        self.started += 1
+        self.sent_since_report += 1
+
+    def finish(self, outcome: Outcome, now: float) -> None:
+        """The one door for feedback, once for each `begin`."""
+        verdict, latency, report = outcome
+        self.revision += 1
+        self.in_flight -= 1
+        self.counts[verdict] += 1
+        if verdict is Verdict.SERVED:
+            self._finishes.add(now)
+            # A failure's latency is left out: a fast failure must not look fast.
+            self.latency += (
+                (latency - self.latency) * LATENCY_GAIN if self.latency else latency
+            )
+        elif verdict is not Verdict.ABANDONED:
+            self._finishes.add(now)
+            self._errors.add(now)
+        if report is not None:
+            self.observe(report, now)
+
+    def observe(self, report: LoadReport, now: float) -> None:
+        """Takes the backend's own word, from a response or a health report."""
+        self.revision += 1
+        self.report = report
+        self.reported_at = now
+        self.sent_since_report = 0
+
+    def enter_ready(self, now: float) -> None:
+        """The backend became ready; what it said before is from another life.
+
+        Reports are forgotten because the task may have been restarted: gRFC A58
+        restarts its blackout here for the same reason.
+        """
+        self.revision += 1
+        self.ready_at = now
+        self.report = None
+        self.sent_since_report = 0
+
+    def leave_ready(self) -> None:
+        self.revision += 1
+        self.ready_at = None
+
+    def recent_errors(self, now: float) -> float:
+        """Errors that we saw, each fading over `ERROR_MEMORY`."""
+        return self._errors.read(now)
+
+    def failure_ratio(self, now: float) -> float:
+        """The share of recent attempts that failed, as we saw it: 0.0 to 1.0."""
+        errors = self._errors.read(now)
+        return errors / max(1.0, self._finishes.read(now)) if errors else 0.0
+
+    def __repr__(self) -> str:
+        return f"<{self.in_flight} in flight, {self.started} started>"

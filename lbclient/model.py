@@ -1,0 +1,91 @@
+"""The values that flow: endpoints in, outcomes out; all of them immutable.
+
+Nothing here knows how it travels (`wire`) or what is concluded from it (`load`).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Endpoint:
+    """Where one backend task listens. Its identity is the address alone.
+
+    `address` is what gRPC dials: `10.0.0.3:50051`, `[::1]:50051` or
+    `unix:/path`. `weight` and `zone` are the resolver's hints, `task` is the
+    number of the task in its job where one is known.
+    """
+
+    address: str
+    weight: float = 1.0
+    zone: str = ""
+    task: int | None = None
+
+
+Endpoints = tuple[Endpoint, ...]
+"""A whole snapshot: sorted, each address once. Never a difference."""
+
+
+def snapshot(endpoints: "Endpoints | list[Endpoint]") -> Endpoints:
+    """Sorts, and keeps the first of several endpoints with one address.
+
+    >>> snapshot([Endpoint("b:1"), Endpoint("a:1"), Endpoint("b:1", zone="z")])[1].zone
+    ''
+    """
+    by_address: dict[str, Endpoint] = {}
+    for endpoint in endpoints:
+        by_address.setdefault(endpoint.address, endpoint)
+    return tuple(by_address[address] for address in sorted(by_address))
+
+
+class TaskState(Enum):
+    """What a backend task says of itself (SRE book, ch. 20, "lame duck")."""
+
+    STARTING = 1
+    SERVING = 2
+    LAME_DUCK = 3
+
+
+class State(Enum):
+    """What a client thinks of a backend."""
+
+    CONNECTING = "connecting"
+    STARTING = "starting"
+    READY = "ready"
+    LAME_DUCK = "lame duck"
+    REFUSING = "refusing"
+
+
+class LoadReport(NamedTuple):
+    """What a backend last said of its load. Rates per second, never negative.
+
+    `utilization` is the application's own where it has one, else the CPU's;
+    0.0 means unknown, as it does for `qps` (gRFC A58). `active` is the number of
+    requests in the backend from all its clients, None where it does not tell;
+    `runnable` those of them that want a processor.
+    """
+
+    utilization: float = 0.0
+    qps: float = 0.0
+    eps: float = 0.0
+    active: int | None = None
+    runnable: int | None = None
+    state: TaskState | None = None
+
+
+class Verdict(Enum):
+    """What one attempt says of the backend, not of the request."""
+
+    SERVED = "served"  # it worked, or the application said no: the backend is fine
+    REJECTED = "rejected"  # the backend shed us
+    FAILED = "failed"  # unavailable, internal, deadline exceeded, ...
+    ABANDONED = "abandoned"  # we cancelled or dropped it: teaches nothing
+
+
+class Outcome(NamedTuple):
+    """The one thing that flows back from an attempt. `latency` in seconds."""
+
+    verdict: Verdict
+    latency: float
+    report: LoadReport | None = None

@@ -1,0 +1,1 @@
+"""Policies that choose among ready backends, one a file."""

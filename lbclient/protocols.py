@@ -1,0 +1,65 @@
+"""The seams: what can be replaced, and what each replacement must promise.
+
+Read this first. A seam is a protocol, not a base class: any object or function of
+the right shape will do, and the channel takes it as an argument.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from random import Random
+from typing import Protocol, TypeVar
+
+from lbclient.load import Load
+from lbclient.model import Endpoint, Endpoints, State
+
+Clock = Callable[[], float]
+"""Monotonic seconds; only differences mean anything."""
+
+
+class Resolver(Protocol):
+    """Where the endpoints come from."""
+
+    def watch(self) -> AsyncIterator[Endpoints]:
+        """Yields a whole snapshot now and after every change, without end.
+
+        Raises `ResolveError` when it cannot tell; it is then asked again, later,
+        by a new `watch()`. Closing the iterator ends it.
+        """
+
+
+Subset = Callable[[Endpoints], Sequence[Endpoint]]
+"""Puts endpoints in this client's order of preference; pure.
+
+The first k are its subset, the next ones the replacements.
+"""
+
+
+class Node(Protocol):
+    """A live backend or a simulated one, as pickers and pools see it."""
+
+    endpoint: Endpoint
+    state: State
+    load: Load
+
+
+N = TypeVar("N", bound=Node)
+
+
+class Picker(Protocol):
+    """Chooses among the ready nodes. One picker serves one channel.
+
+    `ready` is never empty, and it is the same tuple until its members change, so
+    `is` tells whether anything derived from it must be built again.
+    """
+
+    def pick(self, ready: Sequence[N], now: float) -> N:
+        """Returns a member of `ready`. Never waits. `now` never goes back."""
+
+    def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
+        """The share that each node would get, all else equal; mean 1.
+
+        For people to look at. Reads only: asking changes no pick.
+        """
+
+
+PickerFactory = Callable[[Random], Picker]
+"""Makes a channel's picker; all its chance comes from the given generator."""

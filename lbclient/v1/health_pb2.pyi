@@ -1,0 +1,20 @@
+from lbclient.v1 import load_pb2 as _load_pb2
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class HealthRequest(_message.Message):
+    __slots__ = ("report_interval",)
+    REPORT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    report_interval: float
+    def __init__(self, report_interval: _Optional[float] = ...) -> None: ...
+
+class HealthReport(_message.Message):
+    __slots__ = ("state", "load")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    state: _load_pb2.TaskState
+    load: _load_pb2.LoadReport
+    def __init__(self, state: _Optional[_Union[_load_pb2.TaskState, str]] = ..., load: _Optional[_Union[_load_pb2.LoadReport, _Mapping]] = ...) -> None: ...

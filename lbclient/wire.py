@@ -1,0 +1,71 @@
+"""The bytes between client and server: keys, method paths, reports.
+
+A report from the network is not to be trusted: what does not parse is None, and
+NaN, infinite or negative numbers count as missing (gRFC A58).
+"""
+
+from collections.abc import Iterable
+from math import inf
+
+from google.protobuf.message import DecodeError
+
+from lbclient.model import LoadReport, TaskState
+from lbclient.v1 import health_pb2, load_pb2
+
+LOAD_KEY = "lbclient-load-bin"
+ORCA_KEY = "endpoint-load-metrics-bin"  # hidden from Python clients by grpcio
+
+WATCH_METHOD = "/lbclient.v1.BackendHealth/Watch"
+CHECK_METHOD = "/lbclient.v1.BackendHealth/Check"
+SERVING_WATCH_METHOD = "/grpc.health.v1.Health/Watch"
+SERVING_CHECK_METHOD = "/grpc.health.v1.Health/Check"
+ORCA_METHOD = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics"
+
+REPORT_INTERVAL_FLOOR = 0.1  # seconds; a server never sends reports more often
+
+_TASK_STATES: dict[int, TaskState] = {state.value: state for state in TaskState}
+
+
+def sound(number: float) -> float:
+    """`number` if it is finite and not negative, else 0.0, which means unknown."""
+    return number if 0.0 <= number < inf else 0.0
+
+
+def from_message(message: load_pb2.LoadReport) -> LoadReport:
+    return LoadReport(
+        # Application utilization first, then the CPU's (gRFC A58).
+        sound(message.application_utilization) or sound(message.cpu_utilization),
+        sound(message.rps_fractional),
+        sound(message.eps),
+        message.active_requests if message.HasField("active_requests") else None,
+        message.runnable_requests if message.HasField("runnable_requests") else None,
+        _TASK_STATES.get(message.state),
+    )
+
+
+def parse_report(data: bytes) -> LoadReport | None:
+    """Reads a `LoadReport`, or an ORCA report; None if it is neither."""
+    try:
+        return from_message(load_pb2.LoadReport.FromString(data))
+    except DecodeError:
+        return None
+
+
+def find_report(trailers: Iterable[tuple[str, str | bytes]]) -> LoadReport | None:
+    """The report in a response's trailing metadata, if there is a sound one."""
+    for key, value in trailers:
+        if key == LOAD_KEY and isinstance(value, bytes):
+            return parse_report(value)
+    return None
+
+
+def parse_health(data: bytes) -> tuple[TaskState, LoadReport | None] | None:
+    """Reads a `HealthReport`; None if it does not parse or names no known state."""
+    try:
+        message = health_pb2.HealthReport.FromString(data)
+    except DecodeError:
+        return None
+    state = _TASK_STATES.get(message.state)
+    if state is None:
+        return None
+    return state, from_message(message.load) if message.HasField("load") else None
