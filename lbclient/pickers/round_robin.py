@@ -1,0 +1,57 @@
+"""Round robin: everyone in turn.
+
+The turn belongs to an address, not to an index: when members come and go it goes on
+where it stood. Starting again from the first at every change would send the first
+more than its share (and every client's first would be the same).
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from random import Random
+
+from lbclient.protocols import N, Node
+
+
+def resume(before: Sequence[Node], turn: int, ready: Sequence[Node]) -> int | None:
+    """Where in `ready` the turn is that was at `before[turn]`.
+
+    If that node left it passes to the first after it that stayed; None if none did.
+    """
+    index = {node.endpoint.address: i for i, node in enumerate(ready)}
+    for node in chain(before[turn:], before[:turn]):
+        if (i := index.get(node.endpoint.address)) is not None:
+            return i
+    return None
+
+
+class RoundRobin:
+    """Each ready backend in turn, whatever its load.
+
+    Use it when all backends are equally fast and requests cost about the same, or
+    when nothing is known of either. Not otherwise: the SRE book (ch. 20) saw twice
+    as much CPU used by the most as by the least loaded task under it.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._built_for: Sequence[Node] = ()
+        self._turn = 0
+
+    def pick(self, ready: Sequence[N], now: float) -> N:
+        if ready is not self._built_for:
+            turn = resume(self._built_for, self._turn, ready)
+            # A random start, so that many clients do not march in step.
+            self._turn = self._rng.randrange(len(ready)) if turn is None else turn
+            self._built_for = ready
+        turn = self._turn
+        self._turn = turn + 1 if turn + 1 < len(ready) else 0
+        return ready[turn]
+
+    def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
+        return [1.0] * len(ready)
+
+    def __repr__(self) -> str:
+        if not self._built_for:
+            return "<round robin, not started>"
+        address = self._built_for[self._turn].endpoint.address
+        return f"<round robin over {len(self._built_for)}, next {address}>"
