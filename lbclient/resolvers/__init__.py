@@ -1,1 +1,7 @@
-"""."""
+"""Where endpoints come from, one source a file; `target` reads the strings."""
+
+from lbclient.resolvers.dns import Dns
+from lbclient.resolvers.static import Static
+from lbclient.resolvers.target import Target, parse_target
+
+__all__ = ["Dns", "Static", "Target", "parse_target"]

@@ -1,0 +1,147 @@
+"""From a target string to a resolver, by gRPC's rules and with better errors.
+
+The rules: github.com/grpc/grpc, doc/naming.md, and where that is silent what
+grpcio 1.85.1 was seen to do. We are stricter in one thing: what grpcio takes and
+then cannot use (port 0, port 70000, an empty element) is refused here.
+"""
+
+import re
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from random import Random
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from lbclient.errors import ConfigError
+from lbclient.model import Endpoint
+from lbclient.protocols import Resolver
+from lbclient.resolvers.dns import Dns, join_host
+from lbclient.resolvers.static import Static
+
+# doc/naming.md: "If a port is not specified, 443 is used."
+DEFAULT_PORT = 443
+
+# The kernel's sun_path has 108 bytes, the last of them NUL.
+MAX_SOCKET_PATH = 107
+
+SCHEMES = ("dns", "ipv4", "ipv6", "unix")
+
+
+class Target(NamedTuple):
+    """What a target means: who resolves it, and what calls to it are addressed to.
+
+    `authority` is the name as it was written, port and all. It is empty for lists
+    of addresses and for sockets: there every backend goes by its own address, as
+    gRPC has it for a single one. (For several, grpcio sends the whole list with its
+    commas, which no certificate can match.)
+    """
+
+    resolver: Resolver
+    authority: str
+
+
+def parse_target(target: str, *, resolve_interval: float, rng: Random) -> Target:
+    """Reads a target. Raises ConfigError that names what is wrong in it."""
+    if not isinstance(target, str) or not target:
+        raise ConfigError("target", target, "text such as 'dns:///name:50051'")
+    scheme, path = _split_scheme(target)
+    if scheme == "unix":
+        return Target(Static([Endpoint(f"unix:{_socket_path(target, path)}")]), "")
+    if scheme in ("ipv4", "ipv6"):
+        elements = unquote(path).split(",")
+        addresses = [_address(target, scheme, element) for element in elements]
+        return Target(Static(map(Endpoint, addresses)), "")
+    host, port = _split_port(target, unquote(path))
+    if is_ip(host):
+        return Target(Static([Endpoint(_canonical(host, port))]), path)
+    _check_name(target, host)
+    return Target(Dns(host, port, resolve_interval, rng), path)
+
+
+def _split_scheme(target: str) -> tuple[str, str]:
+    """A known scheme and its path; anything else is a name to look up.
+
+    So `localhost:50051` is no scheme `localhost`: gRPC, too, puts `dns:///` before
+    a target whose scheme nobody registered.
+    """
+    scheme, colon, rest = target.partition(":")
+    if not colon or scheme.lower() not in SCHEMES:
+        if rest.startswith("/"):
+            schemes = ", ".join(SCHEMES)
+            raise ConfigError("target", target, f"a scheme of {schemes}, not {scheme}")
+        return "dns", target
+    authority = ""
+    if rest.startswith("//"):
+        authority, _, rest = rest[2:].partition("/")
+        rest = f"/{rest}"
+    if authority:
+        want = f"{scheme}:///..., as an authority ({authority}) is not supported"
+        raise ConfigError("target", target, want)
+    if scheme.lower() == "unix":
+        return "unix", rest
+    return scheme.lower(), rest.removeprefix("/")
+
+
+def _socket_path(target: str, path: str) -> str:
+    if not path.strip("/") or len(unquote(path).encode()) > MAX_SOCKET_PATH:
+        want = f"the path of a socket, 1 to {MAX_SOCKET_PATH} bytes"
+        raise ConfigError("target", target, want)
+    return path
+
+
+def _address(target: str, scheme: str, element: str) -> str:
+    """An element of a list of addresses, in the one way to write it."""
+    host, _, port = element.rpartition(":")
+    form = "1.2.3.4:50051"
+    if scheme == "ipv6":
+        form = "[::1]:50051"
+        host = host[1:-1] if host[:1] + host[-1:] == "[]" else ""
+    family = IPv4Address if scheme == "ipv4" else IPv6Address
+    try:
+        family(host)
+    except AddressValueError:
+        want = f"addresses like {form}, not {element!r}"
+        raise ConfigError("target", target, want) from None
+    return _canonical(host, _port(target, port))
+
+
+def _split_port(target: str, text: str) -> tuple[str, int]:
+    """Host and port of `name`, `name:1`, `1.2.3.4:1`, `::1` and `[::1]:1`."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or rest[:1] not in ("", ":") or not is_ip(host):
+            raise ConfigError("target", target, f"[::1]:50051, not {text!r}")
+        return host, _port(target, rest[1:]) if rest else DEFAULT_PORT
+    if text.count(":") == 1:
+        host, _, port = text.partition(":")
+        return host, _port(target, port)
+    return text, DEFAULT_PORT
+
+
+def _port(target: str, text: str) -> int:
+    if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise ConfigError("target", target, f"a port of 1 to 65535, not {text!r}")
+    return int(text)
+
+
+def _check_name(target: str, host: str) -> None:
+    """A name that some name service may know; the service has the last word."""
+    try:
+        sound = len(host.encode("idna")) <= 253  # RFC 1035, 2.3.4, in its text form
+    except UnicodeError:
+        sound = False
+    almost_an_ip = "." in host and re.fullmatch(r"[\d.]+", host)
+    if not sound or almost_an_ip or not re.fullmatch(r"[\w.-]+", host):
+        raise ConfigError("target", target, f"a name or an IP address, not {host!r}")
+
+
+def is_ip(host: str) -> bool:
+    family = IPv6Address if ":" in host else IPv4Address
+    try:
+        family(host)
+    except AddressValueError:
+        return False
+    return True
+
+
+def _canonical(host: str, port: int) -> str:
+    return join_host(str(IPv6Address(host)) if ":" in host else host, port)

@@ -1,0 +1,158 @@
+"""What each target string means, good and bad."""
+
+from random import Random
+
+import pytest
+
+from lbclient.errors import ConfigError
+from lbclient.resolvers import Dns, Static, Target, parse_target
+
+
+def parse(target: str) -> Target:
+    return parse_target(target, resolve_interval=10.0, rng=Random(7))
+
+
+FIXED = {
+    "ipv4:1.2.3.4:1": ["1.2.3.4:1"],
+    "ipv4:1.2.3.4:1,5.6.7.8:65535": ["1.2.3.4:1", "5.6.7.8:65535"],
+    "ipv4:///1.2.3.4:1": ["1.2.3.4:1"],
+    "IPv4:1.2.3.4:1": ["1.2.3.4:1"],
+    "ipv4:9.9.9.9:1,1.2.3.4:1,9.9.9.9:1": ["1.2.3.4:1", "9.9.9.9:1"],
+    "ipv6:[::1]:1": ["[::1]:1"],
+    "ipv6:[::1]:1,[::0002]:2": ["[::1]:1", "[::2]:2"],
+    "ipv6:[::1]:1,[0:0::1]:1": ["[::1]:1"],
+    "ipv6:%5B::1%5D:1": ["[::1]:1"],
+    "ipv6:[fe80::1%25eth0]:1": ["[fe80::1%25eth0]:1"],
+    "unix:/run/a.sock": ["unix:/run/a.sock"],
+    "unix:///run/a.sock": ["unix:/run/a.sock"],
+    "unix:a.sock": ["unix:a.sock"],
+    "1.2.3.4:50051": ["1.2.3.4:50051"],
+    "1.2.3.4": ["1.2.3.4:443"],
+    "[::1]:50051": ["[::1]:50051"],
+    "[::1]": ["[::1]:443"],
+    "::1": ["[::1]:443"],
+    "dns:///1.2.3.4:50051": ["1.2.3.4:50051"],
+    "dns:[::1]:50051": ["[::1]:50051"],
+}
+
+
+@pytest.mark.parametrize("target", FIXED)
+def test_an_address_is_never_looked_up(target: str) -> None:
+    resolver = parse(target).resolver
+    assert isinstance(resolver, Static)
+    assert [endpoint.address for endpoint in resolver.endpoints] == FIXED[target]
+
+
+NAMES = {
+    "dns:///search.prod:50051": ("search.prod", 50051),
+    "dns:search.prod:50051": ("search.prod", 50051),
+    "dns:/search.prod:50051": ("search.prod", 50051),
+    "DNS:///search.prod": ("search.prod", 443),
+    "search.prod:50051": ("search.prod", 50051),
+    "search.prod": ("search.prod", 443),
+    "search.prod.:50051": ("search.prod.", 50051),
+    "localhost:50051": ("localhost", 50051),
+    "my_job:1": ("my_job", 1),
+    "012345678912:1": ("012345678912", 1),  # a container's name may be all digits
+    "bücher.example:1": ("bücher.example", 1),
+}
+
+
+@pytest.mark.parametrize("target", NAMES)
+def test_a_name_is_looked_up(target: str) -> None:
+    resolver = parse(target).resolver
+    assert isinstance(resolver, Dns)
+    assert (resolver.host, resolver.port) == NAMES[target]
+    assert resolver.interval == 10.0
+
+
+AUTHORITIES = {
+    "dns:///search.prod:50051": "search.prod:50051",
+    "search.prod": "search.prod",
+    "dns:search.prod:50051": "search.prod:50051",
+    "1.2.3.4:50051": "1.2.3.4:50051",
+    "::1": "::1",
+    "ipv4:1.2.3.4:1,5.6.7.8:2": "",
+    "unix:/run/a.sock": "",
+}
+
+
+@pytest.mark.parametrize("target", AUTHORITIES)
+def test_the_authority_is_the_name_as_written(target: str) -> None:
+    assert parse(target).authority == AUTHORITIES[target]
+
+
+# Each with the words that its error must hold.
+WRONG = {
+    "": "dns:///name:50051",
+    "xds:///search": "not xds",
+    "foo:///bar": "dns, ipv4, ipv6, unix",
+    "http://search.prod:80": "not http",
+    "foo:bar": "'bar'",
+    "dns://8.8.8.8/search.prod:50051": "authority (8.8.8.8) is not supported",
+    "dns://search.prod:50051": "dns:///",
+    "dns:///": "a name or an IP address",
+    "dns:": "a name or an IP address",
+    ":50051": "a name or an IP address",
+    "search.prod:": "''",
+    "search.prod:0": "'0'",
+    "search.prod:70000": "'70000'",
+    "search.prod:http": "'http'",
+    "search.prod:+5": "'+5'",
+    "search.prod:50051?a=b": "'50051?a=b'",
+    "search.prod:1/Search": "'1/Search'",
+    "search prod:1": "'search prod'",
+    " search.prod:1": "' search.prod'",
+    "a,b:1": "'a,b'",
+    "1.2.3.4:1,5.6.7.8:2": "'1.2.3.4:1,5.6.7.8:2'",
+    "a..b:1": "'a..b'",
+    "search\0:1": "search",
+    f"{'x' * 64}.prod:1": "x.prod'",
+    "1.2.3:50051": "'1.2.3'",
+    "300.1.2.3:50051": "'300.1.2.3'",
+    "[::1:50051": "'[::1:50051'",
+    "[::1]50051": "'[::1]50051'",
+    "[::1]:": "''",
+    "[localhost]:50051": "'[localhost]:50051'",
+    "fe80:::1": "'fe80:::1'",
+    "ipv4:": "not ''",
+    "ipv4:1.2.3.4": "'1.2.3.4'",
+    "ipv4:localhost:1": "'localhost:1'",
+    "ipv4:1.2.3.4:1,search.prod:2": "'search.prod:2'",
+    "ipv4:1.2.3.4:1,,5.6.7.8:2": "not ''",
+    "ipv4:1.2.3.4:1,": "not ''",
+    "ipv4:1.2.3.4:0": "'0'",
+    "ipv4:1.2.3.4:70000": "'70000'",
+    "ipv4:1.2.3.4:http": "'http'",
+    "ipv4:1.2.3.04:1": "'1.2.3.04:1'",
+    "ipv4:[::1]:1": "'[::1]:1'",
+    "ipv4://1.2.3.4:1": "ipv4:///",
+    "ipv6:1.2.3.4:1": "'1.2.3.4:1'",
+    "ipv6:::1": "'::1'",
+    "ipv6:[::1]": "'[::1]'",
+    "ipv6:[::1:50051": "'[::1:50051'",
+    "unix:": "path",
+    "unix:///": "path",
+    "unix://run/a.sock": "authority (run)",
+    f"unix:/{'x' * 107}": "107",
+}
+
+
+@pytest.mark.parametrize("target", WRONG)
+def test_an_error_names_what_is_wrong(target: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(target)
+    assert (caught.value.field, caught.value.value) == ("target", target)
+    assert WRONG[target] in caught.value.want
+
+
+def test_ten_thousand_addresses_are_a_target() -> None:
+    addresses = [f"10.0.{n // 250}.{n % 250}:50051" for n in range(10_000)]
+    resolver = parse(f"ipv4:{','.join(addresses)}").resolver
+    assert isinstance(resolver, Static)
+    assert repr(resolver) == "<10000 fixed endpoints>"
+
+
+def test_what_is_not_text_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        parse(b"localhost:1")  # type: ignore[arg-type]
