@@ -1,0 +1,80 @@
+"""What all tests share: virtual time for tests/loop, and a look for what is left.
+
+Everything under tests/loop runs on `VirtualLoop`, which is for fakes only: with
+real sockets or threads in flight it would jump past them.
+"""
+
+import asyncio
+import inspect
+import selectors
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+LOOP_TESTS = Path(__file__).parent / "loop"
+
+# Callbacks of a task that was just cancelled need a turn or two of the loop each.
+TURNS = 20
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Time is a number that jumps to the next timer, so an hour passes at once."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(_JumpingSelector(self))
+
+    def time(self) -> float:
+        return self.now
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """Advances the clock where another selector would wait."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(
+        self, timeout: float | None = None
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0)
+        if not events and timeout is None:
+            raise RuntimeError("deadlock: every task waits and no timer is set")
+        if not events and timeout is not None:
+            self._loop.now += max(0.0, timeout)
+        return events
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if item.path.is_relative_to(LOOP_TESTS):
+        return {"virtual": VirtualLoop}
+    return {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> None:
+    """First set up, hence last torn down: it sees what all other fixtures left."""
+    if inspect.iscoroutinefunction(getattr(request, "function", None)):
+        request.getfixturevalue("no_task_left")
+
+
+@pytest.fixture
+async def no_task_left() -> AsyncIterator[None]:
+    """Every task has an owner, and the owner has ended it."""
+    yield
+    left = _other_tasks()
+    for _ in range(TURNS):
+        if not left:
+            return
+        await asyncio.sleep(0)
+        left = _other_tasks()
+    pytest.fail(f"{len(left)} tasks left: {left}")
+
+
+def _other_tasks() -> list[str]:
+    this = asyncio.current_task()
+    return [repr(task) for task in asyncio.all_tasks() if task is not this]
