@@ -1,0 +1,43 @@
+"""Rendezvous hashing: every pair of client and backend draws a lot; highest first.
+
+Nothing is shared between clients but the hash, and one endpoint that comes or goes
+moves nobody else in a client's order: the least disruption there can be. What it
+does not promise is evenness: how many clients a backend has varies as for random
+subsets. Thaler and Ravishankar, "Using name-based mappings to increase hit rates"
+(1998); gRFC A68 chooses its random subsets in the same way.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from lbclient.model import Endpoint, Endpoints
+
+
+class Rendezvous:
+    """A client's order of preference, the same on every machine and in every run.
+
+    Only addresses count: a changed weight or zone moves nothing.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        # The id becomes a key of fixed length, so that no pair of id and address
+        # can be taken for another pair.
+        key = blake2b(_encode(client_id), digest_size=32).digest()
+        self._keyed = blake2b(key=key, digest_size=8)
+
+    def __call__(self, endpoints: Endpoints) -> Sequence[Endpoint]:
+        return sorted(endpoints, key=self._lot, reverse=True)
+
+    def _lot(self, endpoint: Endpoint) -> tuple[bytes, str]:
+        drawn = self._keyed.copy()
+        drawn.update(_encode(endpoint.address))
+        return drawn.digest(), endpoint.address
+
+    def __repr__(self) -> str:
+        return f"<rendezvous order of client {self.client_id!r}>"
+
+
+def _encode(text: str) -> bytes:
+    # An id from the environment may hold bytes that were no UTF-8.
+    return text.encode("utf-8", "surrogatepass")
