@@ -1,0 +1,48 @@
+"""One call on one backend, and what it taught us, told exactly once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from lbclient import wire
+from lbclient.backend import Backend
+from lbclient.grpc_codes import verdict_of
+from lbclient.grpc_seam import final_status, mark
+from lbclient.model import Outcome
+from lbclient.protocols import Clock
+
+Settle = Callable[[Backend, Outcome, grpc.StatusCode, float], None]
+
+
+class Attempt:
+    """Made when a backend is picked, which thereby has one more call in flight.
+
+    grpc.aio runs a call's done callbacks once, however it ends: by response, error,
+    deadline or cancellation. A streaming call must not be dropped half-read for
+    that to hold; `calls` sees to it.
+    """
+
+    __slots__ = ("_clock", "_settle", "backend", "started_at", "waited")
+
+    def __init__(
+        self, backend: Backend, settle: Settle, clock: Clock, now: float, waited: float
+    ) -> None:
+        self.backend = backend
+        self.started_at = now
+        self.waited = waited
+        self._settle = settle
+        self._clock = clock
+
+    def watch(self, call: Any) -> None:
+        """Settles when `call`, a grpc.aio call on the backend, is done."""
+        mark(call, self)
+        call.add_done_callback(self._done)
+
+    def _done(self, call: Any) -> None:
+        code, trailers = final_status(call)
+        now = self._clock()
+        outcome = Outcome(
+            verdict_of(code), now - self.started_at, wire.find_report(trailers)
+        )
+        self._settle(self.backend, outcome, code, now)

@@ -1,0 +1,135 @@
+"""One endpoint that we talk to: its connection, its state, its health.
+
+A backend does no more than watch and tell; its balancer decides what follows. It
+has one task, `follow`, which the balancer starts and cancels.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from random import Random
+
+import grpc
+
+from lbclient.grpc_seam import step
+from lbclient.health import watch
+from lbclient.load import Load
+from lbclient.model import Endpoint, LoadReport, State, TaskState
+from lbclient.protocols import Clock
+
+logger = logging.getLogger(__name__)
+
+Dial = Callable[[Endpoint], grpc.aio.Channel]
+Observe = Callable[["Backend", State, str], None]
+
+READY = grpc.ChannelConnectivity.READY
+
+STATE_OF_TASK = {
+    TaskState.STARTING: State.STARTING,
+    TaskState.SERVING: State.READY,
+    TaskState.LAME_DUCK: State.LAME_DUCK,
+}
+
+
+class Backend:
+    """A node of the pool. `state` is written by the pool, the rest by itself."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        dial: Dial,
+        observe: Observe,
+        health_interval: float,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self.endpoint = endpoint
+        self.state = State.CONNECTING
+        self.reason = "new"
+        self.since = clock()
+        self.load = Load()
+        self.channel = dial(endpoint)
+        self.is_closed = False
+        self._observe = observe
+        self._interval = health_interval
+        self._clock = clock
+        self._rng = rng
+        self._silence: asyncio.TimerHandle | None = None
+
+    def is_connected(self) -> bool:
+        """Asks the core, which knows of a lost connection before our task does."""
+        return self.channel.get_state() is READY
+
+    def hear(self, state: TaskState | None, report: LoadReport | None) -> None:
+        """Takes the task's own word, from a health report."""
+        if state is not None:
+            self._observe(self, STATE_OF_TASK[state], f"it says {state.name.lower()}")
+        if report is not None:
+            self.load.observe(report, self._clock())
+        if state is not None and report is not None and self._silence is None:
+            self._judge_silence_in(self._interval)
+
+    def _judge_silence_in(self, delay: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = self._clock() + delay
+        self._silence = loop.call_later(delay, self._judge_silence, due)
+
+    def _judge_silence(self, due: float) -> None:
+        """Frozen, overloaded or cut off: no calls until its next word."""
+        now = self._clock()
+        silent = now - self.load.reported_at
+        if silent < self._interval:
+            self._judge_silence_in(self._interval - silent)
+        elif now - due > self._interval / 4:
+            # It was us who stood still; its word may lie unread.
+            self._judge_silence_in(self._interval / 2)
+        else:
+            self._silence = None  # its next word starts the watch again
+            self._observe(self, State.CONNECTING, f"silent for {silent:.1f} s")
+
+    async def follow(self) -> None:
+        """Connects, follows, connects again; until cancelled."""
+        while True:
+            await self._connected()
+            async with asyncio.TaskGroup() as group:
+                health = group.create_task(self._follow_health())
+                await self.channel.wait_for_state_change(READY)
+                health.cancel()
+            self._observe(self, State.CONNECTING, "connection lost")
+
+    async def _connected(self) -> None:
+        """The core connects, again and again with its own jittered backoff."""
+        channel = self.channel
+        while (connectivity := channel.get_state(try_to_connect=True)) is not READY:
+            if connectivity is grpc.ChannelConnectivity.SHUTDOWN:
+                raise asyncio.CancelledError
+            if connectivity is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                self._observe(self, State.REFUSING, "cannot connect")
+            await channel.wait_for_state_change(connectivity)
+
+    async def _follow_health(self) -> None:
+        # Twice as often as silence is judged, so that one late report is no silence.
+        interval = self._interval / 2
+        try:
+            while True:
+                pause = interval * (0.8 + 0.4 * self._rng.random())
+                await watch.follow(self.channel, interval, pause, self.hear)
+        finally:
+            if self._silence is not None:
+                self._silence.cancel()
+                self._silence = None
+
+    def close_now(self) -> None:
+        """Ends the connection and the calls that are still on it."""
+        self.is_closed = True
+        step(self.channel.close())  # without grace it does not wait
+
+    async def close(self, grace: float | None) -> None:
+        self.is_closed = True
+        await self.channel.close(grace)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.endpoint.address} {self.state.value}, "
+            f"{self.load.in_flight} in flight>"
+        )

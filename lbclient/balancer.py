@@ -1,0 +1,340 @@
+"""From a resolver's snapshots to the backend of the next call.
+
+Wires resolver, subset, pool and picker, keeps the calls that wait their turn, and
+owns every background task. All state changes are synchronous; tasks only wait.
+"""
+
+import asyncio
+import logging
+from random import Random
+from typing import Any, Protocol
+
+import grpc
+
+from lbclient.backend import Backend, Dial
+from lbclient.config import ChannelConfig
+from lbclient.errors import ResolveError
+from lbclient.grpc_seam import BackendsFull, LocalRpcError, NoBackend
+from lbclient.histogram import Histogram
+from lbclient.model import (
+    Endpoint,
+    Endpoints,
+    Outcome,
+    State,
+    TaskState,
+    Verdict,
+    snapshot,
+)
+from lbclient.pool import Pool
+from lbclient.protocols import Clock, Picker, Resolver, Subset
+
+logger = logging.getLogger(__name__)
+
+Connectivity = grpc.ChannelConnectivity
+
+
+class Waiter(Protocol):
+    """A call that waits for a backend."""
+
+    wait_for_ready: bool
+
+    def start(self, backend: Backend, now: float) -> None: ...
+    def fail(self, error: LocalRpcError) -> None: ...
+
+
+class Balancer:
+    """The working half of a channel. Bound to the event loop that it is made in."""
+
+    def __init__(
+        self,
+        target: str,
+        resolver: Resolver,
+        subset: Subset,
+        picker: Picker,
+        dial: Dial,
+        config: ChannelConfig,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.clock = clock
+        self.config = config
+        self.picker = picker
+        self.subset = subset
+        self.pool: Pool[Backend] = Pool(
+            self._make, subset, config.subset_size, config.active_limit
+        )
+        self.draining: dict[Backend, None] = {}
+        self.waiting: dict[Waiter, None] = {}  # in order of arrival
+        self.calls: dict[grpc.StatusCode, int] = {}
+        self.attempts = dict.fromkeys(Verdict, 0)
+        self.latency = Histogram()
+        self.waited = 0
+        self.waited_seconds = 0.0
+        self.task_failures = 0
+        self.resolved_at: float | None = None
+        self.resolver_updates = 0
+        self.resolver_error = ""
+        self.target = target
+        self._resolver = resolver
+        self._dial = dial
+        self._rng = rng
+        self._connectivity = Connectivity.CONNECTING
+        self._connectivity_waiters: list[asyncio.Future[None]] = []
+        self._believe_empty: asyncio.TimerHandle | None = None
+        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._keep(resolver, self._follow_resolver)
+
+    # --- calls ---------------------------------------------------------------
+
+    def pick(self, now: float) -> Backend | None:
+        """The backend for a call that is sent now; None: it must wait or fail."""
+        return None if self.waiting else self._choose(now)  # first come, first served
+
+    def _choose(self, now: float) -> Backend | None:
+        while ready := self.pool.ready:
+            backend = self.picker.pick(ready, now)
+            if backend.is_connected():
+                return backend
+            self.observe(backend, State.CONNECTING, "connection lost")
+        return None
+
+    def enqueue(self, waiter: Waiter) -> None:
+        """Lets a call wait; fails it at once where that is hopeless or forbidden."""
+        error = self._refusal(waiter)
+        if error is None and len(self.waiting) >= self.config.max_waiting:
+            error = BackendsFull.because(
+                f"{self.pool!r}, and {len(self.waiting)} calls wait already"
+            )
+        if error is None:
+            self.waiting[waiter] = None
+        else:
+            waiter.fail(error)
+
+    def dequeue(self, waiter: Waiter) -> None:
+        """Forgets a call that waits no longer."""
+        self.waiting.pop(waiter, None)
+
+    def _refusal(self, waiter: Waiter) -> LocalRpcError | None:
+        """Why a call cannot wait; None if it can.
+
+        The order of hope: a ready backend, a lame duck, one that is connecting or
+        starting, and for calls that wait for ready any time to come.
+        """
+        if self.config.when_full == "fail" and self.pool.full():
+            return BackendsFull.because(repr(self.pool))
+        if waiter.wait_for_ready or self.pool.is_promising():
+            return None
+        if self.resolved_at is not None:
+            return NoBackend.because(self._why_none())
+        if self.resolver_error:
+            return NoBackend.because(self.resolver_error)
+        return None  # the first answer is still to come
+
+    def _why_none(self) -> str:
+        if not self.pool.nodes:
+            return f"{self.target} has no endpoints"
+        node = next(iter(self.pool.nodes.values()))
+        return f"{self.pool!r} (as {node.endpoint.address}: {node.reason})"
+
+    def settle(
+        self, backend: Backend, outcome: Outcome, code: grpc.StatusCode, now: float
+    ) -> None:
+        """The one door for what an attempt taught us."""
+        self.pool.finish(backend, outcome, now)
+        self.attempts[outcome.verdict] += 1
+        self.count(code)
+        self.latency.observe(outcome.latency)
+        report = outcome.report
+        if (
+            report is not None
+            and report.state is TaskState.LAME_DUCK
+            and backend.state is State.READY
+        ):
+            self.observe(backend, State.LAME_DUCK, "it says lame duck")
+        if self.draining and backend.load.in_flight == 0 and backend in self.draining:
+            # Not here: this runs inside a callback of the channel to be closed.
+            self.loop.call_soon(self._close_backend, backend)
+        if self.waiting:
+            self._serve_waiting()
+
+    def count(self, code: grpc.StatusCode) -> None:
+        """One call is over."""
+        self.calls[code] = self.calls.get(code, 0) + 1
+
+    def _serve_waiting(self) -> None:
+        now = self.clock()
+        while self.pool.ready:
+            backend = self._choose(now)
+            # To choose can find a connection lost, and so come here once more.
+            waiter = next(iter(self.waiting), None)
+            if backend is None or waiter is None:
+                break
+            del self.waiting[waiter]
+            waiter.start(backend, now)
+        if not self.pool.ready:
+            for waiter in list(self.waiting):
+                error = self._refusal(waiter)
+                if error is not None and waiter in self.waiting:
+                    del self.waiting[waiter]
+                    waiter.fail(error)
+
+    # --- backends ------------------------------------------------------------
+
+    def observe(self, backend: Backend, state: State, reason: str) -> None:
+        """The one door for what a backend's connection and health say."""
+        now = self.clock()
+        before = backend.state
+        if not self.pool.observe(backend, state, now):
+            return
+        backend.reason, backend.since = reason, now
+        logger.info(
+            "%s: %s is %s (was %s): %s",
+            self.target,
+            backend.endpoint.address,
+            state.value,
+            before.value,
+            reason,
+        )
+        if state in (State.CONNECTING, State.REFUSING):
+            refresh = getattr(self._resolver, "refresh", None)
+            if refresh is not None:
+                refresh()  # the backend may live elsewhere now
+        self._changed()
+
+    def _changed(self) -> None:
+        connectivity = self.connectivity()
+        if connectivity is not self._connectivity:
+            self._connectivity = connectivity
+            waiters, self._connectivity_waiters = self._connectivity_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self.waiting:
+            self._serve_waiting()
+
+    def connectivity(self) -> Connectivity:
+        """READY if one backend is; else connecting if one may become so."""
+        states = {node.state for node in self.pool.nodes.values()}
+        if states & {State.READY, State.LAME_DUCK}:
+            return Connectivity.READY
+        known = self.resolved_at is not None or self.resolver_error
+        if not known or states & {State.CONNECTING, State.STARTING}:
+            return Connectivity.CONNECTING
+        return Connectivity.TRANSIENT_FAILURE
+
+    async def wait_connectivity_change(self, last: Connectivity) -> None:
+        while self.connectivity() is last:
+            changed = self.loop.create_future()
+            self._connectivity_waiters.append(changed)
+            await changed
+
+    def _make(self, endpoint: Endpoint) -> Backend:
+        return Backend(
+            endpoint,
+            self._dial,
+            self.observe,
+            self.config.health_interval,
+            self.clock,
+            self._rng,
+        )
+
+    # --- endpoints -----------------------------------------------------------
+
+    async def _follow_resolver(self) -> None:
+        """Watches the resolver for ever; stale endpoints beat no endpoints."""
+        pause = 1.0
+        while True:
+            try:
+                async for endpoints in self._resolver.watch():
+                    self._resolved(snapshot(endpoints))
+                    pause = 1.0
+            except ResolveError as error:
+                self._unresolved(str(error))
+            # A quarter of jitter, doubling to the interval of a healthy resolver.
+            await asyncio.sleep(pause * self._rng.uniform(0.75, 1.25))
+            pause = min(pause * 2, max(1.0, self.config.resolve_interval))
+
+    def _unresolved(self, error: str) -> None:
+        logger.warning("%s: %s", self.target, error)
+        self.resolver_error = error
+        self._changed()
+
+    def _resolved(self, endpoints: Endpoints) -> None:
+        self.resolver_error = ""
+        self.resolver_updates += 1
+        if self._believe_empty is not None:
+            self._believe_empty.cancel()
+            self._believe_empty = None
+        if not endpoints and self.pool.endpoints:
+            logger.warning("%s: no endpoints; keeping the last ones", self.target)
+            self._believe_empty = self.loop.call_later(
+                self.config.empty_after, self._apply, endpoints
+            )
+            return
+        self._apply(endpoints)
+
+    def _apply(self, endpoints: Endpoints) -> None:
+        self.resolved_at = self.clock()
+        change = self.pool.reconcile(endpoints)
+        for backend in change.opened:
+            self._keep(backend, backend.follow)
+        for backend in change.drained:
+            self._tasks.pop(backend).cancel()
+            self.draining[backend] = None
+            if backend.load.in_flight == 0:
+                self._close_backend(backend)
+        logger.info(
+            "%s: %d endpoints, %d connections opened, %d drained",
+            self.target,
+            len(endpoints),
+            len(change.opened),
+            len(change.drained),
+        )
+        self._changed()
+
+    def _close_backend(self, backend: Backend) -> None:
+        if self.draining.pop(backend, backend) is None:
+            backend.close_now()
+
+    # --- tasks ---------------------------------------------------------------
+
+    def _keep(self, key: object, follow: Any) -> None:
+        self._tasks[key] = self.loop.create_task(self._kept(key, follow))
+
+    async def _kept(self, key: object, follow: Any) -> None:
+        """Runs a background job again should it ever fail: none dies in silence."""
+        while True:
+            try:
+                await follow()
+            except Exception:
+                self.task_failures += 1
+                logger.exception("%s: %r failed; starting it again", self.target, key)
+            await asyncio.sleep(self._rng.uniform(0.5, 1.5))
+
+    def _stop(self) -> None:
+        if self._believe_empty is not None:
+            self._believe_empty.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+
+    def abort(self) -> None:
+        """Ends everything without waiting: nobody is left who would."""
+        self._stop()
+        for backend in (*self.pool.nodes.values(), *self.draining):
+            backend.close_now()
+
+    async def close(self, grace: float | None, closed: LocalRpcError) -> None:
+        """Ends the waiting calls with `closed`, those in flight after `grace`."""
+        for waiter in list(self.waiting):
+            self.dequeue(waiter)
+            waiter.fail(closed)
+        self._stop()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        backends = (*self.pool.nodes.values(), *self.draining)
+        await asyncio.gather(*(backend.close(grace) for backend in backends))
+        self.draining.clear()
+        self._connectivity = Connectivity.SHUTDOWN
+        for waiter in self._connectivity_waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,326 @@
+"""The drop-in for `grpc.aio.Channel`: its interface, its lifecycle, no decisions.
+
+Constructing one does no I/O. It binds to the event loop of its first use, which is
+also when it starts to resolve and to connect.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Any, Self, TypeVar, cast
+
+import grpc
+
+from lbclient import methods
+from lbclient.balancer import Balancer
+from lbclient.config import ChannelConfig
+from lbclient.grpc_seam import (
+    ChannelClosed,
+    Options,
+    check_options,
+    dial_target,
+    inner_options,
+    marked,
+)
+from lbclient.model import Endpoint
+from lbclient.pickers import picker_factory
+from lbclient.protocols import Clock, Resolver
+from lbclient.resolvers import parse_target
+from lbclient.statistics import CallInfo, ChannelStatistics, channel_statistics
+from lbclient.subsets.rendezvous import Rendezvous
+
+M = TypeVar("M", bound=methods.Method)
+
+KINDS = {
+    "unary_unary": grpc.aio.UnaryUnaryClientInterceptor,
+    "unary_stream": grpc.aio.UnaryStreamClientInterceptor,
+    "stream_unary": grpc.aio.StreamUnaryClientInterceptor,
+    "stream_stream": grpc.aio.StreamStreamClientInterceptor,
+}
+
+
+class Channel(grpc.aio.Channel):
+    """Calls on it go to the backends of `target`, each to the one that suits best.
+
+    `target` is what `grpc.aio.insecure_channel` takes (`dns:///name:port`,
+    `host:port`, `ipv4:...`, `ipv6:...`, `unix:...`), or a `Resolver`. Raises
+    ConfigError for a target, an option or a setting that cannot be right.
+    """
+
+    def __init__(
+        self,
+        target: str | Resolver,
+        credentials: grpc.ChannelCredentials | None,
+        options: Options | None,
+        compression: grpc.Compression | None,
+        interceptors: Sequence[grpc.aio.ClientInterceptor] | None,
+        config: ChannelConfig | None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        config = config or ChannelConfig.from_environment()
+        rng = Random(config.seed)
+        if isinstance(target, str):
+            resolver, authority = parse_target(
+                target, resolve_interval=config.resolve_interval, rng=rng
+            )
+        else:
+            resolver, authority = target, ""
+        check_options(options or ())
+        self._interceptors = _by_kind(interceptors or ())
+        self._is_closed = False
+        self._balancer: Balancer | None = None
+        dial = partial(
+            _dial,
+            credentials,
+            inner_options(
+                options or (),
+                authority,
+                config.connect_backoff,
+                config.max_connect_backoff,
+            ),
+            compression,
+        )
+        picker = picker_factory(config.picker)
+        self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
+            target if isinstance(target, str) else repr(target),
+            resolver,
+            Rendezvous(config.client_id or f"{rng.getrandbits(64):016x}"),
+            picker(Random(rng.getrandbits(64))),
+            dial,
+            config,
+            clock,
+            rng,
+        )
+
+    def balancer(self) -> Balancer:
+        """The working half, started on first use.
+
+        Raises UsageError after close, and RuntimeError outside of the event loop
+        that the channel belongs to.
+        """
+        balancer = self._balancer
+        if balancer is None:
+            if self._is_closed:
+                raise grpc.aio.UsageError("Channel is closed.")
+            self._balancer = balancer = self._make_balancer()
+        elif asyncio.get_running_loop() is not balancer.loop:
+            raise RuntimeError(
+                "this channel belongs to another event loop: make one channel a loop"
+            )
+        elif self._is_closed:
+            raise grpc.aio.UsageError("Channel is closed.")
+        return balancer
+
+    def statistics(self) -> ChannelStatistics:
+        """What the channel knows and has done, as frozen numbers and words.
+
+        Reading changes no pick; it only starts a channel that was not in use yet.
+        Raises what `balancer` raises.
+        """
+        return channel_statistics(self._balancer or self.balancer())
+
+    # --- the interface of grpc.aio.Channel ------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self, grace: float | None = None) -> None:
+        if grace is not None and grace < 0:
+            raise ValueError(f"grace must be non-negative, got {grace}.")
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._balancer is not None:
+            await self._balancer.close(grace, ChannelClosed.because("Channel closed."))
+
+    def __del__(self) -> None:
+        balancer = self.__dict__.get("_balancer")
+        if balancer is not None and not self._is_closed:
+            self._is_closed = True
+            if not balancer.loop.is_closed():
+                balancer.loop.call_soon_threadsafe(balancer.abort)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        if self._is_closed:
+            return grpc.ChannelConnectivity.SHUTDOWN
+        if try_to_connect:
+            return self.balancer().connectivity()
+        if self._balancer is None:
+            return grpc.ChannelConnectivity.IDLE
+        return self._balancer.connectivity()
+
+    async def wait_for_state_change(
+        self, last_observed_state: grpc.ChannelConnectivity
+    ) -> None:
+        if self.get_state() is last_observed_state:
+            await self.balancer().wait_connectivity_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        while (state := self.get_state(True)) is not grpc.ChannelConnectivity.READY:
+            await self.wait_for_state_change(state)
+
+    def unary_unary(
+        self,
+        method: str,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: bool | None = False,
+    ) -> methods.UnaryUnary:
+        return self._method(
+            methods.UnaryUnary,
+            method,
+            request_serializer,
+            response_deserializer,
+            _registered_method,
+        )
+
+    def unary_stream(
+        self,
+        method: str,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: bool | None = False,
+    ) -> methods.UnaryStream:
+        return self._method(
+            methods.UnaryStream,
+            method,
+            request_serializer,
+            response_deserializer,
+            _registered_method,
+        )
+
+    def stream_unary(
+        self,
+        method: str,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: bool | None = False,
+    ) -> methods.StreamUnary:
+        return self._method(
+            methods.StreamUnary,
+            method,
+            request_serializer,
+            response_deserializer,
+            _registered_method,
+        )
+
+    def stream_stream(
+        self,
+        method: str,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: bool | None = False,
+    ) -> methods.StreamStream:
+        return self._method(
+            methods.StreamStream,
+            method,
+            request_serializer,
+            response_deserializer,
+            _registered_method,
+        )
+
+    def _method(
+        self,
+        kind: type[M],
+        path: str,
+        request_serializer: Any,
+        response_deserializer: Any,
+        registered: bool | None,
+    ) -> M:
+        return kind(
+            self,
+            path,
+            request_serializer,
+            response_deserializer,
+            bool(registered),
+            self._interceptors[kind.kind],
+        )
+
+
+def insecure_channel(
+    target: str | Resolver,
+    options: Options | None = None,
+    compression: grpc.Compression | None = None,
+    interceptors: Sequence[grpc.aio.ClientInterceptor] | None = None,
+    *,
+    config: ChannelConfig | None = None,
+) -> Channel:
+    """`grpc.aio.insecure_channel`, balanced. See `Channel`.
+
+    With `LBCLIENT_DISABLE=1` in the environment it is grpc.aio's own channel, which
+    has no `statistics()`, unless the target is a `Resolver`.
+    """
+    if isinstance(target, str) and _is_disabled():
+        plain = grpc.aio.insecure_channel(target, options, compression, interceptors)
+        return cast(Channel, plain)
+    return Channel(target, None, options, compression, interceptors, config)
+
+
+def secure_channel(
+    target: str | Resolver,
+    credentials: grpc.ChannelCredentials,
+    options: Options | None = None,
+    compression: grpc.Compression | None = None,
+    interceptors: Sequence[grpc.aio.ClientInterceptor] | None = None,
+    *,
+    config: ChannelConfig | None = None,
+) -> Channel:
+    """`grpc.aio.secure_channel`, balanced. See `insecure_channel`."""
+    if isinstance(target, str) and _is_disabled():
+        plain = grpc.aio.secure_channel(
+            target, credentials, options, compression, interceptors
+        )
+        return cast(Channel, plain)
+    return Channel(target, credentials, options, compression, interceptors, config)
+
+
+def info(call: object) -> CallInfo:
+    """Which backend a call went to, in how many attempts, after what wait.
+
+    For calls made on a channel of ours; of any other it knows nothing.
+    """
+    attempt = marked(call)
+    if attempt is None:
+        return CallInfo(None, 0, 0.0)
+    return CallInfo(attempt.backend.endpoint.address, 1, attempt.waited)
+
+
+def _is_disabled() -> bool:
+    return os.environ.get("LBCLIENT_DISABLE", "") not in ("", "0")
+
+
+def _by_kind(interceptors: Sequence[object]) -> dict[str, list[Any]]:
+    """Sorts interceptors as grpc.aio does: each into the first kind that it is."""
+    by_kind: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    for interceptor in interceptors:
+        for kind, base in KINDS.items():
+            if isinstance(interceptor, base):
+                by_kind[kind].append(interceptor)
+                break
+        else:
+            names = " or ".join(base.__name__ for base in KINDS.values())
+            raise ValueError(f"Interceptor {interceptor} must be {names}.")
+    return by_kind
+
+
+def _dial(
+    credentials: grpc.ChannelCredentials | None,
+    options: Options,
+    compression: grpc.Compression | None,
+    endpoint: Endpoint,
+) -> grpc.aio.Channel:
+    # By keyword, and looked up now: instrumentation replaces these functions.
+    target = dial_target(endpoint.address)
+    if credentials is None:
+        return grpc.aio.insecure_channel(
+            target=target, options=options, compression=compression
+        )
+    return grpc.aio.secure_channel(
+        target=target, credentials=credentials, options=options, compression=compression
+    )

@@ -1,0 +1,232 @@
+"""The one door to grpcio's oddities, each with the fact that makes it necessary."""
+
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from ipaddress import ip_address
+from typing import Any, TypeVar
+
+import grpc
+from grpc.aio import _interceptor as interceptor  # for `Intercepted` alone
+
+from lbclient.errors import ConfigError, LbError
+
+T = TypeVar("T")
+Options = Sequence[tuple[str, Any]]
+Trailers = Sequence[tuple[str, str | bytes]]
+
+
+class LocalRpcError(LbError, grpc.aio.AioRpcError):
+    """A call that failed on this side. `except grpc.aio.AioRpcError` catches it."""
+
+    CODE = grpc.StatusCode.UNAVAILABLE
+
+    @classmethod
+    def because(cls, details: str) -> "LocalRpcError":
+        return cls(cls.CODE, grpc.aio.Metadata(), grpc.aio.Metadata(), details, "")
+
+
+class NoBackend(LocalRpcError):
+    """No backend could take the call: the fleet's or the network's fault.
+
+    The call was not sent. The details say how many backends are in which state.
+    """
+
+
+class BackendsFull(LocalRpcError):
+    """Every backend is at `active_limit` and the call may not wait (longer).
+
+    The call was not sent. More backends, or fewer calls at once, are the cure.
+    """
+
+    CODE = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class DeadlineWhileWaiting(LocalRpcError):
+    """The deadline passed before any backend could take the call."""
+
+    CODE = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class ChannelClosed(LocalRpcError):
+    """The channel was closed while the call waited for a backend."""
+
+    CODE = grpc.StatusCode.CANCELLED
+
+
+def step(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that does not suspend.
+
+    In a done callback `code()` and `trailing_metadata()` of a grpc.aio call are
+    such coroutines: the only public way to the status without a task.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError("the call is not done")
+
+
+def final_status(call: Any) -> tuple[grpc.StatusCode, Trailers]:
+    """Status and trailing metadata of a call that is done."""
+    return step(call.code()), step(call.trailing_metadata())
+
+
+def mark(call: Any, value: object) -> None:
+    """Remembers `value` with a call: grpc.aio's call objects take attributes."""
+    call._lbclient = value
+
+
+def marked(call: Any) -> Any:
+    """What `mark` left, also beneath interceptors that are done; else None."""
+    task = getattr(call, "_interceptors_task", None)
+    if task is not None:
+        if not task.done() or task.cancelled() or task.exception():
+            return None
+        call = task.result()
+    return getattr(call, "_lbclient", None)
+
+
+# What an inner channel needs and nobody would want otherwise: a connection of its
+# own (equal channels share one), no proxy from the environment (it hijacks even
+# literal addresses), no service config from DNS under ours.
+OURS: dict[str, int] = {
+    "grpc.use_local_subchannel_pool": 1,
+    "grpc.service_config_disable_resolution": 1,
+}
+DEFAULTS: dict[str, int] = {"grpc.enable_http_proxy": 0}
+
+
+def check_options(options: Options) -> None:
+    """Refuses channel options that contradict what the channel is for."""
+    for key, value in options:
+        if key in OURS and value != OURS[key]:
+            raise ConfigError(f"options[{key!r}]", value, f"{OURS[key]}, or no option")
+        if key == "grpc.lb_policy_name" or (
+            key == "grpc.service_config" and _has_policy(value)
+        ):
+            raise ConfigError(
+                f"options[{key!r}]",
+                value,
+                "no load balancing policy here: use ChannelConfig(picker=...)",
+            )
+
+
+def _has_policy(service_config: object) -> bool:
+    try:
+        parsed = json.loads(str(service_config))
+    except ValueError:
+        return False  # grpcio itself says what is wrong with it
+    return isinstance(parsed, dict) and bool(
+        {"loadBalancingConfig", "loadBalancingPolicy"} & parsed.keys()
+    )
+
+
+def inner_options(
+    options: Options, authority: str, backoff: float, max_backoff: float
+) -> Options:
+    """The options of a backend's own channel: ours, with the user's on top."""
+    merged: dict[str, Any] = {
+        **DEFAULTS,
+        "grpc.initial_reconnect_backoff_ms": round(backoff * 1000),
+        # Despite its name: how long one attempt to connect may take.
+        "grpc.min_reconnect_backoff_ms": round(max_backoff * 1000),
+        "grpc.max_reconnect_backoff_ms": round(max_backoff * 1000),
+    }
+    if authority:
+        merged["grpc.default_authority"] = authority
+    return tuple((merged | dict(options) | OURS).items())
+
+
+def dial_target(address: str) -> str:
+    """The gRPC target that dials exactly `address`: `10.0.0.3:50051` is `ipv4:...`."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        version = ip_address(host.partition("%")[0]).version
+    except ValueError:
+        return address
+    return f"ipv{version}:{address}"
+
+
+def intercepted(
+    kind: str,
+    interceptors: Sequence[Any],
+    request: Any,
+    details: tuple[Any, ...],
+    path: str,
+    send: Callable[[Any, Any], Any],
+    loop: Any,
+) -> Any:
+    """A call through the user's interceptors, as grpc.aio makes it.
+
+    The last continuation calls `send(request, client_call_details)`, so that
+    interceptors run once for a call, however many attempts it takes.
+    """
+    timeout, metadata, credentials, wait_for_ready = details
+    return _INTERCEPTED[kind](
+        send,
+        interceptors,
+        request,
+        timeout,
+        metadata,
+        credentials,
+        wait_for_ready,
+        None,
+        path.encode(),
+        None,
+        None,
+        loop,
+    )
+
+
+class _Sender:
+    """Replaces the end of grpc.aio's chain of interceptors by a function of ours."""
+
+    def __init__(self, send: Callable[[Any, Any], Any], *args: Any) -> None:
+        self._send = send
+        super().__init__(*args)
+
+    async def _run_interceptor(
+        self,
+        interceptors: list[Any],
+        method: bytes,
+        request_serializer: Any,
+        response_deserializer: Any,
+        client_call_details: Any,
+        request: Any,
+    ) -> Any:
+        if not interceptors:
+            call = self._send(request, client_call_details)
+            # The streaming kinds read it when an interceptor returns an iterator.
+            self._last_returned_call_from_interceptors = call
+            return call
+        chain: Any = super()
+        return await chain._run_interceptor(
+            interceptors,
+            method,
+            request_serializer,
+            response_deserializer,
+            client_call_details,
+            request,
+        )
+
+
+class _UnaryUnary(_Sender, interceptor.InterceptedUnaryUnaryCall): ...
+
+
+class _UnaryStream(_Sender, interceptor.InterceptedUnaryStreamCall): ...
+
+
+class _StreamUnary(_Sender, interceptor.InterceptedStreamUnaryCall): ...
+
+
+class _StreamStream(_Sender, interceptor.InterceptedStreamStreamCall): ...
+
+
+_INTERCEPTED: dict[str, Any] = {
+    "unary_unary": _UnaryUnary,
+    "unary_stream": _UnaryStream,
+    "stream_unary": _StreamUnary,
+    "stream_stream": _StreamStream,
+}

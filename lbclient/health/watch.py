@@ -1,0 +1,121 @@
+"""Follows one backend's health over its connection, by the best means it offers.
+
+`lbclient.v1.BackendHealth` tells state and load. A server that is not ours gets
+`grpc.health.v1` for its state and ORCA's out-of-band stream for its load, together;
+one that offers neither is taken to be serving as long as it is connected.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
+
+from lbclient import wire
+from lbclient.model import LoadReport, TaskState
+from lbclient.v1 import compat_pb2, health_pb2
+
+logger = logging.getLogger(__name__)
+
+Tell = Callable[[TaskState | None, LoadReport | None], None]
+
+# Statuses that say "not now". Any other one means that the method is not offered:
+# UNIMPLEMENTED above all, but a server may also ask for rights or a known method.
+PASSING = frozenset(
+    {
+        grpc.StatusCode.OK,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+
+
+class NotOfferedError(Exception):
+    """The server answers, but does not know this kind of health check."""
+
+
+async def follow(
+    channel: grpc.aio.Channel, interval: float, pause: float, tell: Tell
+) -> None:
+    """Tells every state and report; ends `pause` after a stream of ours broke.
+
+    A server of ours tells state and report together, every `interval`. Others
+    speak when something changes, one thing at a time; for them it never ends.
+    """
+    try:
+        await _backend_health(channel, interval, tell)
+    except NotOfferedError:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_serving_status(channel, pause, tell))
+            group.create_task(_orca(channel, interval, pause, tell))
+            group.create_task(asyncio.Event().wait())
+    await asyncio.sleep(pause)
+
+
+async def _messages(
+    channel: grpc.aio.Channel, method: str, request: bytes
+) -> AsyncIterator[bytes]:
+    """The raw messages of a server stream; ends when the server is not there."""
+    call = channel.unary_stream(method)(request)
+    try:
+        while (message := await call.read()) is not grpc.aio.EOF:
+            yield message
+    except grpc.aio.AioRpcError as error:
+        if error.code() not in PASSING:
+            raise NotOfferedError(f"{method}: {error.details()}") from None
+        logger.debug("%s ended: %s", method, error.details())
+    finally:
+        call.cancel()
+
+
+async def _backend_health(
+    channel: grpc.aio.Channel, interval: float, tell: Tell
+) -> None:
+    request = health_pb2.HealthRequest(report_interval=interval).SerializeToString()
+    async for message in _messages(channel, wire.WATCH_METHOD, request):
+        if (health := wire.parse_health(message)) is not None:
+            tell(*health)
+        else:
+            logger.warning("a health report does not parse: %r", message[:80])
+
+
+async def _serving_status(channel: grpc.aio.Channel, pause: float, tell: Tell) -> None:
+    request = compat_pb2.ServingRequest().SerializeToString()
+    served = False
+    try:
+        while True:
+            async for message in _messages(channel, wire.SERVING_WATCH_METHOD, request):
+                try:
+                    reply = compat_pb2.ServingReply.FromString(message)
+                except DecodeError:
+                    continue
+                if reply.status == compat_pb2.ServingReply.SERVING:
+                    served = True
+                    tell(TaskState.SERVING, None)
+                else:
+                    # Not yet before it first served; not any more after that.
+                    tell(TaskState.LAME_DUCK if served else TaskState.STARTING, None)
+            await asyncio.sleep(pause)
+    except NotOfferedError:
+        tell(TaskState.SERVING, None)
+
+
+async def _orca(
+    channel: grpc.aio.Channel, interval: float, pause: float, tell: Tell
+) -> None:
+    seconds, rest = divmod(interval, 1)
+    request = compat_pb2.LoadReportRequest(
+        report_interval=Duration(seconds=int(seconds), nanos=int(rest * 1e9))
+    ).SerializeToString()
+    try:
+        while True:
+            async for message in _messages(channel, wire.ORCA_METHOD, request):
+                if (report := wire.parse_report(message)) is not None:
+                    tell(None, report)
+            await asyncio.sleep(pause)
+    except NotOfferedError as error:
+        logger.debug("no out-of-band load reports: %s", error)

@@ -1,0 +1,199 @@
+"""What a stub calls: one object per method, and a call per use of it.
+
+A unary-unary call on a ready backend costs no task and no wrapper; every other case
+is `calls`' business.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from lbclient import calls
+from lbclient.attempt import Attempt
+from lbclient.backend import Backend
+from lbclient.balancer import Balancer
+from lbclient.grpc_seam import intercepted
+
+if TYPE_CHECKING:
+    from lbclient.channel import Channel
+
+
+class Method:
+    """One method of one stub, on whichever backend. Keeps the channel alive."""
+
+    kind: str
+    wrapper: type[calls.Call]
+
+    def __init__(
+        self,
+        channel: "Channel",
+        path: str,
+        request_serializer: Callable[[Any], bytes] | None,
+        response_deserializer: Callable[[bytes], Any] | None,
+        registered: bool,
+        interceptors: Sequence[Any],
+    ) -> None:
+        self._channel = channel
+        self._path = path
+        self._request_serializer = request_serializer
+        self._response_deserializer = response_deserializer
+        self._registered = registered
+        self._interceptors = interceptors
+        self._on_backends: dict[Backend, Any] = {}
+
+    def on(self, backend: Backend) -> Any:
+        """grpc.aio's own method object on one backend."""
+        return self._on_backends.get(backend) or self._put_on(backend)
+
+    def _put_on(self, backend: Backend) -> Any:
+        method = getattr(backend.channel, self.kind)(
+            self._path,
+            request_serializer=self._request_serializer,
+            response_deserializer=self._response_deserializer,
+            _registered_method=self._registered,
+        )
+        kept = {b: m for b, m in self._on_backends.items() if not b.is_closed}
+        self._on_backends = {**kept, backend: method}
+        return method
+
+    def call(self, request: Any, timeout: float | None, **options: Any) -> Any:
+        balancer = self._channel.balancer()
+        if self._interceptors:
+            return self._call_intercepted(balancer, request, timeout, **options)
+        return self._call(balancer, request, timeout, **options)
+
+    def _call(
+        self, balancer: Balancer, request: Any, timeout: float | None, **options: Any
+    ) -> Any:
+        def invoke(backend: Backend, left: float | None) -> Any:
+            return self.on(backend)(request, timeout=left, **options)
+
+        return self.wrapper(balancer, invoke, timeout, options["wait_for_ready"])
+
+    def _call_intercepted(
+        self,
+        balancer: Balancer,
+        request: Any,
+        timeout: float | None,
+        *,
+        metadata: Any,
+        credentials: Any,
+        wait_for_ready: bool | None,
+        compression: Any,
+    ) -> Any:
+        if not isinstance(metadata, grpc.aio.Metadata):
+            metadata = grpc.aio.Metadata(*(metadata or ()))
+        details = (timeout, metadata, credentials, wait_for_ready)
+        send = partial(self._send, balancer, compression)
+        return intercepted(
+            self.kind,
+            self._interceptors,
+            request,
+            details,
+            self._path,
+            send,
+            balancer.loop,
+        )
+
+    def _send(
+        self, balancer: Balancer, compression: Any, request: Any, details: Any
+    ) -> Any:
+        """The end of the interceptors' chain; they may have changed everything."""
+        path = details.method
+        path = path.decode() if isinstance(path, bytes) else path
+        method = self if path == self._path else self._renamed(path)
+        return method._call(
+            balancer,
+            request,
+            details.timeout,
+            metadata=details.metadata,
+            credentials=details.credentials,
+            wait_for_ready=details.wait_for_ready,
+            compression=compression,
+        )
+
+    def _renamed(self, path: str) -> "Method":
+        return type(self)(
+            self._channel,
+            path,
+            self._request_serializer,
+            self._response_deserializer,
+            self._registered,
+            (),
+        )
+
+
+class _UnaryRequest(Method):
+    def __call__(
+        self,
+        request: Any,
+        *,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: grpc.CallCredentials | None = None,
+        wait_for_ready: bool | None = None,
+        compression: grpc.Compression | None = None,
+    ) -> Any:
+        return self.call(
+            request,
+            timeout,
+            metadata=metadata,
+            credentials=credentials,
+            wait_for_ready=wait_for_ready,
+            compression=compression,
+        )
+
+
+class _StreamRequest(Method):
+    def __call__(
+        self,
+        request_iterator: Any = None,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: grpc.CallCredentials | None = None,
+        wait_for_ready: bool | None = None,
+        compression: grpc.Compression | None = None,
+    ) -> Any:
+        return self.call(
+            request_iterator,
+            timeout,
+            metadata=metadata,
+            credentials=credentials,
+            wait_for_ready=wait_for_ready,
+            compression=compression,
+        )
+
+
+class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable):
+    kind = "unary_unary"
+    wrapper = calls.UnaryUnaryCall
+
+    def _call(
+        self, balancer: Balancer, request: Any, timeout: float | None, **options: Any
+    ) -> Any:
+        now = balancer.clock()
+        backend = balancer.pick(now)
+        if backend is None:
+            return super()._call(balancer, request, timeout, **options)
+        call = self.on(backend)(request, timeout=timeout, **options)
+        attempt = Attempt(backend, balancer.settle, balancer.clock, now, 0.0)
+        balancer.pool.begin(backend)
+        attempt.watch(call)
+        return call
+
+
+class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable):
+    kind = "unary_stream"
+    wrapper = calls.UnaryStreamCall
+
+
+class StreamUnary(_StreamRequest, grpc.aio.StreamUnaryMultiCallable):
+    kind = "stream_unary"
+    wrapper = calls.StreamUnaryCall
+
+
+class StreamStream(_StreamRequest, grpc.aio.StreamStreamMultiCallable):
+    kind = "stream_stream"
+    wrapper = calls.StreamStreamCall
