@@ -2,41 +2,74 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PROTOC_TOOLS := .tools/grpcio-tools-1.62.3
+READY  := $(VENV)/.ready
+OUT    := .
+PROTOC := .tools/grpcio-tools-1.62.3
+
+# An environment that was moved, or whose Python is gone, is made again.
+$(shell grep -qsxF '$(CURDIR)' $(READY) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY))
 
 .PHONY: demo test bench proto format clean
 
-demo: $(VENV)/.ready
+demo: $(READY)
 	$(BIN)/lbclient demo $(ARGS)
 
-test: $(VENV)/.ready
+test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
 
-bench: $(VENV)/.ready
+bench: $(READY)
 	$(BIN)/python -m benchmarks.overhead $(ARGS)
 
-format: $(VENV)/.ready
-	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+format: $(READY)
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
 
 clean:
 	rm -rf $(VENV) .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# Debian keeps venv's pip in a package of its own.
-$(VENV)/.ready: pyproject.toml
+# What the last run left unfinished is thrown away; else only what changed is installed.
+$(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "lbclient needs Python 3.11 or newer; try make PYTHON=python3.12"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
-	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq python3-venv; } \
-	  || { echo "Python's venv is missing: sudo apt-get install python3-venv"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@test -e $@ || { echo "Setting up $(VENV)" && $(MAKE_VENV); } \
+	  || { rm -rf $(VENV); echo "No venv: sudo apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@echo '$(CURDIR)' > $@
+
+# Debian keeps what venv installs pip from, ensurepip, in python3-venv. Root gets that
+# package; for others pip comes from PyPI.
+HAS_PIP   = $(PYTHON) -c 'import ensurepip' 2>/dev/null
+APT       = test "$$(id -u)" = 0 && { apt-get update && apt-get install --yes python3-venv; } >/dev/null 2>&1
+MAKE_VENV = if { $(HAS_PIP) || { $(APT) && $(HAS_PIP); }; } \
+	  then $(PYTHON) -m venv --clear $(VENV); \
+	  else $(PYTHON) -m venv --clear --without-pip $(VENV) && $(BIN)/python -c "$$GET_PIP"; fi
+
+# A pip wheel can install itself. This is pip 26.3.
+PIP_URL    := https://files.pythonhosted.org/packages/07/25/ee8c38ae72d66b844ce8eb9711ba905dba21ca1a8a0c960057c41cd23337/pip-26.3-py3-none-any.whl
+PIP_SHA256 := f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13
+define GET_PIP
+import hashlib, os, subprocess, sys, urllib.request
+wheel = urllib.request.urlopen("$(PIP_URL)").read()
+assert hashlib.sha256(wheel).hexdigest() == "$(PIP_SHA256)"
+path = os.path.join(sys.prefix, os.path.basename("$(PIP_URL)"))
+open(path, "wb").write(wheel)
+subprocess.run([sys.executable, path + "/pip", "install", "--quiet", path], check=True)
+endef
+export GET_PIP
+
+# The oldest compiler whose output every supported protobuf runtime accepts. It wants
+# the pkg_resources that setuptools 81 dropped.
+$(PROTOC)/.ready: | $(READY)
+	@rm -rf $(PROTOC)
+	@$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: --target $(PROTOC) \
+	  grpcio-tools==1.62.3 'setuptools<81'
 	@touch $@
 
-# The oldest compiler whose output every supported protobuf runtime accepts.
-$(PROTOC_TOOLS): | $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --no-deps --target $@ grpcio-tools==1.62.3 'setuptools<81'
-
-proto: $(PROTOC_TOOLS)
-	PYTHONPATH=$< $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. proto/lbclient/v1/*.proto
-	cd examples && PYTHONPATH=../$< ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. search.proto
-	cd examples/fleet && PYTHONPATH=../../$< ../../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. fleet.proto
+COMPILE = PYTHONPATH=$(PROTOC) $(BIN)/python -m grpc_tools.protoc
+proto: $(PROTOC)/.ready
+	@mkdir -p $(OUT)/examples/fleet
+	$(COMPILE) -Iproto --python_out=$(OUT) --pyi_out=$(OUT) proto/lbclient/v1/*.proto
+	$(COMPILE) -Iexamples --python_out=$(OUT)/examples --pyi_out=$(OUT)/examples \
+	  --grpc_python_out=$(OUT)/examples examples/search.proto
+	$(COMPILE) -Iexamples/fleet --python_out=$(OUT)/examples/fleet --pyi_out=$(OUT)/examples/fleet \
+	  --grpc_python_out=$(OUT)/examples/fleet examples/fleet/fleet.proto
