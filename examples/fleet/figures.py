@@ -1,0 +1,123 @@
+"""What the measurements say: balance, latency, and who paid for a fault. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple
+
+
+class Call(NamedTuple):
+    """One call as its client saw it. Times are of the machine's monotonic clock."""
+
+    sent_at: float
+    ended_at: float
+    backend: str  # "" when it was sent to none
+    code: str
+
+
+class Usage(NamedTuple):
+    """A backend's own account since its start."""
+
+    busy: float  # core seconds
+    elapsed: float
+    cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How evenly the backends were used, each over what it has."""
+
+    utilization: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.utilization) / len(self.utilization)
+
+    @property
+    def max_over_mean(self) -> float | None:
+        return max(self.utilization) / self.mean if self.mean else None
+
+    @property
+    def max_over_min(self) -> float | None:
+        least = min(self.utilization)
+        return max(self.utilization) / least if least else None
+
+    @property
+    def wasted(self) -> float:
+        """What cannot be used once the busiest backend is full.
+
+        SRE book, ch. 20: the sum of CPU[0] - CPU[i] over all, CPU[0] being the most
+        loaded; here as a share of what is reserved, equal cores for each.
+        """
+        return max(self.utilization) - self.mean
+
+
+def balance(before: Sequence[Usage], after: Sequence[Usage]) -> Balance:
+    return Balance(
+        tuple(
+            (new.busy - old.busy) / (new.cores * (new.elapsed - old.elapsed))
+            for old, new in zip(before, after, strict=True)
+        )
+    )
+
+
+def percentile(sorted_values: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least `share` of the values do not exceed.
+
+    >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5), percentile([], 0.5)
+    (2.0, None)
+    """
+    if not sorted_values:
+        return None
+    return sorted_values[max(0, ceil(share * len(sorted_values)) - 1)]
+
+
+@dataclass(slots=True)
+class Phase:
+    """What one phase measured; `facts` are the figures of its kind alone."""
+
+    name: str
+    title: str
+    calls: int = 0
+    failed: int = 0
+    skipped: int = 0
+    p50: float | None = None
+    p99: float | None = None
+    balance: Balance | None = None
+    failures: Counter[str] = field(default_factory=Counter)
+    facts: dict[str, float | int | str | None] = field(default_factory=dict)
+
+    def count(self, calls: Iterable[Call], since: float = 0.0) -> None:
+        """Counts all calls; latencies only of those sent at `since` or later."""
+        latencies = []
+        for call in calls:
+            self.calls += 1
+            self.failed += call.code != "OK"
+            if call.sent_at >= since:
+                latencies.append(call.ended_at - call.sent_at)
+        latencies.sort()
+        self.p50 = percentile(latencies, 0.50)
+        self.p99 = percentile(latencies, 0.99)
+
+
+def in_flight(calls: Iterable[Call], backend: str, since: float, until: float) -> int:
+    """Calls that were on the backend at some time between `since` and `until`."""
+    return sum(
+        call.backend == backend and call.sent_at <= until and call.ended_at >= since
+        for call in calls
+    )
+
+
+def failed_on(calls: Iterable[Call], backend: str) -> int:
+    return sum(call.backend == backend and call.code != "OK" for call in calls)
+
+
+def last_sent(calls: Iterable[Call], backend: str, until: float) -> float | None:
+    """When the last call before `until` was sent to the backend."""
+    sent = [
+        call.sent_at
+        for call in calls
+        if call.backend == backend and call.sent_at <= until
+    ]
+    return max(sent, default=None)

@@ -1,0 +1,145 @@
+"""The demo's last word: a table, a verdict in plain words, and all of it as JSON."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from figures import Phase
+
+# What the weighted policies promise where round robin shows at least 1.3: an
+# independent simulation of such a fleet gives 1.06 for A58, 1.47 for round robin.
+BALANCED = 1.15
+HEADINGS = (
+    "phase",
+    "max/mean",
+    "max/min",
+    "wasted",
+    "p50 ms",
+    "p99 ms",
+    "calls",
+    "failed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence of the verdict; `kept` is None where nothing was promised."""
+
+    text: str
+    kept: bool | None
+
+
+def number(value: float | None, form: str, scale: float = 1.0) -> str:
+    return "-" if value is None else format(value * scale, form)
+
+
+def cells(phase: Phase) -> tuple[str, ...]:
+    even = phase.balance
+    return (
+        phase.title,
+        number(even and even.max_over_mean, ".2f"),
+        number(even and even.max_over_min, ".2f"),
+        number(even and even.wasted, ".1%"),
+        number(phase.p50, ".0f", 1000),
+        number(phase.p99, ".0f", 1000),
+        f"{phase.calls:,}",
+        f"{phase.failed:,}",
+    )
+
+
+def table(phases: Iterable[Phase]) -> str:
+    rows = [HEADINGS, *(cells(phase) for phase in phases)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        padded = [first.ljust(widths[0])]
+        padded += [
+            cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)
+        ]
+        lines.append("  ".join(padded))
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def verdict(phases: Sequence[Phase], health_interval: float) -> list[Finding]:
+    by_name = {phase.name: phase for phase in phases}
+    findings = [*_on_balance(phases)]
+    if restart := by_name.get("restart"):
+        failed = f"{restart.failed} FAILED" if restart.failed else "none failed"
+        findings.append(
+            Finding(
+                f"Rolling restart of {restart.facts['backends']} backends: "
+                f"{restart.calls:,} calls, {failed}.",
+                restart.failed == 0,
+            )
+        )
+    if kill := by_name.get("kill"):
+        findings.append(
+            Finding(
+                f"SIGKILL: {kill.failed} calls failed, {kill.facts['in_flight']} were "
+                f"in flight on {kill.facts['backend']} when it died.",
+                kill.failed <= int(kill.facts["in_flight"] or 0),
+            )
+        )
+    if freeze := by_name.get("freeze"):
+        after = float(freeze.facts["last_sent_after"] or 0.0)
+        findings.append(
+            Finding(
+                f"SIGSTOP: {freeze.facts['backend']} got its last call {after:.2f} s "
+                f"after it froze (health interval {health_interval:g} s), "
+                f"{freeze.failed} calls failed.",
+                after <= health_interval and not freeze.failed,
+            )
+        )
+    return findings
+
+
+def _on_balance(phases: Sequence[Phase]) -> Iterable[Finding]:
+    for phase in phases:
+        if phase.balance is None or phase.balance.max_over_mean is None:
+            continue
+        ratio = phase.balance.max_over_mean
+        weighted = phase.name.startswith("weighted")
+        yield Finding(
+            f"{phase.title}: the busiest backend had {ratio:.2f} times the mean load"
+            + (f" (promised: {BALANCED})." if weighted else "."),
+            ratio <= BALANCED if weighted else None,
+        )
+
+
+def as_text(findings: Iterable[Finding]) -> str:
+    marks = {True: "kept  ", False: "MISSED", None: "      "}
+    return "\n".join(f"{marks[finding.kept]}  {finding.text}" for finding in findings)
+
+
+def failures(phases: Iterable[Phase]) -> str:
+    """Every failure by its status and details, with its number."""
+    return "\n".join(
+        f"  {phase.title}: {count} x {failure}"
+        for phase in phases
+        for failure, count in phase.failures.most_common()
+    )
+
+
+def as_json(
+    configuration: dict[str, Any], phases: Iterable[Phase], findings: Iterable[Finding]
+) -> dict[str, Any]:
+    return {
+        "configuration": configuration,
+        "phases": [_phase(phase) for phase in phases],
+        "verdict": [asdict(finding) for finding in findings],
+    }
+
+
+def _phase(phase: Phase) -> dict[str, Any]:
+    even = phase.balance
+    return asdict(phase) | {
+        "balance": even
+        and {
+            "utilization": even.utilization,
+            "mean": even.mean,
+            "max_over_mean": even.max_over_mean,
+            "max_over_min": even.max_over_min,
+            "wasted": even.wasted,
+        }
+    }

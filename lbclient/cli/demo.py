@@ -1,0 +1,24 @@
+"""Runs the demo, whose programs are an example and not a part of the library."""
+
+import importlib
+import sys
+from pathlib import Path
+
+SUMMARY = "show a real fleet of processes coming into balance (about 60 s)"
+
+PACKAGE = Path(__file__).parent.parent
+
+
+def find_fleet() -> Path:
+    """The folder of the demo's programs: in a wheel `_fleet`, else in the checkout."""
+    for folder in (PACKAGE / "_fleet", PACKAGE.parent / "examples" / "fleet"):
+        if (folder / "demo.py").is_file():
+            return folder
+    raise FileNotFoundError(f"the demo's programs are neither in {PACKAGE} nor beside")
+
+
+def main(argv: list[str]) -> int:
+    # They are programs, not a package: they find each other as scripts do.
+    sys.path.insert(0, str(find_fleet()))
+    status: int = importlib.import_module("demo").main(argv)
+    return status
