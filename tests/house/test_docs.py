@@ -1,0 +1,46 @@
+"""The docs tell the truth where a machine can see it."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from lbclient.config import RESERVED, ChannelConfig, ServerConfig
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FIELDS = [field.name for c in (ChannelConfig, ServerConfig) for field in fields(c)]
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings: `## A b, c` is `#a-b-c`."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if re.match(r"[a-z]+:", link):
+            continue  # the network is not ours to test
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_setting_is_documented() -> None:
+    page = ROOT / "docs" / "configuration.md"
+    if not page.exists():
+        pytest.skip("no docs/configuration.md yet")
+    words = set(re.findall(r"\w+", page.read_text()))
+    assert {*FIELDS, *RESERVED} - words == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_variable_that_is_named_exists(page: Path) -> None:
+    known = {*RESERVED, *(f"LBCLIENT_{field.upper()}" for field in FIELDS)}
+    assert set(re.findall(r"LBCLIENT_[A-Z_]*[A-Z]", page.read_text())) <= known
