@@ -80,7 +80,7 @@ class Balancer:
         self._dial = dial
         self._rng = rng
         self._connectivity = Connectivity.CONNECTING
-        self._connectivity_waiters: list[asyncio.Future[None]] = []
+        self._connectivity_changes: list[asyncio.Future[None]] = []
         self._believe_empty: asyncio.TimerHandle | None = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._keep(resolver, self._follow_resolver)
@@ -206,12 +206,15 @@ class Balancer:
         connectivity = self.connectivity()
         if connectivity is not self._connectivity:
             self._connectivity = connectivity
-            waiters, self._connectivity_waiters = self._connectivity_waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._tell_connectivity()
         if self.waiting:
             self._serve_waiting()
+
+    def _tell_connectivity(self) -> None:
+        told, self._connectivity_changes = self._connectivity_changes, []
+        for change in told:
+            if not change.done():
+                change.set_result(None)
 
     def connectivity(self) -> Connectivity:
         """READY if one backend is; else connecting if one may become so."""
@@ -224,10 +227,11 @@ class Balancer:
         return Connectivity.TRANSIENT_FAILURE
 
     async def wait_connectivity_change(self, last: Connectivity) -> None:
-        while self.connectivity() is last:
-            changed = self.loop.create_future()
-            self._connectivity_waiters.append(changed)
-            await changed
+        """Returns when it is another; also when the channel is closed."""
+        while self._connectivity is last:
+            change = self.loop.create_future()
+            self._connectivity_changes.append(change)
+            await change
 
     def _make(self, endpoint: Endpoint) -> Backend:
         return Backend(
@@ -335,6 +339,4 @@ class Balancer:
         await asyncio.gather(*(backend.close(grace) for backend in backends))
         self.draining.clear()
         self._connectivity = Connectivity.SHUTDOWN
-        for waiter in self._connectivity_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._tell_connectivity()

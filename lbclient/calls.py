@@ -301,13 +301,15 @@ class _StreamRequest(Call):
         return self._inner is not None and bool(self._inner._done_writing_flag)
 
 
-class UnaryUnaryCall(_UnaryResponse, grpc.aio.UnaryUnaryCall): ...
+class UnaryUnaryCall(_UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]): ...
 
 
-class UnaryStreamCall(_StreamResponse, grpc.aio.UnaryStreamCall): ...
+class UnaryStreamCall(_StreamResponse, grpc.aio.UnaryStreamCall[Any, Any]): ...
 
 
-class StreamUnaryCall(_StreamRequest, _UnaryResponse, grpc.aio.StreamUnaryCall):
+class StreamUnaryCall(
+    _StreamRequest, _UnaryResponse, grpc.aio.StreamUnaryCall[Any, Any]
+):
     """Runs to its end when dropped, unless it waits for writes that cannot come."""
 
     def __del__(self) -> None:
@@ -318,4 +320,6 @@ class StreamUnaryCall(_StreamRequest, _UnaryResponse, grpc.aio.StreamUnaryCall):
             self._abandon()
 
 
-class StreamStreamCall(_StreamRequest, _StreamResponse, grpc.aio.StreamStreamCall): ...
+class StreamStreamCall(
+    _StreamRequest, _StreamResponse, grpc.aio.StreamStreamCall[Any, Any]
+): ...

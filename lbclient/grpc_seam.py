@@ -11,6 +11,7 @@ from grpc.aio import _interceptor as interceptor  # for `Intercepted` alone
 from lbclient.errors import ConfigError, LbError
 
 T = TypeVar("T")
+CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 Options = Sequence[tuple[str, Any]]
 Trailers = Sequence[tuple[str, str | bytes]]
 
@@ -69,8 +70,18 @@ def step(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def final_status(call: Any) -> tuple[grpc.StatusCode, Trailers]:
-    """Status and trailing metadata of a call that is done."""
-    return step(call.code()), step(call.trailing_metadata())
+    """Status and trailing metadata of a call that is done.
+
+    The public way costs 4 us more a call, in objects that nobody wants; it serves
+    call objects that are not grpc.aio's own (instrumentation wraps them).
+    """
+    try:
+        status = call._cython_call._status
+        code = CODES[status.code()]
+        trailers: Trailers = status.trailing_metadata()
+    except (AttributeError, KeyError):
+        return step(call.code()), tuple(step(call.trailing_metadata()))
+    return code, trailers
 
 
 def mark(call: Any, value: object) -> None:
@@ -212,21 +223,12 @@ class _Sender:
         )
 
 
-class _UnaryUnary(_Sender, interceptor.InterceptedUnaryUnaryCall): ...
-
-
-class _UnaryStream(_Sender, interceptor.InterceptedUnaryStreamCall): ...
-
-
-class _StreamUnary(_Sender, interceptor.InterceptedStreamUnaryCall): ...
-
-
-class _StreamStream(_Sender, interceptor.InterceptedStreamStreamCall): ...
-
-
 _INTERCEPTED: dict[str, Any] = {
-    "unary_unary": _UnaryUnary,
-    "unary_stream": _UnaryStream,
-    "stream_unary": _StreamUnary,
-    "stream_stream": _StreamStream,
+    kind: type(base.__name__, (_Sender, base), {})
+    for kind, base in {
+        "unary_unary": interceptor.InterceptedUnaryUnaryCall,
+        "unary_stream": interceptor.InterceptedUnaryStreamCall,
+        "stream_unary": interceptor.InterceptedStreamUnaryCall,
+        "stream_stream": interceptor.InterceptedStreamStreamCall,
+    }.items()
 }

@@ -166,34 +166,58 @@ class _StreamRequest(Method):
         )
 
 
-class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable):
+class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
     kind = "unary_unary"
     wrapper = calls.UnaryUnaryCall
 
-    def _call(
-        self, balancer: Balancer, request: Any, timeout: float | None, **options: Any
+    def __call__(
+        self,
+        request: Any,
+        *,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: grpc.CallCredentials | None = None,
+        wait_for_ready: bool | None = None,
+        compression: grpc.Compression | None = None,
     ) -> Any:
-        now = balancer.clock()
-        backend = balancer.pick(now)
-        if backend is None:
-            return super()._call(balancer, request, timeout, **options)
-        call = self.on(backend)(request, timeout=timeout, **options)
-        attempt = Attempt(backend, balancer.settle, balancer.clock, now, 0.0)
-        balancer.pool.begin(backend)
-        attempt.watch(call)
-        return call
+        # The hot path, written out: sent at once, on grpc.aio's own call object.
+        if not self._interceptors:
+            balancer = self._channel.balancer()
+            clock = balancer.clock
+            now = clock()
+            backend = balancer.pick(now)
+            if backend is not None:
+                call = self.on(backend)(
+                    request,
+                    timeout=timeout,
+                    metadata=metadata,
+                    credentials=credentials,
+                    wait_for_ready=wait_for_ready,
+                    compression=compression,
+                )
+                balancer.pool.begin(backend)
+                Attempt(backend, balancer.settle, clock, now, 0.0).watch(call)
+                return call
+        return self.call(
+            request,
+            timeout,
+            metadata=metadata,
+            credentials=credentials,
+            wait_for_ready=wait_for_ready,
+            compression=compression,
+        )
 
 
-class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable):
+class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable[Any, Any]):
     kind = "unary_stream"
     wrapper = calls.UnaryStreamCall
 
 
-class StreamUnary(_StreamRequest, grpc.aio.StreamUnaryMultiCallable):
+class StreamUnary(_StreamRequest, grpc.aio.StreamUnaryMultiCallable[Any, Any]):
     kind = "stream_unary"
     wrapper = calls.StreamUnaryCall
 
 
-class StreamStream(_StreamRequest, grpc.aio.StreamStreamMultiCallable):
+class StreamStream(_StreamRequest, grpc.aio.StreamStreamMultiCallable[Any, Any]):
     kind = "stream_stream"
     wrapper = calls.StreamStreamCall

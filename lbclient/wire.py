@@ -32,9 +32,12 @@ def sound(number: float) -> float:
 
 
 def from_message(message: load_pb2.LoadReport) -> LoadReport:
+    # Application utilization first, then the CPU's (gRFC A58).
+    utilization = message.application_utilization
+    if not 0.0 < utilization < inf:
+        utilization = sound(message.cpu_utilization)
     return LoadReport(
-        # Application utilization first, then the CPU's (gRFC A58).
-        sound(message.application_utilization) or sound(message.cpu_utilization),
+        utilization,
         sound(message.rps_fractional),
         sound(message.eps),
         message.active_requests if message.HasField("active_requests") else None,
