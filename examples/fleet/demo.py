@@ -148,7 +148,7 @@ class Demo:
         self._fleet.begin([self._order(policy, n) for n in range(self.options.clients)])
         yield calls
         calls += await self._fleet.end()
-        phase.failures.update(self._fleet.failures)
+        phase.failures = dict(self._fleet.failures.most_common())
         phase.skipped = self._fleet.skipped
 
     def _order(self, policy: str, client: int) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What the measurements say: balance, latency, and who paid for a fault. Pure."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -85,7 +84,7 @@ class Phase:
     p50: float | None = None
     p99: float | None = None
     balance: Balance | None = None
-    failures: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, int] = field(default_factory=dict)  # by status and details
     facts: dict[str, float | int | str | None] = field(default_factory=dict)
 
     def count(self, calls: Iterable[Call], since: float = 0.0) -> None:

@@ -147,7 +147,6 @@ class Client:
 
     def begin(self, order: dict[str, Any]) -> None:
         assert self.child is not None
-        self.view = {}
         self.report = asyncio.get_running_loop().create_future()
         self.child.tell({"do": "begin", **order})
 

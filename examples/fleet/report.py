@@ -76,8 +76,8 @@ def verdict(phases: Sequence[Phase], health_interval: float) -> list[Finding]:
     if kill := by_name.get("kill"):
         findings.append(
             Finding(
-                f"SIGKILL: {kill.failed} calls failed, {kill.facts['in_flight']} were "
-                f"in flight on {kill.facts['backend']} when it died.",
+                f"SIGKILL: {kill.facts['in_flight']} in flight on "
+                f"{kill.facts['backend']} when it died, failed calls: {kill.failed}.",
                 kill.failed <= int(kill.facts["in_flight"] or 0),
             )
         )
@@ -87,7 +87,7 @@ def verdict(phases: Sequence[Phase], health_interval: float) -> list[Finding]:
             Finding(
                 f"SIGSTOP: {freeze.facts['backend']} got its last call {after:.2f} s "
                 f"after it froze (health interval {health_interval:g} s), "
-                f"{freeze.failed} calls failed.",
+                f"failed calls: {freeze.failed}.",
                 after <= health_interval and not freeze.failed,
             )
         )
@@ -117,7 +117,7 @@ def failures(phases: Iterable[Phase]) -> str:
     return "\n".join(
         f"  {phase.title}: {count} x {failure}"
         for phase in phases
-        for failure, count in phase.failures.most_common()
+        for failure, count in phase.failures.items()
     )
 
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-BAR = 30  # characters for 100 %
+BAR = 20  # characters for 100 %; a row then fits into 80 columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +98,16 @@ def picture(scene: Scene) -> Any:
         title_justify="left",
         title_style="bold",
         box=None,
-        padding=(0, 1),
+        padding=(0, 1, 0, 0),
     )
     table.add_column("backend")
     table.add_column("speed", justify="right")
-    table.add_column("utilization, | is the mean", width=BAR)
+    table.add_column("use, | is the mean", width=BAR)
     table.add_column("", justify="right", width=5)
     table.add_column("calls/s", justify="right", width=7)
     table.add_column("weight", justify="right")
-    table.add_column("in flight", justify="right")
-    table.add_column("state", min_width=16)
+    table.add_column("active", justify="right")
+    table.add_column("state", no_wrap=True)
     mean = sum(row.utilization for row in scene.rows) / len(scene.rows)
     for row in scene.rows:
         table.add_row(
@@ -118,7 +118,7 @@ def picture(scene: Scene) -> Any:
             f"{row.rate:.0f}",
             f"{row.weight:.2f}",
             str(row.in_flight),
-            f"{row.state} [bold]{row.note}[/bold]",
+            f"[bold]{row.note}[/bold] {row.state}" if row.note else row.state,
         )
     return table
 

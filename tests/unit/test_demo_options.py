@@ -1,0 +1,39 @@
+"""What the demo accepts, and what it makes of it."""
+
+import pytest
+
+from examples.fleet.options import CORES, FAST, POLICIES, parse
+
+
+def test_the_mean_cost_makes_the_rate_the_load_that_was_asked_for() -> None:
+    options = parse(["--backends", "4", "--rate", "400", "--load", "0.6"])
+    capacity = CORES * (2 * 1.0 + 2 * FAST)
+    assert options.mean_cost * 400 / capacity == pytest.approx(0.6)
+
+
+def test_quick_has_half_the_fleet_unless_told_otherwise() -> None:
+    assert parse([]).backends == 8
+    assert parse(["--quick"]).backends == 4
+    assert parse(["--quick", "--backends", "6"]).backends == 6
+    assert parse(["--quick"]).policies == tuple(POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--backends", "1"], "want a whole number from 2 to 32, not '1'"),
+        (["--clients", "many"], "want a whole number from 1 to 16, not 'many'"),
+        (["--rate", "nan"], "want a number from 10 to 2000, not 'nan'"),
+        (["--load", "1.5"], "want a number from 0.05 to 0.95, not '1.5'"),
+        (["--policies", "round_robin,best"], "'best' is none of round_robin"),
+        (["--json", "/no/such/folder/x"], "No such file or directory"),
+        (["--sooner"], "unrecognized arguments: --sooner"),
+    ],
+)
+def test_bad_arguments_are_named_with_their_bounds(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments)
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
