@@ -40,6 +40,7 @@ class Waiter(Protocol):
 
     def start(self, backend: Backend, now: float) -> None: ...
     def fail(self, error: LocalRpcError) -> None: ...
+    def cancel(self) -> bool: ...
 
 
 class Balancer:
@@ -328,11 +329,10 @@ class Balancer:
         for backend in (*self.pool.nodes.values(), *self.draining):
             backend.close_now()
 
-    async def close(self, grace: float | None, closed: LocalRpcError) -> None:
-        """Ends the waiting calls with `closed`, those in flight after `grace`."""
+    async def close(self, grace: float | None) -> None:
+        """Cancels the waiting calls now and those in flight after `grace`."""
         for waiter in list(self.waiting):
-            self.dequeue(waiter)
-            waiter.fail(closed)
+            waiter.cancel()
         self._stop()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         backends = (*self.pool.nodes.values(), *self.draining)

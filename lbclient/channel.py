@@ -18,7 +18,6 @@ from lbclient import methods
 from lbclient.balancer import Balancer
 from lbclient.config import ChannelConfig
 from lbclient.grpc_seam import (
-    ChannelClosed,
     Options,
     check_options,
     dial_target,
@@ -137,7 +136,7 @@ class Channel(grpc.aio.Channel):
             return
         self._is_closed = True
         if self._balancer is not None:
-            await self._balancer.close(grace, ChannelClosed.because("Channel closed."))
+            await self._balancer.close(grace)
 
     def __del__(self) -> None:
         balancer = self.__dict__.get("_balancer")

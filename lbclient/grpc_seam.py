@@ -48,12 +48,6 @@ class DeadlineWhileWaiting(LocalRpcError):
     CODE = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-class ChannelClosed(LocalRpcError):
-    """The channel was closed while the call waited for a backend."""
-
-    CODE = grpc.StatusCode.CANCELLED
-
-
 def step(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that does not suspend.
 
@@ -78,7 +72,7 @@ def final_status(call: Any) -> tuple[grpc.StatusCode, Trailers]:
     try:
         status = call._cython_call._status
         code = CODES[status.code()]
-        trailers: Trailers = status.trailing_metadata()
+        trailers: Trailers = status.trailing_metadata() or ()
     except (AttributeError, KeyError):
         return step(call.code()), tuple(step(call.trailing_metadata()))
     return code, trailers

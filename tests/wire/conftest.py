@@ -1,0 +1,125 @@
+"""Real servers of the Search service on loopback, and what they are told to do."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+import search_pb2 as pb
+import search_pb2_grpc as pb_grpc
+
+
+class SearchTask(pb_grpc.SearchServicer):
+    """Answers with its name. A query's text tells what else to do.
+
+    `sleep 0.2` waits, `abort` refuses as an application does, `fail` raises.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.served = 0
+        self.cancelled = 0
+
+    async def _obey(self, text: str, context: Any) -> None:
+        self.served += 1
+        verb, _, seconds = text.partition(" ")
+        try:
+            if verb == "sleep":
+                await asyncio.sleep(float(seconds))
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if verb == "abort":
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such thing")
+        if verb == "fail":
+            await context.abort(grpc.StatusCode.INTERNAL, "it broke")
+
+    async def Search(self, request: pb.Query, context: Any) -> pb.Answer:
+        await self._obey(request.text, context)
+        return pb.Answer(text=self.name)
+
+    async def Pages(self, request: pb.Query, context: Any) -> AsyncIterator[pb.Answer]:
+        await self._obey(request.text, context)
+        count = int(request.text) if request.text.isdigit() else 3
+        for page in range(count):
+            yield pb.Answer(text=f"{self.name} {page}")
+
+    async def Index(
+        self, request_iterator: AsyncIterator[pb.Query], context: Any
+    ) -> pb.Answer:
+        count = 0
+        async for query in request_iterator:
+            await self._obey(query.text, context)
+            count += 1
+        return pb.Answer(text=str(count))
+
+    async def Chat(
+        self, request_iterator: AsyncIterator[pb.Query], context: Any
+    ) -> AsyncIterator[pb.Answer]:
+        async for query in request_iterator:
+            await self._obey(query.text, context)
+            yield pb.Answer(text=query.text)
+
+
+class Task:
+    """A server, its address and its servicer."""
+
+    def __init__(self, server: Any, address: str, servicer: SearchTask) -> None:
+        self.server = server
+        self.address = address
+        self.servicer = servicer
+
+
+StartTask = Callable[..., Awaitable[Task]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[StartTask]:
+    """Starts a server made by `make`, and stops it after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            make: Callable[[], Any] = grpc.aio.server, port: int = 0
+        ) -> Task:
+            server = make()
+            port = server.add_insecure_port(f"127.0.0.1:{port}")
+            task = Task(server, f"127.0.0.1:{port}", SearchTask(str(port)))
+            pb_grpc.add_SearchServicer_to_server(task.servicer, server)
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            return task
+
+        yield start
+
+
+@pytest.fixture
+def search() -> Any:
+    """The generated module, `search.Query`, and its stub, `search.SearchStub`."""
+
+    class Search:
+        Query = pb.Query
+        Answer = pb.Answer
+        SearchStub = pb_grpc.SearchStub
+
+    return Search
+
+
+async def eventually(condition: Callable[[], object], turns: int = 400) -> None:
+    """Waits until `condition()` holds; fails when it never does."""
+    for _ in range(turns):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it never came true")
+
+
+@pytest.fixture(name="eventually")
+def _eventually() -> Callable[..., Awaitable[None]]:
+    return eventually
