@@ -7,10 +7,28 @@ real sockets or threads in flight it would jump past them.
 import asyncio
 import inspect
 import selectors
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples in every run, so that `make test` passes or fails for a reason; no
+# deadlines, as machines are slow. At night: --hypothesis-profile=ci.
+settings.register_profile(
+    "default",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "ci",
+    deadline=None,
+    max_examples=1000,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("default")
 
 LOOP_TESTS = Path(__file__).parent / "loop"
 
@@ -55,6 +73,17 @@ def pytest_asyncio_loop_factories(
     return {"real": asyncio.new_event_loop}
 
 
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """Names ports on 127.0.0.1 where nobody listens, for a server yet to start."""
+
+    def free_port() -> int:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            return int(listener.getsockname()[1])
+
+    return free_port
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest) -> None:
     """First set up, hence last torn down: it sees what all other fixtures left."""
@@ -64,7 +93,10 @@ def nothing_left(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 async def no_task_left() -> AsyncIterator[None]:
-    """Every task has an owner, and the owner has ended it."""
+    """Every task has an owner, and the owner has ended it.
+
+    So has every channel: one that was used and not closed still has its tasks.
+    """
     yield
     left = _other_tasks()
     for _ in range(TURNS):

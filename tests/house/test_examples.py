@@ -1,0 +1,51 @@
+"""The examples run as a newcomer runs them: two servers, one client, a SIGTERM."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SERVERS = sorted(EXAMPLES.glob("*_server.py"))
+
+
+@contextmanager
+def serving(program: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    """A server that has said that it serves, and is gone afterwards."""
+    command = [sys.executable, str(program), str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            assert str(port) in server.stdout.readline()
+            yield server
+        finally:
+            server.kill()
+
+
+def test_every_program_belongs_to_a_pair() -> None:
+    programs = {path.name for path in EXAMPLES.glob("*.py") if "_pb2" not in path.name}
+    pairs = {path.name for path in SERVERS}
+    pairs |= {name.replace("_server", "_client") for name in pairs}
+    assert programs == pairs
+
+
+@pytest.mark.parametrize("program", SERVERS, ids=lambda path: path.stem)
+def test_the_pair_talks_and_leaves_in_order(
+    program: Path, run: Callable[..., str], free_port: Callable[[], int]
+) -> None:
+    client = program.with_name(program.name.replace("_server", "_client"))
+    ports = [free_port(), free_port()]
+    with serving(program, ports[0]) as first, serving(program, ports[1]) as second:
+        output = run(sys.executable, client, *map(str, ports))
+        backends = re.findall(r"^127\.0\.0\.1:(\d+): \S", output, re.MULTILINE)
+        assert backends, output
+        assert {int(backend) for backend in backends} <= set(ports), output
+        for server in (first, second):
+            os.kill(server.pid, signal.SIGTERM)
+            assert server.wait(timeout=60) == 0
