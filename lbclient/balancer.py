@@ -7,14 +7,13 @@ owns every background task. All state changes are synchronous; tasks only wait.
 import asyncio
 import logging
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
 from lbclient.backend import Backend, Dial
 from lbclient.config import ChannelConfig
 from lbclient.errors import ResolveError
-from lbclient.grpc_seam import BackendsFull, LocalRpcError, NoBackend
 from lbclient.histogram import Histogram
 from lbclient.model import (
     Endpoint,
@@ -27,20 +26,11 @@ from lbclient.model import (
 )
 from lbclient.pool import Pool
 from lbclient.protocols import Clock, Picker, Resolver, Subset
+from lbclient.waiting import Waiting
 
 logger = logging.getLogger(__name__)
 
 Connectivity = grpc.ChannelConnectivity
-
-
-class Waiter(Protocol):
-    """A call that waits for a backend."""
-
-    wait_for_ready: bool
-
-    def start(self, backend: Backend, now: float) -> None: ...
-    def fail(self, error: LocalRpcError) -> None: ...
-    def cancel(self) -> bool: ...
 
 
 class Balancer:
@@ -66,7 +56,7 @@ class Balancer:
             self._make, subset, config.subset_size, config.active_limit
         )
         self.draining: dict[Backend, None] = {}
-        self.waiting: dict[Waiter, None] = {}  # in order of arrival
+        self.waiting = Waiting(self.pool, config)
         self.calls: dict[grpc.StatusCode, int] = {}
         self.attempts = dict.fromkeys(Verdict, 0)
         self.latency = Histogram()
@@ -100,44 +90,6 @@ class Balancer:
             self.observe(backend, State.CONNECTING, "connection lost")
         return None
 
-    def enqueue(self, waiter: Waiter) -> None:
-        """Lets a call wait; fails it at once where that is hopeless or forbidden."""
-        error = self._refusal(waiter)
-        if error is None and len(self.waiting) >= self.config.max_waiting:
-            error = BackendsFull.because(
-                f"{self.pool!r}, and {len(self.waiting)} calls wait already"
-            )
-        if error is None:
-            self.waiting[waiter] = None
-        else:
-            waiter.fail(error)
-
-    def dequeue(self, waiter: Waiter) -> None:
-        """Forgets a call that waits no longer."""
-        self.waiting.pop(waiter, None)
-
-    def _refusal(self, waiter: Waiter) -> LocalRpcError | None:
-        """Why a call cannot wait; None if it can.
-
-        The order of hope: a ready backend, a lame duck, one that is connecting or
-        starting, and for calls that wait for ready any time to come.
-        """
-        if self.config.when_full == "fail" and self.pool.full():
-            return BackendsFull.because(repr(self.pool))
-        if waiter.wait_for_ready or self.pool.is_promising():
-            return None
-        if self.resolved_at is not None:
-            return NoBackend.because(self._why_none())
-        if self.resolver_error:
-            return NoBackend.because(self.resolver_error)
-        return None  # the first answer is still to come
-
-    def _why_none(self) -> str:
-        if not self.pool.nodes:
-            return f"{self.target} has no endpoints"
-        node = next(iter(self.pool.nodes.values()))
-        return f"{self.pool!r} (as {node.endpoint.address}: {node.reason})"
-
     def settle(
         self, backend: Backend, outcome: Outcome, code: grpc.StatusCode, now: float
     ) -> None:
@@ -168,17 +120,13 @@ class Balancer:
         while self.pool.ready:
             backend = self._choose(now)
             # To choose can find a connection lost, and so come here once more.
-            waiter = next(iter(self.waiting), None)
+            waiter = self.waiting.first()
             if backend is None or waiter is None:
                 break
-            del self.waiting[waiter]
+            self.waiting.leave(waiter)
             waiter.start(backend, now)
         if not self.pool.ready:
-            for waiter in list(self.waiting):
-                error = self._refusal(waiter)
-                if error is not None and waiter in self.waiting:
-                    del self.waiting[waiter]
-                    waiter.fail(error)
+            self.waiting.dismiss_hopeless()
 
     # --- backends ------------------------------------------------------------
 
@@ -219,10 +167,12 @@ class Balancer:
 
     def connectivity(self) -> Connectivity:
         """READY if one backend is; else connecting if one may become so."""
+        if self._connectivity is Connectivity.SHUTDOWN:
+            return Connectivity.SHUTDOWN
         states = {node.state for node in self.pool.nodes.values()}
         if states & {State.READY, State.LAME_DUCK}:
             return Connectivity.READY
-        known = self.resolved_at is not None or self.resolver_error
+        known = bool(self.waiting.trouble)
         if not known or states & {State.CONNECTING, State.STARTING}:
             return Connectivity.CONNECTING
         return Connectivity.TRANSIENT_FAILURE
@@ -256,13 +206,16 @@ class Balancer:
                     pause = 1.0
             except ResolveError as error:
                 self._unresolved(str(error))
+            except Exception as error:  # of a resolver that is not ours, perhaps
+                logger.exception("%s: the resolver failed", self.target)
+                self._unresolved(f"the resolver failed: {error!r}")
             # A quarter of jitter, doubling to the interval of a healthy resolver.
             await asyncio.sleep(pause * self._rng.uniform(0.75, 1.25))
             pause = min(pause * 2, max(1.0, self.config.resolve_interval))
 
     def _unresolved(self, error: str) -> None:
         logger.warning("%s: %s", self.target, error)
-        self.resolver_error = error
+        self.resolver_error = self.waiting.trouble = error
         self._changed()
 
     def _resolved(self, endpoints: Endpoints) -> None:
@@ -281,6 +234,7 @@ class Balancer:
 
     def _apply(self, endpoints: Endpoints) -> None:
         self.resolved_at = self.clock()
+        self.waiting.trouble = f"{self.target} has no endpoints"
         change = self.pool.reconcile(endpoints)
         for backend in change.opened:
             self._keep(backend, backend.follow)
@@ -331,8 +285,7 @@ class Balancer:
 
     async def close(self, grace: float | None) -> None:
         """Cancels the waiting calls now and those in flight after `grace`."""
-        for waiter in list(self.waiting):
-            waiter.cancel()
+        self.waiting.cancel()
         self._stop()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         backends = (*self.pool.nodes.values(), *self.draining)

@@ -55,7 +55,7 @@ class Call:
             self.start(backend, now)
             return
         self._decided = asyncio.Event()
-        balancer.enqueue(self)
+        balancer.waiting.join(self)
         if timeout is not None and self._error is None:
             # The wait is over at the deadline even if nobody holds the call.
             self._expiry = balancer.loop.call_later(max(0.0, timeout), self._expire)
@@ -92,7 +92,7 @@ class Call:
 
     def _expire(self) -> None:
         balancer = self._balancer
-        balancer.dequeue(self)
+        balancer.waiting.leave(self)
         waited = balancer.clock() - self._created_at
         self.fail(
             DeadlineWhileWaiting.because(
@@ -149,7 +149,7 @@ class Call:
             return bool(self._inner.cancel())
         if self._error is not None:
             return False
-        self._balancer.dequeue(self)
+        self._balancer.waiting.leave(self)
         self._balancer.count(grpc.StatusCode.CANCELLED)
         self._end(asyncio.CancelledError())
         return True

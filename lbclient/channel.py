@@ -41,6 +41,27 @@ KINDS = {
 }
 
 
+def _method(kind: type[M]) -> Callable[..., M]:
+    def make(
+        self: "Channel",
+        method: str,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: bool | None = False,
+    ) -> M:
+        return kind(
+            self,
+            method,
+            request_serializer,
+            response_deserializer,
+            bool(_registered_method),
+            self._interceptors[kind.kind],
+        )
+
+    make.__name__ = kind.kind
+    return make
+
+
 class Channel(grpc.aio.Channel):
     """Calls on it go to the backends of `target`, each to the one that suits best.
 
@@ -68,6 +89,7 @@ class Channel(grpc.aio.Channel):
         else:
             resolver, authority = target, ""
         check_options(options or ())
+        self._target = target if isinstance(target, str) else repr(target)
         self._interceptors = _by_kind(interceptors or ())
         self._is_closed = False
         self._balancer: Balancer | None = None
@@ -84,7 +106,7 @@ class Channel(grpc.aio.Channel):
         )
         picker = picker_factory(config.picker)
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
-            target if isinstance(target, str) else repr(target),
+            self._target,
             resolver,
             Rendezvous(config.client_id or f"{rng.getrandbits(64):016x}"),
             picker(Random(rng.getrandbits(64))),
@@ -116,10 +138,10 @@ class Channel(grpc.aio.Channel):
     def statistics(self) -> ChannelStatistics:
         """What the channel knows and has done, as frozen numbers and words.
 
-        Reading changes no pick; it only starts a channel that was not in use yet.
-        Raises what `balancer` raises.
+        Reading changes nothing, also from another thread, before the first use and
+        after close.
         """
-        return channel_statistics(self._balancer or self.balancer())
+        return channel_statistics(self._balancer, self._target)
 
     # --- the interface of grpc.aio.Channel ------------------------------------
 
@@ -164,82 +186,10 @@ class Channel(grpc.aio.Channel):
         while (state := self.get_state(True)) is not grpc.ChannelConnectivity.READY:
             await self.wait_for_state_change(state)
 
-    def unary_unary(
-        self,
-        method: str,
-        request_serializer: Any = None,
-        response_deserializer: Any = None,
-        _registered_method: bool | None = False,
-    ) -> methods.UnaryUnary:
-        return self._method(
-            methods.UnaryUnary,
-            method,
-            request_serializer,
-            response_deserializer,
-            _registered_method,
-        )
-
-    def unary_stream(
-        self,
-        method: str,
-        request_serializer: Any = None,
-        response_deserializer: Any = None,
-        _registered_method: bool | None = False,
-    ) -> methods.UnaryStream:
-        return self._method(
-            methods.UnaryStream,
-            method,
-            request_serializer,
-            response_deserializer,
-            _registered_method,
-        )
-
-    def stream_unary(
-        self,
-        method: str,
-        request_serializer: Any = None,
-        response_deserializer: Any = None,
-        _registered_method: bool | None = False,
-    ) -> methods.StreamUnary:
-        return self._method(
-            methods.StreamUnary,
-            method,
-            request_serializer,
-            response_deserializer,
-            _registered_method,
-        )
-
-    def stream_stream(
-        self,
-        method: str,
-        request_serializer: Any = None,
-        response_deserializer: Any = None,
-        _registered_method: bool | None = False,
-    ) -> methods.StreamStream:
-        return self._method(
-            methods.StreamStream,
-            method,
-            request_serializer,
-            response_deserializer,
-            _registered_method,
-        )
-
-    def _method(
-        self,
-        kind: type[M],
-        path: str,
-        request_serializer: Any,
-        response_deserializer: Any,
-        registered: bool | None,
-    ) -> M:
-        return kind(
-            self,
-            path,
-            request_serializer,
-            response_deserializer,
-            bool(registered),
-            self._interceptors[kind.kind],
-        )
+    unary_unary = _method(methods.UnaryUnary)
+    unary_stream = _method(methods.UnaryStream)
+    stream_unary = _method(methods.StreamUnary)
+    stream_stream = _method(methods.StreamStream)
 
 
 def insecure_channel(

@@ -51,8 +51,8 @@ class Pool(Generic[N]):
     def reconcile(self, endpoints: Endpoints) -> Change[N]:
         """Takes a whole snapshot: nodes of old and new subset live on as they are."""
         self.endpoints = endpoints
-        before = self.nodes
-        self.nodes = {}
+        before = dict(self.nodes)
+        nodes: dict[str, N] = {}  # replaced whole: another thread may be reading
         opened: list[N] = []
         for endpoint in self._subset(endpoints)[: self._subset_size]:
             node = before.pop(endpoint.address, None)
@@ -60,7 +60,8 @@ class Pool(Generic[N]):
                 node = self._make(endpoint)
                 opened.append(node)
             node.endpoint = endpoint
-            self.nodes[endpoint.address] = node
+            nodes[endpoint.address] = node
+        self.nodes = nodes
         self._publish()
         return Change(tuple(opened), tuple(before.values()))
 

@@ -4,7 +4,7 @@ Made on demand from plain counters; reading them changes nothing. Times in secon
 rates per second.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class BackendStatistics:
 class ResolverStatistics:
     """Where the endpoints come from. `age` is that of the last answer."""
 
-    endpoints: int
-    updates: int
-    age: float | None
-    error: str
+    endpoints: int = 0
+    updates: int = 0
+    age: float | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class LatencyStatistics:
     """A histogram: `counts[i]` calls took at most `bounds[i]` seconds, and more
     than the bound before; the last count is of those above every bound."""
 
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    total: float
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = (0,)
+    total: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +67,26 @@ class ChannelStatistics:
 
     `calls` counts finished calls by status code, `attempts` by verdict. `waited`
     of the calls had to wait for a backend, `waiting` do so now, `waited_seconds`
-    is the sum of their waits.
+    is the sum of their waits. `draining` backends have left the subset and end
+    their last calls. `task_failures` counts background jobs started again.
     """
 
     target: str
-    state: str
-    picker: str
-    subset: str
-    subset_size: int
-    calls: dict[str, int]
-    attempts: dict[str, int]
-    latency: LatencyStatistics
-    waiting: int
-    waited: int
-    waited_seconds: float
-    in_flight: int
-    backends: tuple[BackendStatistics, ...]
-    draining: int
-    resolver: ResolverStatistics
+    state: str = "idle"
+    picker: str = ""
+    subset: str = ""
+    subset_size: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
+    latency: LatencyStatistics = LatencyStatistics()
+    waiting: int = 0
+    waited: int = 0
+    waited_seconds: float = 0.0
+    in_flight: int = 0
+    backends: tuple[BackendStatistics, ...] = ()
+    draining: int = 0
+    task_failures: int = 0
+    resolver: ResolverStatistics = ResolverStatistics()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,33 +133,35 @@ def backend_statistics(
     )
 
 
-def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
+def channel_statistics(balancer: "Balancer | None", target: str) -> ChannelStatistics:
+    """Of a channel that may not have been used yet."""
+    if balancer is None:
+        return ChannelStatistics(target=target)
     now = balancer.clock()
     pool = balancer.pool
-    weights = dict(
-        zip(pool.ready, balancer.picker.weights(pool.ready, now), strict=True)
-        if pool.ready
-        else ()
-    )
-    nodes = pool.nodes.values()
+    ready, nodes = pool.ready, pool.nodes.values()
+    weights = balancer.picker.weights(ready, now) if ready else ()
+    weight_of = dict(zip(ready, weights, strict=True))
+    in_flight = [node.load.in_flight for node in (*nodes, *list(balancer.draining))]
     resolved_at = balancer.resolved_at
     return ChannelStatistics(
-        target=balancer.target,
+        target=target,
         state=balancer.connectivity().name.lower(),
         picker=type(balancer.picker).__name__,
         subset=repr(balancer.subset),
         subset_size=balancer.config.subset_size,
-        calls={code.name: count for code, count in balancer.calls.items()},
+        calls={code.name: count for code, count in list(balancer.calls.items())},
         attempts={v.value: count for v, count in balancer.attempts.items()},
         latency=latency_statistics(balancer.latency),
         waiting=len(balancer.waiting),
         waited=balancer.waited,
         waited_seconds=balancer.waited_seconds,
-        in_flight=sum(node.load.in_flight for node in (*nodes, *balancer.draining)),
+        in_flight=sum(in_flight),
         backends=tuple(
-            backend_statistics(node, weights.get(node, 0.0), now) for node in nodes
+            backend_statistics(node, weight_of.get(node, 0.0), now) for node in nodes
         ),
         draining=len(balancer.draining),
+        task_failures=balancer.task_failures,
         resolver=ResolverStatistics(
             endpoints=len(pool.endpoints),
             updates=balancer.resolver_updates,

@@ -1,0 +1,89 @@
+"""The calls that cannot be sent at once: first come, first served, and bounded.
+
+One queue serves all reasons to wait: no backend is connected yet, or every one is
+at its active limit.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from lbclient.config import ChannelConfig
+from lbclient.grpc_seam import BackendsFull, LocalRpcError, NoBackend
+from lbclient.pool import Pool
+
+if TYPE_CHECKING:
+    from lbclient.backend import Backend
+
+
+class Waiter(Protocol):
+    """A call without a backend."""
+
+    wait_for_ready: bool
+
+    def start(self, backend: "Backend", now: float) -> None: ...
+    def fail(self, error: LocalRpcError) -> None: ...
+    def cancel(self) -> bool: ...
+
+
+class Waiting:
+    """Owned by the balancer, which tells it when something changed.
+
+    `trouble` is what the resolver says while there is nothing to wait for; empty as
+    long as its first answer may still come.
+    """
+
+    def __init__(self, pool: Pool["Backend"], config: ChannelConfig) -> None:
+        self.trouble = ""
+        self._pool = pool
+        self._config = config
+        self._waiters: dict[Waiter, None] = {}  # in order of arrival
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def first(self) -> Waiter | None:
+        return next(iter(self._waiters), None)
+
+    def join(self, waiter: Waiter) -> None:
+        """Lets a call wait; fails it at once where that is hopeless or forbidden."""
+        error = self._refusal(waiter)
+        if error is None and len(self) >= self._config.max_waiting:
+            error = BackendsFull.because(
+                f"{self._pool!r}, and {len(self)} calls wait already"
+            )
+        if error is None:
+            self._waiters[waiter] = None
+        else:
+            waiter.fail(error)
+
+    def leave(self, waiter: Waiter) -> None:
+        self._waiters.pop(waiter, None)
+
+    def dismiss_hopeless(self) -> None:
+        """Fails the calls for which nothing is left to wait for."""
+        for waiter in list(self._waiters):
+            error = self._refusal(waiter)
+            if error is not None and waiter in self._waiters:
+                self.leave(waiter)
+                waiter.fail(error)
+
+    def cancel(self) -> None:
+        for waiter in list(self._waiters):
+            waiter.cancel()
+
+    def _refusal(self, waiter: Waiter) -> LocalRpcError | None:
+        """Why a call cannot wait; None if it can.
+
+        The order of hope: a ready backend, a lame duck, one that is connecting or
+        starting, and for calls that wait for ready any time to come.
+        """
+        pool = self._pool
+        if self._config.when_full == "fail" and pool.full():
+            return BackendsFull.because(repr(pool))
+        if waiter.wait_for_ready or pool.is_promising():
+            return None
+        if pool.nodes:
+            node = next(iter(pool.nodes.values()))
+            return NoBackend.because(
+                f"{pool!r} (as {node.endpoint.address}: {node.reason})"
+            )
+        return NoBackend.because(self.trouble) if self.trouble else None
