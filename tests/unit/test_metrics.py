@@ -1,0 +1,297 @@
+"""What a scrape makes of the statistics of channels and servers, dead ones too."""
+
+import gc
+import logging
+from dataclasses import replace
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from lbclient import Channel, ChannelStatistics, Server, ServerStatistics, metrics
+from lbclient.model import TaskState
+from lbclient.statistics import (
+    BackendStatistics,
+    LatencyStatistics,
+    ResolverStatistics,
+)
+
+READY = grpc.ChannelConnectivity.READY
+IDLE = grpc.ChannelConnectivity.IDLE
+SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
+
+
+def backend(state: str) -> BackendStatistics:
+    return BackendStatistics(
+        address="b:1",
+        state=state,
+        reason="",
+        state_age=1.0,
+        weight=1.0,
+        in_flight=0,
+        started=0,
+        served=0,
+        rejected=0,
+        failed=0,
+        abandoned=0,
+        latency=0.0,
+        utilization=None,
+        qps=None,
+        eps=None,
+        active=None,
+        report_age=None,
+    )
+
+
+CHANNEL = ChannelStatistics(
+    target="dns:///search",
+    state="ready",
+    picker="RoundRobin",
+    subset="",
+    subset_size=20,
+    calls={"OK": 7, "UNAVAILABLE": 2},
+    attempts={"served": 7, "rejected": 0, "failed": 1, "abandoned": 0},
+    latency=LatencyStatistics((0.1, 1.0), (5, 2, 1), 4.5),
+    waiting=3,
+    waited=4,
+    waited_seconds=0.5,
+    in_flight=6,
+    backends=(backend("ready"), backend("ready"), backend("lame duck")),
+    draining=1,
+    resolver=ResolverStatistics(endpoints=12, updates=2, age=30.0, error=""),
+)
+
+SERVER = ServerStatistics(
+    state=TaskState.SERVING,
+    utilization=0.4,
+    qps=10.0,
+    eps=0.0,
+    active=2,
+    requests={"OK": 5},
+    watchers=1,
+    signal_failures=0,
+    latency_bounds=(0.1, 1.0),
+    latency_counts=(4, 1, 0),
+    latency_sum=0.9,
+)
+
+
+class FakeChannel(Channel):
+    """A channel that says what it is told to say."""
+
+    def __init__(self, said: ChannelStatistics = CHANNEL) -> None:
+        self.said: ChannelStatistics | Exception = said
+        self.state = READY
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self.state
+
+    def statistics(self) -> ChannelStatistics:
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+
+class FakeServer(Server):
+    def __init__(self, said: ServerStatistics = SERVER) -> None:
+        self.said = said
+
+    def statistics(self) -> ServerStatistics:
+        return self.said
+
+
+class Scraped:
+    """A registry and the sources that are shown in it."""
+
+    def __init__(self, *sources: Channel | Server) -> None:
+        self.registry = CollectorRegistry()
+        for source in sources:
+            metrics.export(source, self.registry)
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        if not name.startswith("lbclient_server"):
+            labels.setdefault("target", "dns:///search")
+        return self.registry.get_sample_value(name, labels)
+
+    def series(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        text = generate_latest(self.registry).decode()
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+
+def test_a_channel_is_shown() -> None:
+    scraped = Scraped(channel := FakeChannel())
+    assert scraped("lbclient_calls_total", code="OK") == 7
+    assert scraped("lbclient_calls_total", code="UNAVAILABLE") == 2
+    assert scraped("lbclient_attempts_total", verdict="failed") == 1
+    assert scraped("lbclient_in_flight") == 6
+    assert scraped("lbclient_waiting") == 3
+    assert scraped("lbclient_waited_total") == 4
+    assert scraped("lbclient_wait_seconds_total") == 0.5
+    assert scraped("lbclient_channels") == 1
+    assert scraped("lbclient_backends", state="ready") == 2
+    assert scraped("lbclient_backends", state="lame_duck") == 1
+    assert scraped("lbclient_draining_backends") == 1
+    assert scraped("lbclient_resolver_updates_total") == 2
+    assert scraped("lbclient_resolver_age_seconds") == 30
+    assert scraped("lbclient_resolver_endpoints") == 12
+    assert scraped("lbclient_resolver_failing") == 0
+    resolver = replace(CHANNEL.resolver, error="no answer", age=None)
+    channel.said = replace(CHANNEL, resolver=resolver)
+    assert scraped("lbclient_resolver_failing") == 1
+    assert scraped("lbclient_resolver_age_seconds") is None
+
+
+def test_a_server_is_shown() -> None:
+    scraped = Scraped(_server := FakeServer())
+    assert scraped("lbclient_server_requests_total", code="OK") == 5
+    assert scraped("lbclient_server_requests_total", code="INTERNAL") == 0
+    assert scraped("lbclient_server_active_requests") == 2
+    assert scraped("lbclient_server_utilization") == 0.4
+    assert scraped("lbclient_server_watchers") == 1
+    assert scraped("lbclient_server_signal_failures_total") == 0
+    assert scraped("lbclient_server_state", state="serving") == 1
+    assert scraped("lbclient_server_state", state="lame_duck") == 0
+    assert scraped("lbclient_server_latency_seconds_count") == 5
+
+
+def test_buckets_accumulate_up_to_infinity() -> None:
+    scraped = Scraped(_channel := FakeChannel())
+    name = "lbclient_attempt_latency_seconds"
+    assert [scraped(f"{name}_bucket", le=le) for le in ("0.1", "1.0", "+Inf")] == [
+        5,
+        7,
+        8,
+    ]
+    assert scraped(f"{name}_count") == 8
+    assert scraped(f"{name}_sum") == 4.5
+
+
+def test_what_never_happened_is_zero_and_not_missing() -> None:
+    scraped = Scraped(_channel := FakeChannel())
+    assert scraped("lbclient_calls_total", code="DATA_LOSS") == 0
+    assert scraped("lbclient_attempts_total", verdict="rejected") == 0
+    assert scraped("lbclient_backends", state="refusing") == 0
+
+
+def test_channels_to_one_target_add_up_and_to_another_do_not() -> None:
+    channels = [FakeChannel(), FakeChannel(), FakeChannel(replace(CHANNEL, target="b"))]
+    scraped = Scraped(*channels)
+    assert scraped("lbclient_calls_total", code="OK") == 14
+    assert scraped("lbclient_channels") == 2
+    assert scraped("lbclient_resolver_endpoints") == 12
+    assert scraped("lbclient_calls_total", code="OK", target="b") == 7
+
+
+def test_servers_of_one_process_add_up() -> None:
+    leaving = replace(SERVER, state=TaskState.LAME_DUCK, utilization=0.1)
+    servers = [FakeServer(), FakeServer(leaving)]
+    scraped = Scraped(*servers)
+    assert scraped("lbclient_server_requests_total", code="OK") == 10
+    assert scraped("lbclient_server_utilization") == 0.4
+    assert scraped("lbclient_server_state", state="lame_duck") == 1
+
+
+def test_to_export_twice_counts_once() -> None:
+    channel = FakeChannel()
+    scraped = Scraped(channel, channel)
+    assert scraped("lbclient_channels") == 1
+
+
+def test_a_channel_is_held_weakly_and_its_counts_outlive_it() -> None:
+    scraped = Scraped(channel := FakeChannel(), _other := FakeChannel())
+    before = scraped.series()
+    del channel
+    gc.collect()
+    after = scraped.series()
+    counts = {key for key in before if key[0].endswith(("_total", "_bucket", "_sum"))}
+    assert {key: after[key] for key in counts} == {key: before[key] for key in counts}
+    assert scraped("lbclient_channels") == 1
+    assert scraped("lbclient_in_flight") == 6
+
+
+def test_a_closed_channel_keeps_its_counts_and_has_no_backends() -> None:
+    scraped = Scraped(channel := FakeChannel())
+    channel.state = SHUTDOWN
+    assert scraped("lbclient_calls_total", code="OK") == 7
+    assert scraped("lbclient_backends", state="ready") is None
+    assert scraped("lbclient_in_flight") is None
+
+
+def test_a_channel_without_a_call_is_not_started_by_a_scrape() -> None:
+    scraped = Scraped(channel := FakeChannel())
+    channel.state = IDLE
+    channel.said = AssertionError("started")
+    assert scraped.series() == {}
+    channel.state = SHUTDOWN
+    channel.said = grpc.aio.UsageError("Channel is closed.")
+    assert scraped.series() == {}
+
+
+def test_one_broken_source_does_not_cost_the_scrape(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scraped = Scraped(broken := FakeChannel(), _other := FakeChannel())
+    assert scraped("lbclient_calls_total", code="OK") == 14
+    broken.said = ZeroDivisionError("a picker of one's own")
+    with caplog.at_level(logging.ERROR):
+        assert scraped("lbclient_calls_total", code="OK") == 14
+    assert scraped("lbclient_channels") == 1
+    assert "no metrics of" in caplog.text
+
+
+def test_targets_are_bounded_in_number_and_length() -> None:
+    targets = [f"t{i}" for i in range(metrics.MAX_TARGETS + 5)]
+    channels = [FakeChannel(replace(CHANNEL, target=target)) for target in targets]
+    scraped = Scraped(*channels)
+    assert scraped("lbclient_channels", target="t0") == 1
+    assert scraped("lbclient_channels", target=targets[-1]) is None
+    assert scraped("lbclient_channels", target="other") == 5
+    del channels[0]
+    gc.collect()
+    assert scraped("lbclient_calls_total", code="OK", target="t0") == 7
+    assert scraped("lbclient_calls_total", code="OK", target="other") == 35
+
+    long = "ipv4:" + ",".join(["10.0.0.1:1"] * 10_000)
+    scraped = Scraped(_channel := FakeChannel(replace(CHANNEL, target=long)))
+    shown = long[: metrics.MAX_LABEL]
+    assert scraped("lbclient_channels", target=shown) == 1
+
+
+def test_dead_channels_that_nobody_scrapes_leave_nothing_behind() -> None:
+    scraped = Scraped()
+    for _ in range(1000):
+        metrics.export(FakeChannel(), scraped.registry)
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(1000):
+        metrics.export(FakeChannel(), scraped.registry)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
+
+
+def test_every_registry_has_its_own_collector() -> None:
+    channel = FakeChannel()
+    assert Scraped(channel)("lbclient_channels") == 1
+    assert Scraped(channel)("lbclient_channels") == 1
+    assert Scraped()("lbclient_channels") is None
+
+
+def test_a_registry_can_be_asked_for_some_names_only() -> None:
+    scraped = Scraped(_channel := FakeChannel())
+    some = scraped.registry.restricted_registry(["lbclient_in_flight"])
+    assert [metric.name for metric in some.collect()] == ["lbclient_in_flight"]
+
+
+def test_all_names_are_ours() -> None:
+    scraped = Scraped(_channel := FakeChannel(), _server := FakeServer())
+    assert {name.partition("_")[0] for name, _ in scraped.series()} == {"lbclient"}
+
+
+def test_only_channels_and_servers_can_be_exported() -> None:
+    with pytest.raises(TypeError, match="neither a channel nor a server"):
+        metrics.export("dns:///search")  # type: ignore[arg-type]
