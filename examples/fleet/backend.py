@@ -71,6 +71,7 @@ async def main() -> None:
     fleet_pb2_grpc.add_FleetServicer_to_server(Fleet(options.name, cpu), server)
     server.add_insecure_port(f"127.0.0.1:{options.port}")
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), watch_stdin)
+    await server.start()
     print("ready", flush=True)
     await lbclient.serve(server)
 

@@ -211,7 +211,8 @@ async def run(options: Options) -> list[Phase]:
     loop.add_signal_handler(signal.SIGTERM, this.cancel)
     rng = Random()  # for ports alone
     with choose_view() as view:
-        view.say(f"{options}\n")
+        view.say(str(options))
+        view.say("starting the processes ...")
         async with Fleet(options.speeds, options.clients, CORES, rng) as fleet:
             await fleet.start()
             demo = Demo(options, fleet, view)

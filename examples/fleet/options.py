@@ -40,8 +40,8 @@ class Timing:
     around: float  # before and after a kill or a freeze
 
 
-DEFAULT = Timing(2.5, 7.5, restart=9.0, down=1.0, frozen=2.5, around=1.0)
-QUICK = Timing(1.5, 1.75, restart=4.5, down=0.5, frozen=1.75, around=0.5)
+DEFAULT = Timing(3.5, 6.5, restart=9.0, down=1.0, frozen=2.5, around=1.0)
+QUICK = Timing(1.5, 1.5, restart=4.0, down=0.3, frozen=1.5, around=0.3)
 
 
 @dataclass(frozen=True, slots=True)
