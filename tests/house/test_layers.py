@@ -36,12 +36,14 @@ BELOW = (
     "grpc_codes.py",
     "grpc_seam.py",
     "health/*",
+    "metrics.py",
     "methods.py",
     "resolvers/*",
     "server/*",
     "statistics.py",
     "testing.py",
     "v1/*",
+    "waiting.py",
     "wire.py",
 )
 

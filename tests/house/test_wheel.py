@@ -16,7 +16,6 @@ Run = Callable[..., str]
 
 CALL = """
 import asyncio
-import sys
 import grpc
 import lbclient
 
@@ -25,13 +24,12 @@ assert "site-packages" in lbclient.__file__, lbclient.__file__
 async def reverse(request, context):
     return request[::-1]
 
-class Reverse(grpc.GenericRpcHandler):
-    def service(self, details):
-        return grpc.unary_unary_rpc_method_handler(reverse)
+handler = grpc.unary_unary_rpc_method_handler(reverse)
+service = grpc.method_handlers_generic_handler("test.Text", {"Reverse": handler})
 
 async def main():
     server = lbclient.server()
-    server.add_generic_rpc_handlers((Reverse(),))
+    server.add_generic_rpc_handlers((service,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with lbclient.insecure_channel(f"ipv4:127.0.0.1:{port}") as channel:
