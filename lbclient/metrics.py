@@ -22,12 +22,11 @@ from lbclient.statistics import ChannelStatistics
 
 logger = logging.getLogger(__name__)
 
-# Bounds on what one process shows: 58 time series a target.
+# Bounds on what one process shows: a target has 55 time series.
 MAX_TARGETS = 100
 OTHER = "other"  # the label of all targets after those
 MAX_LABEL = 200  # characters; a target may be a list of ten thousand addresses
 
-IDLE = grpc.ChannelConnectivity.IDLE
 SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
 
 Source = Channel | Server
@@ -58,7 +57,8 @@ FAMILIES = tuple(
         ("waiting", "gauge", "target", "Calls that wait for a backend."),
         ("waited", "counter", "target", "Calls that got a backend after a wait."),
         ("wait_seconds", "counter", "target", "How long those waited."),
-        ("channels", "gauge", "target", "Channels that are open and in use."),
+        ("task_failures", "counter", "target", "Background jobs started again."),
+        ("channels", "gauge", "target", "Channels that are open."),
         ("backends", "gauge", "target state", "Backends of the subset."),
         ("draining_backends", "gauge", "target", "Backends leaving the subset."),
         ("resolver_updates", "counter", "target", "Answers of the resolver."),
@@ -162,14 +162,12 @@ class _Collector(Collector):
                 server = source.statistics()
                 self._counts[reference] = dict(_server_counts(server))
                 _merge(sums, dict(_server_gauges(server)))
-            elif (state := source.get_state()) is not IDLE:  # reading would start it
+            else:
                 channel = source.statistics()
                 target = self._label(channel.target)
                 self._counts[reference] = dict(_channel_counts(channel, target))
-                if state is not SHUTDOWN:
+                if source.get_state() is not SHUTDOWN:
                     _merge(sums, dict(_channel_gauges(channel, target)))
-        except grpc.aio.UsageError:
-            pass  # closed before its first use
         except Exception:
             logger.exception("no metrics of %r", source)
 
@@ -203,7 +201,7 @@ def _channel_counts(channel: ChannelStatistics, target: str) -> Samples:
         calls = channel.calls.get(code.name, 0)
         yield ("lbclient_calls_total", target, code.name), calls
     for verdict in Verdict:
-        attempts = channel.attempts[verdict.value]
+        attempts = channel.attempts.get(verdict.value, 0)
         yield ("lbclient_attempts_total", target, verdict.value), attempts
     seconds = channel.latency
     yield from _histogram(
@@ -214,6 +212,7 @@ def _channel_counts(channel: ChannelStatistics, target: str) -> Samples:
     )
     yield ("lbclient_waited_total", target), channel.waited
     yield ("lbclient_wait_seconds_total", target), channel.waited_seconds
+    yield ("lbclient_task_failures_total", target), channel.task_failures
     yield ("lbclient_resolver_updates_total", target), channel.resolver.updates
 
 

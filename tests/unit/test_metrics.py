@@ -18,7 +18,6 @@ from lbclient.statistics import (
 )
 
 READY = grpc.ChannelConnectivity.READY
-IDLE = grpc.ChannelConnectivity.IDLE
 SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
 
 
@@ -59,6 +58,7 @@ CHANNEL = ChannelStatistics(
     in_flight=6,
     backends=(backend("ready"), backend("ready"), backend("lame duck")),
     draining=1,
+    task_failures=9,
     resolver=ResolverStatistics(endpoints=12, updates=2, age=30.0, error=""),
 )
 
@@ -136,6 +136,7 @@ def test_a_channel_is_shown() -> None:
     assert scraped("lbclient_backends", state="ready") == 2
     assert scraped("lbclient_backends", state="lame_duck") == 1
     assert scraped("lbclient_draining_backends") == 1
+    assert scraped("lbclient_task_failures_total") == 9
     assert scraped("lbclient_resolver_updates_total") == 2
     assert scraped("lbclient_resolver_age_seconds") == 30
     assert scraped("lbclient_resolver_endpoints") == 12
@@ -222,14 +223,12 @@ def test_a_closed_channel_keeps_its_counts_and_has_no_backends() -> None:
     assert scraped("lbclient_in_flight") is None
 
 
-def test_a_channel_without_a_call_is_not_started_by_a_scrape() -> None:
-    scraped = Scraped(channel := FakeChannel())
-    channel.state = IDLE
-    channel.said = AssertionError("started")
-    assert scraped.series() == {}
-    channel.state = SHUTDOWN
-    channel.said = grpc.aio.UsageError("Channel is closed.")
-    assert scraped.series() == {}
+def test_a_channel_without_a_call_is_shown_with_zeros() -> None:
+    scraped = Scraped(_channel := FakeChannel(ChannelStatistics("dns:///search")))
+    assert scraped("lbclient_calls_total", code="OK") == 0
+    assert scraped("lbclient_attempts_total", verdict="failed") == 0
+    assert scraped("lbclient_backends", state="ready") == 0
+    assert scraped("lbclient_channels") == 1
 
 
 def test_one_broken_source_does_not_cost_the_scrape(
