@@ -1,0 +1,194 @@
+"""A `grpc.aio.Server` that reports its load and leaves in order.
+
+It wraps a real one and hands everything on; what it adds begins at `start`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+
+from lbclient.config import ServerConfig
+from lbclient.errors import ConfigError
+from lbclient.model import TaskState
+from lbclient.protocols import Clock
+from lbclient.server.health import HealthServices
+from lbclient.server.interceptor import Interceptor
+from lbclient.server.lame_duck import until_quiet
+from lbclient.server.reporter import Reporter
+from lbclient.server.statistics import ServerStatistics
+
+
+class Server(grpc.aio.Server):
+    """The arguments are those of `grpc.aio.server`, and a config."""
+
+    def __init__(
+        self,
+        migration_thread_pool: Executor | None = None,
+        handlers: Sequence[grpc.GenericRpcHandler] | None = None,
+        interceptors: Sequence[Any] | None = None,
+        options: Sequence[tuple[str, Any]] | None = None,
+        maximum_concurrent_rpcs: int | None = None,
+        compression: grpc.Compression | None = None,
+        *,
+        config: ServerConfig | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        if maximum_concurrent_rpcs is not None and maximum_concurrent_rpcs < 1:
+            raise ConfigError(
+                "maximum_concurrent_rpcs",
+                maximum_concurrent_rpcs,
+                "a whole number of at least 1, or None",
+            )
+        self._config = ServerConfig.from_environment() if config is None else config
+        self._clock = clock
+        self._reporter = Reporter(self._config, clock)
+        self._services: dict[str, None] = {}
+        self._started = False
+        own = Interceptor(self._reporter, maximum_concurrent_rpcs)
+        self._inner = grpc.aio.server(
+            migration_thread_pool=migration_thread_pool,
+            handlers=handlers,
+            interceptors=(own, *(interceptors or ())),
+            options=options,
+            compression=compression,
+        )
+        self._note(handlers or ())
+
+    def add_generic_rpc_handlers(
+        self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
+    ) -> None:
+        handlers = tuple(generic_rpc_handlers)
+        self._note(handlers)
+        self._inner.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(
+        self,
+        service_name: str,
+        method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
+    ) -> None:
+        self._services[service_name] = None
+        self._inner.add_registered_method_handlers(service_name, method_handlers)
+
+    def add_insecure_port(self, address: str) -> int:
+        return self._inner.add_insecure_port(address)
+
+    def add_secure_port(
+        self, address: str, server_credentials: grpc.ServerCredentials
+    ) -> int:
+        return self._inner.add_secure_port(address, server_credentials)
+
+    async def start(self) -> None:
+        """Serves; clients are told that it does."""
+        if not self._started:
+            self._started = True
+            # After the user's, so that a service that the user brings goes first.
+            health = HealthServices(self._reporter, self._config, self._services)
+            self.add_generic_rpc_handlers(health.handlers())
+            await self._inner.start()
+            self._reporter.start(asyncio.get_running_loop())
+            if self.state is TaskState.STARTING:
+                self._reporter.enter(TaskState.SERVING)
+        else:
+            await self._inner.start()
+
+    async def stop(self, grace: float | None) -> None:
+        """As grpc.aio's; the watchers are told first, and their streams end."""
+        if self._started:
+            self._reporter.enter(TaskState.LAME_DUCK, stopping=True)
+        try:
+            await self._inner.stop(grace)
+        finally:
+            self._reporter.stop()
+
+    async def wait_for_termination(self, timeout: float | None = None) -> bool:
+        """As grpc.aio's, but its caller may be cancelled without harm.
+
+        Cancelling grpcio's own wait without a timeout cancels its shutdown too, and
+        every later `stop` raises CancelledError.
+        """
+        if timeout is not None:
+            return await self._inner.wait_for_termination(timeout)
+        while await self._inner.wait_for_termination(3600.0):
+            pass
+        return False
+
+    def lame_duck(self) -> None:
+        """Asks all clients to send new requests elsewhere; serves what arrives."""
+        if self.state is not TaskState.LAME_DUCK:
+            self._reporter.enter(TaskState.LAME_DUCK)
+
+    async def drain(self) -> None:
+        """A lame duck until no request is left or its time is up, then stops."""
+        self.lame_duck()
+        await until_quiet(
+            self._reporter.monitor,
+            self._config.lame_duck_quiet,
+            self._config.lame_duck_period,
+            self._clock,
+        )
+        # A grace for what arrives between the decision and the last port's end.
+        await self.stop(self._config.lame_duck_quiet)
+
+    @property
+    def state(self) -> TaskState:
+        return self._reporter.state
+
+    def statistics(self) -> ServerStatistics:
+        return self._reporter.statistics()
+
+    def _note(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        for handler in handlers:
+            if isinstance(handler, grpc.ServiceRpcHandler):
+                self._services[handler.service_name()] = None
+
+    def __del__(self) -> None:
+        # grpc.aio's own server stops when it is dropped; so do our samples.
+        if hasattr(self, "_reporter"):
+            self._reporter.stop()
+
+    def __repr__(self) -> str:
+        return repr(self._reporter)
+
+
+def server(
+    migration_thread_pool: Executor | None = None,
+    handlers: Sequence[grpc.GenericRpcHandler] | None = None,
+    interceptors: Sequence[Any] | None = None,
+    options: Sequence[tuple[str, Any]] | None = None,
+    maximum_concurrent_rpcs: int | None = None,
+    compression: grpc.Compression | None = None,
+    *,
+    config: ServerConfig | None = None,
+) -> Server:
+    """A `Server`, with the arguments of `grpc.aio.server` and a config.
+
+    With `LBCLIENT_DISABLE=1` in the environment it is grpc.aio's own server, which
+    `serve` takes as well; what is ours alone (`drain`, ...) it does not have.
+    """
+    if os.environ.get("LBCLIENT_DISABLE", "") not in ("", "0"):
+        plain = grpc.aio.server(
+            migration_thread_pool=migration_thread_pool,
+            handlers=handlers,
+            interceptors=interceptors,
+            options=options,
+            maximum_concurrent_rpcs=maximum_concurrent_rpcs,
+            compression=compression,
+        )
+        return cast(Server, plain)
+    return Server(
+        migration_thread_pool,
+        handlers,
+        interceptors,
+        options,
+        maximum_concurrent_rpcs,
+        compression,
+        config=config,
+    )

@@ -1,0 +1,193 @@
+"""What this task says of itself, as bytes that are ready to send.
+
+Sampled every 0.1 s on the server's loop. What changes with every request, how many
+are active, is appended to the sample's bytes: a protobuf message is the sum of its
+fields in any order.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from math import inf
+
+from grpc import StatusCode
+
+from lbclient import wire
+from lbclient.config import ServerConfig
+from lbclient.grpc_codes import verdict_of
+from lbclient.histogram import Histogram
+from lbclient.model import TaskState, Verdict
+from lbclient.protocols import Clock
+from lbclient.server.cpu import CpuMeter
+from lbclient.server.monitor import LoadMonitor
+from lbclient.server.statistics import ServerStatistics
+from lbclient.v1 import health_pb2, load_pb2
+
+SAMPLE_INTERVAL = 0.1  # seconds; how often reports change in lbclient's simulations
+
+Trailers = tuple[tuple[str, str | bytes], ...]
+
+_LOG = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=4096)
+def _live(active: int, runnable: int | None) -> bytes:
+    return load_pb2.LoadReport(
+        active_requests=active, runnable_requests=runnable
+    ).SerializeToString()
+
+
+class Reporter:
+    """Owned by the server. Counts on its loop's thread only; reports on any."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        clock: Clock,
+        read_cpu: Callable[[float], float] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.state = TaskState.STARTING
+        self.stopping = False
+        self.monitor = LoadMonitor(config.smoothing)
+        self._config = config
+        self._read_cpu = CpuMeter().read if read_cpu is None else read_cpu
+        self._requests: dict[str, int] = {"OK": 0}
+        self._latency = Histogram()
+        self._watchers = 0
+        self._failures = 0
+        self._complained: set[str] = set()
+        self._changed: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._sampled = b""
+        self._encode()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Samples from now on, until `stop`."""
+        self._timer = loop.call_later(SAMPLE_INTERVAL, self.start, loop)
+        self.sample()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def sample(self) -> None:
+        now = self.clock()
+        cpu = wire.sound(self._read_cpu(now))
+        self.monitor.sample(now, cpu, self._read_utilization(cpu))
+        self._encode()
+
+    def enter(self, state: TaskState, *, stopping: bool = False) -> None:
+        """Tells every watcher at once."""
+        self.state = state
+        self.stopping = stopping
+        self._encode()
+        if self._changed is not None:
+            self._changed.set_result(None)
+            self._changed = None
+
+    def changed(self) -> asyncio.Future[None]:
+        """Is done when the state has changed after now."""
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        return self._changed
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self._watchers += 1
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+
+    def finish(self, code: StatusCode, begun_at: float) -> None:
+        """Ends what `monitor.begin` began; the report then leaves it out."""
+        if code is StatusCode.OK:  # an enum's hash and name cost as much as the rest
+            self.monitor.finish(Verdict.SERVED)
+            self._requests["OK"] += 1
+        else:
+            verdict = verdict_of(code)
+            self.monitor.finish(verdict)
+            self._requests[code.name] = self._requests.get(code.name, 0) + 1
+            if verdict is Verdict.ABANDONED:
+                return
+        self._latency.observe(self.clock() - begun_at)
+
+    def encoded(self, active: int) -> bytes:
+        """A serialized `lbclient.v1.LoadReport`, which is an ORCA report too."""
+        return self._sampled + _live(active, self._read_runnable())
+
+    def trailers(self, active: int) -> Trailers:
+        report = self.encoded(active)
+        return ((wire.LOAD_KEY, report), (wire.ORCA_KEY, report))
+
+    def load(self) -> load_pb2.LoadReport:
+        return load_pb2.LoadReport.FromString(self.encoded(self.monitor.active))
+
+    def health(self) -> health_pb2.HealthReport:
+        return health_pb2.HealthReport(state=self.state.name, load=self.load())
+
+    def statistics(self) -> ServerStatistics:
+        report = self.monitor.report()
+        return ServerStatistics(
+            state=self.state,
+            utilization=report.utilization,
+            qps=report.qps,
+            eps=report.eps,
+            active=self.monitor.active,
+            requests=dict(self._requests),
+            watchers=self._watchers,
+            signal_failures=self._failures,
+            latency_bounds=self._latency.bounds,
+            latency_counts=tuple(self._latency.counts),
+            latency_sum=self._latency.sum,
+        )
+
+    def _encode(self) -> None:
+        report = self.monitor.report()
+        self._sampled = load_pb2.LoadReport(
+            cpu_utilization=self.monitor.cpu,
+            rps_fractional=report.qps,
+            eps=report.eps,
+            application_utilization=self.monitor.application,
+            state=self.state.name,
+        ).SerializeToString()
+
+    def _read_utilization(self, cpu: float) -> float | None:
+        signal = self._config.utilization
+        if signal is None:
+            return None
+        try:
+            value = float(signal())
+        except Exception as error:
+            self._complain("utilization", f"raised {error!r}")
+            return cpu
+        if 0.0 <= value < inf:
+            return value
+        self._complain("utilization", f"returned {value}")
+        return cpu
+
+    def _read_runnable(self) -> int | None:
+        signal = self._config.runnable
+        if signal is None:
+            return None
+        try:
+            value = int(signal())
+        except Exception as error:
+            self._complain("runnable", f"raised {error!r}")
+            return None
+        if 0 <= value < 2**32:
+            return value
+        self._complain("runnable", f"returned {value}")
+        return None
+
+    def _complain(self, signal: str, what: str) -> None:
+        self._failures += 1
+        if signal not in self._complained:
+            self._complained.add(signal)
+            _LOG.warning("the signal ServerConfig.%s %s: not used", signal, what)
+
+    def __repr__(self) -> str:
+        return f"<{self.state.name.lower().replace('_', ' ')}, {self.monitor!r}>"

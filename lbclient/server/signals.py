@@ -1,0 +1,96 @@
+"""SIGTERM makes a lame duck: the life of a server from start to stop.
+
+A container's runtime sends SIGTERM and, some time later, SIGKILL; a second SIGTERM
+or Ctrl-C means that somebody does not want to wait.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc.aio
+
+from lbclient.config import ServerConfig
+from lbclient.server.grpc_server import Server
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_LOG = logging.getLogger(__name__)
+
+
+async def serve(server: grpc.aio.Server) -> None:
+    """Starts the server if need be, and returns when it has stopped.
+
+    The first SIGTERM or SIGINT drains it, the second stops it; so does cancelling.
+    Signals are left alone where they cannot be handled, as in a thread.
+    """
+    loop = asyncio.get_running_loop()
+    leave, hurry = loop.create_future(), loop.create_future()
+
+    def on_signal() -> None:
+        if not leave.done():
+            if isinstance(server, Server):
+                server.lame_duck()
+            leave.set_result(None)
+        elif not hurry.done():
+            hurry.set_result(None)
+
+    with _handling(loop, on_signal):
+        try:
+            await server.start()
+            await _unless(leave, _terminated(server))
+            if leave.done():
+                await _unless(hurry, _drained(server))
+        finally:
+            await server.stop(None)
+
+
+async def _terminated(server: grpc.aio.Server) -> None:
+    # With a timeout: cancelling grpcio's wait without one spoils its `stop`.
+    while await server.wait_for_termination(3600.0):
+        pass
+
+
+async def _drained(server: grpc.aio.Server) -> None:
+    if isinstance(server, Server):
+        await server.drain()
+    else:  # LBCLIENT_DISABLE
+        await server.stop(ServerConfig.from_environment().lame_duck_period)
+
+
+async def _unless(
+    signalled: asyncio.Future[None], work: Coroutine[Any, Any, None]
+) -> None:
+    """Does the work, but drops it at the signal."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((task, signalled), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@contextmanager
+def _handling(
+    loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None]
+) -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    handled = []
+    try:
+        for number in SIGNALS:
+            loop.add_signal_handler(number, on_signal)
+            handled.append(number)
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        _LOG.info("signals are not handled here: %s", error)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
+            if before[number] is not None:
+                signal.signal(number, before[number])

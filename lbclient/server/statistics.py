@@ -1,0 +1,31 @@
+"""What a server tells of itself at one moment; the metrics collector's only source."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lbclient.model import TaskState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatistics:
+    """Rates are per second, latencies in seconds."""
+
+    state: TaskState
+    utilization: float
+    qps: float
+    eps: float
+    active: int
+    requests: Mapping[str, int]
+    """Finished requests by the name of their status code."""
+
+    watchers: int
+    """Health and load streams that are open now."""
+
+    signal_failures: int
+    """How often `ServerConfig.utilization` or `runnable` gave no sound number."""
+
+    latency_bounds: tuple[float, ...]
+    latency_counts: tuple[int, ...]
+    """Per bucket, as in `Histogram`; requests that their clients gave up left out."""
+
+    latency_sum: float
