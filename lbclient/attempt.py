@@ -3,16 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-import grpc
-
 from lbclient import wire
 from lbclient.backend import Backend
-from lbclient.grpc_codes import verdict_of
+from lbclient.grpc_codes import VERDICT_OF_NUMBER
 from lbclient.grpc_seam import final_status, mark
 from lbclient.model import Outcome
 from lbclient.protocols import Clock
 
-Settle = Callable[[Backend, Outcome, grpc.StatusCode, float], None]
+Settle = Callable[[Backend, Outcome, int, float], None]
+"""Takes the backend, what it taught us, the number of the status, and now."""
 
 
 class Attempt:
@@ -43,6 +42,6 @@ class Attempt:
         code, trailers = final_status(call)
         now = self._clock()
         outcome = Outcome(
-            verdict_of(code), now - self.started_at, wire.find_report(trailers)
+            VERDICT_OF_NUMBER[code], now - self.started_at, wire.find_report(trailers)
         )
         self._settle(self.backend, outcome, code, now)

@@ -7,6 +7,7 @@ owns every background task. All state changes are synchronous; tasks only wait.
 import asyncio
 import logging
 from random import Random
+from threading import get_ident
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ import grpc
 from lbclient.backend import Backend, Dial
 from lbclient.config import ChannelConfig
 from lbclient.errors import ResolveError
+from lbclient.grpc_codes import STATUS_OF_NUMBER
 from lbclient.histogram import Histogram
 from lbclient.model import (
     Endpoint,
@@ -48,6 +50,7 @@ class Balancer:
         rng: Random,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self.clock = clock
         self.config = config
         self.picker = picker
@@ -57,7 +60,7 @@ class Balancer:
         )
         self.draining: dict[Backend, None] = {}
         self.waiting = Waiting(self.pool, config)
-        self.calls: dict[grpc.StatusCode, int] = {}
+        self.calls = dict.fromkeys(STATUS_OF_NUMBER, 0)  # by number: a cheaper hash
         self.attempts = dict.fromkeys(Verdict, 0)
         self.latency = Histogram()
         self.waited = 0
@@ -76,6 +79,13 @@ class Balancer:
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._keep(resolver, self._follow_resolver)
 
+    def is_at_home(self) -> bool:
+        """Whether the caller runs in our event loop.
+
+        What `get_running_loop` tells, which makes a system call, at every call.
+        """
+        return self.loop.is_running() and get_ident() == self._thread
+
     # --- calls ---------------------------------------------------------------
 
     def pick(self, now: float) -> Backend | None:
@@ -90,13 +100,11 @@ class Balancer:
             self.observe(backend, State.CONNECTING, "connection lost")
         return None
 
-    def settle(
-        self, backend: Backend, outcome: Outcome, code: grpc.StatusCode, now: float
-    ) -> None:
+    def settle(self, backend: Backend, outcome: Outcome, code: int, now: float) -> None:
         """The one door for what an attempt taught us."""
         self.pool.finish(backend, outcome, now)
         self.attempts[outcome.verdict] += 1
-        self.count(code)
+        self.calls[code] += 1
         self.latency.observe(outcome.latency)
         report = outcome.report
         if (
@@ -112,8 +120,8 @@ class Balancer:
             self._serve_waiting()
 
     def count(self, code: grpc.StatusCode) -> None:
-        """One call is over."""
-        self.calls[code] = self.calls.get(code, 0) + 1
+        """A call is over that was never sent."""
+        self.calls[code.value[0]] += 1
 
     def _serve_waiting(self) -> None:
         now = self.clock()

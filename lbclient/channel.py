@@ -4,7 +4,6 @@ Constructing one does no I/O. It binds to the event loop of its first use, which
 also when it starts to resolve and to connect.
 """
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -127,7 +126,7 @@ class Channel(grpc.aio.Channel):
             if self._is_closed:
                 raise grpc.aio.UsageError("Channel is closed.")
             self._balancer = balancer = self._make_balancer()
-        elif asyncio.get_running_loop() is not balancer.loop:
+        elif not balancer.is_at_home():
             raise RuntimeError(
                 "this channel belongs to another event loop: make one channel a loop"
             )

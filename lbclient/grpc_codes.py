@@ -26,3 +26,7 @@ def verdict_of(code: StatusCode) -> Verdict:
     ('served', 'failed')
     """
     return _NOT_SERVED.get(code, Verdict.SERVED)
+
+
+STATUS_OF_NUMBER = {code.value[0]: code for code in StatusCode}
+VERDICT_OF_NUMBER = {n: verdict_of(code) for n, code in STATUS_OF_NUMBER.items()}

@@ -82,6 +82,10 @@ class Verdict(Enum):
     FAILED = "failed"  # unavailable, internal, deadline exceeded, ...
     ABANDONED = "abandoned"  # we cancelled or dropped it: teaches nothing
 
+    # Members are single, so identity will do; Enum's own is not in C, and verdicts
+    # are looked up several times a call.
+    __hash__ = object.__hash__
+
 
 class Outcome(NamedTuple):
     """The one thing that flows back from an attempt. `latency` in seconds."""

@@ -7,6 +7,8 @@ rates per second.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lbclient.grpc_codes import STATUS_OF_NUMBER
+
 if TYPE_CHECKING:
     from lbclient.backend import Backend
     from lbclient.balancer import Balancer
@@ -150,7 +152,11 @@ def channel_statistics(balancer: "Balancer | None", target: str) -> ChannelStati
         picker=type(balancer.picker).__name__,
         subset=repr(balancer.subset),
         subset_size=balancer.config.subset_size,
-        calls={code.name: count for code, count in list(balancer.calls.items())},
+        calls={
+            STATUS_OF_NUMBER[number].name: count
+            for number, count in balancer.calls.items()
+            if count
+        },
         attempts={v.value: count for v, count in balancer.attempts.items()},
         latency=latency_statistics(balancer.latency),
         waiting=len(balancer.waiting),
