@@ -1,5 +1,7 @@
 """The docs tell the truth where a machine can see it."""
 
+import ast
+import pkgutil
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -44,3 +46,28 @@ def test_every_setting_is_documented() -> None:
 def test_every_variable_that_is_named_exists(page: Path) -> None:
     known = {*RESERVED, *(f"LBCLIENT_{field.upper()}" for field in FIELDS)}
     assert set(re.findall(r"LBCLIENT_[A-Z_]*[A-Z]", page.read_text())) <= known
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is an object, a module or something of our protos."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        last = name.rpartition(".")[2]
+        protos = "".join(file.read_text() for file in ROOT.glob("proto/**/*.proto"))
+        return bool(
+            re.search(rf"^(service|message|enum) {last}\b", protos, re.MULTILINE)
+        )
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_name_of_ours_exists(page: Path) -> None:
+    names = set(re.findall(r"`(lbclient(?:\.\w+)+)", page.read_text()))
+    assert [name for name in sorted(names) if not exists(name)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_program_on_a_page_is_python(page: Path) -> None:
+    for program in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        compile(program, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
