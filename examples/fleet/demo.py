@@ -64,16 +64,18 @@ class Demo:
         backends = self._fleet.backends
         slot = self.options.timing.restart / len(backends)
         async with self._load(phase, FAULT_POLICY, slot * len(backends)) as calls:
-            for backend in backends:
+            for number, backend in enumerate(backends, start=1):
                 started_at = self._clock()
                 backend.note = "SIGTERM"
                 await self._fleet.stop_backend(backend, signal.SIGTERM)
                 backend.note = "starting"
                 await self._come_back(backend)
                 await asyncio.sleep(max(0.0, started_at + slot - self._clock()))
+                took = self._clock() - started_at
+                self._ends_at = self._clock() + took * (len(backends) - number)
         phase.count(calls)
         phase.facts["backends"] = len(backends)
-        self._say(phase, "every backend restarted, one at a time")
+        self._say(phase, "each backend in turn")
 
     async def _kill(self) -> None:
         phase = Phase("kill", "one killed (SIGKILL)")
@@ -125,8 +127,7 @@ class Demo:
         }
         self._say(
             phase,
-            f"{victim.name} got its last call {phase.facts['last_sent_after']:.2f} s "
-            "after it froze",
+            f"{victim.name} left after {phase.facts['last_sent_after']:.2f} s",
         )
 
     async def _come_back(self, backend: Backend) -> None:
@@ -225,7 +226,7 @@ async def run(options: Options) -> list[Phase]:
 
 
 def conclude(options: Options, phases: Sequence[Phase]) -> int:
-    findings = report.verdict(phases, HEALTH_INTERVAL)
+    findings = report.verdict(phases, HEALTH_INTERVAL, options.timing.judged)
     print(f"\n{report.table(phases)}\n\n{report.as_text(findings)}")
     if failures := report.failures(phases):
         print(f"\nfailures:\n{failures}")

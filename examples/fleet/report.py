@@ -1,5 +1,6 @@
 """The demo's last word: a table, a verdict in plain words, and all of it as JSON."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -61,9 +62,11 @@ def table(phases: Iterable[Phase]) -> str:
     return "\n".join(lines)
 
 
-def verdict(phases: Sequence[Phase], health_interval: float) -> list[Finding]:
+def verdict(
+    phases: Sequence[Phase], health_interval: float, judge_balance: bool
+) -> list[Finding]:
     by_name = {phase.name: phase for phase in phases}
-    findings = [*_on_balance(phases)]
+    findings = [*_on_balance(phases, judge_balance)]
     if restart := by_name.get("restart"):
         failed = f"{restart.failed} FAILED" if restart.failed else "none failed"
         findings.append(
@@ -85,31 +88,39 @@ def verdict(phases: Sequence[Phase], health_interval: float) -> list[Finding]:
         after = float(freeze.facts["last_sent_after"] or 0.0)
         findings.append(
             Finding(
-                f"SIGSTOP: {freeze.facts['backend']} got its last call {after:.2f} s "
-                f"after it froze (health interval {health_interval:g} s), "
-                f"failed calls: {freeze.failed}.",
+                f"SIGSTOP: {after:.2f} s after it froze {freeze.facts['backend']} got "
+                f"its last call (health interval {health_interval:g} s), failed "
+                f"calls: {freeze.failed}.",
                 after <= health_interval and not freeze.failed,
             )
         )
     return findings
 
 
-def _on_balance(phases: Sequence[Phase]) -> Iterable[Finding]:
+def _on_balance(phases: Sequence[Phase], judge: bool) -> Iterable[Finding]:
     for phase in phases:
         if phase.balance is None or phase.balance.max_over_mean is None:
             continue
         ratio = phase.balance.max_over_mean
-        weighted = phase.name.startswith("weighted")
+        promised = judge and phase.name.startswith("weighted")
         yield Finding(
             f"{phase.title}: the busiest backend had {ratio:.2f} times the mean load"
-            + (f" (promised: {BALANCED})." if weighted else "."),
-            ratio <= BALANCED if weighted else None,
+            + (f" (promised: {BALANCED})." if promised else "."),
+            ratio <= BALANCED if promised else None,
         )
 
 
 def as_text(findings: Iterable[Finding]) -> str:
     marks = {True: "kept  ", False: "MISSED", None: "      "}
-    return "\n".join(f"{marks[finding.kept]}  {finding.text}" for finding in findings)
+    return "\n".join(
+        textwrap.fill(
+            finding.text,
+            width=79,
+            initial_indent=f"{marks[finding.kept]}  ",
+            subsequent_indent=" " * 8,
+        )
+        for finding in findings
+    )
 
 
 def failures(phases: Iterable[Phase]) -> str:

@@ -73,7 +73,7 @@ class Live:
         self._live.stop()
 
     def say(self, line: str) -> None:
-        self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._live.console.print(line, markup=False, highlight=False)
 
     def show(self, scene: Scene) -> None:
         self._live.update(picture(scene), refresh=True)
@@ -100,13 +100,13 @@ def picture(scene: Scene) -> Any:
         box=None,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("backend")
-    table.add_column("speed", justify="right")
-    table.add_column("use, | is the mean", width=BAR)
+    table.add_column("backend", no_wrap=True, min_width=10)
+    table.add_column("speed", justify="right", width=5)
+    table.add_column("utilization (| mean)", width=BAR)
     table.add_column("", justify="right", width=5)
     table.add_column("calls/s", justify="right", width=7)
-    table.add_column("weight", justify="right")
-    table.add_column("active", justify="right")
+    table.add_column("weight", justify="right", width=6)
+    table.add_column("active", justify="right", width=6)
     table.add_column("state", no_wrap=True)
     mean = sum(row.utilization for row in scene.rows) / len(scene.rows)
     for row in scene.rows:

@@ -80,8 +80,9 @@ def test_a_small_fleet_plays_all_phases_and_tells_what_it_found(
     assert phases["restart"]["failed"] == 0
     assert phases["kill"]["failed"] <= phases["kill"]["facts"]["in_flight"]
     assert phases["freeze"]["failed"] == 0
+    words = " ".join(done.stdout.split())
     for finding in result["verdict"]:
-        assert finding["text"] in done.stdout
+        assert finding["text"] in words
 
 
 @pytest.mark.parametrize(
@@ -145,13 +146,9 @@ def test_only_a_call_lost_in_the_rolling_restart_is_a_failure_of_the_run() -> No
         "Phase('kill', 'killed', failed=3, facts={'backend': 'b', 'in_flight': 2})",
     )
     assert uneven.returncode == 0
-    first, second, third = uneven.stdout.splitlines()[-3:]
-    assert (
-        first
-        == "        round robin: the busiest backend had 1.50 times the mean load."
-    )
-    assert second.startswith("MISSED")
-    assert third.startswith("MISSED")
+    assert "        round robin: the busiest" in uneven.stdout
+    assert "MISSED  weighted: the busiest" in uneven.stdout
+    assert "MISSED  SIGKILL: 2 in flight on b" in uneven.stdout
 
 
 def test_bad_arguments_end_with_status_two() -> None:
