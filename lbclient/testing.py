@@ -21,7 +21,8 @@ class FakeNode:
     load: Load = field(default_factory=Load)
 
     def __repr__(self) -> str:
-        return f"<{self.endpoint.address} {self.state.value}, {self.load.in_flight} in flight>"
+        address, state = self.endpoint.address, self.state.value
+        return f"<{address} {state}, {self.load.in_flight} in flight>"
 
 
 def fake_nodes(count: int, ready_at: float = 0.0) -> tuple[FakeNode, ...]:

@@ -1,17 +1,26 @@
 """Policies that choose among ready backends, one a file."""
 
 from lbclient.errors import ConfigError
+from lbclient.pickers.least_loaded import LeastLoaded
 from lbclient.pickers.round_robin import RoundRobin
+from lbclient.pickers.weighted_least_loaded import WeightedLeastLoaded
+from lbclient.pickers.weighted_round_robin import WeightedRoundRobin
 from lbclient.protocols import PickerFactory
 
 __all__ = [
     "PICKERS",
+    "LeastLoaded",
     "RoundRobin",
+    "WeightedLeastLoaded",
+    "WeightedRoundRobin",
     "picker_factory",
 ]
 
 PICKERS: dict[str, PickerFactory] = {
     "round_robin": RoundRobin,
+    "least_loaded": LeastLoaded,
+    "weighted_round_robin": WeightedRoundRobin,
+    "weighted_least_loaded": WeightedLeastLoaded,
 }
 
 

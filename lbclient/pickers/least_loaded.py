@@ -1,0 +1,52 @@
+"""Least loaded: who has the fewest of our requests, errors counting as requests.
+
+The SRE book's "least-loaded round robin" (ch. 20): round robin among the backends
+with the fewest active requests. Recent errors count as active requests because a
+backend that fails at once otherwise always looks idle, and draws all the traffic.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from random import Random
+
+from lbclient.pickers.round_robin import resume
+from lbclient.protocols import N, Node
+
+
+class LeastLoaded:
+    """In turn among those with the fewest (requests in flight + recent errors).
+
+    Use it when backends report nothing and a client has several requests in flight
+    on each. Not when clients are many and each has few: it sees only its own
+    requests, and the slow machines still get too much.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._built_for: Sequence[Node] = ()
+        self._turn = 0
+
+    def pick(self, ready: Sequence[N], now: float) -> N:
+        if ready is not self._built_for:
+            turn = resume(self._built_for, self._turn, ready)
+            self._turn = self._rng.randrange(len(ready)) if turn is None else turn
+            self._built_for = ready
+        turn = self._turn
+        fewest: float = inf
+        chosen = 0
+        for i, node in enumerate(ready):
+            load = node.load
+            count = load.in_flight
+            if count <= fewest and (errors := load.recent_errors(now)):
+                # Whole errors: a trace of an old one must not lose every tie.
+                count += round(errors)
+            if count <= fewest and (count < fewest or chosen < turn <= i):
+                fewest, chosen = count, i
+        self._turn = chosen + 1 if chosen + 1 < len(ready) else 0
+        return ready[chosen]
+
+    def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
+        return [1.0] * len(ready)
+
+    def __repr__(self) -> str:
+        return f"<least loaded over {len(self._built_for)}>"
