@@ -19,6 +19,7 @@ WhenFull = Literal["wait", "fail"]
 
 # Variables with our prefix that are not fields of a config.
 RESERVED = frozenset({"LBCLIENT_CONFIG", "LBCLIENT_DISABLE"})
+SECTIONS = frozenset({"channel", "server"})
 
 
 def _whole(field: str, value: object, low: int, high: float = inf) -> None:
@@ -67,11 +68,15 @@ class _Sourced:
     def _read(cls, path: str) -> dict[str, Any]:
         try:
             with open(path, "rb") as file:
-                table = tomllib.load(file).get(cls._section, {})
+                tables = tomllib.load(file)
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(
                 "LBCLIENT_CONFIG", path, f"a readable TOML file ({error})"
             ) from error
+        for section in tables.keys() - SECTIONS:
+            want = f"one of the tables {', '.join(sorted(SECTIONS))}"
+            raise ConfigError(section, tables[section], want)
+        table = tables.get(cls._section, {})
         if not isinstance(table, dict):
             raise ConfigError(cls._section, table, "a table")
         names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
@@ -94,7 +99,8 @@ def _convert(variable: str, text: str, kind: object) -> Any:
     try:
         return convert(text)
     except ValueError:
-        raise ConfigError(variable, text, f"a value of type {kind}") from None
+        want = "a whole number" if convert is int else "a number"
+        raise ConfigError(variable, text, want) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,82 @@
+"""Reports from the network are read with suspicion."""
+
+from math import inf, nan
+
+import pytest
+
+from lbclient import wire
+from lbclient.model import LoadReport, TaskState
+from lbclient.v1 import health_pb2, load_pb2
+
+
+def report(**fields: float) -> bytes:
+    return load_pb2.LoadReport(**fields).SerializeToString()  # type: ignore[arg-type]
+
+
+def test_a_report_is_read_whole() -> None:
+    data = report(
+        cpu_utilization=0.5,
+        rps_fractional=10.0,
+        eps=1.0,
+        state=2,
+        active_requests=3,
+        runnable_requests=2,
+    )
+    assert wire.parse_report(data) == LoadReport(
+        0.5, 10.0, 1.0, 3, 2, TaskState.SERVING
+    )
+
+
+def test_the_applications_utilization_comes_first() -> None:
+    data = report(cpu_utilization=0.5, application_utilization=0.8)
+    parsed = wire.parse_report(data)
+    assert parsed is not None
+    assert parsed.utilization == 0.8
+
+
+def test_what_is_not_said_is_unknown() -> None:
+    assert wire.parse_report(b"") == LoadReport()
+
+
+@pytest.mark.parametrize("bad", [nan, inf, -inf, -1.0])
+def test_an_impossible_number_counts_as_missing(bad: float) -> None:
+    data = report(
+        cpu_utilization=0.5, application_utilization=bad, rps_fractional=bad, eps=bad
+    )
+    assert wire.parse_report(data) == LoadReport(utilization=0.5)
+    assert wire.parse_report(report(cpu_utilization=bad)) == LoadReport()
+
+
+def test_an_unknown_state_is_no_state() -> None:
+    data = load_pb2.LoadReport()
+    data.ParseFromString(b"\xc0\x3e\x63")  # field 1000, varint 99
+    assert wire.from_message(data).state is None
+
+
+@pytest.mark.parametrize("garbage", [b"\xff", b"\x09\x00", b"not a report"])
+def test_garbage_is_no_report(garbage: bytes) -> None:
+    assert wire.parse_report(garbage) is None
+    assert wire.parse_health(garbage) is None
+    assert wire.find_report([(wire.LOAD_KEY, garbage)]) is None
+
+
+def test_the_report_is_found_among_trailers() -> None:
+    trailers: list[tuple[str, str | bytes]] = [
+        ("x", "y"),
+        (wire.LOAD_KEY, report(eps=1.0)),
+        ("z-bin", b"\xff"),
+    ]
+    assert wire.find_report(trailers) == LoadReport(eps=1.0)
+    assert wire.find_report([("x", "y")]) is None
+    assert wire.find_report([(wire.LOAD_KEY, "text")]) is None
+
+
+def test_a_health_report_has_a_state_and_perhaps_a_load() -> None:
+    message = health_pb2.HealthReport(state=load_pb2.LAME_DUCK)
+    assert wire.parse_health(message.SerializeToString()) == (TaskState.LAME_DUCK, None)
+    message.load.eps = 2.0
+    assert wire.parse_health(message.SerializeToString()) == (
+        TaskState.LAME_DUCK,
+        LoadReport(eps=2.0),
+    )
+    assert wire.parse_health(b"") is None
