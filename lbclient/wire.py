@@ -5,6 +5,7 @@ NaN, infinite or negative numbers count as missing (gRFC A58).
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from math import inf
 
 from google.protobuf.message import DecodeError
@@ -46,6 +47,9 @@ def from_message(message: load_pb2.LoadReport) -> LoadReport:
     )
 
 
+# A server samples its load every 0.1 s, so a busy one says the same many times over;
+# to remember it costs a fifth of parsing it.
+@lru_cache(maxsize=256)
 def parse_report(data: bytes) -> LoadReport | None:
     """Reads a `LoadReport`, or an ORCA report; None if it is neither."""
     try:
