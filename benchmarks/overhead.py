@@ -1,0 +1,387 @@
+"""What a call costs through lbclient and through plain grpcio, side by side.
+
+    python -m benchmarks.overhead            about 80 s
+    python -m benchmarks.overhead --quick    about 20 s
+
+Clients: our channel against grpcio's native policies, over the same 20 backends.
+Servers: `lbclient.server` against a bare `grpc.aio.server`, a process each. On a
+shared machine absolute times drift by more than what is looked for, so contenders
+take turns in slices of a tenth of a second, forwards and backwards, and only the
+ratios of neighbouring slices count: their median, and the quartiles as spread.
+CPU time is that of the whole process, its C threads included.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import itertools
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from typing import Any
+
+import google.protobuf
+import grpc
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.wrappers_pb2 import DoubleValue, StringValue
+
+import lbclient
+from lbclient import wire
+from lbclient.v1 import load_pb2
+
+BACKENDS = 20  # the subset that a channel has by default
+PROCESSES = 2
+CLIENT_TARGET = 1.12
+SERVER_TARGET = 1.15
+TARGET_CONCURRENCY = 64
+FEWEST_ROUNDS = 8
+DEFAULT = "weighted_least_loaded"
+
+ECHO = "/benchmark.Echo/Echo"
+CPU = "/benchmark.Echo/Cpu"
+
+Echo = Callable[[], Awaitable[Any]]
+
+
+@dataclass
+class Contender:
+    """One way to make the same call, and what its slices cost."""
+
+    name: str
+    echo: Echo
+    cpu: Callable[[], Awaitable[float]]  # of the process in question, in seconds
+    cpu_per_call: list[float] = field(default_factory=list)
+    calls_per_second: list[float] = field(default_factory=list)
+
+    async def run_slice(self, calls: int, concurrency: int) -> None:
+        left = calls
+
+        async def work() -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await self.echo()
+
+        gc.collect()  # what the others left is not to be paid here
+        cpu, began_at = await self.cpu(), time.perf_counter()
+        await asyncio.gather(*(work() for _ in range(concurrency)))
+        elapsed = time.perf_counter() - began_at
+        self.cpu_per_call.append((await self.cpu() - cpu) / calls)
+        self.calls_per_second.append(calls / elapsed)
+
+
+async def compare(
+    contenders: list[Contender], concurrency: int, calls: int, seconds: float
+) -> None:
+    """Fills the contenders' lists, so that equal indices are neighbours in time."""
+    for contender in contenders:
+        await contender.run_slice(2 * calls, concurrency)  # to warm up
+        contender.cpu_per_call, contender.calls_per_second = [], []
+    until = time.monotonic() + seconds
+    for turn in itertools.count():
+        if turn >= FEWEST_ROUNDS and time.monotonic() >= until:
+            break
+        # Turned and reversed: nobody always follows the same one.
+        k = turn // 2 % len(contenders)
+        order = contenders[k:] + contenders[:k]
+        for contender in order if turn % 2 else reversed(order):
+            await contender.run_slice(calls, concurrency)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ours over theirs, slice by slice."""
+
+    what: str
+    ours: str
+    theirs: str
+    concurrency: int
+    cpu: tuple[float, float, float]  # first quartile, median, third quartile
+    throughput: tuple[float, float, float]
+    target: float | None = None
+
+    @property
+    def holds(self) -> bool | None:
+        return None if self.target is None else self.cpu[1] <= self.target
+
+
+def ratio(
+    what: str,
+    ours: Contender,
+    theirs: Contender,
+    concurrency: int,
+    target: float | None = None,
+) -> Ratio:
+    return Ratio(
+        what,
+        ours.name,
+        theirs.name,
+        concurrency,
+        spread(ours.cpu_per_call, theirs.cpu_per_call),
+        spread(ours.calls_per_second, theirs.calls_per_second),
+        target,
+    )
+
+
+def spread(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
+    pairs = zip(ours, theirs, strict=True)
+    first, middle, third = quantiles([a / b for a, b in pairs], n=4)
+    return first, middle, third
+
+
+# --- servers, in processes of their own ---------------------------------------
+
+
+async def echo(request: StringValue, context: Any) -> StringValue:
+    return request
+
+
+async def echo_with_trailers(request: StringValue, context: Any) -> StringValue:
+    """What reporting costs at the least: the same trailers, never changing."""
+    context.set_trailing_metadata(
+        ((wire.LOAD_KEY, REPORT), (wire.ORCA_KEY, REPORT)),
+    )
+    return request
+
+
+async def cpu(request: Empty, context: Any) -> DoubleValue:
+    return DoubleValue(value=time.process_time())
+
+
+REPORT = load_pb2.LoadReport(
+    cpu_utilization=0.3,
+    rps_fractional=100.0,
+    application_utilization=0.4,
+    state=load_pb2.SERVING,
+    active_requests=7,
+).SerializeToString()
+
+SERVERS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "lbclient": (lambda: lbclient.server(), echo),
+    "grpcio": (lambda: grpc.aio.server(), echo),
+    "grpcio + trailers": (lambda: grpc.aio.server(), echo_with_trailers),
+}
+
+
+async def serve(kind: str, count: int) -> None:
+    """Serves until standard input ends; says the ports first."""
+    make, handler = SERVERS[kind]
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Echo": grpc.unary_unary_rpc_method_handler(
+            handler, StringValue.FromString, StringValue.SerializeToString
+        ),
+        "Cpu": grpc.unary_unary_rpc_method_handler(
+            cpu, Empty.FromString, DoubleValue.SerializeToString
+        ),
+    }
+    servers, ports = [], []
+    for _ in range(count):
+        server = make()
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("benchmark.Echo", methods),)
+        )
+        ports.append(server.add_insecure_port("127.0.0.1:0"))
+        await server.start()
+        servers.append(server)
+    print(json.dumps(ports), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    os._exit(0)  # no farewell, which whoever is still connected would log
+
+
+@contextlib.asynccontextmanager
+async def spawned(kind: str, count: int) -> AsyncIterator[list[int]]:
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.overhead", "--serve", kind, str(count)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        yield json.loads(await child.stdout.readline())
+    finally:
+        child.stdin.close()
+        await child.wait()
+
+
+# --- the two comparisons ------------------------------------------------------
+
+
+def echo_on(channel: grpc.aio.Channel) -> Echo:
+    method = channel.unary_unary(
+        ECHO,
+        request_serializer=StringValue.SerializeToString,
+        response_deserializer=StringValue.FromString,
+    )
+    request = StringValue(value="hello")
+    return lambda: method(request, timeout=10.0)
+
+
+def native(target: str, policy: str) -> grpc.aio.Channel:
+    # Without the blackout of 10 s it is at work from the start.
+    settings = {"blackoutPeriod": "0.1s"} if policy.startswith("weighted") else {}
+    config = json.dumps({"loadBalancingConfig": [{policy: settings}]})
+    options = [
+        ("grpc.service_config", config),
+        ("grpc.use_local_subchannel_pool", 1),  # connections of its own, as ours has
+    ]
+    return grpc.aio.insecure_channel(target, options)
+
+
+async def own_cpu() -> float:
+    return time.process_time()
+
+
+async def compare_clients(effort: float) -> list[Ratio]:
+    async with contextlib.AsyncExitStack() as stack:
+        ports: list[int] = []
+        for _ in range(PROCESSES):
+            child = spawned("lbclient", BACKENDS // PROCESSES)
+            ports += await stack.enter_async_context(child)
+        target = "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        contenders = {}
+        for policy in ("round_robin", "weighted_round_robin"):
+            channel = await stack.enter_async_context(native(target, policy))
+            contenders["grpcio", policy] = Contender(
+                f"grpcio {policy}", echo_on(channel), own_cpu
+            )
+        for policy in ("round_robin", DEFAULT):
+            config = lbclient.ChannelConfig(picker=policy, subset_size=BACKENDS)
+            channel = await stack.enter_async_context(
+                lbclient.insecure_channel(target, config=config)
+            )
+            contenders["lbclient", policy] = Contender(
+                f"lbclient {policy}", echo_on(channel), own_cpu
+            )
+        ratios = []
+        for concurrency, calls, seconds in ((1, 60, 12), (16, 160, 12), (64, 320, 30)):
+            everyone = list(contenders.values())
+            await compare(everyone, concurrency, calls, seconds * effort)
+            say_absolute("client", everyone, concurrency)
+            for ours in ("round_robin", DEFAULT):
+                for theirs in ("round_robin", "weighted_round_robin"):
+                    is_target = ours == DEFAULT and concurrency == TARGET_CONCURRENCY
+                    ratios.append(
+                        ratio(
+                            "client",
+                            contenders["lbclient", ours],
+                            contenders["grpcio", theirs],
+                            concurrency,
+                            CLIENT_TARGET if is_target else None,
+                        )
+                    )
+        return ratios
+
+
+async def compare_servers(effort: float) -> list[Ratio]:
+    async with contextlib.AsyncExitStack() as stack:
+        contenders = {}
+        for kind in SERVERS:
+            [port] = await stack.enter_async_context(spawned(kind, 1))
+            channel = await stack.enter_async_context(
+                grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+            )
+            contenders[kind] = Contender(
+                f"{kind} server", echo_on(channel), cpu_of(channel)
+            )
+        everyone = list(contenders.values())
+        await compare(everyone, TARGET_CONCURRENCY, 320, 20 * effort)
+        say_absolute("server", everyone, TARGET_CONCURRENCY)
+        ours, bare, by_hand = everyone
+        concurrency = TARGET_CONCURRENCY
+        return [
+            ratio("server", ours, bare, concurrency, SERVER_TARGET),
+            ratio("server", ours, by_hand, concurrency),
+            ratio("server", by_hand, bare, concurrency),
+        ]
+
+
+async def compare_all(effort: float) -> list[Ratio]:
+    return await compare_clients(effort) + await compare_servers(effort)
+
+
+def cpu_of(channel: grpc.aio.Channel) -> Callable[[], Awaitable[float]]:
+    """Asks the server's process for its own CPU time."""
+    method = channel.unary_unary(
+        CPU,
+        request_serializer=Empty.SerializeToString,
+        response_deserializer=DoubleValue.FromString,
+    )
+
+    async def read() -> float:
+        answer = await method(Empty(), timeout=10.0)
+        return float(answer.value)
+
+    return read
+
+
+# --- what is said -------------------------------------------------------------
+
+
+def say_absolute(what: str, contenders: list[Contender], concurrency: int) -> None:
+    for contender in contenders:
+        print(
+            f"{what} {concurrency:3d}  {contender.name:32}"
+            f"{median(contender.cpu_per_call) * 1e6:7.0f} us CPU/call"
+            f"{median(contender.calls_per_second):7.0f} calls/s",
+            flush=True,
+        )
+
+
+def say_ratio(one: Ratio) -> None:
+    def figures(ratios: tuple[float, float, float]) -> str:
+        first, middle, third = ratios
+        return f"{middle:.3f} ({first:.3f} to {third:.3f})"
+
+    verdict = ""
+    if one.holds is not None:
+        verdict = f"target {one.target}: " + ("holds" if one.holds else "MISSED")
+    print(
+        f"{one.what} {one.concurrency:3d}  {one.ours:30} / {one.theirs:28}"
+        f"{figures(one.cpu):26}{figures(one.throughput):26}{verdict}"
+    )
+
+
+def surroundings() -> dict[str, Any]:
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "grpcio": grpc.__version__,
+        "protobuf": google.protobuf.__version__,
+        "backends": BACKENDS,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.overhead", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="a quarter of the time")
+    parser.add_argument("--json", metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        kind, count = arguments.serve
+        asyncio.run(serve(kind, int(count)))
+        return
+    effort = 0.25 if arguments.quick else 1.0
+    print(", ".join(f"{key} {value}" for key, value in surroundings().items()))
+    ratios = asyncio.run(compare_all(effort))
+    head = f"{'':12}{'':63}{'CPU per call':26}calls per second"
+    print(f"\n{head}")
+    for one in ratios:
+        say_ratio(one)
+    if arguments.json:
+        result = {**surroundings(), "ratios": [vars(one) for one in ratios]}
+        with open(arguments.json, "w") as file:
+            json.dump(result, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
