@@ -4,10 +4,13 @@ Written by attempts (`begin`, `finish`) and by health reports (`observe`), read 
 pickers. It draws no conclusion: a picker's formula lives in the picker.
 """
 
+from math import inf
+
 from lbclient.ewma import DecayingCount
 from lbclient.model import LoadReport, Outcome, Verdict
 
 ERROR_MEMORY = 10.0  # seconds; policies were compared with errors decaying over 10 s
+RATIO_MEMORY = 2.0  # seconds; as servers smooth what they report of errors
 LATENCY_GAIN = 0.02  # of each served request, in the mean latency
 
 
@@ -19,8 +22,10 @@ class Load:
 
     __slots__ = (
         "_errors",
+        "_failures",
         "_finishes",
         "counts",
+        "failed_at",
         "in_flight",
         "latency",
         "ready_at",
@@ -37,12 +42,14 @@ class Load:
         self.started = 0
         self.counts = dict.fromkeys(Verdict, 0)
         self.latency = 0.0  # mean of what was served, in seconds; 0.0: none yet
+        self.failed_at = -inf  # the last failure or rejection that we saw
         self.report: LoadReport | None = None
         self.reported_at = 0.0
         self.sent_since_report = 0
         self.ready_at: float | None = None  # since when without a break
         self._errors = DecayingCount(ERROR_MEMORY)
-        self._finishes = DecayingCount(ERROR_MEMORY)
+        self._failures = DecayingCount(RATIO_MEMORY)
+        self._finishes = DecayingCount(RATIO_MEMORY)
 
     def begin(self) -> None:
         """One more request is on its way to the backend."""
@@ -64,7 +71,9 @@ class Load:
                 (latency - self.latency) * LATENCY_GAIN if self.latency else latency
             )
         elif verdict is not Verdict.ABANDONED:
+            self.failed_at = now
             self._finishes.add(now)
+            self._failures.add(now)
             self._errors.add(now)
         if report is not None:
             self.observe(report, now)
@@ -96,9 +105,13 @@ class Load:
         return self._errors.read(now)
 
     def failure_ratio(self, now: float) -> float:
-        """The share of recent attempts that failed, as we saw it: 0.0 to 1.0."""
-        errors = self._errors.read(now)
-        return errors / max(1.0, self._finishes.read(now)) if errors else 0.0
+        """The share of attempts that failed of late, as we saw it: 0.0 to 1.0.
+
+        One failure alone fades: with nothing finished since, it is forgotten too.
+        """
+        if failures := self._failures.read(now):
+            return min(1.0, failures / max(1.0, self._finishes.read(now)))
+        return 0.0
 
     def __repr__(self) -> str:
         return f"<{self.in_flight} in flight, {self.started} started>"

@@ -9,8 +9,12 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
+from lbclient.load import ERROR_MEMORY
 from lbclient.pickers.round_robin import resume
 from lbclient.protocols import N, Node
+
+# 10,000 errors of that age count 0.5; most often it spares reading the count.
+FORGOTTEN_AFTER = 10 * ERROR_MEMORY
 
 
 class LeastLoaded:
@@ -32,16 +36,18 @@ class LeastLoaded:
             self._turn = self._rng.randrange(len(ready)) if turn is None else turn
             self._built_for = ready
         turn = self._turn
+        forgotten_at = now - FORGOTTEN_AFTER
         fewest: float = inf
         chosen = 0
         for i, node in enumerate(ready):
             load = node.load
             count = load.in_flight
-            if count <= fewest and (errors := load.recent_errors(now)):
+            if load.failed_at > forgotten_at:
                 # Whole errors: a trace of an old one must not lose every tie.
-                count += round(errors)
+                count += round(load.recent_errors(now))
             if count <= fewest and (count < fewest or chosen < turn <= i):
-                fewest, chosen = count, i
+                fewest = count
+                chosen = i
         self._turn = chosen + 1 if chosen + 1 < len(ready) else 0
         return ready[chosen]
 

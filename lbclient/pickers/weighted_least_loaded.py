@@ -10,12 +10,13 @@ those that the backend had when it last told us; they fade from there to what ot
 have on average, within about the time that a request takes.
 
 Between idle backends that sum decides nothing but which weight is the largest, and
-noise in the weights would be an order of rank. So of the "+ 1", the request itself,
-the more is replaced by whose turn it is the less there is to do:
+noise in the weights would become an order of rank: 100 clients with few requests each
+had max/mean 1.18 in simulation. So the "+ 1" gives way to taking turns the less there
+is to do; with turns it was 1.01:
 
     busy + (1 - busy) * recent picks / mean recent picks
 
-With nothing in flight the picks are in proportion to the weights.
+where 1 - busy = 1 / (1 + mean requests per backend)^2, the power that did best.
 """
 
 from collections.abc import Sequence
@@ -65,7 +66,7 @@ class Candidate:
         self.extra = 0.0
         self.revision = -1
         self.reported_at = -inf
-        self.others = 0.0  # requests from other clients, when it last told
+        self.others: int | None = None  # requests of other clients, as last told
         self.started = load.started  # when last looked at by _find_starved
 
 
@@ -145,20 +146,23 @@ class WeightedLeastLoaded:
         turn = self._busy + candidate.picks * self._turn_cost
         requests = load.in_flight + load.recent_errors(now) + turn
         candidate.base = requests / candidate.weight
-        if load.reported_at != candidate.reported_at or load.report is None:
+        if load.report is None:
+            candidate.others = None
+            candidate.extra = 0.0
+        elif load.reported_at != candidate.reported_at:
             self._learn(candidate, load.report)
             self._age(candidate, now)
 
-    def _learn(self, candidate: Candidate, report: LoadReport | None) -> None:
+    def _learn(self, candidate: Candidate, report: LoadReport) -> None:
         """Takes from a new report how many requests others have there."""
         load = candidate.load
-        candidate.reported_at = -inf  # faded long ago
-        if report is None:
-            return
+        candidate.reported_at = load.reported_at
+        gain = REPORT_GAIN if self._latency else 1.0
+        self._latency += gain * (load.latency - self._latency)
         active = report.active if report.runnable is None else report.runnable
         if active is None:
+            candidate.others = None
             return
-        candidate.reported_at = load.reported_at
         # The backend counted those of ours that it had: not what we sent since.
         counted = load.in_flight - min(load.in_flight, load.sent_since_report)
         candidate.others = active - counted
@@ -166,14 +170,15 @@ class WeightedLeastLoaded:
         # Capped, so that one absurd report cannot move the mean for long.
         sample = min(candidate.others / candidate.weight, 2.0 * abs(mean) + 2.0)
         self._mean_others += REPORT_GAIN * (sample - mean)
-        gain = REPORT_GAIN if self._latency else 1.0
-        self._latency += gain * (load.latency - self._latency)
 
     def _age(self, candidate: Candidate, now: float) -> None:
+        """Lets what was told fade towards the mean, from when it was told."""
+        if candidate.others is None:
+            candidate.extra = 0.0
+            return
+        excess = candidate.others / candidate.weight - self._mean_others
         told_at = min(candidate.reported_at, now)
-        candidate.extra = (
-            candidate.others / candidate.weight - self._mean_others
-        ) * exp((told_at - self._epoch) / self._horizon)
+        candidate.extra = excess * exp((told_at - self._epoch) / self._horizon)
 
     def _refresh(self, ready: Sequence[Node], now: float) -> None:
         """Brings up to date what changes slowly: members, weights, means, fading."""
@@ -192,7 +197,7 @@ class WeightedLeastLoaded:
         count = len(ready)
         in_flight = sum(node.load.in_flight for node in ready) / count
         requests = max(0.0, self._mean_others) + in_flight
-        self._busy = requests / (1.0 + requests)
+        self._busy = 1.0 - 1.0 / (1.0 + requests) ** 2
         picks = sum(candidate.picks for candidate in self._candidates) / count
         self._turn_cost = (1.0 - self._busy) / max(1.0, picks)
         weights = self._equalizer.weights(ready)

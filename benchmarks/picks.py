@@ -1,0 +1,88 @@
+"""What a pick costs: microseconds per pick, without the feedback around it.
+
+    python -m benchmarks.picks
+
+Between two picks one request begins and one finishes with a report, as on a busy
+channel at 1,000 requests a second; the same loop without a picker is subtracted. CPU time,
+medians: other programs on the machine do not count.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import cycle, islice
+from random import Random
+from statistics import median
+from time import process_time
+
+from lbclient.model import LoadReport, Outcome, Verdict
+from lbclient.pickers import PICKERS
+from lbclient.protocols import Picker
+from lbclient.testing import FakeNode, fake_nodes
+
+SIZES = (3, 20, 100)
+PICKS = 5_000
+REPEATS = 9
+INTERVAL = 0.001
+IN_FLIGHT = 32
+
+
+class Traffic:
+    """What happens between two picks: one request begins and one finishes."""
+
+    def __init__(self, nodes: Sequence[FakeNode]) -> None:
+        self._in_flight: deque[FakeNode] = deque()
+        self._outcomes = {
+            node: Outcome(Verdict.SERVED, 0.02, LoadReport(0.5 + i % 7, 50, 0, i % 5))
+            for i, node in enumerate(nodes)
+        }
+
+    def send(self, node: FakeNode, now: float) -> None:
+        node.load.begin()
+        self._in_flight.append(node)
+        if len(self._in_flight) > IN_FLIGHT:
+            done = self._in_flight.popleft()
+            done.load.finish(self._outcomes[done], now)
+
+
+def seconds_with(picker: Picker, count: int) -> float:
+    nodes = fake_nodes(count)
+    traffic = Traffic(nodes)
+    now = 20.0  # behind every blackout
+    for _ in range(PICKS // 2):
+        now += INTERVAL
+        traffic.send(picker.pick(nodes, now), now)
+    started = process_time()
+    for _ in range(PICKS):
+        now += INTERVAL
+        traffic.send(picker.pick(nodes, now), now)
+    return process_time() - started
+
+
+def seconds_without(count: int) -> float:
+    nodes = fake_nodes(count)
+    traffic = Traffic(nodes)
+    now = 20.0
+    started = process_time()
+    for node in islice(cycle(nodes), PICKS):
+        now += INTERVAL
+        traffic.send(node, now)
+    return process_time() - started
+
+
+def microseconds(name: str, count: int) -> float:
+    differences = (
+        seconds_with(PICKERS[name](Random(repeat)), count) - seconds_without(count)
+        for repeat in range(REPEATS)
+    )
+    return median(differences) / PICKS * 1e6
+
+
+def main() -> None:
+    print(f"{'us per pick':22}" + "".join(f"{f'k = {k}':>10}" for k in SIZES))
+    for name in PICKERS:
+        costs = (microseconds(name, count) for count in SIZES)
+        print(f"{name:22}" + "".join(f"{cost:10.2f}" for cost in costs))
+
+
+if __name__ == "__main__":
+    main()
