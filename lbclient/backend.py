@@ -8,9 +8,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import grpc
 
+from lbclient import wire
 from lbclient.grpc_seam import step
 from lbclient.health import watch
 from lbclient.load import Load
@@ -103,9 +105,23 @@ class Backend:
         while (connectivity := channel.get_state(try_to_connect=True)) is not READY:
             if connectivity is grpc.ChannelConnectivity.SHUTDOWN:
                 raise asyncio.CancelledError
-            if connectivity is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                self._observe(self, State.REFUSING, "cannot connect")
+            if (
+                connectivity is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+                and self.state is not State.REFUSING
+            ):
+                self._observe(self, State.REFUSING, await self._why_refused())
+                continue
             await channel.wait_for_state_change(connectivity)
+
+    async def _why_refused(self) -> str:
+        """The core tells its reason to a call that fails on it, and to nobody else."""
+        check: Any = self.channel.unary_unary(wire.CHECK_METHOD)
+        try:
+            await check(b"", timeout=1.0)
+        except grpc.aio.AioRpcError as error:
+            details = error.details() or ""
+            return f"cannot connect: {details.rpartition('last error: ')[2]}"
+        return "cannot connect"
 
     async def _follow_health(self) -> None:
         # Twice as often as silence is judged, so that one late report is no silence.

@@ -140,7 +140,15 @@ class Channel(grpc.aio.Channel):
         Reading changes nothing, also from another thread, before the first use and
         after close.
         """
-        return channel_statistics(self._balancer, self._target)
+        if self._balancer is None:
+            state = self.get_state().name.lower()
+            return ChannelStatistics(target=self._target, state=state)
+        return channel_statistics(self._balancer)
+
+    def __repr__(self) -> str:
+        known = "" if self._balancer is None else f": {self._balancer.pool!r}"
+        state = self.get_state().name.lower().replace("_", " ")
+        return f"<lbclient channel to {self._target}, {state}{known}>"
 
     # --- the interface of grpc.aio.Channel ------------------------------------
 

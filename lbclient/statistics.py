@@ -74,7 +74,7 @@ class ChannelStatistics:
     """
 
     target: str
-    state: str = "idle"
+    state: str
     picker: str = ""
     subset: str = ""
     subset_size: int = 0
@@ -135,10 +135,7 @@ def backend_statistics(
     )
 
 
-def channel_statistics(balancer: "Balancer | None", target: str) -> ChannelStatistics:
-    """Of a channel that may not have been used yet."""
-    if balancer is None:
-        return ChannelStatistics(target=target)
+def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
     now = balancer.clock()
     pool = balancer.pool
     ready, nodes = pool.ready, pool.nodes.values()
@@ -147,7 +144,7 @@ def channel_statistics(balancer: "Balancer | None", target: str) -> ChannelStati
     in_flight = [node.load.in_flight for node in (*nodes, *list(balancer.draining))]
     resolved_at = balancer.resolved_at
     return ChannelStatistics(
-        target=target,
+        target=balancer.target,
         state=balancer.connectivity().name.lower(),
         picker=type(balancer.picker).__name__,
         subset=repr(balancer.subset),
