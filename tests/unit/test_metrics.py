@@ -92,6 +92,9 @@ class FakeChannel(Channel):
             raise self.said
         return self.said
 
+    def __repr__(self) -> str:
+        return "<fake channel>"
+
 
 class FakeServer(Server):
     def __init__(self, said: ServerStatistics = SERVER) -> None:
@@ -224,7 +227,9 @@ def test_a_closed_channel_keeps_its_counts_and_has_no_backends() -> None:
 
 
 def test_a_channel_without_a_call_is_shown_with_zeros() -> None:
-    scraped = Scraped(_channel := FakeChannel(ChannelStatistics("dns:///search")))
+    scraped = Scraped(
+        _channel := FakeChannel(ChannelStatistics("dns:///search", "idle"))
+    )
     assert scraped("lbclient_calls_total", code="OK") == 0
     assert scraped("lbclient_attempts_total", verdict="failed") == 0
     assert scraped("lbclient_backends", state="ready") == 0
