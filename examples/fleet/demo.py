@@ -14,8 +14,9 @@ from random import Random
 from typing import Any
 
 import report
+from child import DemoError
 from figures import Call, Phase, balance, failed_on, in_flight, last_sent
-from fleet import Backend, DemoError, Fleet
+from fleet import Backend, Fleet
 from options import BLACKOUT, CORES, HEALTH_INTERVAL, POLICIES, Options, parse
 from view import Row, Scene, View, choose_view
 
@@ -226,7 +227,7 @@ async def run(options: Options) -> list[Phase]:
 
 
 def conclude(options: Options, phases: Sequence[Phase]) -> int:
-    findings = report.verdict(phases, HEALTH_INTERVAL, options.timing.judged)
+    findings = report.verdict(phases, HEALTH_INTERVAL, options.judges_balance)
     print(f"\n{report.table(phases)}\n\n{report.as_text(findings)}")
     if failures := report.failures(phases):
         print(f"\nfailures:\n{failures}")

@@ -1,36 +1,27 @@
-"""The demo's processes: started, ordered about, and never left behind.
+"""The demo's fleet: backends and clients, each in a process, and how to order them.
 
-Each child is in a process group of its own, so that Ctrl-C reaches the demo alone
-and the demo decides; a child whose stdin is closed ends by itself.
+Leaving the fleet's context ends every process, whatever happened in it.
 """
 
 import asyncio
 import json
 import signal
 import socket
-import sys
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import fleet_pb2
 import fleet_pb2_grpc
 import grpc
+from child import Child, DemoError
 from figures import Call, Usage
 
-HERE = Path(__file__).parent
-LINE_LIMIT = 2**25  # bytes; a client's report of 100,000 calls is a quarter of that
 READY_WITHIN = 30.0  # seconds; for Python to start on a machine that is busy
 # Below the ports that Linux hands out by itself: a connection that happens to get
 # the port of a backend which is just restarting would keep it from coming back.
 PORTS = range(20000, 32000)
-
-
-class DemoError(Exception):
-    """The demo itself cannot go on; says nothing of the library."""
 
 
 def free_ports(count: int, rng: Random) -> list[int]:
@@ -44,60 +35,6 @@ def free_ports(count: int, rng: Random) -> list[int]:
             sock.bind(("127.0.0.1", port))
             ports.append(port)
     return ports
-
-
-class Child:
-    """One of the fleet's programs in a process of its own."""
-
-    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
-        self.name = name
-        self.pid = process.pid
-        self.may_end = False
-        self._process = process
-        self._errors: deque[str] = deque(maxlen=20)
-
-    @classmethod
-    async def start(cls, name: str, program: str, *arguments: str) -> "Child":
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(HERE / program),
-            *arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=LINE_LIMIT,
-            process_group=0,
-        )
-        return cls(name, process)
-
-    def tell(self, order: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-
-    def signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            self._process.send_signal(number)
-
-    async def wait(self) -> int:
-        return await self._process.wait()
-
-    async def follow(self, hear: Callable[[str], None]) -> None:
-        """Hears what it says until its end, for which there must be a reason."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._read(self._process.stdout, hear))
-            group.create_task(self._read(self._process.stderr, self._errors.append))
-        code = await self.wait()
-        if not self.may_end:
-            last_words = "".join(f"\n  {line}" for line in self._errors)
-            raise DemoError(f"{self.name} ended with status {code}{last_words}")
-
-    @staticmethod
-    async def _read(
-        stream: asyncio.StreamReader | None, hear: Callable[[str], None]
-    ) -> None:
-        assert stream is not None
-        while line := await stream.readline():
-            hear(line.decode(errors="replace").rstrip())
 
 
 class Backend:
@@ -117,7 +54,9 @@ class Backend:
             self.ready.set()
 
     async def usage(self) -> Usage:
-        async with grpc.aio.insecure_channel(self.address) as channel:
+        # The environment's proxy would get even calls to this machine.
+        direct = [("grpc.enable_http_proxy", 0)]
+        async with grpc.aio.insecure_channel(self.address, direct) as channel:
             stub: Any = fleet_pb2_grpc.FleetStub(channel)
             reply = await stub.Usage(
                 fleet_pb2.UsageRequest(), timeout=READY_WITHIN, wait_for_ready=True

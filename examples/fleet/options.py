@@ -39,11 +39,10 @@ class Timing:
     down: float  # between SIGKILL and the new start
     frozen: float
     around: float  # before and after a kill or a freeze
-    judged: bool  # whether the balance is; a window of 1.5 s has too few calls
 
 
-DEFAULT = Timing(3.5, 6.5, restart=9.0, down=1.0, frozen=2.5, around=1.0, judged=True)
-QUICK = Timing(1.5, 1.5, restart=4.0, down=0.3, frozen=1.5, around=0.3, judged=False)
+DEFAULT = Timing(3.5, 6.5, restart=9.0, down=1.0, frozen=2.5, around=1.0)
+QUICK = Timing(2.25, 1.5, restart=4.0, down=0.3, frozen=1.5, around=0.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +65,11 @@ class Options:
     def mean_cost(self) -> float:
         """Core seconds at speed 1 that make `rate` calls/s the load asked for."""
         return self.load * CORES * sum(self.speeds) / self.rate
+
+    @property
+    def judges_balance(self) -> bool:
+        """Whether windows are long enough for the few dear calls to even out."""
+        return self.timing is DEFAULT and not self.heavy_tail
 
     def configuration(self) -> dict[str, Any]:
         return asdict(self) | {

@@ -104,8 +104,8 @@ def _on_balance(phases: Sequence[Phase], judge: bool) -> Iterable[Finding]:
         ratio = phase.balance.max_over_mean
         promised = judge and phase.name.startswith("weighted")
         yield Finding(
-            f"{phase.title}: the busiest backend had {ratio:.2f} times the mean load"
-            + (f" (promised: {BALANCED})." if promised else "."),
+            f"{phase.title}: busiest backend {ratio:.2f} x the mean"
+            + (f" (promised {BALANCED})." if promised else "."),
             ratio <= BALANCED if promised else None,
         )
 

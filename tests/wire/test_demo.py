@@ -146,8 +146,8 @@ def test_only_a_call_lost_in_the_rolling_restart_is_a_failure_of_the_run() -> No
         "Phase('kill', 'killed', failed=3, facts={'backend': 'b', 'in_flight': 2})",
     )
     assert uneven.returncode == 0
-    assert "        round robin: the busiest" in uneven.stdout
-    assert "MISSED  weighted: the busiest" in uneven.stdout
+    assert "        round robin: busiest backend 1.50 x" in uneven.stdout
+    assert "MISSED  weighted: busiest backend 1.50 x" in uneven.stdout
     assert "MISSED  SIGKILL: 2 in flight on b" in uneven.stdout
 
 
