@@ -38,9 +38,9 @@ def cells(phase: Phase) -> tuple[str, ...]:
     even = phase.balance
     return (
         phase.title,
-        number(even and even.max_over_mean, ".2f"),
-        number(even and even.max_over_min, ".2f"),
-        number(even and even.wasted, ".1%"),
+        number(even.max_over_mean if even else None, ".2f"),
+        number(even.max_over_min if even else None, ".2f"),
+        number(even.wasted if even else None, ".1%"),
         number(phase.p50, ".0f", 1000),
         number(phase.p99, ".0f", 1000),
         f"{phase.calls:,}",

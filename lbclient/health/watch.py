@@ -60,9 +60,11 @@ async def _messages(
     channel: grpc.aio.Channel, method: str, request: bytes
 ) -> AsyncIterator[bytes]:
     """The raw messages of a server stream; ends when the server is not there."""
-    call = channel.unary_stream(method)(request)
+    watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+    watch = channel.unary_stream(method)
+    call = watch(request)
     try:
-        while (message := await call.read()) is not grpc.aio.EOF:
+        while isinstance(message := await call.read(), bytes):  # not EOF
             yield message
     except grpc.aio.AioRpcError as error:
         if error.code() not in PASSING:

@@ -87,7 +87,7 @@ def test_a_full_node_leaves_and_comes_back(pool: Pool[FakeNode]) -> None:
     pool.begin(full)
     assert pool.ready == (full,)
     pool.begin(full)
-    assert pool.ready == ()
+    assert not pool.ready
     assert pool.full() == 1
     assert "1 full with 2 calls each" in repr(pool)
     pool.finish(full, SERVED, 1.0)

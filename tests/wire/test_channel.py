@@ -236,6 +236,7 @@ async def test_metadata_goes_both_ways(start: Any) -> None:
 
     def make() -> Any:
         server = grpc.aio.server()
+        handler: grpc.RpcMethodHandler[bytes, bytes]
         handler = grpc.unary_unary_rpc_method_handler(echo)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("echo.Echo", {"Echo": handler}),)
@@ -329,7 +330,7 @@ async def test_a_stub_alone_keeps_its_channel(task: Any, search: Any) -> None:
     await stub.Search._channel.close()
 
 
-class Tagger(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+class Tagger(grpc.aio.UnaryUnaryClientInterceptor):
     def __init__(self, times: int = 1) -> None:
         self.times = times
         self.calls = 0

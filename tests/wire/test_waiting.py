@@ -78,7 +78,7 @@ async def test_when_full_is_fail_a_call_fails_at_once_and_says_how_many_were_ful
     async with lbclient.insecure_channel(target, config=config) as channel:
         stub = search.SearchStub(channel)
         await asyncio.gather(*(stub.Search(search.Query()) for _ in range(1)))
-        while len(channel._balancer.pool.ready) < 2:  # noqa: ASYNC110
+        while len(channel.balancer().pool.ready) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         running = [stub.Search(search.Query(text="sleep 0.2")) for _ in range(2)]
         with pytest.raises(BackendsFull, match="2 full with 1 calls each") as caught:
