@@ -1,0 +1,347 @@
+"""With those who know nothing of lbclient: stock clients, stock servers, TLS."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import grpc
+import pytest
+
+import lbclient
+from lbclient import wire
+from lbclient.config import ChannelConfig, ServerConfig
+from lbclient.pickers import WeightedRoundRobin
+from lbclient.v1 import compat_pb2, load_pb2
+
+UTILIZATIONS = (0.2, 0.4, 0.8)
+SHARES = (4 / 7, 2 / 7, 1 / 7)  # in proportion to 1 / utilization
+
+
+def target(*tasks: Any) -> str:
+    return "ipv4:" + ",".join(task.address for task in tasks)
+
+
+def states(channel: lbclient.Channel) -> list[str]:
+    return [backend.state for backend in channel.statistics().backends]
+
+
+async def all_ready(channel: lbclient.Channel, eventually: Any) -> None:
+    await channel.channel_ready()
+    await eventually(lambda: set(states(channel)) == {"ready"})
+
+
+def service(path: str, watch: Callable[..., Any]) -> grpc.GenericRpcHandler:
+    """One method that streams, served by its path."""
+    _, name, method = path.split("/")
+    handler: grpc.RpcMethodHandler[Any, Any]
+    handler = grpc.unary_stream_rpc_method_handler(
+        watch, response_serializer=lambda message: message.SerializeToString()
+    )
+    return grpc.method_handlers_generic_handler(name, {method: handler})
+
+
+# --- stock clients of our servers ------------------------------------------------
+
+
+async def ask(stub: Any, search: Any, calls: int) -> Counter[str]:
+    """Who answered how many calls, one after the other."""
+    answers = [
+        await stub.Search(search.Query(text="x"), timeout=5) for _ in range(calls)
+    ]
+    return Counter(answer.text for answer in answers)
+
+
+@pytest.mark.parametrize("source", ["per call", "out of band"])
+async def test_grpcios_own_weighted_round_robin_follows_our_reports(
+    start: Any, search: Any, source: str
+) -> None:
+    """4:2:1 at equal rates, but a server reports the rate that it measures, and the
+    more a client prefers it the higher that is. So after every 21 calls of the
+    channel under test a plain one sends each server what it got less than the
+    others: all serve the same number in any time longer than that.
+    """
+    tasks = [
+        await start(
+            lambda utilization=utilization: lbclient.server(
+                config=ServerConfig(
+                    utilization=lambda: utilization, orca_min_interval=0.1
+                )
+            )
+        )
+        for utilization in UTILIZATIONS
+    ]
+    policy = {"blackoutPeriod": "0.1s", "weightUpdatePeriod": "0.1s"}
+    if source == "out of band":
+        policy |= {"enableOobLoadReport": True, "oobReportingPeriod": "0.1s"}  # type: ignore[dict-item]
+    config = json.dumps({"loadBalancingConfig": [{"weighted_round_robin": policy}]})
+    names = [task.servicer.name for task in tasks]
+    plain = [grpc.aio.insecure_channel(task.address) for task in tasks]
+    async with grpc.aio.insecure_channel(
+        target(*tasks), [("grpc.service_config", config)]
+    ) as channel:
+
+        async def batch() -> Counter[str]:
+            seen = await ask(search.SearchStub(channel), search, 21)
+            most = max(seen.values())
+            for name, other in zip(names, plain, strict=True):
+                await ask(search.SearchStub(other), search, most - seen[name])
+            return seen
+
+        for _ in range(100):  # until the weights are in
+            seen = await batch()
+            if seen[names[0]] >= 11 and seen[names[2]] <= 4:
+                break
+        seen = sum([await batch() for _ in range(15)], Counter())
+    for other in plain:
+        await other.close()
+    shares = [seen[name] / seen.total() for name in names]
+    assert shares == pytest.approx(SHARES, abs=0.03)
+
+
+# --- our client on stock servers -------------------------------------------------
+
+
+def orca_server(utilization: float) -> Callable[[], Any]:
+    """A server that reports its load out of band and offers nothing else of ours."""
+
+    async def stream(request: bytes, context: Any) -> AsyncIterator[Any]:
+        interval = compat_pb2.LoadReportRequest.FromString(request).report_interval
+        while True:
+            yield load_pb2.LoadReport(
+                application_utilization=utilization, rps_fractional=100.0
+            )
+            await asyncio.sleep(interval.seconds + interval.nanos / 1e9)
+
+    def make() -> Any:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((service(wire.ORCA_METHOD, stream),))
+        return server
+
+    return make
+
+
+def weighted_round_robin(rng: Random) -> WeightedRoundRobin:
+    return WeightedRoundRobin(rng, blackout=0.0, update_period=0.1)
+
+
+async def test_our_weighted_round_robin_follows_orca_out_of_band(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    tasks = [await start(orca_server(utilization)) for utilization in UTILIZATIONS]
+    config = ChannelConfig(picker=weighted_round_robin)
+    async with lbclient.insecure_channel(target(*tasks), config=config) as channel:
+        await all_ready(channel, eventually)
+        await eventually(
+            lambda: all(b.utilization for b in channel.statistics().backends)
+        )
+        await asyncio.sleep(0.11)  # the weights' update period
+        seen = await ask(search.SearchStub(channel), search, 350)
+    counts = [seen[task.servicer.name] for task in tasks]
+    assert counts == pytest.approx([200, 100, 50], abs=2)
+
+
+async def test_a_load_report_that_comes_before_the_health_status_counts(
+    start: Any, eventually: Any
+) -> None:
+    """ORCA's servers in other languages send the next one 30 s later at the soonest."""
+    health = Health()
+
+    async def late(request: bytes, context: Any) -> AsyncIterator[Any]:
+        await asyncio.sleep(0.1)
+        async for reply in health.watch(request, context):
+            yield reply
+
+    async def once(request: bytes, context: Any) -> AsyncIterator[Any]:
+        yield load_pb2.LoadReport(application_utilization=0.2, rps_fractional=100.0)
+        await asyncio.sleep(60)
+
+    def make() -> Any:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers(
+            (
+                service(wire.SERVING_WATCH_METHOD, late),
+                service(wire.ORCA_METHOD, once),
+            )
+        )
+        return server
+
+    task = await start(make)
+    async with lbclient.insecure_channel(target(task)) as channel:
+        await channel.channel_ready()
+        assert channel.statistics().backends[0].utilization == 0.2
+
+
+async def test_without_any_report_weighted_round_robin_goes_round(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    tasks = [await start() for _ in range(3)]
+    config = ChannelConfig(picker=weighted_round_robin)
+    async with lbclient.insecure_channel(target(*tasks), config=config) as channel:
+        await all_ready(channel, eventually)
+        seen = await ask(search.SearchStub(channel), search, 150)
+    assert [seen[task.servicer.name] for task in tasks] == [50, 50, 50]
+
+
+async def test_without_any_report_the_default_spreads_evenly(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    tasks = [await start() for _ in range(3)]
+    async with lbclient.insecure_channel(target(*tasks)) as channel:
+        await all_ready(channel, eventually)
+        stub = search.SearchStub(channel)
+        one_by_one = await ask(stub, search, 150)
+        query = search.Query(text="sleep 0.01")
+        calls = [stub.Search(query, timeout=5) for _ in range(150)]
+        at_once = Counter([(await call).text for call in calls])
+    for seen in (one_by_one, at_once):
+        counts = [seen[task.servicer.name] for task in tasks]
+        assert counts == pytest.approx([50, 50, 50], abs=3)
+
+
+class Health:
+    """grpc.health.v1 alone, told what to say."""
+
+    def __init__(self) -> None:
+        self.status = compat_pb2.ServingReply.SERVING
+        self._changed = asyncio.Event()
+
+    def become(self, status: compat_pb2.ServingReply.ServingStatus) -> None:
+        self.status = status
+        self._changed.set()
+
+    async def watch(self, request: bytes, context: Any) -> AsyncIterator[Any]:
+        while True:
+            yield compat_pb2.ServingReply(status=self.status)
+            await self._changed.wait()
+            self._changed.clear()
+
+    def server(self) -> Any:
+        server = grpc.aio.server()
+        handler = service(wire.SERVING_WATCH_METHOD, self.watch)
+        server.add_generic_rpc_handlers((handler,))
+        return server
+
+
+async def test_standard_health_checks_take_a_backend_out_and_bring_it_back(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    health = [Health(), Health()]
+    tasks = [await start(one.server) for one in health]
+    config = ChannelConfig(picker="round_robin", health_interval=60)
+    async with lbclient.insecure_channel(target(*tasks), config=config) as channel:
+        await all_ready(channel, eventually)
+        stub = search.SearchStub(channel)
+        health[0].become(compat_pb2.ServingReply.NOT_SERVING)
+        await eventually(lambda: "lame duck" in states(channel))
+        assert set(await ask(stub, search, 20)) == {tasks[1].servicer.name}
+        health[0].become(compat_pb2.ServingReply.SERVING)
+        await eventually(lambda: set(states(channel)) == {"ready"})
+        assert set((await ask(stub, search, 20)).values()) == {10}
+
+
+async def test_a_backend_that_never_served_by_standard_health_is_waited_for(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    health = Health()
+    health.become(compat_pb2.ServingReply.NOT_SERVING)
+    task = await start(health.server)
+    async with lbclient.insecure_channel(target(task)) as channel:
+        call = search.SearchStub(channel).Search(search.Query(text="x"), timeout=5)
+        await eventually(lambda: states(channel) == ["starting"])
+        assert not call.done()
+        health.become(compat_pb2.ServingReply.SERVING)
+        assert (await call).text == task.servicer.name
+
+
+# --- generated code, credentials -------------------------------------------------
+
+
+async def test_stubs_of_modern_generators_register_their_methods(
+    start: Any, search: Any
+) -> None:
+    task = await start()
+    async with lbclient.insecure_channel(target(task)) as channel:
+        for _ in ("waiting", "ready"):
+            method = channel.unary_unary(
+                "/search.Search/Search",
+                request_serializer=search.Query.SerializeToString,
+                response_deserializer=search.Answer.FromString,
+                _registered_method=True,
+            )
+            answer = await method(search.Query(text="x"), timeout=5)
+            assert answer.text == task.servicer.name
+        pages = channel.unary_stream(
+            "/search.Search/Pages",
+            request_serializer=search.Query.SerializeToString,
+            response_deserializer=search.Answer.FromString,
+            _registered_method=True,
+        )
+        assert len([page async for page in pages(search.Query(text="2"))]) == 2
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`ca.pem`, and `server.pem` with `server.key`, which is for `localhost` alone."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make certificates with")
+    folder = tmp_path_factory.mktemp("certificates")
+    (folder / "names").write_text("subjectAltName=DNS:localhost\n")
+    new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    for command in (
+        f"req -x509 {new_key} -keyout ca.key -out ca.pem -subj /CN=authority -days 2",
+        f"req {new_key} -keyout server.key -out server.csr -subj /CN=server",
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial "
+        "-out server.pem -days 2 -extfile names",
+    ):
+        subprocess.run(
+            ["openssl", *command.split()], cwd=folder, check=True, capture_output=True
+        )
+    return folder
+
+
+@pytest.fixture
+async def secure_port(certificates: Path) -> AsyncIterator[int]:
+    """Of a server of ours that speaks TLS."""
+
+    async def echo(request: bytes, context: Any) -> bytes:
+        return request
+
+    server = lbclient.server()
+    handler: grpc.RpcMethodHandler[bytes, bytes]
+    handler = grpc.unary_unary_rpc_method_handler(echo)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("echo.Echo", {"Echo": handler}),)
+    )
+    key, chain = (
+        (certificates / f"server.{end}").read_bytes() for end in ("key", "pem")
+    )
+    credentials = grpc.ssl_server_credentials([(key, chain)])
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    yield port
+    await server.stop(None)
+
+
+async def test_certificates_are_checked_by_the_targets_name_not_by_address(
+    secure_port: int, certificates: Path
+) -> None:
+    credentials = grpc.ssl_channel_credentials((certificates / "ca.pem").read_bytes())
+    async with lbclient.secure_channel(
+        f"dns:///localhost:{secure_port}", credentials
+    ) as channel:
+        call = channel.unary_unary("/echo.Echo/Echo")(b"x", timeout=5)
+        assert await call == b"x"
+        assert lbclient.info(call).backend == f"127.0.0.1:{secure_port}"
+    async with lbclient.secure_channel(
+        f"ipv4:127.0.0.1:{secure_port}", credentials
+    ) as channel:
+        call = channel.unary_unary("/echo.Echo/Echo")(b"x", timeout=5)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
