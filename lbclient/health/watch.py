@@ -7,7 +7,7 @@ one that offers neither is taken to be serving as long as it is connected.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -56,16 +56,19 @@ async def follow(
     await asyncio.sleep(pause)
 
 
-async def _messages(
-    channel: grpc.aio.Channel, method: str, request: bytes
-) -> AsyncIterator[bytes]:
-    """The raw messages of a server stream; ends when the server is not there."""
+async def _read(
+    channel: grpc.aio.Channel,
+    method: str,
+    request: bytes,
+    take: Callable[[bytes], None],
+) -> None:
+    """Hands on the raw messages of a server stream until it ends or breaks."""
     watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
     watch = channel.unary_stream(method)
     call = watch(request)
     try:
         while isinstance(message := await call.read(), bytes):  # not EOF
-            yield message
+            take(message)
     except grpc.aio.AioRpcError as error:
         if error.code() not in PASSING:
             raise NotOfferedError(f"{method}: {error.details()}") from None
@@ -77,47 +80,63 @@ async def _messages(
 async def _backend_health(
     channel: grpc.aio.Channel, interval: float, tell: Tell
 ) -> None:
-    request = health_pb2.HealthRequest(report_interval=interval).SerializeToString()
-    async for message in _messages(channel, wire.WATCH_METHOD, request):
+    understood = False
+
+    def take(message: bytes) -> None:
+        nonlocal understood
         if (health := wire.parse_health(message)) is not None:
+            understood = True
             tell(*health)
-        else:
+        elif understood:
             logger.warning("a health report does not parse: %r", message[:80])
+        else:
+            # A server that answers anything: a proxy, or a catch-all handler.
+            raise NotOfferedError(f"{wire.WATCH_METHOD}: {message[:80]!r}")
+
+    request = health_pb2.HealthRequest(report_interval=interval).SerializeToString()
+    await _read(channel, wire.WATCH_METHOD, request, take)
 
 
 async def _serving_status(channel: grpc.aio.Channel, pause: float, tell: Tell) -> None:
-    request = compat_pb2.ServingRequest().SerializeToString()
     served = False
+
+    def take(message: bytes) -> None:
+        nonlocal served
+        try:
+            reply = compat_pb2.ServingReply.FromString(message)
+        except DecodeError:
+            raise NotOfferedError(f"{wire.SERVING_WATCH_METHOD}: {message!r}") from None
+        if reply.status == compat_pb2.ServingReply.SERVING:
+            served = True
+            tell(TaskState.SERVING, None)
+        else:
+            # Not yet before it first served; not any more after that.
+            tell(TaskState.LAME_DUCK if served else TaskState.STARTING, None)
+
+    request = compat_pb2.ServingRequest().SerializeToString()
     try:
         while True:
-            async for message in _messages(channel, wire.SERVING_WATCH_METHOD, request):
-                try:
-                    reply = compat_pb2.ServingReply.FromString(message)
-                except DecodeError:
-                    continue
-                if reply.status == compat_pb2.ServingReply.SERVING:
-                    served = True
-                    tell(TaskState.SERVING, None)
-                else:
-                    # Not yet before it first served; not any more after that.
-                    tell(TaskState.LAME_DUCK if served else TaskState.STARTING, None)
+            await _read(channel, wire.SERVING_WATCH_METHOD, request, take)
             await asyncio.sleep(pause)
-    except NotOfferedError:
+    except NotOfferedError as error:
+        logger.debug("no health service: %s", error)
         tell(TaskState.SERVING, None)
 
 
 async def _orca(
     channel: grpc.aio.Channel, interval: float, pause: float, tell: Tell
 ) -> None:
+    def take(message: bytes) -> None:
+        if (report := wire.parse_report(message)) is not None:
+            tell(None, report)
+
     seconds, rest = divmod(interval, 1)
     request = compat_pb2.LoadReportRequest(
         report_interval=Duration(seconds=int(seconds), nanos=int(rest * 1e9))
     ).SerializeToString()
     try:
         while True:
-            async for message in _messages(channel, wire.ORCA_METHOD, request):
-                if (report := wire.parse_report(message)) is not None:
-                    tell(None, report)
+            await _read(channel, wire.ORCA_METHOD, request, take)
             await asyncio.sleep(pause)
     except NotOfferedError as error:
         logger.debug("no out-of-band load reports: %s", error)
