@@ -86,19 +86,19 @@ class Load:
         self.sent_since_report = 0
 
     def enter_ready(self, now: float) -> None:
-        """The backend became ready; what it said before is from another life.
-
-        Reports are forgotten because the task may have been restarted: gRFC A58
-        restarts its blackout here for the same reason.
-        """
+        """The backend became ready; a report may have come a little before that."""
         self.revision += 1
         self.ready_at = now
-        self.report = None
-        self.sent_since_report = 0
 
     def leave_ready(self) -> None:
+        """The backend left, or was lost; it may come back as another task.
+
+        What it said is forgotten: gRFC A58 restarts its blackout for this reason.
+        """
         self.revision += 1
         self.ready_at = None
+        self.report = None
+        self.sent_since_report = 0
 
     def recent_errors(self, now: float) -> float:
         """Errors that we saw, each fading over `ERROR_MEMORY`."""

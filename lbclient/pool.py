@@ -18,6 +18,8 @@ N = TypeVar("N", bound=Node)
 # that fails fast wants to know, as with gRPC's TRANSIENT_FAILURE.
 PROMISING = frozenset({State.CONNECTING, State.STARTING, State.READY, State.LAME_DUCK})
 
+LOST = frozenset({State.CONNECTING, State.REFUSING})
+
 
 class Change(NamedTuple, Generic[N]):
     """The I/O that a new snapshot calls for."""
@@ -71,7 +73,7 @@ class Pool(Generic[N]):
             return False
         if state is State.READY:
             node.load.enter_ready(now)
-        elif node.state is State.READY:
+        elif node.state is State.READY or state in LOST:
             node.load.leave_ready()
         node.state = state
         self._publish()

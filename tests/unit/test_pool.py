@@ -2,7 +2,15 @@
 
 import pytest
 
-from lbclient.model import Endpoint, Endpoints, Outcome, State, Verdict, snapshot
+from lbclient.model import (
+    Endpoint,
+    Endpoints,
+    LoadReport,
+    Outcome,
+    State,
+    Verdict,
+    snapshot,
+)
 from lbclient.pool import Pool
 from lbclient.testing import FakeNode
 
@@ -116,7 +124,23 @@ def test_only_refusing_nodes_promise_nothing(
     assert pool.is_promising() is (state is not State.REFUSING)
 
 
-def test_becoming_ready_forgets_what_was_reported_before(
+def test_a_lost_connection_forgets_what_was_reported(pool: Pool[FakeNode]) -> None:
+    one = node(pool, "a")
+    pool.observe(one, State.READY, 5.0)
+    pool.observe(one, State.LAME_DUCK, 6.0)
+    one.load.observe(LoadReport(0.5), 7.0)
+    pool.observe(one, State.CONNECTING, 8.0)
+    assert one.load.report is None
+
+
+def test_a_report_that_comes_before_the_state_is_kept(pool: Pool[FakeNode]) -> None:
+    one = node(pool, "a")
+    one.load.observe(LoadReport(0.5), 4.0)
+    pool.observe(one, State.READY, 5.0)
+    assert one.load.report == LoadReport(0.5)
+
+
+def test_being_ready_is_counted_from_the_last_time_it_became_so(
     pool: Pool[FakeNode],
 ) -> None:
     one = node(pool, "a")
