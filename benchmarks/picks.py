@@ -3,8 +3,8 @@
     python -m benchmarks.picks
 
 Between two picks one request begins and one finishes with a report, as on a busy
-channel at 1,000 requests a second; the same loop without a picker is subtracted. CPU time,
-medians: other programs on the machine do not count.
+channel at 1,000 requests a second; the same loop without a picker is subtracted. CPU
+time, medians: other programs on the machine do not count.
 """
 
 from collections import deque

@@ -1,17 +1,29 @@
 """Weights that make utilization equal: the slow loop around a picker.
 
-Integral control: a backend that reports more than the mean loses weight at every
+Integral control: a backend that reports more than the others loses weight at every
 step, one that reports less gains, until all report the same, whatever the cause of
 the difference: slow machines, neighbours, other clients.
 """
 
 from collections.abc import Sequence
 from math import exp, log
+from statistics import median
 
 from lbclient.load import Load
 from lbclient.protocols import Node
 
-NONSENSE = 1e6  # no utilization; it keeps what is computed finite
+NONSENSE = 1e6  # no utilization is; the bound keeps what is computed finite
+
+
+class Weight:
+    """What the control has come to for one address. Written by `Equalizer.step`."""
+
+    __slots__ = ("log", "reported_at", "used_at")
+
+    def __init__(self) -> None:
+        self.log = 0.0
+        self.reported_at = -1.0  # of the last report that moved it
+        self.used_at = 0.0
 
 
 class Equalizer:
@@ -24,46 +36,48 @@ class Equalizer:
         self._bound = bound
         self._blackout = blackout
         self._expiration = expiration
-        self._logs: dict[str, float] = {}
-        self._seen: dict[str, float] = {}  # when the last report came that moved it
+        self._weights: dict[str, Weight] = {}
 
     def step(self, ready: Sequence[Node], now: float) -> None:
         """Moves the weights of those that reported since the last step.
 
-        The same report is never used twice: it says nothing of what the weight has
-        become since, and would drive it to the bound.
+        The same report is never used twice: it does not say what the last step did,
+        and would drive the weight to its bound.
         """
-        heights = {
-            node.endpoint.address: log(utilization)
-            for node in ready
-            if (utilization := self._utilization(node.load, now))
-        }
-        logs, seen = self._logs, self._seen
-        self._logs = {address: logs.get(address, 0.0) for address in heights}
-        self._seen = {}
-        if not heights:
-            return
-        level = sum(heights.values()) / len(heights)
+        known: list[tuple[Weight, float, float]] = []
         for node in ready:
-            address = node.endpoint.address
-            if address not in heights:
-                continue
-            self._seen[address] = node.load.reported_at
-            if seen.get(address) != node.load.reported_at:
-                self._logs[address] += self._gain * (level - heights[address])
-        # Only differences matter: without this one liar drives all others to a bound.
-        middle = sum(self._logs.values()) / len(heights)
-        for address, value in self._logs.items():
-            self._logs[address] = max(-self._bound, min(self._bound, value - middle))
+            if utilization := self._utilization(node.load, now):
+                weight = self._weights.setdefault(node.endpoint.address, Weight())
+                weight.used_at = now
+                known.append((weight, log(utilization), node.load.reported_at))
+        if known:
+            level = median(height for _, height, _ in known)  # deaf to one liar
+            for weight, height, reported_at in known:
+                if weight.reported_at != reported_at:
+                    weight.reported_at = reported_at
+                    moved = weight.log + self._gain * (level - height)
+                    weight.log = max(-self._bound, min(self._bound, moved))
+            # Only differences matter: kept around 0, or one liar at its bound would
+            # drive all others to the opposite one.
+            middle = sum(weight.log for weight, _, _ in known) / len(known)
+            for weight, _, _ in known:
+                weight.log -= middle
+        self._weights = {
+            # Full, or restarting, a backend is not ready and yet has not changed.
+            address: weight
+            for address, weight in self._weights.items()
+            if now - weight.used_at < self._expiration
+        }
 
     def weights(self, ready: Sequence[Node]) -> list[float]:
-        """Of each node, the unknown ones having the mean; mean 1."""
-        known = {address: exp(value) for address, value in self._logs.items()}
-        mean = sum(known.values()) / len(known) if known else 1.0
-        return [known.get(node.endpoint.address, mean) / mean for node in ready]
+        """Of each node, the unknown ones having the mean of the known; mean 1."""
+        logs = [self._weights.get(node.endpoint.address) for node in ready]
+        known = [exp(weight.log) for weight in logs if weight]
+        mean = sum(known) / len(known) if known else 1.0
+        return [exp(weight.log) / mean if weight else 1.0 for weight in logs]
 
     def _utilization(self, load: Load, now: float) -> float:
-        """What the backend says, failures added as if they cost all of it."""
+        """What the backend says, failures counting as much; 0.0 if unknown."""
         report = load.report
         if (
             report is None
@@ -75,3 +89,6 @@ class Equalizer:
             return 0.0
         failing = min(1.0, report.eps / report.qps) if report.qps > 0.0 else 0.0
         return report.utilization + max(failing, load.failure_ratio(now))
+
+    def __repr__(self) -> str:
+        return f"<equalizer of {len(self._weights)} weights>"

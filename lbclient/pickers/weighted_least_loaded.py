@@ -104,7 +104,8 @@ class WeightedLeastLoaded:
         )
         self._update_period = between("update_period", update_period, 0.1, 3600.0)
         self._built_for: Sequence[Node] = ()
-        self._candidates: list[Candidate] = []
+        self._candidates: list[Candidate] = []  # parallel to it
+        self._known: dict[Load, Candidate] = {}  # these and those that left lately
         self._starved: list[Candidate] = []
         self._step_at = -inf
         self._refresh_at = -inf
@@ -116,7 +117,9 @@ class WeightedLeastLoaded:
         self._turn_cost = 1.0  # what each recent pick adds to a score, times weight
 
     def pick(self, ready: Sequence[N], now: float) -> N:
-        if ready is not self._built_for or now >= self._refresh_at:
+        if ready is not self._built_for:
+            self._follow(ready, now)
+        if now >= self._refresh_at:
             self._refresh(ready, now)
         chosen = self._starved.pop() if self._starved else self._least(now)
         chosen.picks += 1.0
@@ -183,13 +186,12 @@ class WeightedLeastLoaded:
     def _refresh(self, ready: Sequence[Node], now: float) -> None:
         """Brings up to date what changes slowly: members, weights, means, fading."""
         kept = exp((self._epoch - now) / PICK_MEMORY)
-        for candidate in self._candidates:
+        for candidate in self._known.values():
             candidate.picks *= kept
-        if ready is not self._built_for:
-            self._adopt(ready)
         if now >= self._step_at:
             self._equalizer.step(ready, now)
             self._step_at = now + self._update_period
+            self._known = {candidate.load: candidate for candidate in self._candidates}
             self._find_starved()
         self._epoch = now
         self._refresh_at = min(self._step_at, now + REFRESH_PERIOD)
@@ -198,29 +200,37 @@ class WeightedLeastLoaded:
         in_flight = sum(node.load.in_flight for node in ready) / count
         requests = max(0.0, self._mean_others) + in_flight
         self._busy = 1.0 - 1.0 / (1.0 + requests) ** 2
-        picks = sum(candidate.picks for candidate in self._candidates) / count
-        self._turn_cost = (1.0 - self._busy) / max(1.0, picks)
+        mean_picks = sum(candidate.picks for candidate in self._candidates) / count
+        self._turn_cost = (1.0 - self._busy) / max(1.0, mean_picks)
         weights = self._equalizer.weights(ready)
         for candidate, weight in zip(self._candidates, weights, strict=True):
             candidate.weight = weight
             self._update(candidate, now)
             self._age(candidate, now)
 
-    def _adopt(self, ready: Sequence[Node]) -> None:
-        """Follows a change of members; those that stay keep what is known of them."""
-        known = {candidate.load: candidate for candidate in self._candidates}
-        # A newcomer starts with as many picks as the others: it has not to catch up.
-        mean = sum(candidate.picks for candidate in known.values()) / max(1, len(known))
-        self._candidates = []
-        for index, node in enumerate(ready):
-            # Chance breaks the first ties, so that many clients do not march in step.
-            candidate = known.get(node.load) or Candidate(
-                node.load, mean + 1e-3 * self._rng.random()
-            )
+    def _follow(self, ready: Sequence[Node], now: float) -> None:
+        """Takes new members. Cheap where all are known: full ones leave and return."""
+        known = self._known
+        if not all(node.load in known for node in ready):
+            self._welcome(ready)
+            self._refresh_at = now  # for their weights
+        self._candidates = [known[node.load] for node in ready]
+        for index, candidate in enumerate(self._candidates):
             candidate.index = index
-            self._candidates.append(candidate)
-        self._starved = []
+        self._starved = [each for each in self._candidates if each in self._starved]
         self._built_for = ready
+
+    def _welcome(self, ready: Sequence[Node]) -> None:
+        """Lets newcomers start level: they have no picks to catch up with.
+
+        Chance breaks the first ties, so that many clients do not march in step.
+        """
+        known = self._known
+        mean = sum(candidate.picks for candidate in known.values()) / (len(known) or 1)
+        for node in ready:
+            if node.load not in known:
+                picks = mean + 1e-3 * self._rng.random()
+                known[node.load] = Candidate(node.load, picks)
 
     def _find_starved(self) -> None:
         """Whoever got less than the floor gets the next picks: has it recovered?"""

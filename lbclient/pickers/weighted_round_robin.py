@@ -18,6 +18,7 @@ MAX_WEIGHT = 65535  # "scaled such that the largest weight is 65535", gRFC A58
 OFFSET = 32767  # half of it: equal weights do not all skip the same generation
 SEQUENCE_MASK = 0xFFFF_FFFF  # "an atomic uint32"
 MAX_RATIO, MIN_RATIO = 10.0, 0.01  # of the mean, as gRPC's C++ and Go clamp
+LEAST_SOUND, MOST_SOUND = 1e-9, 1e12  # requests per second; beyond is nonsense
 
 
 class WeightedRoundRobin:
@@ -100,7 +101,8 @@ class WeightedRoundRobin:
         ):
             return 0.0
         failing = max(report.eps / report.qps, load.failure_ratio(now))
-        return report.qps / (report.utilization + failing * self._error_penalty)
+        weight = report.qps / (report.utilization + failing * self._error_penalty)
+        return weight if LEAST_SOUND < weight < MOST_SOUND else 0.0
 
     def __repr__(self) -> str:
         return f"<weighted round robin over {len(self._built_for)}>"

@@ -1,0 +1,155 @@
+"""The control that makes utilization equal: what moves a weight, and how far."""
+
+from math import e, exp, log
+
+import pytest
+
+from lbclient.model import LoadReport, Outcome, Verdict
+from lbclient.pickers.equalizer import Equalizer
+from lbclient.testing import FakeNode, fake_nodes
+
+
+def equalizer(
+    gain: float = 0.3, bound: float = 1.0, blackout: float = 1.0
+) -> Equalizer:
+    return Equalizer(gain, bound, blackout, expiration=180.0)
+
+
+def report(nodes: tuple[FakeNode, ...], *utilizations: float, now: float) -> None:
+    for node, utilization in zip(nodes, utilizations, strict=True):
+        node.load.observe(LoadReport(utilization=utilization, qps=100.0), now)
+
+
+def test_before_any_step_all_are_equal() -> None:
+    assert equalizer().weights(fake_nodes(3)) == [1.0, 1.0, 1.0]
+
+
+def test_a_step_moves_weights_by_the_gain_against_utilization() -> None:
+    nodes, control = fake_nodes(2), equalizer()
+    report(nodes, 0.8, 0.4, now=10.0)
+    control.step(nodes, 10.0)
+    busy, idle = control.weights(nodes)
+    assert idle / busy == pytest.approx(2**0.3)
+    assert busy + idle == pytest.approx(2.0)
+
+
+def test_the_same_report_moves_a_weight_once() -> None:
+    """A stale one would drive it to the bound: it cannot see what a step did."""
+    nodes, control = fake_nodes(2), equalizer()
+    report(nodes, 0.8, 0.4, now=10.0)
+    control.step(nodes, 10.0)
+    once = control.weights(nodes)
+    for second in range(11, 100):
+        control.step(nodes, second)
+    assert control.weights(nodes) == pytest.approx(once)
+
+
+def test_machines_of_different_speed_come_to_equal_utilization() -> None:
+    nodes, control = fake_nodes(4), equalizer()
+    speeds = 1.0, 2.5, 1.0, 2.5
+    for second in range(2, 60):
+        shares = control.weights(nodes)
+        used = [s / speed for s, speed in zip(shares, speeds, strict=True)]
+        report(nodes, *used, now=second)
+        control.step(nodes, second)
+    assert max(used) / min(used) < 1.001
+
+
+def test_the_bound_limits_what_a_lie_can_draw() -> None:
+    nodes, control = fake_nodes(20), equalizer()
+    for second in range(2, 300):
+        report(nodes, 0.01, *[0.7] * 19, now=second)
+        control.step(nodes, second)
+    liar, *others = control.weights(nodes)
+    assert max(others) == pytest.approx(min(others))
+    assert liar / others[0] <= exp(1.0 + 1.0 / 19) + 0.001
+    assert liar < e
+
+
+def test_one_lie_does_not_level_the_others() -> None:
+    nodes, control = fake_nodes(5), equalizer()
+    speeds = 1.0, 2.0, 1.0, 2.0
+    for second in range(2, 300):
+        shares = control.weights(nodes)[1:]
+        used = [s / speed for s, speed in zip(shares, speeds, strict=True)]
+        report(nodes, 1000.0, *used, now=second)
+        control.step(nodes, second)
+    assert max(used) / min(used) < 1.01
+
+
+def test_bursts_that_each_has_in_turn_do_not_drive_all_to_the_bound() -> None:
+    nodes, control = fake_nodes(5), equalizer()
+    speeds = 1.0, 3.0, 1.0, 3.0, 1.0
+    for second in range(2, 502):
+        shares = control.weights(nodes)
+        used = [s / speed for s, speed in zip(shares, speeds, strict=True)]
+        used[second % 5] *= 4
+        report(nodes, *used, now=second)
+        control.step(nodes, second)
+    slow, fast = control.weights(nodes)[:2]
+    assert 2.0 < fast / slow < 4.0
+
+
+def test_the_blackout_is_for_those_that_became_ready() -> None:
+    nodes, control = fake_nodes(3), equalizer(blackout=5.0)
+    nodes[0].load.enter_ready(8.0)
+    report(nodes, 0.1, 0.8, 0.4, now=10.0)
+    control.step(nodes, 10.0)
+    assert control.weights(nodes)[0] == pytest.approx(1.0)
+    control.step(nodes, 13.0)
+    assert control.weights(nodes)[0] > 1.1
+
+
+@pytest.mark.parametrize("utilization", [0.0, float("nan"), float("inf"), 1e7])
+def test_who_reports_nothing_sound_gets_the_mean(utilization: float) -> None:
+    nodes, control = fake_nodes(3), equalizer()
+    report(nodes, utilization, 0.8, 0.4, now=10.0)
+    control.step(nodes, 10.0)
+    assert control.weights(nodes)[0] == pytest.approx(1.0)
+
+
+def test_an_expired_report_counts_no_more() -> None:
+    nodes, control = fake_nodes(2), equalizer()
+    report(nodes, 0.8, 0.4, now=10.0)
+    control.step(nodes, 190.0)
+    assert control.weights(nodes) == [1.0, 1.0]
+
+
+def test_one_that_was_full_for_a_moment_keeps_its_weight() -> None:
+    nodes, control = fake_nodes(3), equalizer()
+    report(nodes, 0.8, 0.4, 0.6, now=10.0)
+    control.step(nodes, 10.0)
+    before = control.weights(nodes)
+    control.step(nodes[1:], 11.0)
+    assert control.weights(nodes) == pytest.approx(before, rel=0.05)
+
+
+def test_one_that_left_for_good_is_forgotten() -> None:
+    nodes, control = fake_nodes(3), equalizer()
+    report(nodes, 0.8, 0.4, 0.6, now=10.0)
+    control.step(nodes, 10.0)
+    assert repr(control) == "<equalizer of 3 weights>"
+    report(nodes[1:], 0.5, 0.5, now=190.0)
+    control.step(nodes[1:], 190.0)
+    assert repr(control) == "<equalizer of 2 weights>"
+
+
+@pytest.mark.parametrize("eps", [100.0, 1e300])
+def test_errors_count_as_utilization(eps: float) -> None:
+    nodes, control = fake_nodes(2), equalizer()
+    for node, errors in zip(nodes, (eps, 0.0), strict=True):
+        node.load.observe(LoadReport(utilization=0.5, qps=100.0, eps=errors), 10.0)
+    control.step(nodes, 10.0)
+    failing, sound = control.weights(nodes)
+    assert log(sound / failing) == pytest.approx(0.3 * log(1.5 / 0.5))
+
+
+def test_errors_that_only_we_saw_count_too() -> None:
+    nodes, control = fake_nodes(2), equalizer()
+    for _ in range(10):
+        nodes[0].load.begin()
+        nodes[0].load.finish(Outcome(Verdict.FAILED, 0.0), 10.0)
+    report(nodes, 0.5, 0.5, now=10.0)
+    control.step(nodes, 10.0)
+    failing, sound = control.weights(nodes)
+    assert log(sound / failing) == pytest.approx(0.3 * log(1.5 / 0.5))

@@ -1,0 +1,130 @@
+"""What one backend's load remembers, and what it lets go."""
+
+from math import e, inf, isclose
+
+import pytest
+
+from lbclient.load import ERROR_MEMORY, RATIO_MEMORY, Load
+from lbclient.model import LoadReport, Outcome, Verdict
+
+SERVED = Outcome(Verdict.SERVED, 0.02)
+FAILED = Outcome(Verdict.FAILED, 0.001)
+REPORT = LoadReport(utilization=0.5, qps=100.0, active=3)
+
+
+@pytest.fixture
+def load() -> Load:
+    load = Load()
+    load.enter_ready(0.0)
+    return load
+
+
+def send(load: Load, outcome: Outcome, now: float) -> None:
+    load.begin()
+    load.finish(outcome, now)
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_every_end_gives_the_place_back(load: Load, verdict: Verdict) -> None:
+    load.begin()
+    assert load.in_flight == 1
+    load.finish(Outcome(verdict, 0.1), 1.0)
+    assert load.in_flight == 0
+    assert load.started == 1
+    assert load.counts[verdict] == sum(load.counts.values()) == 1
+
+
+def test_only_served_requests_say_how_long_one_takes(load: Load) -> None:
+    send(load, SERVED, 1.0)
+    for verdict in (Verdict.FAILED, Verdict.REJECTED, Verdict.ABANDONED):
+        send(load, Outcome(verdict, 5.0), 1.0)
+    assert load.latency == 0.02
+
+
+def test_mean_latency_moves_by_a_fiftieth(load: Load) -> None:
+    send(load, SERVED, 1.0)
+    send(load, Outcome(Verdict.SERVED, 1.02), 1.0)
+    assert isclose(load.latency, 0.04)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FAILED, Verdict.REJECTED])
+def test_an_error_is_remembered_and_fades(load: Load, verdict: Verdict) -> None:
+    send(load, Outcome(verdict, 0.0), 5.0)
+    assert load.failed_at == 5.0
+    assert load.recent_errors(5.0) == 1.0
+    assert isclose(load.recent_errors(5.0 + ERROR_MEMORY), 1 / e)
+
+
+def test_a_request_that_we_gave_up_says_nothing_of_errors(load: Load) -> None:
+    send(load, Outcome(Verdict.ABANDONED, 0.0), 5.0)
+    assert load.failed_at == -inf
+    assert load.recent_errors(5.0) == load.failure_ratio(5.0) == 0.0
+
+
+def test_the_failure_ratio_is_the_failures_among_what_finished(load: Load) -> None:
+    for outcome in (SERVED, FAILED, SERVED, FAILED):
+        send(load, outcome, 5.0)
+    assert load.failure_ratio(5.0) == 0.5
+
+
+def test_the_failure_ratio_follows_within_seconds(load: Load) -> None:
+    for tenth in range(100):
+        send(load, SERVED, tenth / 10)
+    for tenth in range(100, 100 + int(RATIO_MEMORY * 10)):
+        send(load, FAILED, tenth / 10)
+    assert load.failure_ratio(10.0 + RATIO_MEMORY) > 1 - 1.1 / e
+
+
+def test_failures_alone_are_forgotten_with_time(load: Load) -> None:
+    send(load, FAILED, 0.0)
+    assert load.failure_ratio(0.0) == 1.0
+    assert load.failure_ratio(10 * RATIO_MEMORY) < 1e-3
+
+
+def test_a_failure_ratio_is_never_above_one(load: Load) -> None:
+    for now in (0.1, 0.2, 0.30000000000000004, 0.7, 1.9):
+        send(load, FAILED, now)
+        send(load, FAILED, now)
+        assert load.failure_ratio(now + 0.1) <= 1.0
+
+
+def test_a_report_starts_the_count_of_what_was_sent_since(load: Load) -> None:
+    load.begin()
+    load.begin()
+    assert load.sent_since_report == 2
+    load.finish(Outcome(Verdict.SERVED, 0.02, REPORT), 3.0)
+    assert load.sent_since_report == 0
+    assert (load.report, load.reported_at) == (REPORT, 3.0)
+
+
+def test_an_error_brings_its_report_too(load: Load) -> None:
+    send(load, Outcome(Verdict.FAILED, 0.02, REPORT), 3.0)
+    assert load.report is REPORT
+
+
+def test_a_restarted_task_has_said_nothing_yet(load: Load) -> None:
+    load.observe(REPORT, 3.0)
+    load.leave_ready()
+    assert load.ready_at is None
+    load.enter_ready(9.0)
+    assert load.ready_at == 9.0
+    assert load.report is None
+
+
+def test_every_write_changes_the_revision(load: Load) -> None:
+    seen = {load.revision}
+    for write in (
+        load.begin,
+        lambda: load.finish(SERVED, 1.0),
+        lambda: load.observe(REPORT, 1.0),
+        load.leave_ready,
+        lambda: load.enter_ready(2.0),
+    ):
+        write()
+        assert load.revision not in seen
+        seen.add(load.revision)
+
+
+def test_a_load_reads_as_its_counts(load: Load) -> None:
+    load.begin()
+    assert repr(load) == "<1 in flight, 1 started>"

@@ -1,0 +1,69 @@
+"""Pickers by name, and the options that they refuse."""
+
+from collections.abc import Callable
+from math import inf, nan
+from random import Random
+from typing import Any
+
+import pytest
+
+from lbclient.errors import ConfigError
+from lbclient.pickers import (
+    PICKERS,
+    RoundRobin,
+    WeightedLeastLoaded,
+    WeightedRoundRobin,
+    picker_factory,
+)
+from lbclient.testing import fake_nodes
+
+
+@pytest.mark.parametrize("name", PICKERS)
+def test_a_picker_is_found_by_name(name: str) -> None:
+    assert picker_factory(name) is PICKERS[name]
+
+
+def test_a_factory_is_taken_as_it_is() -> None:
+    assert picker_factory(RoundRobin) is RoundRobin
+
+
+def test_an_unknown_name_is_answered_with_those_there_are() -> None:
+    with pytest.raises(ConfigError) as caught:
+        picker_factory("fastest")
+    assert str(caught.value) == (
+        "picker = 'fastest': want one of round_robin, least_loaded, "
+        "weighted_round_robin, weighted_least_loaded"
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "value"),
+    [
+        (WeightedRoundRobin, "blackout", -1.0),
+        (WeightedRoundRobin, "expiration", 0.0),
+        (WeightedRoundRobin, "update_period", nan),
+        (WeightedRoundRobin, "error_penalty", inf),
+        (WeightedLeastLoaded, "gain", 2.1),
+        (WeightedLeastLoaded, "bound", -0.1),
+        (WeightedLeastLoaded, "bound", 3.1),
+        (WeightedLeastLoaded, "blackout", "1"),
+        (WeightedLeastLoaded, "expiration", None),
+        (WeightedLeastLoaded, "update_period", 0.0),
+    ],
+)
+def test_an_option_out_of_bounds_is_refused(
+    make: Callable[..., Any], option: str, value: object
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(Random(1), **{option: value})
+    assert caught.value.field == option
+    assert "a number, " in caught.value.want
+
+
+@pytest.mark.parametrize("name", PICKERS)
+def test_a_picker_reads_as_what_it_is(name: str) -> None:
+    picker = PICKERS[name](Random(1))
+    before = repr(picker)
+    picker.pick(fake_nodes(3), 0.0)
+    assert name.replace("_", " ") in before
+    assert f"{name.replace('_', ' ')} over 3" in repr(picker)

@@ -1,0 +1,207 @@
+"""Weighted least loaded: what draws a request, and what keeps it away."""
+
+from random import Random
+
+import pytest
+
+from lbclient.model import LoadReport, Outcome, Verdict
+from lbclient.pickers import WeightedLeastLoaded
+from lbclient.testing import FakeNode, fake_nodes
+
+NOW = 100.0
+
+
+def begin(node: FakeNode, count: int = 1) -> None:
+    for _ in range(count):
+        node.load.begin()
+
+
+def finish(node: FakeNode, report: LoadReport | None = None, now: float = NOW) -> None:
+    node.load.finish(Outcome(Verdict.SERVED, 0.02, report), now)
+
+
+def picker(**options: float) -> WeightedLeastLoaded:
+    return WeightedLeastLoaded(Random(1), **options)
+
+
+def told(nodes: tuple[FakeNode, ...], *active: int | None, now: float = NOW) -> None:
+    """Each node answers one request, and says how many others it has."""
+    for node, number in zip(nodes, active, strict=True):
+        begin(node)
+        finish(node, LoadReport(utilization=0.5, qps=100.0, active=number), now)
+
+
+def test_without_reports_the_fewest_of_our_own_get_it() -> None:
+    a, b, c = nodes = fake_nodes(3)
+    begin(a, 2)
+    begin(b, 1)
+    begin(c, 3)
+    assert picker().pick(nodes, NOW) is b
+
+
+def test_idle_equals_take_turns() -> None:
+    nodes, choice = fake_nodes(4), picker()
+    for _ in range(20):
+        four = [choice.pick(nodes, NOW) for _ in nodes]
+        assert sorted(map(nodes.index, four)) == [0, 1, 2, 3]
+
+
+def test_pickers_start_anywhere() -> None:
+    nodes = fake_nodes(5)
+    firsts = {WeightedLeastLoaded(Random(i)).pick(nodes, NOW) for i in range(50)}
+    assert firsts == set(nodes)
+
+
+def test_other_clients_requests_count() -> None:
+    nodes, choice = fake_nodes(3), picker()
+    choice.pick(nodes, NOW)
+    told(nodes, 5, 0, 5)
+    assert {choice.pick(nodes, NOW) for _ in range(3)} == {nodes[1]}
+
+
+def test_what_was_told_of_others_fades_within_a_request() -> None:
+    nodes, choice = fake_nodes(3), picker()
+    choice.pick(nodes, NOW)
+    told(nodes, 5, 0, 5)
+    later = [choice.pick(nodes, NOW + 0.2) for _ in range(30)]  # 10 mean latencies
+    assert [later.count(node) for node in nodes] == [10, 10, 10]
+
+
+def test_who_told_long_ago_is_taken_to_have_what_others_have() -> None:
+    nodes, choice, now = fake_nodes(3), picker(), NOW
+    told(nodes, 5, 0, 5)
+    for _ in range(300):
+        now += 0.01
+        choice.pick(nodes, now)
+        told(nodes[2:], 5, now=now)
+    told(nodes[:1], 2, now=now)
+    assert choice.pick(nodes, now) is nodes[0]
+
+
+def test_requests_sent_after_the_report_are_added_to_it() -> None:
+    nodes, choice = fake_nodes(2), picker()
+    choice.pick(nodes, NOW)
+    told(nodes, 4, 5)
+    begin(nodes[0], 3)
+    assert choice.pick(nodes, NOW) is nodes[1]
+
+
+def test_requests_of_ours_in_the_report_count_once() -> None:
+    nodes, choice = fake_nodes(2), picker()
+    choice.pick(nodes, NOW)
+    begin(nodes[0], 4)
+    told(nodes, 4, 8)  # the four are ours
+    assert choice.pick(nodes, NOW) is nodes[0]
+
+
+def test_runnable_is_believed_before_active() -> None:
+    nodes, choice = fake_nodes(2), picker()
+    choice.pick(nodes, NOW)
+    for node, active, runnable in zip(nodes, (2, 50), (9, 1), strict=True):
+        begin(node)
+        finish(node, LoadReport(0.5, 100.0, active=active, runnable=runnable))
+    assert choice.pick(nodes, NOW) is nodes[1]
+
+
+def test_an_absurd_count_hurts_only_who_tells_it() -> None:
+    nodes, choice = fake_nodes(4), picker()
+    now = NOW
+    for _ in range(200):
+        now += 0.001
+        choice.pick(nodes, now)
+        told(nodes, 4_000_000_000, 2, 2, 3, now=now)
+    picks = [choice.pick(nodes, now) for _ in range(100)]
+    assert picks.count(nodes[0]) == 0
+    assert min(picks.count(node) for node in nodes[1:]) > 0
+
+
+def test_a_recent_error_counts_as_a_request() -> None:
+    a, b = nodes = fake_nodes(2)
+    begin(a, 3)
+    for _ in range(3):
+        a.load.finish(Outcome(Verdict.FAILED, 0.001), NOW)
+    begin(b, 1)
+    choice = picker()
+    assert choice.pick(nodes, NOW) is b
+    assert choice.pick(nodes, NOW + 60.0) is a
+
+
+def test_requests_that_last_are_spread_by_weight() -> None:
+    """Of 300 in flight each has its share: 3 utilizations, bound in reach."""
+    nodes, choice = fake_nodes(3), picker(gain=1.0)
+    for node, utilization in zip(nodes, (0.2, 0.4, 0.4), strict=True):
+        node.load.observe(LoadReport(utilization=utilization, qps=1.0), NOW)
+    for _ in range(300):
+        begin(choice.pick(nodes, NOW))
+    weights = choice.weights(nodes, NOW)
+    assert weights[0] == pytest.approx(2 * weights[1])
+    assert [node.load.in_flight for node in nodes] == [150, 75, 75]
+
+
+def test_a_restarted_backend_is_not_judged_by_its_old_reports() -> None:
+    nodes, choice = fake_nodes(2), picker()
+    choice.pick(nodes, NOW)
+    told(nodes, 50, 5)
+    assert choice.pick(nodes, NOW) is nodes[1]
+    nodes[0].load.leave_ready()
+    nodes[0].load.enter_ready(NOW)
+    picks = [choice.pick(nodes, NOW) for _ in range(10)]
+    assert picks.count(nodes[0]) >= 4
+
+
+def test_a_newcomer_does_not_get_all_that_the_others_had() -> None:
+    nodes, choice = fake_nodes(4), picker()
+    for i in range(300):
+        choice.pick(nodes[:3], NOW + i * 0.01)
+    picks = [choice.pick(nodes, NOW + 3.0 + i * 0.01) for i in range(40)]
+    assert 8 <= picks.count(nodes[3]) <= 12
+
+
+def test_turns_that_were_missed_long_ago_are_not_made_up_for() -> None:
+    a, b = nodes = fake_nodes(2)
+    choice = picker()
+    begin(b, 50)
+    for i in range(200):
+        assert choice.pick(nodes, NOW + i * 0.01) is a
+    for _ in range(50):
+        finish(b)
+    picks = [choice.pick(nodes, NOW + 60.0) for _ in range(20)]
+    assert picks.count(b) == 10
+
+
+def test_members_that_return_are_known_again() -> None:
+    """A backend that is full leaves `ready` and returns within milliseconds."""
+    nodes, choice = fake_nodes(3), picker()
+    begin(nodes[0], 5)
+    for i in range(30):
+        ready = nodes if i % 2 else nodes[1:]
+        assert choice.pick(ready, NOW) in nodes[1:]
+
+
+def test_a_starved_backend_is_tried_now_and_then() -> None:
+    """Else nobody would see it recover: here it claims to be swamped, for ever."""
+    nodes, choice = fake_nodes(3), picker()
+    tries = 0
+    for i in range(6000):
+        now = NOW + i * 0.01
+        nodes[2].load.observe(LoadReport(0.5, 10.0, active=1000), now)
+        node = choice.pick(nodes, now)
+        begin(node)
+        if node is nodes[2]:
+            tries += 1
+            finish(node, LoadReport(0.5, 10.0, active=1000), now)
+        else:
+            finish(node, LoadReport(0.5, 10.0, active=0), now)
+    # A hundredth of its fair share of 2000, and at most one for each step.
+    assert 10 <= tries <= 60
+
+
+def test_a_report_from_the_future_does_no_harm() -> None:
+    nodes, choice = fake_nodes(2), picker()
+    choice.pick(nodes, NOW)
+    told(nodes, 5, 5, now=NOW + 1e6)
+    assert choice.pick(nodes, NOW) in nodes
+
+
+def test_weights_are_equal_until_something_is_known() -> None:
+    assert picker().weights(fake_nodes(3), NOW) == [1.0, 1.0, 1.0]
