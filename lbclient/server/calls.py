@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import grpc
 from grpc import StatusCode
 
-from lbclient.server.contexts import AsyncContext, SyncContext
+from lbclient.server.contexts import AsyncContext, SyncContext, key_of
 from lbclient.server.reporter import Reporter, Trailers
 
 _BY_NUMBER = {code.value[0]: code for code in StatusCode}
@@ -126,7 +126,7 @@ class Call:
         if not own:
             return report
         # Envoy refuses more than one ORCA report: the user's own goes first.
-        taken = {key for key, _ in own}
+        taken = [key_of(item) for item in own]
         return own + tuple(item for item in report if item[0] not in taken)
 
 

@@ -27,14 +27,15 @@ _LOG = logging.getLogger(__name__)
 def harmless(metadata: Iterable[Any]) -> Trailers:
     """A copy of a user's metadata without what would kill the process."""
     items = tuple(metadata or ())
-    if any(_is_lethal(item) for item in items):
+    if not LETHAL.isdisjoint(map(key_of, items)):
         _LOG.warning("left out of metadata: %s", ", ".join(sorted(LETHAL)))
-        items = tuple(item for item in items if not _is_lethal(item))
+        items = tuple(item for item in items if key_of(item) not in LETHAL)
     return items
 
 
-def _is_lethal(item: Any) -> bool:
-    return isinstance(item, tuple) and bool(item) and item[0] in LETHAL
+def key_of(item: Any) -> Any:
+    """None for what is no metadata at all, which grpcio will say better than we."""
+    return item[0] if isinstance(item, tuple) and item else None
 
 
 class _Context:

@@ -1,0 +1,553 @@
+"""Every answer carries the load report, whatever becomes of the request."""
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc import StatusCode
+
+from lbclient import wire
+from lbclient.config import ServerConfig
+from lbclient.model import LoadReport, TaskState
+from lbclient.server import Server
+from lbclient.server.calls import behavior_of, kind_of
+from lbclient.server.interceptor import KINDS_KEPT, Interceptor
+from lbclient.server.reporter import Reporter
+
+PATH = "/test.Service/Method"
+
+Host = Callable[..., Awaitable[tuple[Server, grpc.aio.Channel]]]
+
+
+class Answer:
+    """How a call ended, as its client sees it."""
+
+    def __init__(self, code: StatusCode, details: str, trailers: Any) -> None:
+        self.code = code
+        self.details = details
+        self.trailers = list(trailers or ())
+
+    @property
+    def report(self) -> LoadReport:
+        report = wire.find_report(self.trailers)
+        assert report is not None, self.trailers
+        return report
+
+    @property
+    def own(self) -> list[tuple[str, str]]:
+        return [item for item in self.trailers if item[0] != wire.LOAD_KEY]
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    """Serves one handler, and connects to it."""
+    async with AsyncExitStack() as stack:
+
+        async def host(handler: Any = None, **options: Any) -> Any:
+            server = Server(**options)
+            if handler is not None:
+                methods = {"Method": handler}
+                server.add_generic_rpc_handlers(
+                    [grpc.method_handlers_generic_handler("test.Service", methods)]
+                )
+            port = server.add_insecure_port("127.0.0.1:0")
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+            await stack.enter_async_context(channel)
+            return server, channel
+
+        yield host
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(4)
+    yield pool
+    # While the loop runs: grpcio's threads wait for it at the end of a stream.
+    await asyncio.to_thread(pool.shutdown)
+
+
+async def ask(
+    channel: grpc.aio.Channel,
+    arity: str = "unary_unary",
+    requests: Iterator[bytes] | None = None,
+    **options: Any,
+) -> Answer:
+    request = requests if arity.startswith("stream") else b"a"
+    call = getattr(channel, arity)(PATH)(request, **options)
+    if arity.endswith("stream"):
+        with suppress(grpc.aio.AioRpcError):
+            while await call.read() is not grpc.aio.EOF:
+                pass
+    code = await call.code()
+    return Answer(code, await call.details(), await call.trailing_metadata())
+
+
+OWN = (("own", "1"),)
+
+
+class Gone(grpc.Status):
+    code = StatusCode.NOT_FOUND
+    details = "gone"
+    trailing_metadata = (("own", "status"),)
+
+
+# What a handler does at its end, the status, and the trailers that are its own.
+ENDINGS: dict[str, tuple[StatusCode, list[tuple[str, str]]]] = {
+    "ok": (StatusCode.OK, []),
+    "ok with trailers": (StatusCode.OK, [("own", "1")]),
+    "set_code": (StatusCode.NOT_FOUND, [("own", "1")]),
+    "abort": (StatusCode.NOT_FOUND, []),
+    "abort after trailers": (StatusCode.NOT_FOUND, [("own", "1")]),
+    "abort with trailers": (StatusCode.NOT_FOUND, [("own", "2")]),
+    "abort_with_status": (StatusCode.NOT_FOUND, [("own", "status")]),
+    "raise": (StatusCode.UNKNOWN, []),
+    "raise after trailers": (StatusCode.UNKNOWN, [("own", "1")]),
+    "raise after set_code": (StatusCode.NOT_FOUND, []),
+}
+
+
+def _steps(ending: str, context: Any) -> Any:
+    """Ends a request; what it returns is to be awaited where that is possible."""
+    if ending in ("ok with trailers", "set_code") or ending.endswith("after trailers"):
+        context.set_trailing_metadata(OWN)
+    if ending in ("set_code", "raise after set_code"):
+        context.set_code(StatusCode.NOT_FOUND)
+        context.set_details("gone")
+    if ending == "abort with trailers":
+        return context.abort(StatusCode.NOT_FOUND, "gone", (("own", "2"),))
+    if ending == "abort_with_status":
+        return context.abort_with_status(Gone())
+    if ending.startswith("abort"):
+        return context.abort(StatusCode.NOT_FOUND, "gone")
+    if ending.startswith("raise"):
+        raise RuntimeError("broken")
+    return None
+
+
+async def _read(request: Any) -> Any:
+    """A client is told INTERNAL if its stream ends before it has sent all of it."""
+    if isinstance(request, bytes):
+        return request
+    return b"".join([part async for part in request])
+
+
+def _read_in_thread(request: Any) -> Any:
+    return request if isinstance(request, bytes) else b"".join(request)
+
+
+def handler(arity: str, kind: str, ending: str, **coding: Any) -> Any:
+    async def respond(request: Any, context: Any) -> bytes:
+        await _read(request)
+        if step := _steps(ending, context):
+            await step
+        return b"x"
+
+    async def write(request: Any, context: Any) -> None:
+        await _read(request)
+        await context.write(b"x")
+        if step := _steps(ending, context):
+            await step
+
+    async def generate(request: Any, context: Any) -> AsyncIterator[bytes]:
+        await _read(request)
+        yield b"x"
+        if step := _steps(ending, context):
+            await step
+
+    def respond_in_thread(request: Any, context: Any) -> bytes:
+        _read_in_thread(request)
+        _steps(ending, context)
+        return b"x"
+
+    def generate_in_thread(request: Any, context: Any) -> Iterator[bytes]:
+        _read_in_thread(request)
+        # An abort beside a response that is still being sent is lost: grpcio's own
+        # race, 4 of 12 such calls on a bare server ended by their deadline only.
+        if not ending.startswith("abort"):
+            yield b"x"
+        _steps(ending, context)
+
+    single = arity.endswith("unary")
+    functions: dict[str, Callable[..., Any]] = {
+        "async": respond if single else write,
+        "generator": generate,
+        "sync": respond_in_thread if single else generate_in_thread,
+    }
+    make = getattr(grpc, f"{arity}_rpc_method_handler")
+    return make(functions[kind], **coding)
+
+
+KINDS = [
+    *[(arity, "async") for arity in ("unary_unary", "stream_unary")],
+    *[(arity, "sync") for arity in ("unary_unary", "stream_unary")],
+    *[
+        (arity, kind)
+        for arity in ("unary_stream", "stream_stream")
+        for kind in ("async", "generator", "sync")
+    ],
+]
+
+
+@pytest.mark.parametrize(("arity", "kind"), KINDS)
+async def test_every_ending_reports(
+    host: Host, pool: ThreadPoolExecutor, eventually: Any, arity: str, kind: str
+) -> None:
+    for ending, (code, own) in ENDINGS.items():
+        server, channel = await host(
+            handler(arity, kind, ending), migration_thread_pool=pool
+        )
+        answer = await ask(channel, arity, iter([b"a", b"b"]))
+        assert (ending, answer.code, answer.own) == (ending, code, own)
+        assert answer.report.active == 0
+        assert answer.report.state is TaskState.SERVING
+        # Sync handlers are counted a moment later.
+        await eventually(lambda server=server: server.statistics().active == 0)
+        requests = {code.name: 1, "OK": int(code is StatusCode.OK)}
+        assert server.statistics().requests == requests
+
+
+@pytest.mark.parametrize("arity", sorted({arity for arity, _ in KINDS}))
+async def test_an_unknown_method_is_unimplemented_with_a_report(
+    host: Host, arity: str
+) -> None:
+    server, channel = await host()
+    answer = await ask(channel, arity)
+    assert answer.code is StatusCode.UNIMPLEMENTED
+    assert answer.details == "Method not found!"
+    assert answer.report.active == 0
+    assert server.statistics().requests["UNIMPLEMENTED"] == 1
+
+
+class _Guard(grpc.aio.ServerInterceptor):
+    """Refuses or breaks, as told."""
+
+    def __init__(self, breaks: bool) -> None:
+        self.breaks = breaks
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        if self.breaks:
+            raise RuntimeError("no guard on duty")
+
+        async def refuse(request: Any, context: Any) -> None:
+            await context.abort(StatusCode.PERMISSION_DENIED, "not you", OWN)
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+async def test_a_users_interceptor_that_refuses_reports(host: Host) -> None:
+    _, channel = await host(interceptors=[_Guard(breaks=False)])
+    answer = await ask(channel)
+    assert answer.code is StatusCode.PERMISSION_DENIED
+    assert answer.own == [("own", "1")]
+    assert answer.report.active == 0
+
+
+async def test_a_users_interceptor_that_breaks_reports(host: Host) -> None:
+    server, channel = await host(interceptors=[_Guard(breaks=True)])
+    answer = await ask(channel)
+    assert answer.code is StatusCode.UNKNOWN
+    assert "no guard on duty" in answer.details
+    assert answer.report.active == 0
+    assert server.statistics().requests["UNKNOWN"] == 1
+
+
+def _broken(message: Any) -> Any:
+    raise ValueError("not my format")
+
+
+@pytest.mark.parametrize(("arity", "kind"), KINDS)
+async def test_a_request_that_cannot_be_read_reports(
+    host: Host, pool: ThreadPoolExecutor, arity: str, kind: str
+) -> None:
+    _, channel = await host(
+        handler(arity, kind, "ok", request_deserializer=_broken),
+        migration_thread_pool=pool,
+    )
+    answer = await ask(channel, arity, iter([b"a", b"b"]))
+    assert answer.code is StatusCode.UNKNOWN
+    assert "not my format" in answer.details
+    assert answer.report.active == 0
+
+
+@pytest.mark.parametrize(("arity", "kind"), KINDS)
+async def test_a_response_that_cannot_be_written_reports(
+    host: Host, pool: ThreadPoolExecutor, eventually: Any, arity: str, kind: str
+) -> None:
+    server, channel = await host(
+        handler(arity, kind, "ok", response_serializer=_broken),
+        migration_thread_pool=pool,
+    )
+    answer = await ask(channel, arity, iter([b"a", b"b"]))
+    assert answer.code is StatusCode.UNKNOWN
+    assert answer.report.active == 0
+    await eventually(lambda: server.statistics().active == 0)
+
+
+async def test_a_report_counts_the_others_only(host: Host, eventually: Any) -> None:
+    going = asyncio.Event()
+
+    async def respond(request: bytes, context: Any) -> bytes:
+        if request == b"slow":
+            await going.wait()
+        return b""
+
+    server, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    method: Any = channel.unary_unary(PATH)
+    slow = [method(b"slow") for _ in range(3)]
+    await eventually(lambda: server.statistics().active == 3)
+    quick = method(b"quick")
+    await quick
+    report = wire.find_report(await quick.trailing_metadata())
+    assert report is not None
+    assert report.active == 3
+    going.set()
+    await asyncio.gather(*slow)
+    left = [wire.find_report(await call.trailing_metadata()) for call in slow]
+    assert sorted(report.active or 0 for report in left if report) == [0, 1, 2]
+
+
+async def test_a_sync_handlers_report_counts_the_others_only(
+    host: Host, pool: ThreadPoolExecutor, eventually: Any
+) -> None:
+    """Those that still wait for a thread are among them."""
+    going = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def respond(request: bytes, context: Any) -> bytes:
+        if request == b"slow":
+            asyncio.run_coroutine_threadsafe(going.wait(), loop).result(timeout=10)
+        return b""
+
+    server, channel = await host(
+        grpc.unary_unary_rpc_method_handler(respond), migration_thread_pool=pool
+    )
+    method: Any = channel.unary_unary(PATH)
+    slow = [method(b"slow") for _ in range(6)]  # of which 4 find a thread
+    await eventually(lambda: server.statistics().active == 6)
+    going.set()
+    await asyncio.gather(*slow)
+    reports = [wire.find_report(await call.trailing_metadata()) for call in slow]
+    assert max(report.active or 0 for report in reports if report) == 5
+
+
+@pytest.mark.parametrize(
+    "trailers",
+    [
+        [("a", "1"), ("b-bin", b"\x00")],
+        (("a", "1"), ("b-bin", b"\x00")),
+        grpc.aio.Metadata(("a", "1"), ("b-bin", b"\x00")),
+    ],
+)
+@pytest.mark.parametrize("by", ["set_trailing_metadata", "abort"])
+async def test_a_users_trailers_are_kept_and_not_changed(
+    host: Host, trailers: Any, by: str
+) -> None:
+    async def respond(request: bytes, context: Any) -> bytes:
+        if by == "abort":
+            await context.abort(StatusCode.NOT_FOUND, "", trailers)
+        context.set_trailing_metadata(trailers)
+        assert context.trailing_metadata() == tuple(trailers)
+        return b""
+
+    _, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    answer = await ask(channel)
+    assert answer.own == [("a", "1"), ("b-bin", b"\x00")]
+    assert answer.report.active == 0
+    assert list(trailers) == [("a", "1"), ("b-bin", b"\x00")]
+
+
+async def test_trailers_of_the_wrong_type_are_the_handlers_error(host: Host) -> None:
+    async def respond(request: bytes, context: Any) -> bytes:
+        context.set_trailing_metadata({"a": "1"})
+        return b""
+
+    _, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    answer = await ask(channel)
+    assert answer.code is StatusCode.UNKNOWN
+    assert "TypeError" in answer.details
+    assert answer.report.active == 0
+
+
+@pytest.mark.parametrize("key", ["grpc-timeout", "grpclb_client_stats"])
+@pytest.mark.parametrize("by", ["set_trailing_metadata", "abort", "initial"])
+async def test_metadata_that_would_kill_the_process_is_left_out(
+    host: Host, caplog: pytest.LogCaptureFixture, key: str, by: str
+) -> None:
+    async def respond(request: bytes, context: Any) -> bytes:
+        metadata = ((key, "5"), ("own", "1"))
+        if by == "abort":
+            await context.abort(StatusCode.NOT_FOUND, "", metadata)
+        elif by == "initial":
+            await context.send_initial_metadata(metadata)
+            context.set_trailing_metadata((("own", "1"),))
+        else:
+            context.set_trailing_metadata(metadata)
+        return b""
+
+    _, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    with caplog.at_level(logging.WARNING, "lbclient"):
+        answer = await ask(channel)
+    assert answer.own == [("own", "1")]
+    assert answer.report.active == 0
+    assert key in caplog.text
+
+
+async def test_a_report_of_the_users_own_goes_before_ours(host: Host) -> None:
+    async def respond(request: bytes, context: Any) -> bytes:
+        context.set_trailing_metadata(((wire.LOAD_KEY, b"mine"),))
+        return b""
+
+    _, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    answer = await ask(channel)
+    assert answer.trailers == [(wire.LOAD_KEY, b"mine")]
+
+
+def test_both_keys_carry_the_same_bytes() -> None:
+    """A Python client cannot see the standard one; every other client can."""
+    reporter = Reporter(ServerConfig(), lambda: 0.0)
+    (own, report), (orca, same) = reporter.trailers(7)
+    assert (own, orca) == (wire.LOAD_KEY, wire.ORCA_KEY)
+    assert report == same
+    assert isinstance(report, bytes)
+    parsed = wire.parse_report(report)
+    assert parsed is not None
+    assert parsed.active == 7
+
+
+async def test_an_async_handler_is_given_an_async_context(
+    host: Host, eventually: Any
+) -> None:
+    kinds: list[bool] = []
+    seen: list[Any] = []
+
+    async def respond(request: bytes, context: Any) -> bytes:
+        kinds.append(isinstance(context, grpc.aio.ServicerContext))
+        context.add_done_callback(seen.append)
+        context.set_details("well")
+        assert context.details() == "well"
+        assert context.code() is None
+        assert context.peer().startswith("ipv4:127.0.0.1")
+        assert ("who", "me") in context.invocation_metadata()
+        assert 0 < context.time_remaining() <= 5
+        assert not context.cancelled()
+        seen.append(context)
+        return b""
+
+    _, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    answer = await ask(channel, timeout=5, metadata=(("who", "me"),))
+    assert answer.code is StatusCode.OK
+    await eventually(lambda: len(seen) == 2)
+    assert seen[0] is seen[1]
+    assert kinds == [True]
+
+
+async def test_a_sync_handler_is_given_a_sync_context(
+    host: Host, pool: ThreadPoolExecutor
+) -> None:
+    def respond(request: bytes, context: Any) -> bytes:
+        assert isinstance(context, grpc.ServicerContext)
+        assert not isinstance(context, grpc.aio.ServicerContext)
+        context.send_initial_metadata((("first", "1"),))
+        return str(context.peer()).encode()
+
+    _, channel = await host(
+        grpc.unary_unary_rpc_method_handler(respond), migration_thread_pool=pool
+    )
+    method: Any = channel.unary_unary(PATH)
+    assert (await method(b"")).startswith(b"ipv4:127.0.0.1")
+
+
+async def test_functions_in_disguise_are_served_as_what_they_are(
+    host: Host, pool: ThreadPoolExecutor
+) -> None:
+    async def respond(request: bytes, context: Any, *, suffix: bytes) -> bytes:
+        return request + suffix
+
+    class Respond:
+        def __call__(self, request: bytes, context: Any) -> bytes:
+            assert isinstance(context, grpc.ServicerContext)
+            return request + b"!"
+
+    for behavior in (functools.partial(respond, suffix=b"!"), Respond()):
+        _, channel = await host(
+            grpc.unary_unary_rpc_method_handler(behavior), migration_thread_pool=pool
+        )
+        method: Any = channel.unary_unary(PATH)
+        assert await method(b"a") == b"a!"
+        assert (await ask(channel)).report.active == 0
+
+
+@pytest.mark.parametrize(("arity", "kind"), KINDS)
+def test_a_handler_keeps_its_kind(arity: str, kind: str) -> None:
+    """grpcio and instrumentation ask the function what it is."""
+    user = handler(arity, kind, "ok")
+    served = kind_of(user)(Reporter(ServerConfig(), lambda: 0.0), user, 0.0)
+    before, after = behavior_of(user), getattr(served, arity)
+    for question in (
+        asyncio.iscoroutinefunction,
+        inspect.iscoroutinefunction,
+        inspect.isasyncgenfunction,
+    ):
+        assert question(after) == question(before)
+
+
+async def test_methods_that_clients_invent_do_not_fill_the_memory() -> None:
+    interceptor = Interceptor(Reporter(ServerConfig(), lambda: 0.0), None)
+    for number in range(KINDS_KEPT + 10):
+        details = _Details(f"/test.Service/{number}")
+        # A task of its own, as grpcio gives each request.
+        await asyncio.create_task(interceptor.intercept_service(_any_method, details))
+    assert len(interceptor._kinds) <= KINDS_KEPT
+
+
+class _Details(grpc.HandlerCallDetails):
+    def __init__(self, method: str) -> None:
+        self.method = method
+        self.invocation_metadata = ()
+
+
+async def _any_method(details: grpc.HandlerCallDetails) -> Any:
+    return handler("unary_unary", "async", "ok")
+
+
+async def test_a_crowd_above_the_limit_is_refused_with_a_report(
+    host: Host, eventually: Any
+) -> None:
+    going = asyncio.Event()
+
+    async def respond(request: bytes, context: Any) -> bytes:
+        await going.wait()
+        return b""
+
+    server, channel = await host(
+        grpc.unary_unary_rpc_method_handler(respond), maximum_concurrent_rpcs=2
+    )
+    method: Any = channel.unary_unary(PATH)
+    calls = [method(b"") for _ in range(5)]
+    await eventually(lambda: sum(call.done() for call in calls) == 3)
+    refused = [call for call in calls if call.done()]
+    for call in refused:
+        assert await call.code() is StatusCode.RESOURCE_EXHAUSTED
+        report = wire.find_report(await call.trailing_metadata())
+        assert report is not None
+        assert report.active == 2
+    going.set()
+    served = [call for call in calls if call not in refused]
+    assert await asyncio.gather(*served) == [b"", b""]
+    assert await method(b"") == b""
+    assert server.statistics().requests == {"OK": 3, "RESOURCE_EXHAUSTED": 3}
+
+
+async def test_a_limit_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="maximum_concurrent_rpcs = 0"):
+        Server(maximum_concurrent_rpcs=0)
