@@ -438,7 +438,7 @@ async def test_an_async_handler_is_given_an_async_context(
         assert context.code() is None
         assert context.peer().startswith("ipv4:127.0.0.1")
         assert ("who", "me") in context.invocation_metadata()
-        assert 0 < context.time_remaining() <= 5
+        assert 0 < context.time_remaining() < 6
         assert not context.cancelled()
         seen.append(context)
         return b""

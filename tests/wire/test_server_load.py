@@ -1,0 +1,321 @@
+"""What a server counts and measures, request by request."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from math import inf, nan
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc import StatusCode
+
+from lbclient import wire
+from lbclient.config import ServerConfig
+from lbclient.server import Server
+from lbclient.server.reporter import SAMPLE_INTERVAL, Reporter
+
+PATH = "/test.Service/Method"
+
+Host = Callable[..., Awaitable[tuple[Server, Any, grpc.aio.Channel]]]
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    """Serves one function as a unary method, and returns that method's stub."""
+    async with AsyncExitStack() as stack:
+
+        async def host(
+            behavior: Any, arity: str = "unary_unary", **options: Any
+        ) -> tuple[Server, Any, grpc.aio.Channel]:
+            server = Server(**options)
+            handler = getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
+            methods = {"Method": handler}
+            server.add_generic_rpc_handlers(
+                [grpc.method_handlers_generic_handler("test.Service", methods)]
+            )
+            port = server.add_insecure_port("127.0.0.1:0")
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+            await stack.enter_async_context(channel)
+            return server, getattr(channel, arity)(PATH), channel
+
+        yield host
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(1)
+    yield pool
+    await asyncio.to_thread(pool.shutdown)
+
+
+async def echo(request: bytes, context: Any) -> bytes:
+    return request
+
+
+async def wait(request: bytes, context: Any) -> bytes:
+    await asyncio.sleep(30)
+    return request
+
+
+async def wait_in_stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    yield request
+    await asyncio.sleep(30)
+
+
+async def flood(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    while True:
+        yield bytes(100_000)
+
+
+async def write_and_wait(request: bytes, context: Any) -> None:
+    await context.write(request)
+    await asyncio.sleep(30)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_error"),
+    [
+        (StatusCode.OK, False),
+        (StatusCode.NOT_FOUND, False),
+        (StatusCode.INVALID_ARGUMENT, False),
+        (StatusCode.PERMISSION_DENIED, False),
+        (StatusCode.UNIMPLEMENTED, False),
+        (StatusCode.UNKNOWN, True),
+        (StatusCode.DEADLINE_EXCEEDED, True),
+        (StatusCode.RESOURCE_EXHAUSTED, True),
+        (StatusCode.INTERNAL, True),
+        (StatusCode.UNAVAILABLE, True),
+        (StatusCode.DATA_LOSS, True),
+    ],
+)
+def test_an_error_is_the_servers_fault(code: StatusCode, is_error: bool) -> None:
+    now = 0.0
+    reporter = Reporter(ServerConfig(), lambda: now, lambda now: 0.0)
+    reporter.sample()
+    reporter.monitor.begin()
+    reporter.finish(code, now)
+    now = 0.5
+    reporter.sample()
+    seen = reporter.statistics()
+    assert (seen.qps, seen.eps) == pytest.approx((2.0, 2.0 * is_error))
+    assert seen.requests[code.name] == 1
+
+
+async def test_rates_are_measured(host: Host, eventually: Any) -> None:
+    async def respond(request: bytes, context: Any) -> bytes:
+        if request == b"fail":
+            raise RuntimeError("broken")
+        return request
+
+    server, method, _ = await host(respond)
+    for request in (b"ok", b"fail") * 5:
+        with suppress(grpc.aio.AioRpcError):
+            await method(request)
+    await eventually(lambda: server.statistics().eps > 0)
+    seen = server.statistics()
+    assert seen.qps > seen.eps
+    call = method(b"ok")
+    await call
+    report = wire.find_report(await call.trailing_metadata())
+    assert report is not None
+    assert report.qps > 0 < report.eps
+    assert server.statistics().requests == {"OK": 6, "UNKNOWN": 5}
+    assert sum(server.statistics().latency_counts) == 11
+    assert server.statistics().latency_sum > 0
+
+
+STREAMS = [wait_in_stream, flood, write_and_wait]
+
+
+@pytest.mark.parametrize("behavior", STREAMS)
+async def test_a_cancelled_stream_is_neither_served_nor_failed(
+    host: Host, eventually: Any, behavior: Any
+) -> None:
+    server, method, _ = await host(behavior, "unary_stream")
+    call = method(b"x")
+    await call.read()
+    assert server.statistics().active == 1
+    call.cancel()
+    await eventually(lambda: server.statistics().active == 0)
+    seen = server.statistics()
+    assert seen.requests == {"OK": 0, "CANCELLED": 1}
+    assert sum(seen.latency_counts) == 0
+
+
+async def test_a_cancelled_call_is_neither_served_nor_failed(
+    host: Host, eventually: Any
+) -> None:
+    server, method, _ = await host(wait)
+    for timeout in (None, 20.0):
+        call = method(b"x", timeout=timeout)
+        await eventually(lambda: server.statistics().active == 1)
+        call.cancel()
+        await eventually(lambda: server.statistics().active == 0)
+    await asyncio.sleep(2 * SAMPLE_INTERVAL)
+    seen = server.statistics()
+    assert seen.requests == {"OK": 0, "CANCELLED": 2}
+    assert (seen.qps, seen.eps) == (0.0, 0.0)
+
+
+# Above a second a timeout is rounded up on the wire: 1.003 s to 1.01 s.
+@pytest.mark.parametrize("timeout", [0.05, 1.003])
+async def test_a_passed_deadline_is_an_error(
+    host: Host, eventually: Any, timeout: float
+) -> None:
+    server, method, _ = await host(wait)
+    call = method(b"x", timeout=timeout)
+    assert await call.code() is StatusCode.DEADLINE_EXCEEDED
+    await eventually(lambda: server.statistics().active == 0)
+    assert server.statistics().requests == {"OK": 0, "DEADLINE_EXCEEDED": 1}
+
+
+@pytest.mark.parametrize("behavior", STREAMS)
+async def test_a_streams_passed_deadline_is_an_error(
+    host: Host, eventually: Any, behavior: Any
+) -> None:
+    server, method, _ = await host(behavior, "unary_stream")
+    call = method(b"x", timeout=0.05)
+    await call.read()
+    assert await call.code() is StatusCode.DEADLINE_EXCEEDED
+    await eventually(lambda: server.statistics().active == 0)
+    assert server.statistics().requests == {"OK": 0, "DEADLINE_EXCEEDED": 1}
+
+
+async def test_a_request_that_waits_for_a_thread_is_active(
+    host: Host, pool: ThreadPoolExecutor, eventually: Any
+) -> None:
+    """One thread, one request in it, one cancelled while it waits for the thread."""
+    loop = asyncio.get_running_loop()
+    going = asyncio.Event()
+
+    def respond(request: bytes, context: Any) -> bytes:
+        asyncio.run_coroutine_threadsafe(going.wait(), loop).result(timeout=10)
+        return request
+
+    server, method, _ = await host(respond, migration_thread_pool=pool)
+    first, second = method(b"1"), method(b"2")
+    await eventually(lambda: server.statistics().active == 2)
+    second.cancel()
+    await eventually(lambda: server.statistics().active == 1)
+    going.set()
+    assert await first == b"1"
+    await eventually(lambda: server.statistics().active == 0)
+    assert server.statistics().requests == {"OK": 1, "CANCELLED": 1}
+
+
+async def test_a_client_that_never_sends_its_request_leaves_no_trace(
+    host: Host, eventually: Any
+) -> None:
+    """The stream ends before a handler is even called."""
+    server, _, channel = await host(echo)
+    stream: Any = channel.stream_unary(PATH)()  # to a unary method
+    await eventually(lambda: server.statistics().active == 1)
+    stream.cancel()
+    await eventually(lambda: server.statistics().active == 0)
+    assert server.statistics().requests == {"OK": 0, "CANCELLED": 1}
+
+
+async def test_health_and_load_streams_are_no_requests(
+    host: Host, eventually: Any
+) -> None:
+    server, _, channel = await host(echo)
+    paths = (wire.WATCH_METHOD, wire.SERVING_WATCH_METHOD, wire.ORCA_METHOD)
+    watches = [await _watched(channel, path) for path in paths]
+    check: Any = channel.unary_unary(wire.CHECK_METHOD)
+    await check(b"")
+    seen = server.statistics()
+    assert (seen.active, seen.watchers) == (0, 3)
+    assert seen.requests == {"OK": 0}
+    for watch in watches:
+        watch.cancel()
+    await eventually(lambda: server.statistics().watchers == 0)
+
+
+async def test_watchers_take_no_place_under_the_limit(host: Host) -> None:
+    _, method, channel = await host(echo, maximum_concurrent_rpcs=1)
+    await _watched(channel, wire.WATCH_METHOD)
+    assert await method(b"x") == b"x"
+
+
+async def _watched(channel: Any, path: str) -> Any:
+    watch = channel.unary_stream(path)(b"")
+    await watch.read()
+    return watch
+
+
+async def test_the_applications_utilization_goes_with_the_cpus(host: Host) -> None:
+    config = ServerConfig(utilization=lambda: 0.75, runnable=lambda: 3)
+    server, method, _ = await host(echo, config=config)
+    await asyncio.sleep(3 * SAMPLE_INTERVAL)
+    call = method(b"x")
+    await call
+    report = wire.find_report(await call.trailing_metadata())
+    assert report is not None
+    assert report.utilization == pytest.approx(0.75)
+    assert report.runnable == 3
+    assert server.statistics().utilization == pytest.approx(0.75)
+
+
+def test_both_utilizations_are_reported() -> None:
+    now = 0.0
+    config = ServerConfig(utilization=lambda: 1.5)
+    reporter = Reporter(config, lambda: now, lambda now: 0.25)
+    reporter.sample()
+    now = 0.1
+    reporter.sample()
+    load = reporter.load()
+    assert load.application_utilization == pytest.approx(1.5)
+    assert load.cpu_utilization == pytest.approx(0.25)
+
+
+def _raise() -> float:
+    raise OSError("no sensor")
+
+
+@pytest.mark.parametrize(
+    "signal", [_raise, lambda: nan, lambda: -0.1, lambda: inf, lambda: "much"]
+)
+def test_a_signal_that_fails_is_replaced_by_the_cpu(
+    signal: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Counted each time, logged once."""
+    now = 0.0
+    reporter = Reporter(ServerConfig(utilization=signal), lambda: now, lambda now: 0.25)
+    with caplog.at_level(logging.WARNING, "lbclient"):
+        for _ in range(5):
+            reporter.sample()
+            now += 0.1
+    seen = reporter.statistics()
+    assert seen.utilization == pytest.approx(0.25)
+    assert seen.signal_failures == 5
+    assert len(caplog.records) == 1
+    assert "ServerConfig.utilization" in caplog.text
+
+
+@pytest.mark.parametrize("signal", [_raise, lambda: -1, lambda: 2**40, lambda: nan])
+def test_a_runnable_signal_that_fails_is_left_out(
+    signal: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    reporter = Reporter(ServerConfig(runnable=signal), lambda: 0.0)
+    with caplog.at_level(logging.WARNING, "lbclient"):
+        reports = [wire.parse_report(reporter.encoded(1)) for _ in range(3)]
+    assert [report and report.runnable for report in reports] == [None] * 3
+    assert reporter.statistics().signal_failures == 3
+    assert len(caplog.records) == 1
+
+
+async def test_a_busy_process_is_utilized(host: Host, eventually: Any) -> None:
+    async def burn(request: bytes, context: Any) -> bytes:
+        sum(range(2_000_000))
+        return request
+
+    server, method, _ = await host(burn)
+    for _ in range(10):
+        await method(b"x")
+    await eventually(lambda: server.statistics().utilization > 0.01)
