@@ -1,0 +1,364 @@
+"""How a server stops: it tells, it waits, it goes; on real signals."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, suppress
+from time import monotonic
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc import StatusCode
+
+import lbclient
+from lbclient import wire
+from lbclient.config import ServerConfig
+from lbclient.model import TaskState, Verdict
+from lbclient.server import Server, serve
+from lbclient.server.lame_duck import POLL_INTERVAL, until_quiet
+from lbclient.server.monitor import LoadMonitor
+
+PATH = "/test.Service/Method"
+
+
+class Hosted:
+    """A server whose requests last as many seconds as they say."""
+
+    def __init__(self, make: Callable[..., Any] = Server, **config: Any) -> None:
+        self.server = make(config=ServerConfig(**config))
+        handler: Any = grpc.unary_unary_rpc_method_handler(self.respond)
+        self.server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("test.Service", {"Method": handler})]
+        )
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.port}")
+        self.method: Any = self.channel.unary_unary(PATH)
+
+    @staticmethod
+    async def respond(request: bytes, context: Any) -> bytes:
+        await asyncio.sleep(float(request))
+        return b"served"
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Callable[..., Hosted]]:
+    async with AsyncExitStack() as stack:
+
+        def host(*args: Any, **config: Any) -> Hosted:
+            hosted = Hosted(*args, **config)
+            stack.push_async_callback(hosted.server.stop, None)
+            stack.push_async_callback(hosted.channel.close)
+            return hosted
+
+        yield host
+
+
+Host = Callable[..., Hosted]
+
+
+async def test_a_lame_duck_says_so_in_every_answer(host: Host) -> None:
+    hosted = host()
+    await hosted.server.start()
+    hosted.server.lame_duck()
+    hosted.server.lame_duck()
+    call = hosted.method(b"0")
+    assert await call == b"served"
+    report = wire.find_report(await call.trailing_metadata())
+    assert report is not None
+    assert report.state is TaskState.LAME_DUCK
+    assert hosted.server.state is TaskState.LAME_DUCK
+
+
+async def test_drain_serves_what_is_in_flight_and_what_comes_late(host: Host) -> None:
+    hosted = host(lame_duck_quiet=0.2)
+    await hosted.server.start()
+    early = hosted.method(b"0.3")
+    await hosted.channel.channel_ready()
+    draining = asyncio.create_task(hosted.server.drain())
+    await asyncio.sleep(0.1)
+    late = hosted.method(b"0.3")
+    assert await early == b"served"
+    assert await late == b"served"
+    await asyncio.wait_for(draining, 10)
+    assert not await hosted.server.wait_for_termination(1)
+
+
+async def test_quiet_is_a_while_without_any_request() -> None:
+    """One that fits between two looks starts the wait again, too."""
+    now = 0.0
+    monitor = LoadMonitor(1.0)
+    waiting = asyncio.create_task(until_quiet(monitor, 1.0, 60.0, lambda: now))
+    for _ in range(3):
+        await asyncio.sleep(2 * POLL_INTERVAL)
+        now += 0.9
+        monitor.begin()
+        monitor.finish(Verdict.SERVED)
+    await asyncio.sleep(2 * POLL_INTERVAL)
+    now += 0.9
+    await asyncio.sleep(2 * POLL_INTERVAL)
+    assert not waiting.done()
+    now += 0.2
+    assert await asyncio.wait_for(waiting, 10)
+
+
+async def test_drain_gives_up_after_the_lame_duck_period(host: Host) -> None:
+    hosted = host(lame_duck_quiet=0.1, lame_duck_period=0.3)
+    await hosted.server.start()
+    call = hosted.method(b"30")
+    await hosted.channel.channel_ready()
+    started = monotonic()
+    await asyncio.wait_for(hosted.server.drain(), 10)
+    assert monotonic() - started >= 0.3 * 0.9
+    assert await call.code() is not StatusCode.OK
+
+
+async def test_a_stopped_server_has_no_timer_and_no_task(host: Host) -> None:
+    """The tasks are looked for after every test."""
+    hosted = host()
+    await hosted.server.start()
+    await hosted.server.stop(None)
+    await hosted.server.stop(1.0)
+    timer = hosted.server._reporter._timer
+    assert timer is not None
+    assert timer.cancelled()
+
+
+async def test_a_server_that_never_started_can_be_stopped_and_then_started(
+    host: Host,
+) -> None:
+    hosted = host()
+    await hosted.server.stop(None)
+    await hosted.server.start()
+    assert hosted.server.state is TaskState.SERVING
+    assert await hosted.method(b"0") == b"served"
+
+
+async def test_start_may_be_repeated(host: Host) -> None:
+    hosted = host()
+    await hosted.server.start()
+    await hosted.server.start()
+    assert await hosted.method(b"0") == b"served"
+
+
+async def test_a_dropped_server_ends_its_samples() -> None:
+    hosted = Hosted()
+    await hosted.server.start()
+    reporter = hosted.server._reporter
+    await hosted.channel.close()
+    del hosted
+    assert reporter._timer is not None
+    assert reporter._timer.cancelled()
+    await asyncio.sleep(0.1)  # grpc.aio's own server stops itself by and by
+
+
+async def test_a_cancelled_wait_for_termination_does_no_harm(host: Host) -> None:
+    """With grpc.aio's own every later `stop` raises CancelledError."""
+    hosted = host()
+    await hosted.server.start()
+    waiting = asyncio.create_task(hosted.server.wait_for_termination())
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    with suppress(asyncio.CancelledError):
+        await waiting
+    await hosted.server.stop(None)
+    assert not await hosted.server.wait_for_termination()
+
+
+# serve()
+
+
+@pytest.fixture
+def signals_unchanged() -> Any:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    yield
+    after = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert after == before
+
+
+@pytest.mark.usefixtures("signals_unchanged")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_serve_drains_at_the_first_signal(
+    host: Host, eventually: Any, number: signal.Signals
+) -> None:
+    hosted = host(lame_duck_quiet=0.1)
+    serving = asyncio.create_task(serve(hosted.server))
+    await hosted.channel.channel_ready()
+    call = hosted.method(b"0.2")
+    await eventually(lambda: hosted.server.statistics().active == 1)
+    os.kill(os.getpid(), number)
+    await eventually(lambda: hosted.server.state is TaskState.LAME_DUCK)
+    assert await call == b"served"
+    await asyncio.wait_for(serving, 10)
+
+
+@pytest.mark.usefixtures("signals_unchanged")
+async def test_serve_stops_at_the_second_signal(host: Host, eventually: Any) -> None:
+    hosted = host()
+    serving = asyncio.create_task(serve(hosted.server))
+    await hosted.channel.channel_ready()
+    call = hosted.method(b"30")
+    await eventually(lambda: hosted.server.statistics().active == 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await eventually(lambda: hosted.server.state is TaskState.LAME_DUCK)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(serving, 10)
+    assert await call.code() is not StatusCode.OK
+
+
+@pytest.mark.usefixtures("signals_unchanged")
+async def test_serve_that_is_cancelled_stops_the_server(host: Host) -> None:
+    hosted = host()
+    serving = asyncio.create_task(serve(hosted.server))
+    await hosted.channel.channel_ready()
+    serving.cancel()
+    with suppress(asyncio.CancelledError):
+        await serving
+    assert not await hosted.server.wait_for_termination(5)
+
+
+@pytest.mark.usefixtures("signals_unchanged")
+async def test_serve_returns_when_somebody_else_stops_the_server(host: Host) -> None:
+    hosted = host()
+    await hosted.server.start()
+    serving = asyncio.create_task(serve(hosted.server))
+    await hosted.channel.channel_ready()
+    await hosted.server.stop(None)
+    await asyncio.wait_for(serving, 10)
+
+
+async def test_serve_works_where_signals_cannot_be_handled() -> None:
+    """In a thread with a loop of its own."""
+
+    async def live() -> TaskState:
+        hosted = Hosted(lame_duck_quiet=0.0)
+        serving = asyncio.create_task(serve(hosted.server))
+        assert await hosted.method(b"0") == b"served"
+        await hosted.server.drain()
+        await asyncio.wait_for(serving, 10)
+        await hosted.channel.close()
+        return TaskState(hosted.server.state)
+
+    assert await asyncio.to_thread(asyncio.run, live()) is TaskState.LAME_DUCK
+
+
+# Processes
+
+PROGRAM = """
+import asyncio, sys
+import grpc, lbclient
+
+async def respond(request, context):
+    await asyncio.sleep(float(request))
+    return b"served"
+
+async def main():
+    server = lbclient.server()
+    handler = grpc.unary_unary_rpc_method_handler(respond)
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("test.Service", {"Method": handler})]
+    )
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await lbclient.serve(server)
+    print("stopped", flush=True)
+
+asyncio.run(main())
+"""
+
+
+class Child:
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.process = process
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        self.method: Any = self.channel.unary_unary(PATH)
+
+    async def ended(self) -> tuple[int, bytes]:
+        assert self.process.stdout is not None
+        output = await asyncio.wait_for(self.process.stdout.read(), 20)
+        return await asyncio.wait_for(self.process.wait(), 20), output
+
+
+@pytest.fixture
+async def child() -> AsyncIterator[Any]:
+    async with AsyncExitStack() as stack:
+
+        async def child(**environ: str) -> Child:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", PROGRAM),
+                stdout=asyncio.subprocess.PIPE,
+                env=os.environ | environ,
+            )
+            stack.callback(_kill, process)
+            assert process.stdout is not None
+            child = Child(process, int(await process.stdout.readline()))
+            await stack.enter_async_context(child.channel)
+            await asyncio.wait_for(child.channel.channel_ready(), 20)
+            return child
+
+        yield child
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+
+
+async def test_a_process_that_is_told_to_stop_loses_no_call(child: Any) -> None:
+    task = await child(LBCLIENT_LAME_DUCK_QUIET="0.3")
+    watch = task.channel.unary_stream(wire.WATCH_METHOD)(b"")
+    early = task.method(b"0.5")
+    await task.method(b"0")
+    task.process.terminate()
+    await _until_lame(watch)
+    late = task.method(b"0.1")
+    for call in (early, late):
+        assert await call == b"served"
+        report = wire.find_report(await call.trailing_metadata())
+        assert report is not None
+        assert report.state is TaskState.LAME_DUCK
+    while await watch.read() is not grpc.aio.EOF:
+        pass
+    assert await task.ended() == (0, b"stopped\n")
+
+
+async def _until_lame(watch: Any) -> None:
+    state = None
+    while state is not TaskState.LAME_DUCK:
+        parsed = wire.parse_health(await watch.read())
+        assert parsed is not None
+        state = parsed[0]
+
+
+async def test_a_process_that_is_told_twice_stops_now(child: Any) -> None:
+    task = await child()
+    watch = task.channel.unary_stream(wire.WATCH_METHOD)(b"")
+    call = task.method(b"30")
+    task.process.terminate()
+    await _until_lame(watch)
+    task.process.terminate()
+    assert await task.ended() == (0, b"stopped\n")
+    assert await call.code() is not StatusCode.OK
+    watch.cancel()
+
+
+async def test_the_kill_switch_hands_out_grpcs_own_server(child: Any) -> None:
+    """`serve` stops it with the lame duck period for a grace."""
+    task = await child(LBCLIENT_DISABLE="1")
+    call = task.method(b"0.5")
+    await task.method(b"0")
+    task.process.terminate()
+    assert await call == b"served"
+    assert wire.find_report(await call.trailing_metadata()) is None
+    assert await task.ended() == (0, b"stopped\n")
+
+
+async def test_the_front_door_makes_a_server_of_ours() -> None:
+    server = lbclient.server()
+    assert isinstance(server, Server)
+    assert isinstance(server, grpc.aio.Server)
+    assert repr(server) == (
+        "<starting, <0 active, 0.0 qps, 0.0 eps, utilization 0.00>>"
+    )
