@@ -341,7 +341,9 @@ async def test_a_process_that_is_told_twice_stops_now(child: Any) -> None:
     task.process.terminate()
     assert await task.ended() == (0, b"stopped\n")
     assert await call.code() is not StatusCode.OK
-    watch.cancel()
+    with suppress(grpc.aio.AioRpcError):
+        while await watch.read() is not grpc.aio.EOF:
+            pass
 
 
 async def test_the_kill_switch_hands_out_grpcs_own_server(child: Any) -> None:

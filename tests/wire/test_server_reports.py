@@ -79,11 +79,22 @@ async def pool() -> AsyncIterator[ThreadPoolExecutor]:
 async def ask(
     channel: grpc.aio.Channel,
     arity: str = "unary_unary",
-    requests: Iterator[bytes] | None = None,
+    requests: tuple[bytes, ...] = (),
+    half_close: bool = False,
     **options: Any,
 ) -> Answer:
-    request = requests if arity.startswith("stream") else b"a"
-    call = getattr(channel, arity)(PATH)(request, **options)
+    """Writes no more than the server reads.
+
+    A client that still writes when its stream ends is told INTERNAL instead, with a
+    bare server as well.
+    """
+    single = arity.startswith("unary")
+    call = getattr(channel, arity)(PATH)(b"a" if single else None, **options)
+    if not single:
+        for request in requests:
+            await call.write(request)
+        if half_close:
+            await call.done_writing()
     if arity.endswith("stream"):
         with suppress(grpc.aio.AioRpcError):
             while await call.read() is not grpc.aio.EOF:
@@ -135,7 +146,6 @@ def _steps(ending: str, context: Any) -> Any:
 
 
 async def _read(request: Any) -> Any:
-    """A client is told INTERNAL if its stream ends before it has sent all of it."""
     if isinstance(request, bytes):
         return request
     return b"".join([part async for part in request])
@@ -206,7 +216,7 @@ async def test_every_ending_reports(
         server, channel = await host(
             handler(arity, kind, ending), migration_thread_pool=pool
         )
-        answer = await ask(channel, arity, iter([b"a", b"b"]))
+        answer = await ask(channel, arity, (b"a", b"b"), half_close=True)
         assert (ending, answer.code, answer.own) == (ending, code, own)
         assert answer.report.active == 0
         assert answer.report.state is TaskState.SERVING
@@ -273,7 +283,7 @@ async def test_a_request_that_cannot_be_read_reports(
         handler(arity, kind, "ok", request_deserializer=_broken),
         migration_thread_pool=pool,
     )
-    answer = await ask(channel, arity, iter([b"a", b"b"]))
+    answer = await ask(channel, arity, (b"a",))
     assert answer.code is StatusCode.UNKNOWN
     assert "not my format" in answer.details
     assert answer.report.active == 0
@@ -287,7 +297,7 @@ async def test_a_response_that_cannot_be_written_reports(
         handler(arity, kind, "ok", response_serializer=_broken),
         migration_thread_pool=pool,
     )
-    answer = await ask(channel, arity, iter([b"a", b"b"]))
+    answer = await ask(channel, arity, (b"a",), half_close=True)
     assert answer.code is StatusCode.UNKNOWN
     assert answer.report.active == 0
     await eventually(lambda: server.statistics().active == 0)
