@@ -49,7 +49,7 @@ def _method(kind: type[M]) -> Callable[..., M]:
         _registered_method: bool | None = False,
     ) -> M:
         return kind(
-            self,
+            self.balancer,
             method,
             request_serializer,
             response_deserializer,

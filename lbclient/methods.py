@@ -6,7 +6,7 @@ is `calls`' business.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
@@ -16,26 +16,26 @@ from lbclient.backend import Backend
 from lbclient.balancer import Balancer
 from lbclient.grpc_seam import intercepted
 
-if TYPE_CHECKING:
-    from lbclient.channel import Channel
-
 
 class Method:
-    """One method of one stub, on whichever backend. Keeps the channel alive."""
+    """One method of one stub, on whichever backend.
+
+    `get_balancer` is bound to the channel, which thereby lives as long as the stub.
+    """
 
     kind: str
     wrapper: type[calls.Call]
 
     def __init__(
         self,
-        channel: "Channel",
+        get_balancer: Callable[[], Balancer],
         path: str,
         request_serializer: Callable[[Any], bytes] | None,
         response_deserializer: Callable[[bytes], Any] | None,
         registered: bool,
         interceptors: Sequence[Any],
     ) -> None:
-        self._channel = channel
+        self._get_balancer = get_balancer
         self._path = path
         self._request_serializer = request_serializer
         self._response_deserializer = response_deserializer
@@ -59,7 +59,7 @@ class Method:
         return method
 
     def call(self, request: Any, timeout: float | None, **options: Any) -> Any:
-        balancer = self._channel.balancer()
+        balancer = self._get_balancer()
         if self._interceptors:
             return self._call_intercepted(balancer, request, timeout, **options)
         return self._call(balancer, request, timeout, **options)
@@ -116,7 +116,7 @@ class Method:
 
     def _renamed(self, path: str) -> "Method":
         return type(self)(
-            self._channel,
+            self._get_balancer,
             path,
             self._request_serializer,
             self._response_deserializer,
@@ -182,7 +182,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
     ) -> Any:
         # The hot path, written out: sent at once, on grpc.aio's own call object.
         if not self._interceptors:
-            balancer = self._channel.balancer()
+            balancer = self._get_balancer()
             clock = balancer.clock
             now = clock()
             backend = balancer.pick(now)

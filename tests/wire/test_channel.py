@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -324,10 +325,14 @@ async def test_a_dropped_channel_leaves_nothing(
 
 
 async def test_a_stub_alone_keeps_its_channel(task: Any, search: Any) -> None:
-    stub = search.SearchStub(lbclient.insecure_channel(target(task)))
+    channel = lbclient.insecure_channel(target(task))
+    stub, alive = search.SearchStub(channel), weakref.ref(channel)
+    del channel
     gc.collect()
     assert (await stub.Search(search.Query())).text
-    await stub.Search._channel.close()
+    kept = alive()
+    assert kept is not None
+    await kept.close()
 
 
 class Tagger(grpc.aio.UnaryUnaryClientInterceptor):
