@@ -70,7 +70,9 @@ async def test_grpcios_own_weighted_round_robin_follows_our_reports(
         await start(
             lambda utilization=utilization: lbclient.server(
                 config=ServerConfig(
-                    utilization=lambda: utilization, orca_min_interval=0.1
+                    utilization=lambda: utilization,
+                    smoothing=60,  # over many batches, not within one
+                    orca_min_interval=0.1,
                 )
             )
         )
