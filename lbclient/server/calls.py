@@ -1,113 +1,122 @@
-"""One request in this server: the handler that grpcio runs, and the guard around it.
+"""One request in this server: the context of its handler, and the guard around it.
 
-Made anew for each request, so that everything that must happen once has an owner.
-It keeps the user's handler of its kind: a coroutine stays a coroutine and a function
-for the thread pool stays one. Whatever happens, deserializing included, happens
-inside of it, and so every answer carries a report.
+The handler sees grpcio's context, except that trailers carry the load report.
+`set_trailing_metadata` replaces, and after `abort` it is too late to add anything,
+so the merging must happen inside of these methods. Registered as subclasses of
+grpcio's contexts, not derived: what is not here goes to grpcio's as it is.
 """
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
-from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
-from typing import Any, TypeAlias
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Never
 
 import grpc
+import grpc.aio
 from grpc import StatusCode
 
-from lbclient.server.contexts import AsyncContext, SyncContext, key_of
 from lbclient.server.reporter import Reporter, Trailers
+
+# In a server's metadata each of these ends the process: a failed check in C-core.
+LETHAL = frozenset({"grpc-timeout", "grpclb_client_stats"})
 
 _BY_NUMBER = {code.value[0]: code for code in StatusCode}
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-
-
-def behavior_of(handler: Handler) -> Callable[..., Any]:
-    """The user's function in the handler."""
-    if handler.response_streaming:
-        behavior = (
-            handler.stream_stream if handler.request_streaming else handler.unary_stream
-        )
-    else:
-        behavior = (
-            handler.stream_unary if handler.request_streaming else handler.unary_unary
-        )
-    return behavior  # type: ignore[return-value]
-
-
-def kind_of(handler: Handler) -> type[Call]:
-    """Which of the classes below serves it: grpcio's own distinctions."""
-    behavior = behavior_of(handler)
-    if not handler.response_streaming:
-        if iscoroutinefunction(behavior) or isawaitable(behavior):
-            return AsyncResponse
-        return SyncResponse
-    if iscoroutinefunction(behavior):
-        return AsyncWriter
-    if isasyncgenfunction(behavior):
-        return AsyncResponses
-    return SyncResponses
+_LOG = logging.getLogger(__name__)
 
 
 class Call:
-    """Owned by the task in which grpcio serves the request, and a handler to it."""
+    """Begins when it is made, and ends once, whoever says so first.
 
-    # Of a single request `_received` does it, where a failure can be reported.
-    request_deserializer: Callable[[bytes], Any] | None = None
+    Owned by the handler that serves it.
+    """
 
-    def __init__(self, reporter: Reporter, handler: Handler, begun_at: float) -> None:
-        self.code: Any = None  # what the handler set, as it set it
-        self.trailers: Trailers = ()  # the handler's own
-        self.request_streaming = handler.request_streaming
-        self.response_streaming = handler.response_streaming
-        self.response_serializer = handler.response_serializer
-        if self.request_streaming:
-            self.request_deserializer = handler.request_deserializer
-        self._handler = handler
-        self._behavior = behavior_of(handler)
+    __slots__ = ("_begun_at", "_code", "_finished", "_inner", "_reporter", "_trailers")
+
+    def __init__(self, reporter: Reporter, inner: Any) -> None:
         self._reporter = reporter
-        self._begun_at = begun_at
+        self._inner = inner
+        self._code: Any = None  # what the handler set, as it set it
+        self._trailers: Trailers = ()  # the handler's own
         self._finished = False
-        self._inner: Any = None
+        self._begun_at = reporter.clock()
+        reporter.monitor.begin()
 
-    def answer(self, code: Any) -> Trailers:
+    # What a handler does
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def set_trailing_metadata(self, trailing_metadata: Iterable[Any]) -> None:
+        own = _harmless(trailing_metadata)
+        self._inner.set_trailing_metadata(self._merged(own))
+        self._trailers = own
+
+    def trailing_metadata(self) -> Trailers:
+        return self._trailers
+
+    def set_code(self, code: StatusCode) -> None:
+        self._inner.set_code(code)
+        self._code = code
+
+    def code(self) -> Any:
+        return self._code
+
+    def send_initial_metadata(self, initial_metadata: Iterable[Any]) -> Any:
+        return self._inner.send_initial_metadata(_harmless(initial_metadata))
+
+    def _aborting(self, code: StatusCode, trailers: Iterable[Any]) -> Trailers:
+        self._code = code
+        self._trailers = _harmless(trailers) or self._trailers
+        return self._answer(code)
+
+    # What becomes of it
+
+    def preset(self) -> None:
+        """For an end that comes where we do not see it in time."""
+        self._inner.set_trailing_metadata(self._merged(()))
+
+    def served(self) -> None:
+        code = StatusCode.OK if self._code is None else self._code
+        self._inner.set_trailing_metadata(self._answer(code))
+
+    def raised(self, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            self._answer(self._interrupted())
+            return
+        # grpcio sends the code that was set, if it is one of an error.
+        code = _status(self._code or StatusCode.UNKNOWN)
+        code = StatusCode.UNKNOWN if code is StatusCode.OK else code
+        self._inner.set_trailing_metadata(self._answer(code))
+
+    def ended(self, _task: object = None) -> None:
+        """grpcio is done with the request, for whatever reason."""
+        self._finish(self._interrupted)
+
+    def _answer(self, code: Any) -> Trailers:
         """Ends the request; the trailers are to be sent at once."""
         if not self._finished:
             self._finished = True
             self._reporter.finish(_status(code), self._begun_at)
-        return self._with_report(self.trailers, self._reporter.monitor.active)
+        return self._with_report(self._trailers, self._reporter.monitor.active)
 
-    def merged(self, own: Trailers) -> Trailers:
-        """Trailers for an end that comes where we cannot see it."""
+    def _finish(self, code: Callable[[], StatusCode]) -> None:
+        if not self._finished:
+            self._finished = True
+            self._reporter.finish(code(), self._begun_at)
+
+    def _merged(self, own: Trailers) -> Trailers:
+        """While the request is still among the active ones."""
         others = self._reporter.monitor.active - (not self._finished)
         return self._with_report(own, max(0, others))
 
-    def ended(self, _task: asyncio.Task[Any]) -> None:
-        """grpcio is done with the request, for whatever reason."""
-        if not self._finished:
-            self._finished = True
-            self._reporter.finish(self._interrupted(), self._begun_at)
-
-    def _received(self, request: Any) -> Any:
-        if self.request_streaming:
-            return request
-        deserialize = self._handler.request_deserializer
-        return deserialize(request) if deserialize else request
-
-    def _served(self) -> None:
-        code = StatusCode.OK if self.code is None else self.code
-        self._inner.set_trailing_metadata(self.answer(code))
-
-    def _raised(self, error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError | GeneratorExit):
-            self.answer(self._interrupted())
-            return
-        code = _status(self.code) if self.code is not None else StatusCode.OK
-        code = StatusCode.UNKNOWN if code is StatusCode.OK else code
-        self._inner.set_trailing_metadata(self.answer(code))
+    def _with_report(self, own: Trailers, active: int) -> Trailers:
+        report = self._reporter.trailers(active)
+        if not own:
+            return report
+        # Envoy refuses more than one ORCA report: the user's own goes first.
+        taken = [_key(item) for item in own]
+        return own + tuple(item for item in report if item[0] not in taken)
 
     def _interrupted(self) -> StatusCode:
         """Deadline or cancel: grpcio tells neither from the other."""
@@ -121,13 +130,80 @@ class Call:
             return StatusCode.DEADLINE_EXCEEDED
         return StatusCode.CANCELLED
 
-    def _with_report(self, own: Trailers, active: int) -> Trailers:
-        report = self._reporter.trailers(active)
-        if not own:
-            return report
-        # Envoy refuses more than one ORCA report: the user's own goes first.
-        taken = [key_of(item) for item in own]
-        return own + tuple(item for item in report if item[0] not in taken)
+
+class AsyncCall(Call):
+    """What a coroutine or an async generator is given."""
+
+    __slots__ = ()
+
+    def read(self) -> Coroutine[Any, Any, Any]:
+        return self._inner.read()  # type: ignore[no-any-return]
+
+    def write(self, message: Any) -> Coroutine[Any, Any, None]:
+        return self._inner.write(message)  # type: ignore[no-any-return]
+
+    async def abort(
+        self,
+        code: StatusCode,
+        details: str = "",
+        trailing_metadata: Iterable[Any] = (),
+    ) -> Never:
+        trailers = self._aborting(code, trailing_metadata)
+        await self._inner.abort(code, details, trailers)
+        raise AssertionError("grpcio's abort returned")
+
+    async def abort_with_status(self, status: grpc.Status) -> Never:
+        await self.abort(status.code, status.details, status.trailing_metadata or ())
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._inner.add_done_callback(lambda _: callback(self))
+
+
+class SyncCall(Call):
+    """What a handler in the thread pool is given.
+
+    Made on the loop's thread, and ended there: in a thread nothing is counted.
+    """
+
+    __slots__ = ("_answered", "is_refused")
+
+    def __init__(self, reporter: Reporter, inner: Any = None) -> None:
+        super().__init__(reporter, inner)
+        self._answered: StatusCode | None = None
+        self.is_refused = False
+
+    def enter(self, inner: Any) -> None:
+        """It has a thread at last, and a context."""
+        self._inner = inner
+
+    def refuse(self, code: StatusCode) -> None:
+        """Ends it before it has a thread."""
+        self.is_refused = True
+        self._finish(lambda: code)
+
+    def abort(
+        self,
+        code: StatusCode,
+        details: str = "",
+        trailing_metadata: Iterable[Any] = (),
+    ) -> Never:
+        trailers = self._aborting(code, trailing_metadata)
+        self._inner.abort(code, details, trailers)
+        raise AssertionError("grpcio's abort returned")
+
+    def abort_with_status(self, status: grpc.Status) -> Never:
+        self.abort(status.code, status.details, status.trailing_metadata or ())
+
+    def _answer(self, code: Any) -> Trailers:
+        self._answered = _status(code)
+        return self._merged(self._trailers)
+
+    def _interrupted(self) -> StatusCode:
+        return self._answered or super()._interrupted()
+
+
+grpc.aio.ServicerContext.register(AsyncCall)
+grpc.ServicerContext.register(SyncCall)
 
 
 def _status(code: Any) -> StatusCode:
@@ -137,127 +213,15 @@ def _status(code: Any) -> StatusCode:
     return _BY_NUMBER.get(code, StatusCode.UNKNOWN)
 
 
-class AsyncResponse(Call):
-    async def respond(self, request: Any, context: Any) -> Any:
-        self._inner = context
-        try:
-            response = await self._behavior(
-                self._received(request), AsyncContext(self, context)
-            )
-        except BaseException as error:
-            self._raised(error)
-            raise
-        self._served()
-        return response
-
-    unary_unary = stream_unary = respond
+def _harmless(metadata: Iterable[Any]) -> Trailers:
+    """A copy of a user's metadata without what would kill the process."""
+    items = tuple(metadata or ())
+    if not LETHAL.isdisjoint(map(_key, items)):
+        _LOG.warning("left out of metadata: %s", ", ".join(sorted(LETHAL)))
+        items = tuple(item for item in items if _key(item) not in LETHAL)
+    return items
 
 
-class AsyncWriter(Call):
-    """A coroutine that writes its responses to the context."""
-
-    async def respond(self, request: Any, context: Any) -> None:
-        self._inner = context
-        try:
-            await self._behavior(self._received(request), AsyncContext(self, context))
-        except BaseException as error:
-            self._raised(error)
-            raise
-        self._served()
-
-    unary_stream = stream_stream = respond
-
-
-class AsyncResponses(Call):
-    async def respond(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        self._inner = context
-        # A response that cannot be serialized ends the request outside of here.
-        context.set_trailing_metadata(self.merged(()))
-        try:
-            responses = self._behavior(
-                self._received(request), AsyncContext(self, context)
-            )
-            async with aclosing(responses):
-                async for response in responses:
-                    yield response
-        except BaseException as error:
-            self._raised(error)
-            raise
-        self._served()
-
-    unary_stream = stream_stream = respond
-
-
-class _InThread(Call):
-    """Served in a thread, where nothing may be counted: `ended` does that."""
-
-    _answered: StatusCode | None = None
-
-    def answer(self, code: Any) -> Trailers:
-        self._answered = _status(code)
-        return self.merged(self.trailers)
-
-    def _interrupted(self) -> StatusCode:
-        return self._answered or super()._interrupted()
-
-
-class SyncResponse(_InThread):
-    def respond(self, request: Any, context: Any) -> Any:
-        self._inner = context
-        try:
-            response = self._behavior(
-                self._received(request), SyncContext(self, context)
-            )
-        except BaseException as error:
-            self._raised(error)
-            raise
-        self._served()
-        return response
-
-    unary_unary = stream_unary = respond
-
-
-class SyncResponses(_InThread):
-    def respond(self, request: Any, context: Any) -> Iterator[Any]:
-        self._inner = context
-        context.set_trailing_metadata(self.merged(()))  # as in AsyncResponses
-        try:
-            yield from self._behavior(
-                self._received(request), SyncContext(self, context)
-            )
-        except BaseException as error:
-            self._raised(error)
-            raise
-        self._served()
-
-    unary_stream = stream_stream = respond
-
-
-class Refusal:
-    """Answers without a handler, and without waiting for the request.
-
-    It need not know the method's arity: to a client the end of a call looks the same
-    for all four.
-    """
-
-    request_streaming = response_streaming = True
-    request_deserializer = response_serializer = None
-
-    def __init__(
-        self,
-        reporter: Reporter,
-        code: StatusCode,
-        details: str,
-        error: Exception | None = None,
-    ) -> None:
-        self._reporter = reporter
-        self._code = code
-        self._details = details
-        self._error = error
-
-    async def stream_stream(self, _requests: Any, context: Any) -> None:
-        trailers = self._reporter.trailers(self._reporter.monitor.active)
-        if self._error is not None:
-            context.set_trailing_metadata(trailers)
-            raise self._error
-        await context.abort(self._code, self._details, trailers)
+def _key(item: Any) -> Any:
+    """None for what is no metadata at all, which grpcio will say better than we."""
+    return item[0] if isinstance(item, tuple) and item else None

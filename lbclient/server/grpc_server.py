@@ -19,8 +19,14 @@ from lbclient.config import ServerConfig
 from lbclient.errors import ConfigError
 from lbclient.model import TaskState
 from lbclient.protocols import Clock
+from lbclient.server.handlers import Wrapper
 from lbclient.server.health import HealthServices
-from lbclient.server.interceptor import Interceptor
+from lbclient.server.interceptor import (
+    Interceptor,
+    UnknownMethods,
+    WrappedLookup,
+    wrapped_methods,
+)
 from lbclient.server.lame_duck import until_quiet
 from lbclient.server.reporter import Reporter
 from lbclient.server.statistics import ServerStatistics
@@ -52,22 +58,28 @@ class Server(grpc.aio.Server):
         self._reporter = Reporter(self._config, clock)
         self._services: dict[str, None] = {}
         self._started = False
-        own = Interceptor(self._reporter, maximum_concurrent_rpcs)
+        self._wrapper = Wrapper(self._reporter, maximum_concurrent_rpcs)
+        self._intercepts = bool(interceptors)
+        if interceptors:
+            own = Interceptor(self._wrapper, self._reporter.monitor)
+            interceptors = (own, *interceptors)
         self._inner = grpc.aio.server(
             migration_thread_pool=migration_thread_pool,
-            handlers=handlers,
-            interceptors=(own, *(interceptors or ())),
+            interceptors=interceptors,
             options=options,
             compression=compression,
         )
-        self._note(handlers or ())
+        self.add_generic_rpc_handlers(handlers or ())
 
     def add_generic_rpc_handlers(
         self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
     ) -> None:
-        handlers = tuple(generic_rpc_handlers)
-        self._note(handlers)
-        self._inner.add_generic_rpc_handlers(handlers)
+        for handler in generic_rpc_handlers:
+            if isinstance(handler, grpc.ServiceRpcHandler):
+                self._services[handler.service_name()] = None
+            if not self._intercepts:
+                handler = WrappedLookup(self._wrapper, handler)
+            self._inner.add_generic_rpc_handlers((handler,))
 
     def add_registered_method_handlers(
         self,
@@ -75,6 +87,10 @@ class Server(grpc.aio.Server):
         method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
     ) -> None:
         self._services[service_name] = None
+        if not self._intercepts:
+            method_handlers = wrapped_methods(
+                self._wrapper, service_name, method_handlers
+            )
         self._inner.add_registered_method_handlers(service_name, method_handlers)
 
     def add_insecure_port(self, address: str) -> int:
@@ -92,6 +108,7 @@ class Server(grpc.aio.Server):
             # After the user's, so that a service that the user brings goes first.
             health = HealthServices(self._reporter, self._config, self._services)
             self.add_generic_rpc_handlers(health.handlers())
+            self.add_generic_rpc_handlers((UnknownMethods(),))
             await self._inner.start()
             self._reporter.start(asyncio.get_running_loop())
             if self.state is TaskState.STARTING:
@@ -128,14 +145,12 @@ class Server(grpc.aio.Server):
     async def drain(self) -> None:
         """A lame duck until no request is left or its time is up, then stops."""
         self.lame_duck()
-        await until_quiet(
-            self._reporter.monitor,
-            self._config.lame_duck_quiet,
-            self._config.lame_duck_period,
-            self._clock,
+        quiet = self._config.lame_duck_quiet
+        is_quiet = await until_quiet(
+            self._reporter.monitor, quiet, self._config.lame_duck_period, self._clock
         )
-        # A grace for what arrives between the decision and the last port's end.
-        await self.stop(self._config.lame_duck_quiet)
+        # A grace for what arrives between the decision and the ports' end.
+        await self.stop(quiet if is_quiet else None)
 
     @property
     def state(self) -> TaskState:
@@ -143,11 +158,6 @@ class Server(grpc.aio.Server):
 
     def statistics(self) -> ServerStatistics:
         return self._reporter.statistics()
-
-    def _note(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        for handler in handlers:
-            if isinstance(handler, grpc.ServiceRpcHandler):
-                self._services[handler.service_name()] = None
 
     def __del__(self) -> None:
         # grpc.aio's own server stops when it is dropped; so do our samples.

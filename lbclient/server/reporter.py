@@ -42,6 +42,8 @@ def _live(active: int, runnable: int | None) -> bytes:
 class Reporter:
     """Owned by the server. Counts on its loop's thread only; reports on any."""
 
+    loop: asyncio.AbstractEventLoop  # once started
+
     def __init__(
         self,
         config: ServerConfig,
@@ -66,6 +68,7 @@ class Reporter:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Samples from now on, until `stop`."""
+        self.loop = loop
         self._timer = loop.call_later(SAMPLE_INTERVAL, self.start, loop)
         self.sample()
 

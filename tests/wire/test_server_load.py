@@ -209,16 +209,40 @@ async def test_a_request_that_waits_for_a_thread_is_active(
     assert server.statistics().requests == {"OK": 1, "CANCELLED": 1}
 
 
-async def test_a_client_that_never_sends_its_request_leaves_no_trace(
+async def test_a_client_that_never_sends_its_request_is_no_load(host: Host) -> None:
+    """It is a request once there is something to do."""
+    server, method, channel = await host(echo)
+    stream: Any = channel.stream_unary(PATH)()  # to a unary method
+    await method(b"x")
+    assert server.statistics().active == 0
+    stream.cancel()
+    await method(b"x")
+    assert server.statistics().requests == {"OK": 2}
+
+
+class _Slow(grpc.aio.ServerInterceptor):
+    def __init__(self) -> None:
+        self.may_pass = asyncio.Event()
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        await self.may_pass.wait()
+        return await continuation(details)
+
+
+async def test_a_request_in_a_users_interceptor_is_active(
     host: Host, eventually: Any
 ) -> None:
-    """The stream ends before a handler is even called."""
-    server, _, channel = await host(echo)
-    stream: Any = channel.stream_unary(PATH)()  # to a unary method
-    await eventually(lambda: server.statistics().active == 1)
-    stream.cancel()
-    await eventually(lambda: server.statistics().active == 0)
-    assert server.statistics().requests == {"OK": 0, "CANCELLED": 1}
+    slow = _Slow()
+    server, method, _ = await host(echo, interceptors=[slow])
+    calls = [method(b"x") for _ in range(3)]
+    await eventually(lambda: server.statistics().active == 3)
+    calls.pop().cancel()
+    await eventually(lambda: server.statistics().active == 2)
+    slow.may_pass.set()
+    for call in calls:
+        assert await call == b"x"
+    assert server.statistics().active == 0
+    assert server.statistics().requests == {"OK": 2}
 
 
 async def test_health_and_load_streams_are_no_requests(

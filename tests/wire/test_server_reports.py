@@ -18,8 +18,7 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.model import LoadReport, TaskState
 from lbclient.server import Server
-from lbclient.server.calls import behavior_of, kind_of
-from lbclient.server.interceptor import KINDS_KEPT, Interceptor
+from lbclient.server.handlers import KEPT, Wrapper, behavior_of
 from lbclient.server.reporter import Reporter
 
 PATH = "/test.Service/Method"
@@ -501,7 +500,7 @@ async def test_functions_in_disguise_are_served_as_what_they_are(
 def test_a_handler_keeps_its_kind(arity: str, kind: str) -> None:
     """grpcio and instrumentation ask the function what it is."""
     user = handler(arity, kind, "ok")
-    served = kind_of(user)(Reporter(ServerConfig(), lambda: 0.0), user, 0.0)
+    served = Wrapper(Reporter(ServerConfig(), lambda: 0.0), None).wrap(user)
     before, after = behavior_of(user), getattr(served, arity)
     for question in (
         asyncio.iscoroutinefunction,
@@ -511,23 +510,13 @@ def test_a_handler_keeps_its_kind(arity: str, kind: str) -> None:
         assert question(after) == question(before)
 
 
-async def test_methods_that_clients_invent_do_not_fill_the_memory() -> None:
-    interceptor = Interceptor(Reporter(ServerConfig(), lambda: 0.0), None)
-    for number in range(KINDS_KEPT + 10):
-        details = _Details(f"/test.Service/{number}")
-        # A task of its own, as grpcio gives each request.
-        await asyncio.create_task(interceptor.intercept_service(_any_method, details))
-    assert len(interceptor._kinds) <= KINDS_KEPT
-
-
-class _Details(grpc.HandlerCallDetails):
-    def __init__(self, method: str) -> None:
-        self.method = method
-        self.invocation_metadata = ()
-
-
-async def _any_method(details: grpc.HandlerCallDetails) -> Any:
-    return handler("unary_unary", "async", "ok")
+def test_a_handler_is_wrapped_once_and_many_do_not_fill_the_memory() -> None:
+    wrapper = Wrapper(Reporter(ServerConfig(), lambda: 0.0), None)
+    user = handler("unary_unary", "async", "ok")
+    assert wrapper.wrap(user) is wrapper.wrap(user)
+    for _ in range(KEPT + 10):
+        wrapper.wrap(handler("unary_unary", "async", "ok"))
+    assert len(wrapper._kept) <= KEPT
 
 
 async def test_a_crowd_above_the_limit_is_refused_with_a_report(
