@@ -20,6 +20,7 @@ from lbclient.server.reporter import Reporter, Trailers
 # In a server's metadata each of these ends the process: a failed check in C-core.
 LETHAL = frozenset({"grpc-timeout", "grpclb_client_stats"})
 
+_OK = StatusCode.OK
 _BY_NUMBER = {code.value[0]: code for code in StatusCode}
 
 _LOG = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class Call:
         self._inner.set_trailing_metadata(self._merged(()))
 
     def served(self) -> None:
-        code = StatusCode.OK if self._code is None else self._code
+        code = _OK if self._code is None else self._code
         self._inner.set_trailing_metadata(self._answer(code))
 
     def raised(self, error: BaseException) -> None:
@@ -208,7 +209,7 @@ grpc.ServicerContext.register(SyncCall)
 
 def _status(code: Any) -> StatusCode:
     """As grpcio reads it: a number will do, and nonsense is UNKNOWN."""
-    if isinstance(code, StatusCode):
+    if code is _OK or isinstance(code, StatusCode):
         return code
     return _BY_NUMBER.get(code, StatusCode.UNKNOWN)
 

@@ -7,6 +7,8 @@ up is neither served nor failed, and so is in no rate.
 from lbclient.ewma import Ewma
 from lbclient.model import LoadReport, Verdict
 
+_SERVED = Verdict.SERVED  # looking a member up costs as much as all of `begin`
+
 
 class LoadMonitor:
     """Owned by the server, written on its loop's thread only."""
@@ -41,10 +43,10 @@ class LoadMonitor:
     def finish(self, verdict: Verdict) -> None:
         """Once for each `begin`."""
         self.active -= 1
-        if verdict is Verdict.ABANDONED:
-            return
-        self._finished += 1
-        if verdict is not Verdict.SERVED:
+        if verdict is _SERVED:
+            self._finished += 1
+        elif verdict is not Verdict.ABANDONED:
+            self._finished += 1
             self._failed += 1
 
     def sample(self, now: float, cpu: float, application: float | None = None) -> None:

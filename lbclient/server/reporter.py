@@ -27,6 +27,10 @@ from lbclient.v1 import health_pb2, load_pb2
 
 SAMPLE_INTERVAL = 0.1  # seconds; how often reports change in lbclient's simulations
 
+# The hot path has no enum in it: a member's lookup, hash and name are slow.
+_OK = StatusCode.OK
+_SERVED = Verdict.SERVED
+
 Trailers = tuple[tuple[str, str | bytes], ...]
 
 _LOG = logging.getLogger(__name__)
@@ -107,8 +111,8 @@ class Reporter:
 
     def finish(self, code: StatusCode, begun_at: float) -> None:
         """Ends what `monitor.begin` began; the report then leaves it out."""
-        if code is StatusCode.OK:  # an enum's hash and name cost as much as the rest
-            self.monitor.finish(Verdict.SERVED)
+        if code is _OK:
+            self.monitor.finish(_SERVED)
             self._requests["OK"] += 1
         else:
             verdict = verdict_of(code)
@@ -120,7 +124,8 @@ class Reporter:
 
     def encoded(self, active: int) -> bytes:
         """A serialized `lbclient.v1.LoadReport`, which is an ORCA report too."""
-        return self._sampled + _live(active, self._read_runnable())
+        runnable = None if self._config.runnable is None else self._read_runnable()
+        return self._sampled + _live(active, runnable)
 
     def trailers(self, active: int) -> Trailers:
         report = self.encoded(active)
@@ -173,11 +178,9 @@ class Reporter:
         return cpu
 
     def _read_runnable(self) -> int | None:
-        signal = self._config.runnable
-        if signal is None:
-            return None
+        assert self._config.runnable is not None
         try:
-            value = int(signal())
+            value = int(self._config.runnable())
         except Exception as error:
             self._complain("runnable", f"raised {error!r}")
             return None
