@@ -37,25 +37,13 @@ $(READY): pyproject.toml
 	@echo '$(CURDIR)' > $@
 
 # Debian keeps what venv installs pip from, ensurepip, in python3-venv. Root gets that
-# package; for others pip comes from PyPI.
+# package; for others a pip that is there already will do.
 HAS_PIP   = $(PYTHON) -c 'import ensurepip' 2>/dev/null
 APT       = test "$$(id -u)" = 0 && { apt-get update && apt-get install --yes python3-venv; } >/dev/null 2>&1
 MAKE_VENV = if { $(HAS_PIP) || { $(APT) && $(HAS_PIP); }; } \
 	  then $(PYTHON) -m venv --clear $(VENV); \
-	  else $(PYTHON) -m venv --clear --without-pip $(VENV) && $(BIN)/python -c "$$GET_PIP"; fi
-
-# A pip wheel can install itself. This is pip 26.3.
-PIP_URL    := https://files.pythonhosted.org/packages/07/25/ee8c38ae72d66b844ce8eb9711ba905dba21ca1a8a0c960057c41cd23337/pip-26.3-py3-none-any.whl
-PIP_SHA256 := f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13
-define GET_PIP
-import hashlib, os, subprocess, sys, urllib.request
-wheel = urllib.request.urlopen("$(PIP_URL)").read()
-assert hashlib.sha256(wheel).hexdigest() == "$(PIP_SHA256)"
-path = os.path.join(sys.prefix, os.path.basename("$(PIP_URL)"))
-open(path, "wb").write(wheel)
-subprocess.run([sys.executable, path + "/pip", "install", "--quiet", path], check=True)
-endef
-export GET_PIP
+	  else $(PYTHON) -m pip --version >/dev/null 2>&1 && $(PYTHON) -m venv --clear --without-pip $(VENV) \
+	  && $(PYTHON) -m pip --quiet --python $(BIN)/python install pip; fi
 
 # The oldest compiler whose output every supported protobuf runtime accepts. It wants
 # the pkg_resources that setuptools 81 dropped.
