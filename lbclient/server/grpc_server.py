@@ -108,7 +108,9 @@ class Server(grpc.aio.Server):
             # After the user's, so that a service that the user brings goes first.
             health = HealthServices(self._reporter, self._config, self._services)
             self.add_generic_rpc_handlers(health.handlers())
-            self.add_generic_rpc_handlers((UnknownMethods(),))
+            if not self._intercepts:
+                unknown = UnknownMethods(self._wrapper)
+                self._inner.add_generic_rpc_handlers((unknown,))
             await self._inner.start()
             self._reporter.start(asyncio.get_running_loop())
             if self.state is TaskState.STARTING:

@@ -19,7 +19,7 @@ from grpc import StatusCode
 from lbclient.server.calls import AsyncCall, SyncCall
 from lbclient.server.reporter import Reporter
 
-KEPT = 1024  # wrappers; a generic handler may make a new handler for each request
+KEPT = 1024  # methods; a generic handler may serve any name that a client invents
 
 FULL = (StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
 
@@ -35,17 +35,20 @@ class Wrapper:
     def __init__(self, reporter: Reporter, limit: int | None) -> None:
         self._reporter = reporter
         self._limit = inf if limit is None else limit
-        self._kept: dict[int, tuple[Handler, Handler]] = {}
+        self._kept: dict[str, tuple[Handler, Any]] = {}
 
     def wrap(self, handler: Handler) -> Any:
-        """The same wrapper for the same handler."""
-        kept = self._kept.get(id(handler))
+        return kind_of(handler)(self._reporter, self._limit, handler)
+
+    def wrap_found(self, method: str, handler: Handler) -> Any:
+        """The same as before if the method has the same handler as before."""
+        kept = self._kept.get(method)
         if kept is not None and kept[0] is handler:
             return kept[1]
         if len(self._kept) >= KEPT:
             self._kept.clear()
-        wrapped: Any = kind_of(handler)(self._reporter, self._limit, handler)
-        self._kept[id(handler)] = (handler, wrapped)
+        wrapped = self.wrap(handler)
+        self._kept[method] = (handler, wrapped)
         return wrapped
 
 

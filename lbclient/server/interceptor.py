@@ -48,34 +48,43 @@ class WrappedLookup(grpc.GenericRpcHandler):
     """Finds what the user's generic handler finds, wrapped."""
 
     def __init__(self, wrapper: Wrapper, generic: grpc.GenericRpcHandler) -> None:
-        self._wrap = wrapper.wrap
+        self._wrapper = wrapper
         self._service = generic.service
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        handler = self._service(handler_call_details)
-        if handler is None or handler_call_details.method in UNCOUNTED:
+        try:
+            handler = self._service(handler_call_details)
+        except Exception as error:
+            return self._wrapper.wrap(_raising(error))
+        method = handler_call_details.method
+        if handler is None or method in UNCOUNTED:
             return handler
-        return self._wrap(handler)
+        return self._wrapper.wrap_found(method, handler)
 
 
 class UnknownMethods(grpc.GenericRpcHandler):
     """The last to be asked: refuses as grpcio does, but with a report."""
 
+    def __init__(self, wrapper: Wrapper) -> None:
+        self._unknown_method = wrapper.wrap(UNKNOWN_METHOD)
+
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        return UNKNOWN_METHOD
+        return self._unknown_method
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
     def __init__(self, wrapper: Wrapper, monitor: LoadMonitor) -> None:
         self._wrapper = wrapper
         self._monitor = monitor
+        self._unknown_method = wrapper.wrap(UNKNOWN_METHOD)
 
     async def intercept_service(
         self,
         continuation: Continuation,
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        if handler_call_details.method in UNCOUNTED:
+        method = handler_call_details.method
+        if method in UNCOUNTED:
             return await continuation(handler_call_details)
         # Among the active while the user's interceptors have it; then it begins.
         self._monitor.begin()
@@ -85,7 +94,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
             return self._wrapper.wrap(_raising(error))
         finally:
             self._monitor.finish(Verdict.ABANDONED)
-        return self._wrapper.wrap(UNKNOWN_METHOD if handler is None else handler)
+        if handler is None:
+            return self._unknown_method
+        return self._wrapper.wrap_found(method, handler)
 
 
 async def _unknown_method(_requests: Any, context: Any) -> None:

@@ -286,6 +286,19 @@ async def test_a_users_interceptor_that_breaks_reports(host: Host) -> None:
     assert server.statistics().requests["UNKNOWN"] == 1
 
 
+class _BrokenLookup(grpc.GenericRpcHandler):
+    def service(self, handler_call_details: Any) -> Any:
+        raise RuntimeError("the book is lost")
+
+
+async def test_a_lookup_that_breaks_reports(host: Host) -> None:
+    _, channel = await host(handlers=[_BrokenLookup()])
+    answer = await ask(channel)
+    assert answer.code is StatusCode.UNKNOWN
+    assert "the book is lost" in answer.details
+    assert answer.report.active == 0
+
+
 def _broken(message: Any) -> Any:
     raise ValueError("not my format")
 
@@ -528,10 +541,12 @@ def test_a_handler_keeps_its_kind(arity: str, kind: str) -> None:
 
 def test_a_handler_is_wrapped_once_and_many_do_not_fill_the_memory() -> None:
     wrapper = Wrapper(Reporter(ServerConfig(), lambda: 0.0), None)
-    user = handler("unary_unary", "async", "ok")
-    assert wrapper.wrap(user) is wrapper.wrap(user)
-    for _ in range(KEPT + 10):
-        wrapper.wrap(handler("unary_unary", "async", "ok"))
+    first, second = (handler("unary_unary", "async", "ok") for _ in range(2))
+    wrapped = wrapper.wrap_found(PATH, first)
+    assert wrapper.wrap_found(PATH, first) is wrapped
+    assert wrapper.wrap_found(PATH, second) is not wrapped
+    for number in range(KEPT + 10):
+        wrapper.wrap_found(f"/test.Service/{number}", first)
     assert len(wrapper._kept) <= KEPT
 
 
