@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from math import inf
 
 from grpc import StatusCode
@@ -34,13 +33,6 @@ _SERVED = Verdict.SERVED
 Trailers = tuple[tuple[str, str | bytes], ...]
 
 _LOG = logging.getLogger(__name__)
-
-
-@lru_cache(maxsize=4096)
-def _live(active: int, runnable: int | None) -> bytes:
-    return load_pb2.LoadReport(
-        active_requests=active, runnable_requests=runnable
-    ).SerializeToString()
 
 
 class Reporter:
@@ -68,6 +60,7 @@ class Reporter:
         self._changed: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sampled = b""
+        self._ready: dict[int, Trailers] = {}  # by active requests, of this sample
         self._encode()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -124,12 +117,20 @@ class Reporter:
 
     def encoded(self, active: int) -> bytes:
         """A serialized `lbclient.v1.LoadReport`, which is an ORCA report too."""
-        runnable = None if self._config.runnable is None else self._read_runnable()
-        return self._sampled + _live(active, runnable)
+        live = load_pb2.LoadReport(
+            active_requests=active, runnable_requests=self._read_runnable()
+        )
+        return self._sampled + live.SerializeToString()
 
     def trailers(self, active: int) -> Trailers:
-        report = self.encoded(active)
-        return ((wire.LOAD_KEY, report), (wire.ORCA_KEY, report))
+        ready = self._ready  # of one sample, also if a thread asks while it changes
+        trailers = ready.get(active)
+        if trailers is None:
+            report = self.encoded(active)
+            trailers = ((wire.LOAD_KEY, report), (wire.ORCA_KEY, report))
+            if self._config.runnable is None:
+                ready[active] = trailers
+        return trailers
 
     def load(self) -> load_pb2.LoadReport:
         return load_pb2.LoadReport.FromString(self.encoded(self.monitor.active))
@@ -162,6 +163,7 @@ class Reporter:
             application_utilization=self.monitor.application,
             state=self.state.name,
         ).SerializeToString()
+        self._ready = {}
 
     def _read_utilization(self, cpu: float) -> float | None:
         signal = self._config.utilization
@@ -178,9 +180,11 @@ class Reporter:
         return cpu
 
     def _read_runnable(self) -> int | None:
-        assert self._config.runnable is not None
+        signal = self._config.runnable
+        if signal is None:
+            return None
         try:
-            value = int(self._config.runnable())
+            value = int(signal())
         except Exception as error:
             self._complain("runnable", f"raised {error!r}")
             return None
