@@ -41,7 +41,7 @@ class Timing:
     around: float  # before and after a kill or a freeze
 
 
-DEFAULT = Timing(3.5, 6.5, restart=9.0, down=1.0, frozen=2.5, around=1.0)
+DEFAULT = Timing(4.5, 5.5, restart=9.0, down=1.0, frozen=2.5, around=1.0)
 QUICK = Timing(2.25, 1.5, restart=4.0, down=0.3, frozen=1.5, around=0.3)
 
 
