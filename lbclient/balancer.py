@@ -212,6 +212,7 @@ class Balancer:
                 async for endpoints in self._resolver.watch():
                     self._resolved(snapshot(endpoints))
                     pause = 1.0
+                self._unresolved("the resolver ended")
             except ResolveError as error:
                 self._unresolved(str(error))
             except Exception as error:  # of a resolver that is not ours, perhaps

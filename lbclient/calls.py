@@ -262,7 +262,19 @@ class _StreamResponse(Call):
 
     async def read(self) -> Any:
         inner = self._inner or await self._started()
-        return await inner.read()
+        try:
+            return await inner.read()
+        except Exception as error:
+            self._release(error)
+            raise
+
+    def _release(self, error: Exception) -> None:
+        """Ends a call that grpc.aio could not begin, for its metadata perhaps.
+
+        It would wait for its status for ever, and the error's traceback keeps us.
+        """
+        if not isinstance(error, grpc.aio.AioRpcError | grpc.aio.UsageError):
+            self._inner.cancel()
 
     def __del__(self) -> None:
         self._abandon()
@@ -283,7 +295,13 @@ class _Responses:
     async def __anext__(self) -> Any:
         if self._iterator is None:
             self._iterator = (await self._call._started()).__aiter__()
-        return await self._iterator.__anext__()
+        try:
+            return await self._iterator.__anext__()
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            self._call._release(error)
+            raise
 
 
 class _StreamRequest(Call):

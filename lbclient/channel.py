@@ -16,6 +16,7 @@ import grpc
 from lbclient import methods
 from lbclient.balancer import Balancer
 from lbclient.config import ChannelConfig
+from lbclient.errors import ConfigError
 from lbclient.grpc_seam import (
     Options,
     check_options,
@@ -85,8 +86,12 @@ class Channel(grpc.aio.Channel):
             resolver, authority = parse_target(
                 target, resolve_interval=config.resolve_interval, rng=rng
             )
-        else:
+        elif callable(getattr(target, "watch", None)):
             resolver, authority = target, ""
+        else:
+            raise ConfigError(
+                "target", target, "text such as 'dns:///name:50051', or a Resolver"
+            )
         check_options(options or ())
         self._target = target if isinstance(target, str) else repr(target)
         self._interceptors = _by_kind(interceptors or ())
