@@ -15,15 +15,15 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
+from lbclient.grpc_codes import STATUS_OF_NUMBER
 from lbclient.server.reporter import Reporter, Trailers
 
 # In a server's metadata each of these ends the process: a failed check in C-core.
 LETHAL = frozenset({"grpc-timeout", "grpclb_client_stats"})
 
 _OK = StatusCode.OK
-_BY_NUMBER = {code.value[0]: code for code in StatusCode}
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Call:
@@ -211,14 +211,14 @@ def _status(code: Any) -> StatusCode:
     """As grpcio reads it: a number will do, and nonsense is UNKNOWN."""
     if code is _OK or isinstance(code, StatusCode):
         return code
-    return _BY_NUMBER.get(code, StatusCode.UNKNOWN)
+    return STATUS_OF_NUMBER.get(code, StatusCode.UNKNOWN)
 
 
 def _harmless(metadata: Iterable[Any]) -> Trailers:
     """A copy of a user's metadata without what would kill the process."""
     items = tuple(metadata or ())
     if not LETHAL.isdisjoint(map(_key, items)):
-        _LOG.warning("left out of metadata: %s", ", ".join(sorted(LETHAL)))
+        logger.warning("left out of metadata: %s", ", ".join(sorted(LETHAL)))
         items = tuple(item for item in items if _key(item) not in LETHAL)
     return items
 

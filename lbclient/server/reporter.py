@@ -32,7 +32,7 @@ _SERVED = Verdict.SERVED
 
 Trailers = tuple[tuple[str, str | bytes], ...]
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Reporter:
@@ -197,7 +197,7 @@ class Reporter:
         self._failures += 1
         if signal not in self._complained:
             self._complained.add(signal)
-            _LOG.warning("the signal ServerConfig.%s %s: not used", signal, what)
+            logger.warning("the signal ServerConfig.%s %s: not used", signal, what)
 
     def __repr__(self) -> str:
         return f"<{self.state.name.lower().replace('_', ' ')}, {self.monitor!r}>"

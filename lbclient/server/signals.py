@@ -18,7 +18,7 @@ from lbclient.server.grpc_server import Server
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 async def serve(server: grpc.aio.Server) -> None:
@@ -86,7 +86,7 @@ def _handling(
             loop.add_signal_handler(number, on_signal)
             handled.append(number)
     except (ValueError, RuntimeError, NotImplementedError) as error:
-        _LOG.info("signals are not handled here: %s", error)
+        logger.info("signals are not handled here: %s", error)
     try:
         yield
     finally:
