@@ -73,6 +73,10 @@ class Call:
 
     # What becomes of it
 
+    def is_ok(self) -> bool:
+        """As far as the handler said; it may still raise."""
+        return self._code is None or _status(self._code) is _OK
+
     def preset(self) -> None:
         """For an end that comes where we do not see it in time."""
         self._inner.set_trailing_metadata(self._merged(()))
@@ -135,13 +139,19 @@ class Call:
 class AsyncCall(Call):
     """What a coroutine or an async generator is given."""
 
-    __slots__ = ()
+    __slots__ = ("_serialize",)
+
+    def __init__(
+        self, reporter: Reporter, inner: Any, serialize: Callable[[Any], Any]
+    ) -> None:
+        super().__init__(reporter, inner)
+        self._serialize = serialize
 
     def read(self) -> Coroutine[Any, Any, Any]:
         return self._inner.read()  # type: ignore[no-any-return]
 
     def write(self, message: Any) -> Coroutine[Any, Any, None]:
-        return self._inner.write(message)  # type: ignore[no-any-return]
+        return self._inner.write(self._serialize(message))  # type: ignore[no-any-return]
 
     async def abort(
         self,

@@ -1,8 +1,8 @@
 """A user's handler, wrapped so that each of its answers reports.
 
 A wrapper keeps the handler's kind: a coroutine stays a coroutine and a function for
-the thread pool stays one. Whatever can fail, deserializing included, fails inside of
-it. One wrapper per method, not per request: this is the hot path.
+the thread pool stays one. Whatever can fail, coding messages included, fails inside
+of it. One wrapper per method, not per request: this is the hot path.
 """
 
 import asyncio
@@ -84,16 +84,18 @@ class _Wrapped:
 
     # Of a single request `_received` does it, where a failure can be reported.
     request_deserializer: Callable[[bytes], Any] | None = None
+    # `_sent` does it, before the request counts as served.
+    response_serializer: Callable[[Any], bytes] | None = None
 
     def __init__(self, reporter: Reporter, limit: float, handler: Handler) -> None:
         self.request_streaming = handler.request_streaming
         self.response_streaming = handler.response_streaming
-        self.response_serializer = handler.response_serializer
         if self.request_streaming:
             self.request_deserializer = handler.request_deserializer
         self._deserialize = (
             None if self.request_streaming else handler.request_deserializer
         )
+        self._serialize = handler.response_serializer
         self._behavior = behavior_of(handler)
         self._reporter = reporter
         self._monitor = reporter.monitor
@@ -102,14 +104,19 @@ class _Wrapped:
     def _received(self, request: Any) -> Any:
         return request if self._deserialize is None else self._deserialize(request)
 
+    def _sent(self, response: Any) -> Any:
+        return response if self._serialize is None else self._serialize(response)
+
 
 class AsyncResponse(_Wrapped):
     async def respond(self, request: Any, context: Any) -> Any:
-        call = AsyncCall(self._reporter, context)
+        call = AsyncCall(self._reporter, context, self._sent)
         try:
             if self._monitor.active > self._limit:
                 await call.abort(*FULL)
             response = await self._behavior(self._received(request), call)
+            if call.is_ok():  # else grpcio drops the response
+                response = self._sent(response)
         except BaseException as error:
             call.raised(error)
             raise
@@ -123,7 +130,7 @@ class AsyncWriter(_Wrapped):
     """A coroutine that writes its responses to the context."""
 
     async def respond(self, request: Any, context: Any) -> None:
-        call = AsyncCall(self._reporter, context)
+        call = AsyncCall(self._reporter, context, self._sent)
         try:
             if self._monitor.active > self._limit:
                 await call.abort(*FULL)
@@ -138,7 +145,7 @@ class AsyncWriter(_Wrapped):
 
 class AsyncResponses(_Wrapped):
     async def respond(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        call = AsyncCall(self._reporter, context)
+        call = AsyncCall(self._reporter, context, self._sent)
         _at_end_of_task(call.ended)  # which may come while a response is being sent
         call.preset()
         try:
@@ -147,7 +154,7 @@ class AsyncResponses(_Wrapped):
             responses = self._behavior(self._received(request), call)
             async with aclosing(responses):
                 async for response in responses:
-                    yield response
+                    yield self._sent(response)
         except BaseException as error:
             call.raised(error)
             raise
@@ -200,6 +207,8 @@ class SyncResponse(_InThread):
             if call.is_refused:
                 call.abort(*FULL)
             response = self._behavior(self._received(request), call)
+            if call.is_ok():
+                response = self._sent(response)
         except BaseException as error:
             call.raised(error)
             raise
@@ -219,7 +228,7 @@ class SyncResponses(_InThread):
         try:
             if call.is_refused:
                 call.abort(*FULL)
-            yield from self._behavior(self._received(request), call)
+            yield from map(self._sent, self._behavior(self._received(request), call))
         except BaseException as error:
             call.raised(error)
             raise

@@ -327,8 +327,38 @@ async def test_a_response_that_cannot_be_written_reports(
     )
     answer = await ask(channel, arity, (b"a",), half_close=True)
     assert answer.code is StatusCode.UNKNOWN
+    assert "not my format" in answer.details
     assert answer.report.active == 0
     await eventually(lambda: server.statistics().active == 0)
+    assert server.statistics().requests == {"UNKNOWN": 1, "OK": 0}
+
+
+@pytest.mark.parametrize("arity", ["unary_unary", "stream_unary"])
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_the_response_of_a_failure_is_not_serialized(
+    host: Host, pool: ThreadPoolExecutor, arity: str, kind: str
+) -> None:
+    _, channel = await host(
+        handler(arity, kind, "set_code", response_serializer=_broken),
+        migration_thread_pool=pool,
+    )
+    answer = await ask(channel, arity, (b"a",), half_close=True)
+    assert answer.code is StatusCode.NOT_FOUND
+    assert answer.own == [("own", "1")]
+
+
+@pytest.mark.parametrize(("arity", "kind"), KINDS)
+async def test_a_response_is_serialized_once(
+    host: Host, pool: ThreadPoolExecutor, arity: str, kind: str
+) -> None:
+    _, channel = await host(
+        handler(arity, kind, "ok", response_serializer=lambda text: text + b"!"),
+        migration_thread_pool=pool,
+    )
+    method: Any = getattr(channel, arity)(PATH)
+    call = method(b"a" if arity.startswith("unary") else iter([b"a"]))
+    response = await call.read() if arity.endswith("stream") else await call
+    assert response == b"x!"
 
 
 async def test_a_report_counts_the_others_only(host: Host, eventually: Any) -> None:
