@@ -15,7 +15,7 @@ Settle = Callable[[Backend, Outcome, int, float], None]
 
 
 class Attempt:
-    """Made when a backend is picked, which thereby has one more call in flight.
+    """Made when a backend has been picked and has one more call in flight.
 
     grpc.aio runs a call's done callbacks once, however it ends: by response, error,
     deadline or cancellation. A streaming call must not be dropped half-read for

@@ -65,11 +65,19 @@ class Backend:
     def hear(self, state: TaskState | None, report: LoadReport | None) -> None:
         """Takes the task's own word, from a health report."""
         if state is not None:
-            self._observe(self, STATE_OF_TASK[state], f"it says {state.name.lower()}")
+            said = state.name.lower().replace("_", " ")
+            self._observe(self, STATE_OF_TASK[state], f"it says {said}")
         if report is not None:
             self.load.observe(report, self._clock())
-        if state is not None and report is not None and self._silence is None:
+        if state is not None and report is None:
+            self._end_silence()  # not ours: it speaks only when something changes
+        elif state is not None and self._silence is None:
             self._judge_silence_in(self._interval)
+
+    def _end_silence(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
 
     def _judge_silence_in(self, delay: float) -> None:
         loop = asyncio.get_running_loop()
@@ -109,7 +117,9 @@ class Backend:
                 connectivity is grpc.ChannelConnectivity.TRANSIENT_FAILURE
                 and self.state is not State.REFUSING
             ):
-                self._observe(self, State.REFUSING, await self._why_refused())
+                reason = await self._why_refused()
+                if channel.get_state() is not READY:
+                    self._observe(self, State.REFUSING, reason)
                 continue
             await channel.wait_for_state_change(connectivity)
 
@@ -131,9 +141,7 @@ class Backend:
                 pause = interval * (0.8 + 0.4 * self._rng.random())
                 await watch.follow(self.channel, interval, pause, self.hear)
         finally:
-            if self._silence is not None:
-                self._silence.cancel()
-                self._silence = None
+            self._end_silence()
 
     def close_now(self) -> None:
         """Ends the connection and the calls that are still on it."""

@@ -6,6 +6,7 @@ owns every background task. All state changes are synchronous; tasks only wait.
 
 import asyncio
 import logging
+from contextlib import suppress
 from random import Random
 from threading import get_ident
 from typing import Any
@@ -74,7 +75,7 @@ class Balancer:
         self._dial = dial
         self._rng = rng
         self._connectivity = Connectivity.CONNECTING
-        self._connectivity_changes: list[asyncio.Future[None]] = []
+        self._connectivity_changes: dict[asyncio.Future[None], None] = {}
         self._believe_empty: asyncio.TimerHandle | None = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._keep(resolver, self._follow_resolver)
@@ -94,14 +95,25 @@ class Balancer:
 
     def _choose(self, now: float) -> Backend | None:
         while ready := self.pool.ready:
-            backend = self.picker.pick(ready, now)
-            if backend.is_connected():
+            try:
+                backend = self.picker.pick(ready, now)
+                is_connected = backend.is_connected()
+            except Exception:  # of a picker that is not ours, perhaps
+                logger.exception("%s: the picker failed; taking turns", self.target)
+                backend = ready[self.attempts[Verdict.SERVED] % len(ready)]
+                is_connected = backend.is_connected()
+            if is_connected:
                 return backend
             self.observe(backend, State.CONNECTING, "connection lost")
         return None
 
     def settle(self, backend: Backend, outcome: Outcome, code: int, now: float) -> None:
         """The one door for what an attempt taught us."""
+        if get_ident() != self._thread:
+            # A collection in another thread can end a call there.
+            with suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self.settle, backend, outcome, code, now)
+            return
         self.pool.finish(backend, outcome, now)
         self.attempts[outcome.verdict] += 1
         self.calls[code] += 1
@@ -125,7 +137,7 @@ class Balancer:
 
     def _serve_waiting(self) -> None:
         now = self.clock()
-        while self.pool.ready:
+        while self.waiting and self.pool.ready:
             backend = self._choose(now)
             # To choose can find a connection lost, and so come here once more.
             waiter = self.waiting.first()
@@ -156,7 +168,7 @@ class Balancer:
         if state in (State.CONNECTING, State.REFUSING):
             refresh = getattr(self._resolver, "refresh", None)
             if refresh is not None:
-                refresh()  # the backend may live elsewhere now
+                self.loop.call_soon(refresh)  # the backend may live elsewhere now
         self._changed()
 
     def _changed(self) -> None:
@@ -168,8 +180,7 @@ class Balancer:
             self._serve_waiting()
 
     def _tell_connectivity(self) -> None:
-        told, self._connectivity_changes = self._connectivity_changes, []
-        for change in told:
+        for change in list(self._connectivity_changes):
             if not change.done():
                 change.set_result(None)
 
@@ -189,10 +200,17 @@ class Balancer:
         """Returns when it is another; also when the channel is closed."""
         while self._connectivity is last:
             change = self.loop.create_future()
-            self._connectivity_changes.append(change)
-            await change
+            self._connectivity_changes[change] = None
+            try:
+                await change
+            finally:
+                self._connectivity_changes.pop(change, None)
 
     def _make(self, endpoint: Endpoint) -> Backend:
+        for backend in self.draining:
+            if backend.endpoint.address == endpoint.address:
+                del self.draining[backend]  # it comes back with all that we know
+                return backend
         return Backend(
             endpoint,
             self._dial,
@@ -230,18 +248,20 @@ class Balancer:
     def _resolved(self, endpoints: Endpoints) -> None:
         self.resolver_error = ""
         self.resolver_updates += 1
+        if not endpoints and self.pool.endpoints:
+            if self._believe_empty is None:
+                logger.warning("%s: no endpoints; keeping the last ones", self.target)
+                self._believe_empty = self.loop.call_later(
+                    self.config.empty_after, self._apply, endpoints
+                )
+            return
         if self._believe_empty is not None:
             self._believe_empty.cancel()
             self._believe_empty = None
-        if not endpoints and self.pool.endpoints:
-            logger.warning("%s: no endpoints; keeping the last ones", self.target)
-            self._believe_empty = self.loop.call_later(
-                self.config.empty_after, self._apply, endpoints
-            )
-            return
         self._apply(endpoints)
 
     def _apply(self, endpoints: Endpoints) -> None:
+        self._believe_empty = None
         self.resolved_at = self.clock()
         self.waiting.trouble = f"{self.target} has no endpoints"
         change = self.pool.reconcile(endpoints)
@@ -249,9 +269,7 @@ class Balancer:
             self._keep(backend, backend.follow)
         for backend in change.drained:
             self._tasks.pop(backend).cancel()
-            self.draining[backend] = None
-            if backend.load.in_flight == 0:
-                self._close_backend(backend)
+            self._drain(backend)
         logger.info(
             "%s: %d endpoints, %d connections opened, %d drained",
             self.target,
@@ -261,8 +279,14 @@ class Balancer:
         )
         self._changed()
 
+    def _drain(self, backend: Backend) -> None:
+        self.draining[backend] = None
+        if backend.load.in_flight == 0:
+            self._close_backend(backend)
+
     def _close_backend(self, backend: Backend) -> None:
-        if self.draining.pop(backend, backend) is None:
+        if backend.load.in_flight == 0 and backend in self.draining:
+            del self.draining[backend]
             backend.close_now()
 
     # --- tasks ---------------------------------------------------------------
@@ -287,10 +311,11 @@ class Balancer:
             task.cancel()
 
     def abort(self) -> None:
-        """Ends everything without waiting: nobody is left who would."""
+        """Ends without waiting what nobody is left for; calls in flight go on."""
         self._stop()
-        for backend in (*self.pool.nodes.values(), *self.draining):
-            backend.close_now()
+        self.waiting.cancel()
+        for backend in self.pool.reconcile(()).drained:
+            self._drain(backend)
 
     async def close(self, grace: float | None) -> None:
         """Cancels the waiting calls now and those in flight after `grace`."""

@@ -3,13 +3,15 @@
 A unary-unary call that finds a ready backend is the bare grpc.aio call. All others
 are wrapped: one that waits for a backend has no call yet, and a streaming call
 dropped half-read would never end in grpc.aio, so its wrapper cancels it when it is
-collected. Hence nothing that outlives the caller's interest may hold a wrapper.
+collected. Hence nothing that outlives the caller's interest may hold a wrapper,
+except the queue, until it is the call's turn.
 """
 
 import asyncio
 import logging
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +20,13 @@ import grpc
 from lbclient.attempt import Attempt
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
-from lbclient.grpc_seam import DeadlineWhileWaiting, LocalRpcError, mark
+from lbclient.grpc_seam import (
+    DeadlineWhileWaiting,
+    LocalRpcError,
+    awaits_writes,
+    is_half_closed,
+    mark,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +37,13 @@ Invoke = Callable[[Backend, float | None], Any]
 
 
 class Call:
-    """What all wrapped calls share. Either waiting, started, or over unsent."""
+    """What all wrapped calls share. Either waiting, started, or over unsent.
+
+    With `error` it is over from the start: what could not even be serialized.
+    """
+
+    # Up to 1.82 grpcio's `close` looks for one in whatever a task of the loop runs.
+    _channel = None
 
     def __init__(
         self,
@@ -37,6 +51,7 @@ class Call:
         invoke: Invoke,
         timeout: float | None,
         wait_for_ready: bool | None,
+        error: Exception | None = None,
     ) -> None:
         now = balancer.clock()
         self.wait_for_ready = bool(wait_for_ready)
@@ -48,13 +63,17 @@ class Call:
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Any], None]] = []
         self._decided: asyncio.Event | None = None
+        self._decided_at = now
         self._expiry: asyncio.TimerHandle | None = None
 
-        backend = balancer.pick(now)
+        backend = balancer.pick(now) if error is None else None
         if backend is not None:
             self.start(backend, now)
             return
         self._decided = asyncio.Event()
+        if error is not None:
+            self._end(error)
+            return
         balancer.waiting.join(self)
         if timeout is not None and self._error is None:
             # The wait is over at the deadline even if nobody holds the call.
@@ -119,7 +138,14 @@ class Call:
             self._expiry.cancel()
             self._expiry = None
         assert self._decided is not None
+        self._decided_at = self._balancer.clock()
         self._decided.set()
+
+    def waited(self) -> float:
+        """The time without a backend, so far."""
+        is_waiting = self._inner is None and self._error is None
+        until = self._balancer.clock() if is_waiting else self._decided_at
+        return until - self._created_at
 
     async def _started(self) -> Any:
         """The inner call, once there is one; raises what kept it from being sent."""
@@ -224,12 +250,10 @@ class Call:
     def _abandon(self) -> None:
         """Ends the inner call, from whichever thread collects the wrapper."""
         inner = self.__dict__.get("_inner")
-        if inner is None or self._balancer.loop.is_closed() or inner.done():
+        if inner is None or inner.done():
             return
-        if asyncio._get_running_loop() is self._balancer.loop:
-            inner.cancel()
-            self._fire()
-        else:
+        # Later, and there: a collection can happen in the midst of anything.
+        with suppress(RuntimeError):  # the loop is closed, and so is the call
             self._balancer.loop.call_soon_threadsafe(inner.cancel)
             self._balancer.loop.call_soon_threadsafe(self._fire)
 
@@ -316,7 +340,7 @@ class _StreamRequest(Call):
     @property
     def _done_writing_flag(self) -> bool:
         """grpc.aio's interceptors look at it."""
-        return self._inner is not None and bool(self._inner._done_writing_flag)
+        return is_half_closed(self._inner)
 
 
 class UnaryUnaryCall(_UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]): ...
@@ -332,9 +356,7 @@ class StreamUnaryCall(
 
     def __del__(self) -> None:
         inner = self.__dict__.get("_inner")
-        if inner is None or inner._async_request_poller is not None:
-            return
-        if not inner._done_writing_flag:
+        if inner is not None and awaits_writes(inner):
             self._abandon()
 
 

@@ -4,7 +4,6 @@ Constructing one does no I/O. It binds to the event loop of its first use, which
 also when it starts to resolve and to connect.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,12 +12,13 @@ from typing import Any, Self, TypeVar, cast
 
 import grpc
 
-from lbclient import methods
+from lbclient import calls, methods
 from lbclient.balancer import Balancer
-from lbclient.config import ChannelConfig
+from lbclient.config import ChannelConfig, is_disabled
 from lbclient.errors import ConfigError
 from lbclient.grpc_seam import (
     Options,
+    beneath,
     check_options,
     dial_target,
     inner_options,
@@ -80,7 +80,9 @@ class Channel(grpc.aio.Channel):
         config: ChannelConfig | None,
         clock: Clock = time.monotonic,
     ) -> None:
-        config = config or ChannelConfig.from_environment()
+        config = ChannelConfig.from_environment() if config is None else config
+        if not isinstance(config, ChannelConfig):
+            raise ConfigError("config", config, "a ChannelConfig")
         rng = Random(config.seed)
         if isinstance(target, str):
             resolver, authority = parse_target(
@@ -217,7 +219,7 @@ def insecure_channel(
     With `LBCLIENT_DISABLE=1` in the environment it is grpc.aio's own channel, which
     has no `statistics()`, unless the target is a `Resolver`.
     """
-    if isinstance(target, str) and _is_disabled():
+    if isinstance(target, str) and is_disabled():
         plain = grpc.aio.insecure_channel(target, options, compression, interceptors)
         return cast(Channel, plain)
     return Channel(target, None, options, compression, interceptors, config)
@@ -233,7 +235,10 @@ def secure_channel(
     config: ChannelConfig | None = None,
 ) -> Channel:
     """`grpc.aio.secure_channel`, balanced. See `insecure_channel`."""
-    if isinstance(target, str) and _is_disabled():
+    if not isinstance(credentials, grpc.ChannelCredentials):
+        # None would be an insecure channel.
+        raise ConfigError("credentials", credentials, "grpc.ChannelCredentials")
+    if isinstance(target, str) and is_disabled():
         plain = grpc.aio.secure_channel(
             target, credentials, options, compression, interceptors
         )
@@ -246,14 +251,11 @@ def info(call: object) -> CallInfo:
 
     For calls made on a channel of ours; of any other it knows nothing.
     """
-    attempt = marked(call)
-    if attempt is None:
-        return CallInfo(None, 0, 0.0)
-    return CallInfo(attempt.backend.endpoint.address, 1, attempt.waited)
-
-
-def _is_disabled() -> bool:
-    return os.environ.get("LBCLIENT_DISABLE", "") not in ("", "0")
+    sent = beneath(call)
+    attempt = marked(sent)
+    if attempt is not None:
+        return CallInfo(attempt.backend.endpoint.address, 1, attempt.waited)
+    return CallInfo(None, 0, sent.waited() if isinstance(sent, calls.Call) else 0.0)
 
 
 def _by_kind(interceptors: Sequence[object]) -> dict[str, list[Any]]:

@@ -6,6 +6,7 @@ variables; a variable beats the file.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -13,13 +14,19 @@ from math import inf
 from typing import Any, Literal, Self, get_args
 
 from lbclient.errors import ConfigError
+from lbclient.pickers import picker_factory
 from lbclient.protocols import PickerFactory
 
 WhenFull = Literal["wait", "fail"]
 
 # Variables with our prefix that are not fields of a config.
 RESERVED = frozenset({"LBCLIENT_CONFIG", "LBCLIENT_DISABLE"})
+# Fields that are functions, which no text can name.
+IN_CODE = frozenset({"LBCLIENT_RUNNABLE", "LBCLIENT_UTILIZATION"})
 SECTIONS = frozenset({"channel", "server"})
+
+# What Kubernetes sets for a Service that is called lbclient.
+SERVICE_LINK = re.compile(r"LBCLIENT_(PORT|SERVICE_(HOST|PORT))(_|$)")
 
 
 def _whole(field: str, value: object, low: int, high: float = inf) -> None:
@@ -53,8 +60,11 @@ class _Sourced:
         for variable, text in environ.items():
             if not variable.startswith("LBCLIENT_") or variable in RESERVED:
                 continue
+            if SERVICE_LINK.match(variable):
+                continue
             if variable not in known:
-                raise ConfigError(variable, text, f"one of {', '.join(sorted(known))}")
+                names = sorted({*known, *RESERVED} - IN_CODE)
+                raise ConfigError(variable, text, f"one of {', '.join(names)}")
             if (name := known[variable]) in own:
                 values[name] = _convert(variable, text, own[name])
         return cls(**values)
@@ -128,24 +138,27 @@ class ChannelConfig(_Sourced):
     its deadline, or fail at once."""
 
     max_waiting: int = 1000
-    """Calls that may wait, for a turn or for a connection; one more fails."""
+    """Calls that may wait, for a turn or for a connection; one more fails. Ours:
+    a second of a thousand calls a second."""
 
     health_interval: float = 2.0
     """A backend that says nothing for this long gets no new calls. It is asked to
-    report twice as often."""
+    report twice as often. Ours: one report a second costs both sides little."""
 
     resolve_interval: float = 10.0
-    """How often names are resolved again, jittered by a tenth."""
+    """How often names are resolved again, jittered by a tenth. Ours: well within
+    the 30 s that clusters commonly let a DNS answer live."""
 
     empty_after: float = 60.0
-    """How long a resolver must insist that there are no endpoints at all."""
+    """How long a resolver must insist that there are no endpoints at all. Ours:
+    an outage of the name service is far more likely than an empty fleet."""
 
     connect_backoff: float = 0.1
     """The first pause before a refused connection is tried again; it grows by
     1.6 each time, jittered by a fifth (gRPC's connection backoff)."""
 
     max_connect_backoff: float = 5.0
-    """The longest such pause."""
+    """The longest such pause. Ours; gRPC's 120 s would find a restarted task late."""
 
     seed: int | None = None
     """Seeds every random choice of the channel; None: by the system."""
@@ -156,6 +169,7 @@ class ChannelConfig(_Sourced):
             raise ConfigError("client_id", self.client_id, "text")
         if not (isinstance(self.picker, str) or callable(self.picker)):
             raise ConfigError("picker", self.picker, "a name or a factory")
+        picker_factory(self.picker)
         _whole("active_limit", self.active_limit, 1)
         if self.when_full not in get_args(WhenFull):
             raise ConfigError("when_full", self.when_full, "'wait' or 'fail'")
@@ -218,8 +232,10 @@ class ServerConfig(_Sourced):
 
 
 def _all_fields() -> list[str]:
-    return [
-        field.name
-        for config in (ChannelConfig, ServerConfig)
-        for field in fields(config)
-    ]
+    configs = (ChannelConfig, ServerConfig)
+    return [field.name for config in configs for field in fields(config)]
+
+
+def is_disabled(environ: Mapping[str, str] = os.environ) -> bool:
+    """The kill switch: whether grpc.aio's own channels and servers are wanted."""
+    return environ.get("LBCLIENT_DISABLE", "") not in ("", "0")

@@ -33,7 +33,7 @@ class NoBackend(LocalRpcError):
 
 
 class BackendsFull(LocalRpcError):
-    """Every backend is at `active_limit` and the call may not wait (longer).
+    """Every backend is at `active_limit`, or too many calls wait already.
 
     The call was not sent. More backends, or fewer calls at once, are the cure.
     """
@@ -82,13 +82,18 @@ def mark(call: Any, value: object) -> None:
 
 
 def marked(call: Any) -> Any:
-    """What `mark` left, also beneath interceptors that are done; else None."""
-    task = getattr(call, "_interceptors_task", None)
-    if task is not None:
-        if not task.done() or task.cancelled() or task.exception():
-            return None
-        call = task.result()
+    """What `mark` left; None for a call that is not marked."""
     return getattr(call, "_lbclient", None)
+
+
+def beneath(call: Any) -> Any:
+    """The call that was sent beneath interceptors; None while they are at it."""
+    task = getattr(call, "_interceptors_task", None)
+    if task is None:
+        return call
+    if not task.done() or task.cancelled() or task.exception():
+        return None
+    return task.result()
 
 
 # What an inner channel needs and nobody would want otherwise: a connection of its
@@ -166,16 +171,11 @@ def intercepted(
     The last continuation calls `send(request, client_call_details)`, so that
     interceptors run once for a call, however many attempts it takes.
     """
-    timeout, metadata, credentials, wait_for_ready = details
     return _INTERCEPTED[kind](
-        send,
-        interceptors,
+        [*interceptors, _Last(send)],
         request,
-        timeout,
-        metadata,
-        credentials,
-        wait_for_ready,
-        None,
+        *details,
+        None,  # the channel: only what comes after the last interceptor wants it
         path.encode(),
         None,
         None,
@@ -183,44 +183,36 @@ def intercepted(
     )
 
 
-class _Sender:
-    """Replaces the end of grpc.aio's chain of interceptors by a function of ours."""
+class _Last:
+    """Ends a chain of interceptors with a function of ours, instead of a call.
 
-    def __init__(self, send: Callable[[Any, Any], Any], *args: Any) -> None:
+    As an interceptor, for the chain's own end is another thing in each grpcio.
+    """
+
+    def __init__(self, send: Callable[[Any, Any], Any]) -> None:
         self._send = send
-        super().__init__(*args)
 
-    async def _run_interceptor(
-        self,
-        interceptors: list[Any],
-        method: bytes,
-        request_serializer: Any,
-        response_deserializer: Any,
-        client_call_details: Any,
-        request: Any,
-    ) -> Any:
-        if not interceptors:
-            call = self._send(request, client_call_details)
-            # The streaming kinds read it when an interceptor returns an iterator.
-            self._last_returned_call_from_interceptors = call
-            return call
-        chain: Any = super()
-        return await chain._run_interceptor(
-            interceptors,
-            method,
-            request_serializer,
-            response_deserializer,
-            client_call_details,
-            request,
-        )
+    async def intercept(self, _: Any, client_call_details: Any, request: Any) -> Any:
+        return self._send(request, client_call_details)
+
+    intercept_unary_unary = intercept_unary_stream = intercept
+    intercept_stream_unary = intercept_stream_stream = intercept
 
 
 _INTERCEPTED: dict[str, Any] = {
-    kind: type(base.__name__, (_Sender, base), {})
-    for kind, base in {
-        "unary_unary": interceptor.InterceptedUnaryUnaryCall,
-        "unary_stream": interceptor.InterceptedUnaryStreamCall,
-        "stream_unary": interceptor.InterceptedStreamUnaryCall,
-        "stream_stream": interceptor.InterceptedStreamStreamCall,
-    }.items()
+    "unary_unary": interceptor.InterceptedUnaryUnaryCall,
+    "unary_stream": interceptor.InterceptedUnaryStreamCall,
+    "stream_unary": interceptor.InterceptedStreamUnaryCall,
+    "stream_stream": interceptor.InterceptedStreamStreamCall,
 }
+
+
+def is_half_closed(call: Any) -> bool:
+    """Whether a call wants no more requests; its interceptors ask for that."""
+    return bool(getattr(call, "_done_writing_flag", False))
+
+
+def awaits_writes(call: Any) -> bool:
+    """Whether a call ends only if somebody goes on writing to it."""
+    reads = getattr(call, "_async_request_poller", None) is not None
+    return not reads and not is_half_closed(call)

@@ -9,7 +9,7 @@ from math import inf
 from lbclient.ewma import DecayingCount
 from lbclient.model import LoadReport, Outcome, Verdict
 
-ERROR_MEMORY = 10.0  # seconds; policies were compared with errors decaying over 10 s
+ERROR_MEMORY = 10.0  # seconds; benchmarks.fleet --failing 1 shows what it does
 RATIO_MEMORY = 2.0  # seconds; as servers smooth what they report of errors
 LATENCY_GAIN = 0.02  # of each served request, in the mean latency
 

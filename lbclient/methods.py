@@ -25,6 +25,7 @@ class Method:
 
     kind: str
     wrapper: type[calls.Call]
+    inner_serializer: Any
 
     def __init__(
         self,
@@ -50,13 +51,26 @@ class Method:
     def _put_on(self, backend: Backend) -> Any:
         method = getattr(backend.channel, self.kind)(
             self._path,
-            request_serializer=self._request_serializer,
+            request_serializer=self.inner_serializer,
             response_deserializer=self._response_deserializer,
             _registered_method=self._registered,
         )
         kept = {b: m for b, m in self._on_backends.items() if not b.is_closed}
         self._on_backends = {**kept, backend: method}
         return method
+
+    def prepared(self, request: Any, metadata: Any) -> Any:
+        """What is given to grpc.aio for `request`; raises for what cannot be sent.
+
+        Found later it would be found by a task of grpc.aio's, which then leaves the
+        call half begun, in flight for ever.
+        """
+        for key, value in metadata or ():
+            if not isinstance(key, str) or not isinstance(value, str | bytes):
+                raise TypeError(
+                    f"metadata is of text and bytes, not {key!r}: {value!r}"
+                )
+        return request
 
     def call(self, request: Any, timeout: float | None, **options: Any) -> Any:
         balancer = self._get_balancer()
@@ -68,9 +82,14 @@ class Method:
         self, balancer: Balancer, request: Any, timeout: float | None, **options: Any
     ) -> Any:
         def invoke(backend: Backend, left: float | None) -> Any:
-            return self.on(backend)(request, timeout=left, **options)
+            return self.on(backend)(prepared, timeout=left, **options)
 
-        return self.wrapper(balancer, invoke, timeout, options["wait_for_ready"])
+        error = None
+        try:
+            prepared = self.prepared(request, options["metadata"])
+        except Exception as reason:
+            error = reason
+        return self.wrapper(balancer, invoke, timeout, options["wait_for_ready"], error)
 
     def _call_intercepted(
         self,
@@ -86,7 +105,7 @@ class Method:
         if not isinstance(metadata, grpc.aio.Metadata):
             metadata = grpc.aio.Metadata(*(metadata or ()))
         details = (timeout, metadata, credentials, wait_for_ready)
-        send = partial(self._send, balancer, compression)
+        send = partial(self._send, compression)
         return intercepted(
             self.kind,
             self._interceptors,
@@ -97,15 +116,13 @@ class Method:
             balancer.loop,
         )
 
-    def _send(
-        self, balancer: Balancer, compression: Any, request: Any, details: Any
-    ) -> Any:
+    def _send(self, compression: Any, request: Any, details: Any) -> Any:
         """The end of the interceptors' chain; they may have changed everything."""
         path = details.method
         path = path.decode() if isinstance(path, bytes) else path
         method = self if path == self._path else self._renamed(path)
         return method._call(
-            balancer,
+            self._get_balancer(),  # the channel may be closed by now
             request,
             details.timeout,
             metadata=details.metadata,
@@ -126,6 +143,17 @@ class Method:
 
 
 class _UnaryRequest(Method):
+    inner_serializer = None  # `prepared` has done it
+
+    def prepared(self, request: Any, metadata: Any) -> bytes:
+        if metadata is not None:
+            super().prepared(request, metadata)
+        serializer = self._request_serializer
+        message = request if serializer is None else serializer(request)
+        if not isinstance(message, bytes):
+            raise TypeError(f"a request is sent as bytes, not {type(message).__name__}")
+        return message
+
     def __call__(
         self,
         request: Any,
@@ -147,6 +175,10 @@ class _UnaryRequest(Method):
 
 
 class _StreamRequest(Method):
+    @property
+    def inner_serializer(self) -> Callable[[Any], bytes] | None:
+        return self._request_serializer
+
     def __call__(
         self,
         request_iterator: Any = None,
@@ -164,6 +196,10 @@ class _StreamRequest(Method):
             wait_for_ready=wait_for_ready,
             compression=compression,
         )
+
+
+def _unsent(_backend: Backend, _left: float | None) -> Any:
+    raise AssertionError("a call that failed before it was sent was sent")
 
 
 class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
@@ -184,11 +220,15 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         if not self._interceptors:
             balancer = self._get_balancer()
             clock = balancer.clock
+            try:
+                message = self.prepared(request, metadata)
+            except Exception as error:
+                return self.wrapper(balancer, _unsent, None, None, error)
             now = clock()
             backend = balancer.pick(now)
             if backend is not None:
                 call = self.on(backend)(
-                    request,
+                    message,
                     timeout=timeout,
                     metadata=metadata,
                     credentials=credentials,
@@ -213,11 +253,11 @@ class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable[Any, Any]):
     wrapper = calls.UnaryStreamCall
 
 
-class StreamUnary(_StreamRequest, grpc.aio.StreamUnaryMultiCallable[Any, Any]):
+class StreamUnary(_StreamRequest, grpc.aio.StreamUnaryMultiCallable):  # type: ignore[type-arg]
     kind = "stream_unary"
     wrapper = calls.StreamUnaryCall
 
 
-class StreamStream(_StreamRequest, grpc.aio.StreamStreamMultiCallable[Any, Any]):
+class StreamStream(_StreamRequest, grpc.aio.StreamStreamMultiCallable):  # type: ignore[type-arg]
     kind = "stream_stream"
     wrapper = calls.StreamStreamCall

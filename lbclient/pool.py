@@ -52,7 +52,6 @@ class Pool(Generic[N]):
 
     def reconcile(self, endpoints: Endpoints) -> Change[N]:
         """Takes a whole snapshot: nodes of old and new subset live on as they are."""
-        self.endpoints = endpoints
         before = dict(self.nodes)
         nodes: dict[str, N] = {}  # replaced whole: another thread may be reading
         opened: list[N] = []
@@ -63,6 +62,7 @@ class Pool(Generic[N]):
                 opened.append(node)
             node.endpoint = endpoint
             nodes[endpoint.address] = node
+        self.endpoints = endpoints
         self.nodes = nodes
         self._publish()
         return Change(tuple(opened), tuple(before.values()))

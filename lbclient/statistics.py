@@ -45,7 +45,7 @@ class BackendStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ResolverStatistics:
-    """Where the endpoints come from. `age` is that of the last answer."""
+    """Where the endpoints come from. `age` is that of the last answer applied."""
 
     endpoints: int = 0
     updates: int = 0

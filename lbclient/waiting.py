@@ -48,7 +48,7 @@ class Waiting:
         error = self._refusal(waiter)
         if error is None and len(self) >= self._config.max_waiting:
             error = BackendsFull.because(
-                f"{self._pool!r}, and {len(self)} calls wait already"
+                f"{self._pool!r}, and {len(self)} calls wait already (max_waiting)"
             )
         if error is None:
             self._waiters[waiter] = None

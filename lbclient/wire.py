@@ -47,15 +47,24 @@ def from_message(message: load_pb2.LoadReport) -> LoadReport:
     )
 
 
-# A server samples its load every 0.1 s, so a busy one says the same many times over;
-# to remember it costs a fifth of parsing it.
-@lru_cache(maxsize=256)
+SHORT = 1024  # bytes; ours has 60, and what is long is not worth remembering
+
+
 def parse_report(data: bytes) -> LoadReport | None:
     """Reads a `LoadReport`, or an ORCA report; None if it is neither."""
+    return _remembered(data) if len(data) <= SHORT else _parse(data)
+
+
+def _parse(data: bytes) -> LoadReport | None:
     try:
         return from_message(load_pb2.LoadReport.FromString(data))
     except DecodeError:
         return None
+
+
+# A server samples its load every 0.1 s, so a busy one says the same many times over;
+# to remember it costs a fifth of parsing it.
+_remembered = lru_cache(maxsize=256)(_parse)
 
 
 def find_report(trailers: Iterable[tuple[str, str | bytes]]) -> LoadReport | None:

@@ -94,7 +94,12 @@ async def _backend_health(
             raise NotOfferedError(f"{wire.WATCH_METHOD}: {message[:80]!r}")
 
     request = health_pb2.HealthRequest(report_interval=interval).SerializeToString()
-    await _read(channel, wire.WATCH_METHOD, request, take)
+    try:
+        await _read(channel, wire.WATCH_METHOD, request, take)
+    except NotOfferedError as error:
+        if not understood:
+            raise
+        logger.debug("the health watch broke: %s", error)  # it is offered: once more
 
 
 async def _serving_status(channel: grpc.aio.Channel, pause: float, tell: Tell) -> None:
@@ -106,6 +111,9 @@ async def _serving_status(channel: grpc.aio.Channel, pause: float, tell: Tell) -
             reply = compat_pb2.ServingReply.FromString(message)
         except DecodeError:
             raise NotOfferedError(f"{wire.SERVING_WATCH_METHOD}: {message!r}") from None
+        if reply.status == compat_pb2.ServingReply.SERVICE_UNKNOWN:
+            # It speaks of single services only.
+            raise NotOfferedError(f"{wire.SERVING_WATCH_METHOD}: nothing of the server")
         if reply.status == compat_pb2.ServingReply.SERVING:
             served = True
             tell(TaskState.SERVING, None)

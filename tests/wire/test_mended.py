@@ -1,0 +1,245 @@
+"""Faults that were there once: what broke, and how it looked."""
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import pytest
+
+import lbclient
+from lbclient import wire
+from lbclient.config import ChannelConfig
+from lbclient.errors import ConfigError
+from lbclient.model import Endpoint, Endpoints
+from lbclient.pickers import RoundRobin
+from lbclient.v1 import compat_pb2, health_pb2, load_pb2
+
+
+def watched(path: str, watch: Any) -> grpc.GenericRpcHandler:
+    _, service, method = path.split("/")
+    handler: Any = grpc.unary_stream_rpc_method_handler(watch)
+    return grpc.method_handlers_generic_handler(service, {method: handler})
+
+
+async def test_a_health_watch_that_breaks_is_begun_again(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    """It was taken for not offered; then silence was judged of a mute backend."""
+    begun = 0
+
+    async def watch(_request: bytes, context: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        report = health_pb2.HealthReport(
+            state=load_pb2.SERVING, load=load_pb2.LoadReport()
+        )
+        yield report.SerializeToString()
+        await context.abort(grpc.StatusCode.INTERNAL, "reset by a proxy")
+
+    def make() -> Any:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((watched(wire.WATCH_METHOD, watch),))
+        return server
+
+    task = await start(make)
+    config = ChannelConfig(health_interval=0.3)
+    async with lbclient.insecure_channel(task.address, config=config) as channel:
+        await search.SearchStub(channel).Search(search.Query(), timeout=5)
+        await eventually(lambda: begun >= 3)
+        await search.SearchStub(channel).Search(search.Query(), timeout=5)
+
+
+async def test_a_health_service_of_single_services_only_is_no_obstacle(
+    start: Any, search: Any
+) -> None:
+    async def watch(_request: bytes, _context: Any) -> Any:
+        status = compat_pb2.ServingReply.SERVICE_UNKNOWN
+        yield compat_pb2.ServingReply(status=status).SerializeToString()
+        await asyncio.sleep(5)
+
+    def make() -> Any:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((watched(wire.SERVING_WATCH_METHOD, watch),))
+        return server
+
+    task = await start(make)
+    async with lbclient.insecure_channel(task.address) as channel:
+        assert (await search.SearchStub(channel).Search(search.Query(), timeout=5)).text
+
+
+async def test_a_call_collected_in_another_thread_is_settled_in_the_loop(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    task = await start()
+    async with lbclient.insecure_channel(task.address) as channel:
+        await channel.channel_ready()
+        call = search.SearchStub(channel).Pages(search.Query(text="100000"))
+        await call.read()
+        cycle: list[Any] = [call]
+        cycle.append(cycle)
+        gc.disable()
+        try:
+            del call, cycle
+            collector = threading.Thread(target=gc.collect)
+            collector.start()
+            await asyncio.to_thread(collector.join)
+        finally:
+            gc.enable()
+        await eventually(lambda: channel.statistics().in_flight == 0)
+
+
+async def test_a_request_that_cannot_be_sent_gives_its_place_back(
+    start: Any, search: Any
+) -> None:
+    """Calls that the user kept held their places, until the backend was full."""
+    task = await start()
+    config = ChannelConfig(active_limit=2)
+    async with lbclient.insecure_channel(task.address, config=config) as channel:
+        await channel.channel_ready()
+        stub = search.SearchStub(channel)
+        calls = [stub.Search("no message") for _ in range(2)]
+        calls += [stub.Search(search.Query(), metadata={"a": "b"})]
+        calls += [stub.Search(search.Query(), metadata=(("a", 1),))]
+        for call in calls:
+            with pytest.raises((TypeError, ValueError, AttributeError)):
+                await call
+            assert call.done()
+        assert channel.statistics().in_flight == 0
+        assert (await stub.Search(search.Query(), timeout=5)).text
+
+
+async def test_a_call_that_an_interceptor_begins_after_close_is_refused(
+    start: Any, search: Any
+) -> None:
+    class Slow(grpc.aio.UnaryUnaryClientInterceptor):
+        async def intercept_unary_unary(
+            self, continuation: Any, client_call_details: Any, request: Any
+        ) -> Any:
+            await asyncio.sleep(0.1)
+            return await continuation(client_call_details, request)
+
+    task = await start()
+    channel = lbclient.insecure_channel(task.address, interceptors=[Slow()])
+    await channel.channel_ready()
+    call = search.SearchStub(channel).Search(search.Query())
+    await asyncio.sleep(0.02)
+    await channel.close()
+    with pytest.raises(grpc.aio.UsageError):
+        await asyncio.wait_for(call, 5)
+
+
+async def test_a_picker_that_raises_costs_no_call(
+    start: Any, search: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(RoundRobin):
+        def pick(self, ready: Any, now: float) -> Any:
+            raise KeyError("oops")
+
+    task = await start()
+    config = ChannelConfig(picker=Broken)
+    async with lbclient.insecure_channel(task.address, config=config) as channel:
+        stub = search.SearchStub(channel)
+        for _ in ("waiting", "ready"):
+            assert (await stub.Search(search.Query(), timeout=5)).text
+    assert "the picker failed" in caplog.text
+
+
+class Told:
+    def __init__(self, *answers: tuple[str, ...]) -> None:
+        self.answers = answers
+
+    async def watch(self) -> AsyncIterator[Endpoints]:
+        for answer in self.answers:
+            yield tuple(Endpoint(address) for address in answer)
+            await asyncio.sleep(0.05)
+        await asyncio.Event().wait()
+
+    def refresh(self) -> None:
+        raise RuntimeError("a resolver's own mistake")
+
+
+async def test_an_empty_answer_said_again_and_again_is_believed(
+    start: Any, eventually: Any
+) -> None:
+    """Each one started the clock anew."""
+    task = await start()
+    config = ChannelConfig(empty_after=0.2)
+    resolver = Told((task.address,), *[()] * 20)
+    async with lbclient.insecure_channel(resolver, config=config) as channel:
+        await channel.channel_ready()
+        await eventually(lambda: not channel.statistics().backends, turns=70)
+
+
+async def test_an_endpoint_that_comes_back_finds_its_old_connection(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    """Each blip of a resolver left a connection behind under a long stream."""
+    tasks = [await start() for _ in range(2)]
+    one, two = (task.address for task in tasks)
+    resolver = Told((one, two), *[(two,), (one, two)] * 4)
+    async with lbclient.insecure_channel(resolver) as channel:
+        await channel.channel_ready()
+        stub = search.SearchStub(channel)
+        running = [stub.Search(search.Query(text="sleep 0.6")) for _ in range(4)]
+        await eventually(lambda: channel.statistics().resolver.updates >= 8)
+        assert channel.statistics().draining <= 1
+        await asyncio.gather(*running)
+
+
+async def test_a_wait_for_a_state_that_is_given_up_leaves_nothing(start: Any) -> None:
+    task = await start()
+    async with lbclient.insecure_channel(task.address) as channel:
+        await channel.channel_ready()
+        for _ in range(20):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(
+                    channel.wait_for_state_change(grpc.ChannelConnectivity.READY), 0.001
+                )
+        assert not channel.balancer()._connectivity_changes
+
+
+async def test_a_call_outlives_the_channel_that_its_caller_dropped(
+    start: Any, search: Any
+) -> None:
+    task = await start()
+
+    async def begin() -> Any:
+        channel = lbclient.insecure_channel(task.address)
+        await channel.channel_ready()
+        return search.SearchStub(channel).Search(search.Query(text="sleep 0.1"))
+
+    call = await begin()
+    gc.collect()
+    assert (await call).text
+    await asyncio.sleep(0.05)
+
+
+async def test_a_call_tells_how_long_it_waits_and_waited(search: Any) -> None:
+    async with lbclient.insecure_channel("127.0.0.1:1") as channel:
+        call = search.SearchStub(channel).Search(
+            search.Query(), wait_for_ready=True, timeout=0.1
+        )
+        await asyncio.sleep(0.05)
+        assert lbclient.info(call).waited >= 0.04
+        with pytest.raises(lbclient.DeadlineWhileWaiting):
+            await call
+        assert lbclient.info(call).waited >= 0.09
+
+
+@pytest.mark.parametrize("credentials", [None, object()])
+def test_no_credentials_are_no_reason_to_speak_in_the_clear(credentials: Any) -> None:
+    with pytest.raises(ConfigError, match="credentials"):
+        lbclient.secure_channel("127.0.0.1:1", credentials)
+
+
+def test_what_kubernetes_sets_for_a_service_of_our_name_is_not_ours() -> None:
+    environ = {
+        "LBCLIENT_SERVICE_HOST": "10.0.0.1",
+        "LBCLIENT_PORT_50051_TCP": "tcp://10.0.0.1:50051",
+        "LBCLIENT_PORT": "tcp://10.0.0.1:50051",
+    }
+    assert ChannelConfig.from_environment(environ) == ChannelConfig()
