@@ -62,11 +62,13 @@ class Backend:
         """Asks the core, which knows of a lost connection before our task does."""
         return self.channel.get_state() is READY
 
-    def hear(self, state: TaskState | None, report: LoadReport | None) -> None:
-        """Takes the task's own word, from a health report."""
+    def hear(
+        self, state: TaskState | None, report: LoadReport | None, reason: str = ""
+    ) -> None:
+        """Takes the task's own word, from a health report, or why it has none."""
         if state is not None:
             said = state.name.lower().replace("_", " ")
-            self._observe(self, STATE_OF_TASK[state], f"it says {said}")
+            self._observe(self, STATE_OF_TASK[state], reason or f"it says {said}")
         if report is not None:
             self.load.observe(report, self._clock())
         if state is not None and report is None:

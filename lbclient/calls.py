@@ -24,6 +24,7 @@ from lbclient.grpc_seam import (
     DeadlineWhileWaiting,
     LocalRpcError,
     awaits_writes,
+    channel_of,
     is_half_closed,
     mark,
 )
@@ -41,9 +42,6 @@ class Call:
 
     With `error` it is over from the start: what could not even be serialized.
     """
-
-    # Up to 1.82 grpcio's `close` looks for one in whatever a task of the loop runs.
-    _channel = None
 
     def __init__(
         self,
@@ -146,6 +144,11 @@ class Call:
         is_waiting = self._inner is None and self._error is None
         until = self._balancer.clock() if is_waiting else self._decided_at
         return until - self._created_at
+
+    @property
+    def _channel(self) -> object:
+        """Up to 1.82 grpcio's `close` asks whatever a task of the loop runs."""
+        return channel_of(self._inner)
 
     async def _started(self) -> Any:
         """The inner call, once there is one; raises what kept it from being sent."""

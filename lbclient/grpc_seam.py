@@ -207,6 +207,11 @@ _INTERCEPTED: dict[str, Any] = {
 }
 
 
+def channel_of(call: Any) -> object:
+    """The core's channel that a call is on, where grpcio tells; else None."""
+    return getattr(getattr(call, "_cython_call", None), "_channel", None)
+
+
 def is_half_closed(call: Any) -> bool:
     """Whether a call wants no more requests; its interceptors ask for that."""
     return bool(getattr(call, "_done_writing_flag", False))

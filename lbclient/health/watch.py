@@ -8,6 +8,7 @@ one that offers neither is taken to be serving as long as it is connected.
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -19,7 +20,14 @@ from lbclient.v1 import compat_pb2, health_pb2
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[[TaskState | None, LoadReport | None], None]
+
+class Tell(Protocol):
+    """Where what is learned goes; `reason` where the task did not say it itself."""
+
+    def __call__(
+        self, state: TaskState | None, report: LoadReport | None, reason: str = ""
+    ) -> None: ...
+
 
 # Statuses that say "not now". Any other one means that the method is not offered:
 # UNIMPLEMENTED above all, but a server may also ask for rights or a known method.
@@ -128,7 +136,7 @@ async def _serving_status(channel: grpc.aio.Channel, pause: float, tell: Tell) -
             await asyncio.sleep(pause)
     except NotOfferedError as error:
         logger.debug("no health service: %s", error)
-        tell(TaskState.SERVING, None)
+        tell(TaskState.SERVING, None, "it is connected and has no health service")
 
 
 async def _orca(

@@ -32,6 +32,7 @@ async def serve(server: grpc.aio.Server) -> None:
 
     def on_signal() -> None:
         if not leave.done():
+            logger.info("asked to stop: again to stop now; %r", server)
             if isinstance(server, Server):
                 server.lame_duck()
             leave.set_result(None)
