@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from lbclient import wire
-from lbclient.grpc_seam import step
+from lbclient.grpc_seam import is_ready, step
 from lbclient.health import watch
 from lbclient.load import Load
 from lbclient.model import Endpoint, LoadReport, State, TaskState
@@ -60,7 +60,7 @@ class Backend:
 
     def is_connected(self) -> bool:
         """Asks the core, which knows of a lost connection before our task does."""
-        return self.channel.get_state() is READY
+        return is_ready(self.channel)
 
     def hear(
         self, state: TaskState | None, report: LoadReport | None, reason: str = ""

@@ -51,7 +51,7 @@ class Balancer:
         rng: Random,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self._thread = get_ident()
+        self.thread = get_ident()
         self.clock = clock
         self.config = config
         self.picker = picker
@@ -80,18 +80,12 @@ class Balancer:
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._keep(resolver, self._follow_resolver)
 
-    def is_at_home(self) -> bool:
-        """Whether the caller runs in our event loop.
-
-        What `get_running_loop` tells, which makes a system call, at every call.
-        """
-        return self.loop.is_running() and get_ident() == self._thread
-
     # --- calls ---------------------------------------------------------------
 
     def pick(self, now: float) -> Backend | None:
         """The backend for a call that is sent now; None: it must wait or fail."""
-        return None if self.waiting else self._choose(now)  # first come, first served
+        # First come, first served. (The dict's own truth, at every call, is C.)
+        return None if self.waiting.waiters else self._choose(now)
 
     def _choose(self, now: float) -> Backend | None:
         while ready := self.pool.ready:
@@ -109,7 +103,7 @@ class Balancer:
 
     def settle(self, backend: Backend, outcome: Outcome, code: int, now: float) -> None:
         """The one door for what an attempt taught us."""
-        if get_ident() != self._thread:
+        if get_ident() != self.thread:
             # A collection in another thread can end a call there.
             with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self.settle, backend, outcome, code, now)
@@ -128,7 +122,7 @@ class Balancer:
         if self.draining and backend.load.in_flight == 0 and backend in self.draining:
             # Not here: this runs inside a callback of the channel to be closed.
             self.loop.call_soon(self._close_backend, backend)
-        if self.waiting:
+        if self.waiting.waiters:
             self._serve_waiting()
 
     def count(self, code: grpc.StatusCode) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
+from threading import get_ident
 from typing import Any, Self, TypeVar, cast
 
 import grpc
@@ -133,7 +134,8 @@ class Channel(grpc.aio.Channel):
             if self._is_closed:
                 raise grpc.aio.UsageError("Channel is closed.")
             self._balancer = balancer = self._make_balancer()
-        elif not balancer.is_at_home():
+        elif not balancer.loop.is_running() or get_ident() != balancer.thread:
+            # What `get_running_loop` would tell, by a system call at every call.
             raise RuntimeError(
                 "this channel belongs to another event loop: make one channel a loop"
             )

@@ -11,6 +11,7 @@ from grpc.aio import _interceptor as interceptor  # for `Intercepted` alone
 from lbclient.errors import ConfigError, LbError
 
 T = TypeVar("T")
+READY: int = grpc.ChannelConnectivity.READY.value[0]
 Options = Sequence[tuple[str, Any]]
 Trailers = Sequence[tuple[str, str | bytes]]
 
@@ -74,6 +75,15 @@ def final_status(call: Any) -> tuple[int, Trailers]:
     except AttributeError:
         code: grpc.StatusCode = step(call.code())
         return code.value[0], tuple(step(call.trailing_metadata()))
+
+
+def is_ready(channel: Any) -> bool:
+    """Whether a channel is connected, as the core knows it, asked at every pick."""
+    try:
+        ready: bool = channel._channel.check_connectivity_state(False) == READY
+    except AttributeError:  # instrumentation wraps it
+        return channel.get_state() is grpc.ChannelConnectivity.READY
+    return ready
 
 
 def mark(call: Any, value: object) -> None:

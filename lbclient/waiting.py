@@ -35,13 +35,13 @@ class Waiting:
         self.trouble = ""
         self._pool = pool
         self._config = config
-        self._waiters: dict[Waiter, None] = {}  # in order of arrival
+        self.waiters: dict[Waiter, None] = {}  # in order of arrival; only read it
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return len(self.waiters)
 
     def first(self) -> Waiter | None:
-        return next(iter(self._waiters), None)
+        return next(iter(self.waiters), None)
 
     def join(self, waiter: Waiter) -> None:
         """Lets a call wait; fails it at once where that is hopeless or forbidden."""
@@ -51,23 +51,23 @@ class Waiting:
                 f"{self._pool!r}, and {len(self)} calls wait already (max_waiting)"
             )
         if error is None:
-            self._waiters[waiter] = None
+            self.waiters[waiter] = None
         else:
             waiter.fail(error)
 
     def leave(self, waiter: Waiter) -> None:
-        self._waiters.pop(waiter, None)
+        self.waiters.pop(waiter, None)
 
     def dismiss_hopeless(self) -> None:
         """Fails the calls for which nothing is left to wait for."""
-        for waiter in list(self._waiters):
+        for waiter in list(self.waiters):
             error = self._refusal(waiter)
-            if error is not None and waiter in self._waiters:
+            if error is not None and waiter in self.waiters:
                 self.leave(waiter)
                 waiter.fail(error)
 
     def cancel(self) -> None:
-        for waiter in list(self._waiters):
+        for waiter in list(self.waiters):
             waiter.cancel()
 
     def _refusal(self, waiter: Waiter) -> LocalRpcError | None:
