@@ -81,14 +81,24 @@ class Method:
     def _call(
         self, balancer: Balancer, request: Any, timeout: float | None, **options: Any
     ) -> Any:
-        def invoke(backend: Backend, left: float | None) -> Any:
-            return self.on(backend)(prepared, timeout=left, **options)
-
-        error = None
+        message, error = None, None
         try:
-            prepared = self.prepared(request, options["metadata"])
+            message = self.prepared(request, options["metadata"])
         except Exception as reason:
             error = reason
+        return self._wrapped(balancer, message, error, timeout, **options)
+
+    def _wrapped(
+        self,
+        balancer: Balancer,
+        message: Any,
+        error: Exception | None,
+        timeout: float | None,
+        **options: Any,
+    ) -> Any:
+        def invoke(backend: Backend, left: float | None) -> Any:
+            return self.on(backend)(message, timeout=left, **options)
+
         return self.wrapper(balancer, invoke, timeout, options["wait_for_ready"], error)
 
     def _call_intercepted(
@@ -198,10 +208,6 @@ class _StreamRequest(Method):
         )
 
 
-def _unsent(_backend: Backend, _left: float | None) -> Any:
-    raise AssertionError("a call that failed before it was sent was sent")
-
-
 class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
     kind = "unary_unary"
     wrapper = calls.UnaryUnaryCall
@@ -216,36 +222,46 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
     ) -> Any:
+        if self._interceptors:
+            return super().__call__(
+                request,
+                timeout=timeout,
+                metadata=metadata,
+                credentials=credentials,
+                wait_for_ready=wait_for_ready,
+                compression=compression,
+            )
         # The hot path, written out: sent at once, on grpc.aio's own call object.
-        if not self._interceptors:
-            balancer = self._get_balancer()
-            clock = balancer.clock
-            try:
-                message = self.prepared(request, metadata)
-            except Exception as error:
-                return self.wrapper(balancer, _unsent, None, None, error)
-            now = clock()
-            backend = balancer.pick(now)
-            if backend is not None:
-                call = self.on(backend)(
-                    message,
-                    timeout=timeout,
-                    metadata=metadata,
-                    credentials=credentials,
-                    wait_for_ready=wait_for_ready,
-                    compression=compression,
-                )
-                balancer.pool.begin(backend)
-                Attempt(backend, balancer.settle, clock, now, 0.0).watch(call)
-                return call
-        return self.call(
-            request,
-            timeout,
+        balancer = self._get_balancer()
+        clock = balancer.clock
+        try:
+            message = self.prepared(request, metadata)
+        except Exception as error:
+            return self._wrapped(balancer, None, error, None, wait_for_ready=None)
+        now = clock()
+        backend = balancer.pick(now)
+        if backend is None:
+            return self._wrapped(
+                balancer,
+                message,
+                None,
+                timeout,
+                metadata=metadata,
+                credentials=credentials,
+                wait_for_ready=wait_for_ready,
+                compression=compression,
+            )
+        call = self.on(backend)(
+            message,
+            timeout=timeout,
             metadata=metadata,
             credentials=credentials,
             wait_for_ready=wait_for_ready,
             compression=compression,
         )
+        balancer.pool.begin(backend)
+        Attempt(backend, balancer.settle, clock, now, 0.0).watch(call)
+        return call
 
 
 class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable[Any, Any]):

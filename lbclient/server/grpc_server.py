@@ -6,7 +6,6 @@ It wraps a real one and hands everything on; what it adds begins at `start`.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -15,7 +14,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
-from lbclient.config import ServerConfig
+from lbclient.config import ServerConfig, is_disabled
 from lbclient.errors import ConfigError
 from lbclient.model import TaskState
 from lbclient.protocols import Clock
@@ -185,7 +184,7 @@ def server(
     With `LBCLIENT_DISABLE=1` in the environment it is grpc.aio's own server, which
     `serve` takes as well; what is ours alone (`drain`, ...) it does not have.
     """
-    if os.environ.get("LBCLIENT_DISABLE", "") not in ("", "0"):
+    if is_disabled():
         plain = grpc.aio.server(
             migration_thread_pool=migration_thread_pool,
             handlers=handlers,
