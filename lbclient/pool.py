@@ -7,6 +7,7 @@ its caller is to open and to drain.
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from lbclient.model import Endpoint, Endpoints, Outcome, State
@@ -55,7 +56,7 @@ class Pool(Generic[N]):
         before = dict(self.nodes)
         nodes: dict[str, N] = {}  # replaced whole: another thread may be reading
         opened: list[N] = []
-        for endpoint in self._subset(endpoints)[: self._subset_size]:
+        for endpoint in islice(self._subset(endpoints), self._subset_size):
             node = before.pop(endpoint.address, None)
             if node is None:
                 node = self._make(endpoint)

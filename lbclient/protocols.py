@@ -4,7 +4,7 @@ Read this first. A seam is a protocol, not a base class: any object or function 
 the right shape will do, and the channel takes it as an argument.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -26,10 +26,18 @@ class Resolver(Protocol):
         """
 
 
-Subset = Callable[[Endpoints], Sequence[Endpoint]]
-"""Puts endpoints in this client's order of preference; pure.
+Subset = Callable[[Endpoints], Iterable[Endpoint]]
+"""Puts endpoints in this client's order of preference; pure, and lazy where it can.
 
 The first k are its subset, the next ones the replacements.
+"""
+
+Algorithm = Callable[[int, int, int], Iterator[int]]
+"""The same for numbers alone: from a client's task number, the number of backends
+and the size of a subset to 0..backends-1, each once, in order of preference, lazily.
+
+Nothing else is known to it, so nothing else can cause churn: not how many clients
+there are, not who is up.
 """
 
 
