@@ -67,7 +67,13 @@ class _Sourced:
                 raise ConfigError(variable, text, f"one of {', '.join(names)}")
             if (name := known[variable]) in own:
                 values[name] = _convert(variable, text, own[name])
-        return cls(**values)
+        try:
+            return cls(**values)
+        except ConfigError as error:
+            variable = f"LBCLIENT_{error.field.upper()}"
+            if variable in environ:  # that is where to mend it
+                raise ConfigError(variable, environ[variable], error.want) from None
+            raise
 
     @classmethod
     def from_toml(cls, path: str) -> Self:

@@ -87,7 +87,9 @@ def test_variables_set_what_is_theirs() -> None:
     ("variable", "value", "said"),
     [
         ("LBCLIENT_SUBSET_SIZE", "many", "LBCLIENT_SUBSET_SIZE = 'many': want"),
-        ("LBCLIENT_SUBSET_SIZE", "0", "subset_size = 0: want"),
+        ("LBCLIENT_SUBSET_SIZE", "0", "LBCLIENT_SUBSET_SIZE = '0': want a whole"),
+        ("LBCLIENT_PICKER", "best", "LBCLIENT_PICKER = 'best': want one of"),
+        ("LBCLIENT_CONNECT_BACKOFF", "9", "max_connect_backoff = 5.0: want"),
         ("LBCLIENT_SUBSET_SISE", "5", "LBCLIENT_SUBSET_SISE = '5': want one of"),
         ("LBCLIENT_UTILIZATION", "0.5", "to be set in code"),
         ("LBCLIENT_CONFIG", "/no/such/file", "a readable TOML file"),
