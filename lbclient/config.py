@@ -132,6 +132,14 @@ class ChannelConfig(_Sourced):
     """What tells this client from its siblings when subsets are chosen.
     Empty: random, so a restarted client gets another subset."""
 
+    task_index: int | None = None
+    """The number of this client in its job, from 0, where it is known here. None:
+    what `lbclient.identity` finds."""
+
+    client_job: str = ""
+    """What tells this client's job from other jobs that call the same backends: so
+    many small jobs do not all take the same few. Empty: as in CACM 2023."""
+
     picker: str | PickerFactory = "weighted_least_loaded"
     """A name of `lbclient.pickers.PICKERS`, or what makes one from a Random."""
 
@@ -173,6 +181,10 @@ class ChannelConfig(_Sourced):
         _whole("subset_size", self.subset_size, 1)
         if not isinstance(self.client_id, str):
             raise ConfigError("client_id", self.client_id, "text")
+        if self.task_index is not None:
+            _whole("task_index", self.task_index, 0)
+        if not isinstance(self.client_job, str):
+            raise ConfigError("client_job", self.client_job, "text")
         if not (isinstance(self.picker, str) or callable(self.picker)):
             raise ConfigError("picker", self.picker, "a name or a factory")
         picker_factory(self.picker)

@@ -13,8 +13,9 @@ class Endpoint:
     """Where one backend task listens. Its identity is the address alone.
 
     `address` is what gRPC dials: `10.0.0.3:50051`, `[::1]:50051` or
-    `unix:/path`. `weight` and `zone` are the resolver's hints, `task` is the
-    number of the task in its job where one is known.
+    `unix:/path`. `weight` and `zone` are the resolver's hints. `task` is the number
+    of the task in its job, from 0, where the resolver knows it; endpoints with one
+    number are addresses of one task.
     """
 
     address: str
@@ -37,6 +38,17 @@ def snapshot(endpoints: "Endpoints | list[Endpoint]") -> Endpoints:
     for endpoint in endpoints:
         by_address.setdefault(endpoint.address, endpoint)
     return tuple(by_address[address] for address in sorted(by_address))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which task of its job a client is; `index` is None where nobody told it.
+
+    `source` says who did, as in `LBCLIENT_TASK_INDEX=7`, and whose word was ignored.
+    """
+
+    index: int | None
+    source: str = ""
 
 
 class TaskState(Enum):

@@ -36,6 +36,7 @@ BELOW = (
     "grpc_codes.py",
     "grpc_seam.py",
     "health/*",
+    "identity.py",
     "metrics.py",
     "methods.py",
     "resolvers/*",

@@ -16,6 +16,10 @@ from lbclient.errors import ConfigError
         ("subset_size", 2.5, "a whole number"),
         ("subset_size", True, "a whole number"),
         ("client_id", 7, "text"),
+        ("task_index", -1, "a whole number, at least 0"),
+        ("task_index", 1.0, "a whole number"),
+        ("task_index", True, "a whole number"),
+        ("client_job", None, "text"),
         ("picker", 7, "a name or a factory"),
         ("active_limit", 0, "at least 1"),
         ("when_full", "panic", "'wait' or 'fail'"),
@@ -68,6 +72,8 @@ def test_variables_set_what_is_theirs() -> None:
         "LBCLIENT_PICKER": "round_robin",
         "LBCLIENT_WHEN_FULL": "fail",
         "LBCLIENT_SEED": "7",
+        "LBCLIENT_TASK_INDEX": "3",
+        "LBCLIENT_CLIENT_JOB": "web",
         "LBCLIENT_SMOOTHING": "1.5",
         "LBCLIENT_DISABLE": "0",
         "HOME": "/",
@@ -79,6 +85,8 @@ def test_variables_set_what_is_theirs() -> None:
         picker="round_robin",
         when_full="fail",
         seed=7,
+        task_index=3,
+        client_job="web",
     )
     assert ServerConfig.from_environment(environ) == ServerConfig(smoothing=1.5)
 
