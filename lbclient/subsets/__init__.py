@@ -11,8 +11,11 @@ from itertools import islice
 
 from lbclient.errors import ConfigError
 from lbclient.protocols import Algorithm
+from lbclient.subsets.consistent import consistent
+from lbclient.subsets.deterministic import deterministic
+from lbclient.subsets.deterministic_leftover import deterministic_leftover
 from lbclient.subsets.random import random
-from lbclient.subsets.rendezvous import Rendezvous
+from lbclient.subsets.rendezvous import Rendezvous, rendezvous
 from lbclient.subsets.ringsteady import ringsteady
 from lbclient.subsets.rocksteadier import LOT, rocksteadier
 from lbclient.subsets.round_robin import round_robin
@@ -23,9 +26,13 @@ __all__ = ["ALGORITHMS", "Rendezvous", "job_offset", "order", "subset"]
 ALGORITHMS: dict[str, Algorithm] = {
     "random": random,
     "round_robin": round_robin,
+    "deterministic": deterministic,
+    "deterministic_leftover": deterministic_leftover,
+    "consistent": consistent,
     "ringsteady": ringsteady,
     "ringsteady_unscaled": partial(ringsteady, scaled=False),
     "rocksteadier": rocksteadier,
+    "rendezvous": rendezvous,
     "whole": whole,
 }
 

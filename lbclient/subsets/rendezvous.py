@@ -1,4 +1,4 @@
-"""Rendezvous hashing: every pair of client and backend draws a lot; highest first.
+"""Rendezvous hashing: each pair of client and backend draws a number; highest first.
 
 Nothing is shared between clients but the hash, and one endpoint that comes or goes
 moves nobody else in a client's order: the least disruption there can be. What it
@@ -7,7 +7,7 @@ subsets. Thaler and Ravishankar, "Using name-based mappings to increase hit rate
 (1998); gRFC A68 chooses its random subsets in the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
 from lbclient.model import Endpoint, Endpoints
@@ -27,15 +27,32 @@ class Rendezvous:
         self._keyed = blake2b(key=key, digest_size=8)
 
     def __call__(self, endpoints: Endpoints) -> Sequence[Endpoint]:
-        return sorted(endpoints, key=self._lot, reverse=True)
+        return sorted(endpoints, key=self._drawn, reverse=True)
 
-    def _lot(self, endpoint: Endpoint) -> tuple[bytes, str]:
+    def _drawn(self, endpoint: Endpoint) -> tuple[bytes, str]:
         drawn = self._keyed.copy()
         drawn.update(_encode(endpoint.address))
         return drawn.digest(), endpoint.address
 
     def __repr__(self) -> str:
         return f"<rendezvous order of client {self.client_id!r}>"
+
+
+def rendezvous(client: int, backends: int, size: int) -> Iterator[int]:
+    """The same over numbers, for comparison with the other algorithms. O(N log N).
+
+    Use the class in a client: it needs no numbers. Not where there are numbers:
+    `rocksteadier` connects evenly, and knows the first k without looking at all.
+    """
+    begun = blake2b(b"%d/" % client, digest_size=8)
+
+    def drawn(backend: int) -> bytes:
+        pair = begun.copy()
+        pair.update(b"%d" % backend)
+        return pair.digest()
+
+    # A sort in reverse keeps equals in order: ascending, should two ever be equal.
+    return iter(sorted(range(backends), key=drawn, reverse=True))
 
 
 def _encode(text: str) -> bytes:

@@ -10,8 +10,8 @@ def order(client_id: str) -> list[int]:
     return [ENDPOINTS.index(endpoint) for endpoint in Rendezvous(client_id)(ENDPOINTS)]
 
 
-def lot(client_id: str, address: str) -> bytes:
-    return Rendezvous(client_id)._lot(Endpoint(address))[0]
+def drawn(client_id: str, address: str) -> bytes:
+    return Rendezvous(client_id)._drawn(Endpoint(address))[0]
 
 
 def test_the_order_is_the_same_on_every_machine_and_in_every_release() -> None:
@@ -21,7 +21,7 @@ def test_the_order_is_the_same_on_every_machine_and_in_every_release() -> None:
 
 
 def test_an_id_and_an_address_cannot_be_taken_for_another_pair() -> None:
-    assert lot("a", "bc:1") != lot("ab", "c:1")
+    assert drawn("a", "bc:1") != drawn("ab", "c:1")
 
 
 def test_no_endpoints_have_an_order_too() -> None:
