@@ -10,6 +10,8 @@ from lbclient.ewma import DecayingCount
 from lbclient.model import LoadReport, Outcome, Verdict
 
 ERROR_MEMORY = 10.0  # seconds; benchmarks.fleet --failing 1 shows what it does
+# 10,000 errors of that age count 0.5; most often it spares reading the count.
+FORGOTTEN_AFTER = 10 * ERROR_MEMORY
 RATIO_MEMORY = 2.0  # seconds; as servers smooth what they report of errors
 LATENCY_GAIN = 0.02  # of each served request, in the mean latency
 
@@ -17,7 +19,7 @@ LATENCY_GAIN = 0.02  # of each served request, in the mean latency
 class Load:
     """The load of one backend as this client sees it. Owned by its backend.
 
-    `revision` changes at every write, so that a picker can keep what it computed.
+    A picker that wants to keep what it computed is told of writes: see `tell`.
     """
 
     __slots__ = (
@@ -26,20 +28,20 @@ class Load:
         "_finishes",
         "_fold_at",
         "_served",
+        "_written",
         "counts",
         "failed_at",
         "in_flight",
+        "is_written",
         "latency",
         "ready_at",
         "report",
         "reported_at",
-        "revision",
         "sent_since_report",
         "started",
     )
 
     def __init__(self) -> None:
-        self.revision = 0
         self.in_flight = 0
         self.started = 0
         self.counts = dict.fromkeys(Verdict, 0)
@@ -52,12 +54,25 @@ class Load:
         self._errors = DecayingCount(ERROR_MEMORY)
         self._failures = DecayingCount(RATIO_MEMORY)
         self._finishes = DecayingCount(RATIO_MEMORY)
+        self.is_written = True  # and nobody cleared it: so nobody is told
+        self._written: list[Load] = []
         self._served = 0  # and not yet among `_finishes`
         self._fold_at = 0.0
 
+    def tell(self, written: "list[Load]") -> None:
+        """Enters itself into `written` at its next write other than `begin`.
+
+        Once: whoever takes it out clears `is_written`, and so is told again.
+        """
+        self._written = written
+        self.is_written = False
+
+    def _note(self) -> None:
+        self.is_written = True
+        self._written.append(self)
+
     def begin(self) -> None:
-        """One more request is on its way to the backend."""
-        self.revision += 1
+        """One more request is on its way to the backend, as whoever picked it knows."""
         self.in_flight += 1
         self.started += 1
         self.sent_since_report += 1
@@ -65,7 +80,8 @@ class Load:
     def finish(self, outcome: Outcome, now: float) -> None:
         """The one door for feedback, once for each `begin`."""
         verdict, latency, report = outcome
-        self.revision += 1
+        if not self.is_written:
+            self._note()
         self.in_flight -= 1
         self.counts[verdict] += 1
         if verdict is Verdict.SERVED:
@@ -73,9 +89,8 @@ class Load:
             if now >= self._fold_at:
                 self._fold(now)
             # A failure's latency is left out: a fast failure must not look fast.
-            self.latency += (
-                (latency - self.latency) * LATENCY_GAIN if self.latency else latency
-            )
+            gain = LATENCY_GAIN if self.latency else 1.0
+            self.latency += (latency - self.latency) * gain
         elif verdict is not Verdict.ABANDONED:
             self.failed_at = now
             self._fold(now)
@@ -83,7 +98,9 @@ class Load:
             self._failures.add(now)
             self._errors.add(now)
         if report is not None:
-            self.observe(report, now)
+            self.report = report
+            self.reported_at = now
+            self.sent_since_report = 0
 
     def _fold(self, now: float) -> None:
         # By the tenth of a second: to let a count fade at every call costs more than
@@ -94,14 +111,16 @@ class Load:
 
     def observe(self, report: LoadReport, now: float) -> None:
         """Takes the backend's own word, from a response or a health report."""
-        self.revision += 1
+        if not self.is_written:
+            self._note()
         self.report = report
         self.reported_at = now
         self.sent_since_report = 0
 
     def enter_ready(self, now: float) -> None:
         """The backend became ready; a report may have come a little before that."""
-        self.revision += 1
+        if not self.is_written:
+            self._note()
         self.ready_at = now
 
     def leave_ready(self) -> None:
@@ -109,7 +128,8 @@ class Load:
 
         What it said is forgotten: gRFC A58 restarts its blackout for this reason.
         """
-        self.revision += 1
+        if not self.is_written:
+            self._note()
         self.ready_at = None
         self.report = None
         self.sent_since_report = 0

@@ -71,7 +71,7 @@ def find_report(trailers: Iterable[tuple[str, str | bytes]]) -> LoadReport | Non
     """The report in a response's trailing metadata, if there is a sound one."""
     for key, value in trailers:
         if key == LOAD_KEY and isinstance(value, bytes):
-            return parse_report(value)
+            return _remembered(value) if len(value) <= SHORT else _parse(value)
     return None
 
 

@@ -9,12 +9,9 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from lbclient.load import ERROR_MEMORY
+from lbclient.load import FORGOTTEN_AFTER
 from lbclient.pickers.round_robin import resume
 from lbclient.protocols import N, Node
-
-# 10,000 errors of that age count 0.5; most often it spares reading the count.
-FORGOTTEN_AFTER = 10 * ERROR_MEMORY
 
 
 class LeastLoaded:

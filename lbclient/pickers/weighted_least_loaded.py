@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from math import exp, inf
 from random import Random
 
-from lbclient.load import Load
+from lbclient.load import FORGOTTEN_AFTER, Load
 from lbclient.model import LoadReport
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.pickers.options import between
@@ -34,14 +34,16 @@ SHORTEST_HORIZON = 0.005  # seconds; what is shorter than a round trip is noise
 PICK_MEMORY = 5.0  # seconds; 3 s did as well in simulation, 1 s had larger spread
 REFRESH_PERIOD = 0.25  # seconds; errors fade by 2.5 % in it, picks by 5 %
 FLOOR = 0.01  # of a fair share; less is noticed and made up for
+AGEING_STEP = 0.125  # of the horizon; what is told may look older by so much
+ABSENT = -1  # the index of one that is not ready
 
 
 class Candidate:
-    """A backend's score, kept so that its ageing costs one multiplication.
+    """What a backend's score is made of.
 
     score = base + extra * exp((epoch - now) / horizon), where epoch and horizon are
-    the same for all: a pick computes one exponential, not one for each backend.
-    Owned by the picker, written when the load's revision has changed.
+    the same for all: to age them all takes one exponential. Owned by the picker,
+    written when the load has been.
     """
 
     __slots__ = (
@@ -52,7 +54,6 @@ class Candidate:
         "others",
         "picks",
         "reported_at",
-        "revision",
         "started",
         "weight",
     )
@@ -60,11 +61,10 @@ class Candidate:
     def __init__(self, load: Load, picks: float) -> None:
         self.load = load
         self.picks = picks  # each fading over PICK_MEMORY
-        self.index = 0
+        self.index = ABSENT
         self.weight = 1.0
         self.base = 0.0
         self.extra = 0.0
-        self.revision = -1
         self.reported_at = -inf
         self.others: int | None = None  # requests of other clients, as last told
         self.started = load.started  # when last looked at by _find_starved
@@ -105,10 +105,14 @@ class WeightedLeastLoaded:
         self._update_period = between("update_period", update_period, 0.1, 3600.0)
         self._built_for: Sequence[Node] = ()
         self._candidates: list[Candidate] = []  # parallel to it
+        self._scores: list[float] = []  # parallel too, so that to pick is to find a min
         self._known: dict[Load, Candidate] = {}  # these and those that left lately
+        self._written: list[Load] = []
         self._starved: list[Candidate] = []
         self._step_at = -inf
         self._refresh_at = -inf
+        self._age_at = -inf
+        self._faded = 1.0  # exp((epoch - now) / horizon), by steps of the clock
         self._epoch = 0.0
         self._horizon = SHORTEST_HORIZON
         self._mean_others = 0.0  # requests for each unit of weight
@@ -119,42 +123,50 @@ class WeightedLeastLoaded:
     def pick(self, ready: Sequence[N], now: float) -> N:
         if ready is not self._built_for:
             self._follow(ready, now)
-        if now >= self._refresh_at:
-            self._refresh(ready, now)
-        chosen = self._starved.pop() if self._starved else self._least(now)
+        if now >= self._age_at:
+            self._age_all(ready, now)
+        if self._written:
+            self._take_news(now)
+        scores = self._scores
+        index = (
+            self._starved.pop().index if self._starved else scores.index(min(scores))
+        )
+        chosen = self._candidates[index]
+        # The request that follows counts at once; `finish` puts right what did not.
+        more = (1.0 + self._turn_cost) / chosen.weight
         chosen.picks += 1.0
-        chosen.base += self._turn_cost / chosen.weight
-        return ready[chosen.index]
+        chosen.base += more
+        scores[index] += more
+        return ready[index]
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
         return self._equalizer.weights(ready)
 
-    def _least(self, now: float) -> Candidate:
-        faded = exp((self._epoch - now) / self._horizon)
-        least = inf
-        chosen = self._candidates[0]
-        for candidate in self._candidates:
-            if candidate.load.revision != candidate.revision:
+    def _take_news(self, now: float) -> None:
+        """Looks at the loads that were written since the last pick, and only those."""
+        for load in self._written:
+            load.is_written = False
+            if (candidate := self._known.get(load)) is not None:
                 self._update(candidate, now)
-            score = candidate.base + candidate.extra * faded
-            if score < least:
-                least = score
-                chosen = candidate
-        return chosen
+                if candidate.index != ABSENT:
+                    score = candidate.base + candidate.extra * self._faded
+                    self._scores[candidate.index] = score
+        self._written.clear()
 
     def _update(self, candidate: Candidate, now: float) -> None:
         """Computes a score anew after a write to its load."""
         load = candidate.load
-        candidate.revision = load.revision
-        turn = self._busy + candidate.picks * self._turn_cost
-        requests = load.in_flight + load.recent_errors(now) + turn
+        requests = load.in_flight + self._busy + candidate.picks * self._turn_cost
+        if load.failed_at > now - FORGOTTEN_AFTER:
+            requests += load.recent_errors(now)
         candidate.base = requests / candidate.weight
-        if load.report is None:
+        report = load.report
+        if report is None:
             candidate.others = None
             candidate.extra = 0.0
         elif load.reported_at != candidate.reported_at:
-            self._learn(candidate, load.report)
-            self._age(candidate, now)
+            self._learn(candidate, report)
+            self._fade(candidate, now)
 
     def _learn(self, candidate: Candidate, report: LoadReport) -> None:
         """Takes from a new report how many requests others have there."""
@@ -167,21 +179,30 @@ class WeightedLeastLoaded:
             candidate.others = None
             return
         # The backend counted those of ours that it had: not what we sent since.
-        counted = load.in_flight - min(load.in_flight, load.sent_since_report)
-        candidate.others = active - counted
+        counted = load.in_flight - load.sent_since_report
+        others = active - counted if counted > 0 else active
+        candidate.others = others
         mean = self._mean_others
+        sample = others / candidate.weight
         # Capped, so that one absurd report cannot move the mean for long.
-        sample = min(candidate.others / candidate.weight, 2.0 * abs(mean) + 2.0)
-        self._mean_others += REPORT_GAIN * (sample - mean)
+        cap = 2.0 * abs(mean) + 2.0
+        self._mean_others += REPORT_GAIN * ((sample if sample < cap else cap) - mean)
 
-    def _age(self, candidate: Candidate, now: float) -> None:
+    def _fade(self, candidate: Candidate, now: float) -> None:
         """Lets what was told fade towards the mean, from when it was told."""
         if candidate.others is None:
             candidate.extra = 0.0
             return
         excess = candidate.others / candidate.weight - self._mean_others
-        told_at = min(candidate.reported_at, now)
+        told_at = candidate.reported_at if candidate.reported_at < now else now
         candidate.extra = excess * exp((told_at - self._epoch) / self._horizon)
+
+    def _age_all(self, ready: Sequence[Node], now: float) -> None:
+        if now >= self._refresh_at:
+            self._refresh(ready, now)
+        faded = self._faded = exp((self._epoch - now) / self._horizon)
+        self._scores = [each.base + each.extra * faded for each in self._candidates]
+        self._age_at = min(self._refresh_at, now + AGEING_STEP * self._horizon)
 
     def _refresh(self, ready: Sequence[Node], now: float) -> None:
         """Brings up to date what changes slowly: members, weights, means, fading."""
@@ -207,7 +228,7 @@ class WeightedLeastLoaded:
             candidate.weight = weight
         for candidate in self._known.values():  # the absent too: the epoch is new
             self._update(candidate, now)
-            self._age(candidate, now)
+            self._fade(candidate, now)
 
     def _follow(self, ready: Sequence[Node], now: float) -> None:
         """Takes new members. Cheap where all are known: full ones leave and return."""
@@ -215,10 +236,13 @@ class WeightedLeastLoaded:
         if not all(node.load in known for node in ready):
             self._welcome(ready)
             self._refresh_at = now  # for their weights
+        for candidate in self._candidates:
+            candidate.index = ABSENT
         self._candidates = [known[node.load] for node in ready]
         for index, candidate in enumerate(self._candidates):
             candidate.index = index
         self._starved = [each for each in self._candidates if each in self._starved]
+        self._age_at = now  # for their scores
         self._built_for = ready
 
     def _welcome(self, ready: Sequence[Node]) -> None:
@@ -232,6 +256,7 @@ class WeightedLeastLoaded:
             if node.load not in known:
                 picks = mean + 1e-3 * self._rng.random()
                 known[node.load] = Candidate(node.load, picks)
+                node.load.tell(self._written)
 
     def _find_starved(self) -> None:
         """Whoever got less than the floor gets the next picks: has it recovered?"""

@@ -4,7 +4,7 @@ A new picker is one more line in `PICKERS`, and has to keep all of it.
 """
 
 from collections.abc import Iterator
-from math import exp
+from math import exp, log
 from random import Random
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lbclient.load import Load
 from lbclient.model import LoadReport, Outcome, Verdict
 from lbclient.pickers import PICKERS, WeightedLeastLoaded
+from lbclient.pickers.weighted_least_loaded import AGEING_STEP
 from lbclient.protocols import Picker
 from lbclient.testing import FakeNode, fake_nodes
 
@@ -172,14 +173,19 @@ def plain_scores(
     others: dict[Load, float],
     now: float,
 ) -> list[float]:
-    """The formula as it is written, without anything kept from before."""
+    """The formula as it is written, without anything kept from before.
+
+    But by the picker's own clock, for what fades with age.
+    """
+    aged_at = picker._epoch - picker._horizon * log(picker._faded)
+    assert now - aged_at <= AGEING_STEP * picker._horizon
     scores = []
     for load in (node.load for node in nodes):
         weight = picker._known[load].weight
         recent = picker._known[load].picks * picker._turn_cost
         requests = load.in_flight + load.recent_errors(now) + picker._busy + recent
         excess = others.get(load, 0.0) / weight - picker._mean_others
-        age = now - load.reported_at
+        age = aged_at - load.reported_at
         known = exp(-age / picker._horizon) if load in others else 0.0
         scores.append(requests / weight + excess * known)
     return scores

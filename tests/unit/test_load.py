@@ -111,18 +111,29 @@ def test_a_restarted_task_has_said_nothing_yet(load: Load) -> None:
     assert load.report is None
 
 
-def test_every_write_changes_the_revision(load: Load) -> None:
-    seen = {load.revision}
+def test_what_is_learned_is_told_and_once_until_it_is_taken(load: Load) -> None:
+    written: list[Load] = []
+    load.tell(written)
     for write in (
-        load.begin,
         lambda: load.finish(SERVED, 1.0),
         lambda: load.observe(REPORT, 1.0),
         load.leave_ready,
         lambda: load.enter_ready(2.0),
     ):
+        load.begin()
+        assert written == []
         write()
-        assert load.revision not in seen
-        seen.add(load.revision)
+        load.observe(REPORT, 1.0)
+        assert written == [load]
+        written.clear()
+        load.is_written = False
+
+
+def test_writes_that_nobody_wants_to_know_of_are_kept_nowhere(load: Load) -> None:
+    written: list[Load] = []
+    load.observe(REPORT, 1.0)
+    load.tell(written)
+    assert written == []
 
 
 def test_a_load_reads_as_its_counts(load: Load) -> None:

@@ -174,8 +174,10 @@ def test_members_that_return_are_known_again() -> None:
     nodes, choice = fake_nodes(3), picker()
     begin(nodes[0], 5)
     for i in range(30):
-        ready = nodes if i % 2 else nodes[1:]
-        assert choice.pick(ready, NOW) in nodes[1:]
+        node = choice.pick(nodes if i % 2 else nodes[1:], NOW)
+        assert node in nodes[1:]
+        begin(node)
+        finish(node)
 
 
 def test_a_starved_backend_is_tried_now_and_then() -> None:
