@@ -1,5 +1,6 @@
 """What one backend's load remembers, and what it lets go."""
 
+from collections.abc import Callable
 from math import e, inf, isclose
 
 import pytest
@@ -114,12 +115,13 @@ def test_a_restarted_task_has_said_nothing_yet(load: Load) -> None:
 def test_what_is_learned_is_told_and_once_until_it_is_taken(load: Load) -> None:
     written: list[Load] = []
     load.tell(written)
-    for write in (
+    writes: list[Callable[[], None]] = [
         lambda: load.finish(SERVED, 1.0),
         lambda: load.observe(REPORT, 1.0),
         load.leave_ready,
         lambda: load.enter_ready(2.0),
-    ):
+    ]
+    for write in writes:
         load.begin()
         assert written == []
         write()
