@@ -10,7 +10,7 @@ book, ch. 20, the reasons.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from math import ceil
@@ -92,6 +92,22 @@ def utilizations(subsets: Subsets, backends: int) -> Iterator[float]:
             if connections[backend] > most:
                 most = connections[backend]
         yield ceil(total / backends) / most
+
+
+def scenarios(
+    algorithm: Algorithm, clients: int, backends: Iterable[int], size: int
+) -> Iterator[tuple[int, int, float]]:
+    """The utilization of each M <= clients on each N: (M, N, utilization).
+
+    Without those that have fewer connections than backends, where one is ideal and
+    any two on one backend are as bad as can be. CACM 2023, figure 2, has 256 clients
+    and 20 to 256 backends.
+    """
+    for number in backends:
+        subsets = choose(algorithm, clients, number, size)
+        for few, found in enumerate(utilizations(subsets, number), 1):
+            if few * min(size, number) > number:
+                yield few, number, found
 
 
 @dataclass(frozen=True, slots=True)
