@@ -1,8 +1,8 @@
 """Ringsteady: clients and backends on one ring, both evenly spread over it.
 
 A client takes the backends that follow it clockwise. Its subset is spread over all
-of the backends' numbers, so a rolling restart never takes it out, and a backend more
-changes at most one connection of a client.
+of the backends' numbers, so a rolling restart takes out a small part of it at a time.
+A backend more changes one connection of a client at most; two if backends are scaled.
 
 Scaling the clients too gives every backend the same number of connections, but then
 each new client moves the others: never do that to a job that is resized.

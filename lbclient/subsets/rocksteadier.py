@@ -11,11 +11,12 @@ them would move everybody. The last lot of backends is filled up with places tha
 skipped, so a backend that fills such a place moves nobody in any order.
 
 The printed order of rows, 0 8 2 4 ..., is most likely a misprint of the ring's,
-which is taken here; what it is hardly matters. CACM 2023, "Rocksteadier subsetting"
-and tables 2 to 5.
+which is taken here; which of them it is hardly matters. CACM 2023, "Rocksteadier
+subsetting" and tables 2 to 5.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 from lbclient.subsets.ring import first, walk
@@ -35,23 +36,34 @@ def rocksteadier(client: int, backends: int, size: int) -> Iterator[int]:
     >>> list(islice(rocksteadier(13, 1_000_000, 20), 4))
     [10, 655376, 327699, 983050]
     """
-    group, label = divmod(client, LOT)
+    client_lot, label = divmod(client, LOT)
     lots = -(-backends // LOT)
-    columns: list[list[int]] = []
-    own = ROWS.index(label)
-    for lot in walk(first(group, lots), lots):
-        columns.append(_shuffled(group, lot))
-        if columns[-1][own] < backends:
-            yield columns[-1][own]
-    for row in (*range(own + 1, LOT), *range(own)):
-        for column in columns:
-            if column[row] < backends:
-                yield column[row]
+    columns = (shuffled(client_lot, lot) for lot in walk(first(client_lot, lots), lots))
+    return read(columns, ROWS.index(label), backends)
 
 
-def _shuffled(group: int, lot: int) -> list[int]:
-    """The tasks of a lot of backends, as this lot of clients sees them."""
-    pair = blake2b(b"%d/%d" % (group, lot), digest_size=8, person=b"rocksteadier")
+def read(columns: Iterable[Sequence[int]], row: int, backends: int) -> Iterator[int]:
+    """The table row by row, from `row` on and round; what is no backend is skipped.
+
+    >>> list(read([[0, 2, 1], [4, 3, 5]], row=1, backends=5))
+    [2, 3, 1, 0, 4]
+    """
+    seen: list[Sequence[int]] = []
+    for column in columns:
+        seen.append(column)
+        if column[row] < backends:
+            yield column[row]
+    for step in range(1, len(seen[0])):
+        at = (row + step) % len(seen[0])
+        for column in seen:
+            if column[at] < backends:
+                yield column[at]
+
+
+@lru_cache(1024)  # who looks at many clients asks ten times for the same
+def shuffled(client_lot: int, lot: int) -> tuple[int, ...]:
+    """The tasks of a lot of backends, in the order that this lot of clients sees."""
+    pair = blake2b(b"%d/%d" % (client_lot, lot), digest_size=8, person=b"rocksteadier")
     chance = int.from_bytes(pair.digest())
     tasks = list(range(lot * LOT, lot * LOT + LOT))
     # Fisher and Yates, with the digits of one number: 2**64 is 5 * 10**12 times 10!.
@@ -59,4 +71,4 @@ def _shuffled(group: int, lot: int) -> list[int]:
         chance, step = divmod(chance, LOT - place)
         other = place + step
         tasks[place], tasks[other] = tasks[other], tasks[place]
-    return tasks
+    return tuple(tasks)
