@@ -71,6 +71,8 @@ class Balancer:
         self.resolver_updates = 0
         self.resolver_error = ""
         self.target = target
+        self._subset_told = ""
+        self._churn_told = False
         self._resolver = resolver
         self._dial = dial
         self._rng = rng
@@ -271,7 +273,21 @@ class Balancer:
             len(change.opened),
             len(change.drained),
         )
+        self._tell_subset()
         self._changed()
+
+    def _tell_subset(self) -> None:
+        if repr(self.subset) == self._subset_told:
+            return
+        self._subset_told = repr(self.subset)
+        logger.info("%s: subset is %s", self.target, self._subset_told)
+        if getattr(self.subset, "goes_by_place", False) and not self._churn_told:
+            self._churn_told = True
+            logger.warning(
+                "%s: backends go by place, so each that comes or goes moves others: %s",
+                self.target,
+                self._subset_told,
+            )
 
     def _drain(self, backend: Backend) -> None:
         self.draining[backend] = None

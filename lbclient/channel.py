@@ -25,12 +25,13 @@ from lbclient.grpc_seam import (
     inner_options,
     marked,
 )
+from lbclient.identity import find_identity
 from lbclient.model import Endpoint
 from lbclient.pickers import picker_factory
-from lbclient.protocols import Clock, Resolver
+from lbclient.protocols import Clock, Resolver, Subset
 from lbclient.resolvers import parse_target
 from lbclient.statistics import CallInfo, ChannelStatistics, channel_statistics
-from lbclient.subsets.rendezvous import Rendezvous
+from lbclient.subsets.numbered import Choice
 
 M = TypeVar("M", bound=methods.Method)
 
@@ -111,11 +112,12 @@ class Channel(grpc.aio.Channel):
             ),
             compression,
         )
+        subset = _subset(config, rng)
         picker = picker_factory(config.picker)
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
             self._target,
             resolver,
-            Rendezvous(config.client_id or f"{rng.getrandbits(64):016x}"),
+            subset,
             picker(Random(rng.getrandbits(64))),
             dial,
             config,
@@ -258,6 +260,18 @@ def info(call: object) -> CallInfo:
     if attempt is not None:
         return CallInfo(attempt.backend.endpoint.address, 1, attempt.waited)
     return CallInfo(None, 0, sent.waited() if isinstance(sent, calls.Call) else 0.0)
+
+
+def _subset(config: ChannelConfig, rng: Random) -> Subset:
+    if not isinstance(config.subset, str):
+        return config.subset
+    return Choice(
+        config.subset,
+        config.subset_size,
+        find_identity(config.task_index),
+        config.client_id or f"{rng.getrandbits(64):016x}",
+        config.client_job,
+    )
 
 
 def _by_kind(interceptors: Sequence[object]) -> dict[str, list[Any]]:

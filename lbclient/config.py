@@ -15,7 +15,8 @@ from typing import Any, Literal, Self, get_args
 
 from lbclient.errors import ConfigError
 from lbclient.pickers import picker_factory
-from lbclient.protocols import PickerFactory
+from lbclient.protocols import PickerFactory, Subset
+from lbclient.subsets import ALGORITHMS
 
 WhenFull = Literal["wait", "fail"]
 
@@ -108,7 +109,7 @@ def _convert(variable: str, text: str, kind: object) -> Any:
         convert: Callable[[str], Any] = int
     elif kind is float:
         convert = float
-    elif kind is str or kind is WhenFull or kind == str | PickerFactory:
+    elif kind in (str, WhenFull, str | PickerFactory, str | Subset):
         convert = str
     else:
         raise ConfigError(variable, text, "to be set in code: it is not text")
@@ -128,8 +129,13 @@ class ChannelConfig(_Sourced):
     subset_size: int = 20
     """Backends to connect to. SRE book, ch. 20: typically 20 to 100."""
 
+    subset: str | Subset = "auto"
+    """Which of the backends: a name of `lbclient.subsets.ALGORITHMS`, or what puts
+    endpoints in order. "auto": rocksteadier (CACM 2023) where client and backends
+    have task numbers, else rendezvous."""
+
     client_id: str = ""
-    """What tells this client from its siblings when subsets are chosen.
+    """What tells this client from its siblings where it has no task number.
     Empty: random, so a restarted client gets another subset."""
 
     task_index: int | None = None
@@ -179,6 +185,12 @@ class ChannelConfig(_Sourced):
 
     def __post_init__(self) -> None:
         _whole("subset_size", self.subset_size, 1)
+        if isinstance(self.subset, str):
+            if self.subset not in ("auto", *ALGORITHMS):
+                want = f"one of auto, {', '.join(ALGORITHMS)}"
+                raise ConfigError("subset", self.subset, want)
+        elif not callable(self.subset):
+            raise ConfigError("subset", self.subset, "a name or an order of endpoints")
         if not isinstance(self.client_id, str):
             raise ConfigError("client_id", self.client_id, "text")
         if self.task_index is not None:

@@ -71,6 +71,10 @@ class ChannelStatistics:
     of the calls had to wait for a backend, `waiting` do so now, `waited_seconds`
     is the sum of their waits. `draining` backends have left the subset and end
     their last calls. `task_failures` counts background jobs started again.
+
+    `subset` says how the backends were chosen, and why so: "rocksteadier as client 7
+    (LBCLIENT_TASK_INDEX=7) of 60 numbered backends", "rendezvous as client 'web-x7f':
+    backends have no task numbers".
     """
 
     target: str

@@ -15,6 +15,8 @@ from lbclient.errors import ConfigError
         ("subset_size", 0, "at least 1"),
         ("subset_size", 2.5, "a whole number"),
         ("subset_size", True, "a whole number"),
+        ("subset", "best", "one of auto, random, round_robin, "),
+        ("subset", None, "a name or an order of endpoints"),
         ("client_id", 7, "text"),
         ("task_index", -1, "a whole number, at least 0"),
         ("task_index", 1.0, "a whole number"),
@@ -72,6 +74,7 @@ def test_variables_set_what_is_theirs() -> None:
         "LBCLIENT_PICKER": "round_robin",
         "LBCLIENT_WHEN_FULL": "fail",
         "LBCLIENT_SEED": "7",
+        "LBCLIENT_SUBSET": "ringsteady",
         "LBCLIENT_TASK_INDEX": "3",
         "LBCLIENT_CLIENT_JOB": "web",
         "LBCLIENT_SMOOTHING": "1.5",
@@ -85,6 +88,7 @@ def test_variables_set_what_is_theirs() -> None:
         picker="round_robin",
         when_full="fail",
         seed=7,
+        subset="ringsteady",
         task_index=3,
         client_job="web",
     )
@@ -124,7 +128,8 @@ def test_a_file_sets_both_and_a_variable_beats_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[channel]\nsubset = 7\n", "subset = 7: want one of"),
+        ("[channel]\nsubzet = 7\n", "subzet = 7: want one of"),
+        ("[channel]\nsubset = 7\n", "subset = 7: want a name"),
         ("[channel]\nsubset_size = 'x'\n", "subset_size = 'x'"),
         ("channel = 7\n", "channel = 7: want a table"),
         ("[channel\n", "a readable TOML file"),
