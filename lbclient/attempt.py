@@ -1,6 +1,7 @@
 """One call on one backend, and what it taught us, told exactly once."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from lbclient import wire
@@ -12,6 +13,10 @@ from lbclient.protocols import Clock
 
 Settle = Callable[[Backend, Outcome, int, float], None]
 """Takes the backend, what it taught us, the number of the status, and now."""
+
+# What a named tuple's own constructor does after a call in Python.
+new_outcome: Callable[[tuple[object, ...]], Outcome]
+new_outcome = partial(tuple.__new__, Outcome)
 
 
 class Attempt:
@@ -41,7 +46,6 @@ class Attempt:
     def _done(self, call: Any) -> None:
         code, trailers = final_status(call)
         now = self._clock()
-        outcome = Outcome(
-            VERDICT_OF_NUMBER[code], now - self.started_at, wire.find_report(trailers)
-        )
+        verdict, report = VERDICT_OF_NUMBER[code], wire.find_report(trailers)
+        outcome = new_outcome((verdict, now - self.started_at, report))
         self._settle(self.backend, outcome, code, now)

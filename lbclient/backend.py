@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from lbclient import wire
-from lbclient.grpc_seam import is_ready, step
+from lbclient.grpc_seam import is_ready, lighten, step
 from lbclient.health import watch
 from lbclient.load import Load
 from lbclient.model import Endpoint, LoadReport, State, TaskState
@@ -50,7 +50,7 @@ class Backend:
         self.reason = "new"
         self.since = clock()
         self.load = Load()
-        self.channel = dial(endpoint)
+        self.channel = lighten(dial(endpoint))
         self.is_closed = False
         self._observe = observe
         self._interval = health_interval

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from ipaddress import ip_address
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import grpc
 from grpc.aio import _interceptor as interceptor  # for `Intercepted` alone
@@ -84,6 +85,18 @@ def is_ready(channel: Any) -> bool:
     except AttributeError:  # instrumentation wraps it
         return channel.get_state() is grpc.ChannelConnectivity.READY
     return ready
+
+
+def lighten(channel: grpc.aio.Channel) -> grpc.aio.Channel:
+    """Lets an inner channel keep its calls in a set that is written in C.
+
+    From 1.83 on grpc.aio keeps the calls that `close` is to end in a WeakSet, 0.5 us a
+    call. Nothing needs it to be weak: we cancel every call that is dropped unfinished.
+    """
+    calls = getattr(channel, "_active_calls", None)
+    if isinstance(calls, WeakSet) and not calls:
+        channel._active_calls = set()  # type: ignore[attr-defined]
+    return channel
 
 
 def mark(call: Any, value: object) -> None:
