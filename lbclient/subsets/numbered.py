@@ -166,7 +166,6 @@ class Choice:
             why_not = numbering.why_not
         because = f": {why_not}" if why_not else ""
         self._words = f"{RENDEZVOUS} as client {self._client_id!r}{because}"
-        self.goes_by_place = False
         preferred: Sequence[Endpoint] = Rendezvous(self._client_id)(endpoints)
         return lambda: preferred
 
