@@ -27,7 +27,7 @@ from lbclient.model import (
     Verdict,
     snapshot,
 )
-from lbclient.pool import Pool
+from lbclient.pool import Change, Limits, Pool
 from lbclient.protocols import Clock, Picker, Resolver, Subset
 from lbclient.waiting import Waiting
 
@@ -57,7 +57,15 @@ class Balancer:
         self.picker = picker
         self.subset = subset
         self.pool: Pool[Backend] = Pool(
-            self._make, subset, config.subset_size, config.active_limit
+            self._make,
+            subset,
+            Limits(
+                config.subset_size,
+                config.active_limit,
+                config.replace_after,
+                config.settle_after,
+                config.max_replacements,
+            ),
         )
         self.draining: dict[Backend, None] = {}
         self.waiting = Waiting(self.pool, config)
@@ -79,6 +87,8 @@ class Balancer:
         self._connectivity = Connectivity.CONNECTING
         self._connectivity_changes: dict[asyncio.Future[None], None] = {}
         self._believe_empty: asyncio.TimerHandle | None = None
+        self._review: asyncio.TimerHandle | None = None
+        self._is_stopped = False
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._keep(resolver, self._follow_resolver)
 
@@ -165,6 +175,7 @@ class Balancer:
             refresh = getattr(self._resolver, "refresh", None)
             if refresh is not None:
                 self.loop.call_soon(refresh)  # the backend may live elsewhere now
+        self._review_in(0.0)
         self._changed()
 
     def _changed(self) -> None:
@@ -260,21 +271,40 @@ class Balancer:
         self._believe_empty = None
         self.resolved_at = self.clock()
         self.waiting.trouble = f"{self.target} has no endpoints"
-        change = self.pool.reconcile(endpoints)
+        self._carry_out(self.pool.reconcile(endpoints, self.clock()))
+        logger.info("%s: %d endpoints", self.target, len(endpoints))
+        self._tell_subset()
+        self._review_in(0.0)
+        self._changed()
+
+    def _review_in(self, delay: float) -> None:
+        """Not at once: who observes may be inside a callback of what is to close."""
+        if self._review is not None:
+            self._review.cancel()
+        if not self._is_stopped:
+            self._review = self.loop.call_later(delay, self._review_pool)
+
+    def _review_pool(self) -> None:
+        self._review = None
+        now = self.clock()
+        self._carry_out(self.pool.review(now))
+        if (due := self.pool.review_at(now)) is not None:
+            self._review_in(due - now)
+
+    def _carry_out(self, change: Change[Backend]) -> None:
         for backend in change.opened:
             self._keep(backend, backend.follow)
         for backend in change.drained:
             self._tasks.pop(backend).cancel()
             self._drain(backend)
-        logger.info(
-            "%s: %d endpoints, %d connections opened, %d drained",
-            self.target,
-            len(endpoints),
-            len(change.opened),
-            len(change.drained),
-        )
-        self._tell_subset()
-        self._changed()
+        if any(change):
+            logger.info(
+                "%s: %d connections opened, %d drained, %d replacements",
+                self.target,
+                len(change.opened),
+                len(change.drained),
+                self.pool.replacements(),
+            )
 
     def _tell_subset(self) -> None:
         if repr(self.subset) == self._subset_told:
@@ -315,8 +345,10 @@ class Balancer:
             await asyncio.sleep(self._rng.uniform(0.5, 1.5))
 
     def _stop(self) -> None:
-        if self._believe_empty is not None:
-            self._believe_empty.cancel()
+        self._is_stopped = True
+        for timer in (self._believe_empty, self._review):
+            if timer is not None:
+                timer.cancel()
         for task in self._tasks.values():
             task.cancel()
 
@@ -324,7 +356,7 @@ class Balancer:
         """Ends without waiting what nobody is left for; calls in flight go on."""
         self._stop()
         self.waiting.cancel()
-        for backend in self.pool.reconcile(()).drained:
+        for backend in self.pool.reconcile((), self.clock()).drained:
             self._drain(backend)
 
     async def close(self, grace: float | None) -> None:

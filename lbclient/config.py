@@ -149,6 +149,17 @@ class ChannelConfig(_Sourced):
     picker: str | PickerFactory = "weighted_least_loaded"
     """A name of `lbclient.pickers.PICKERS`, or what makes one from a Random."""
 
+    replace_after: float = 1.0
+    """How long a backend may be neither ready nor a lame duck, which is replaced at
+    once, before another takes its place. Ours: longer than a quick restart."""
+
+    settle_after: float = 10.0
+    """How long a backend must be back before its replacement goes. Ours: one that
+    comes and goes faster than that opens no connection more than once."""
+
+    max_replacements: int = 20
+    """Connections beyond the subset, at most. Ours: as many as the subset has."""
+
     active_limit: int = 100
     """Calls in flight on one backend. SRE book, ch. 20, flow control: a fixed
     limit; 100 is also what HTTP/2 servers commonly allow on a connection."""
@@ -200,6 +211,9 @@ class ChannelConfig(_Sourced):
         if not (isinstance(self.picker, str) or callable(self.picker)):
             raise ConfigError("picker", self.picker, "a name or a factory")
         picker_factory(self.picker)
+        _seconds("replace_after", self.replace_after, 0, 3600)
+        _seconds("settle_after", self.settle_after, 0, 3600)
+        _whole("max_replacements", self.max_replacements, 0, 1000)
         _whole("active_limit", self.active_limit, 1)
         if self.when_full not in get_args(WhenFull):
             raise ConfigError("when_full", self.when_full, "'wait' or 'fail'")

@@ -60,6 +60,7 @@ FAMILIES = tuple(
         ("task_failures", "counter", "target", "Background jobs started again."),
         ("channels", "gauge", "target", "Channels that are open."),
         ("backends", "gauge", "target state", "Backends of the subset."),
+        ("replacements", "gauge", "target", "Backends beyond the subset."),
         ("draining_backends", "gauge", "target", "Backends leaving the subset."),
         ("resolver_updates", "counter", "target", "Answers of the resolver."),
         ("resolver_age_seconds", "gauge", "target", "Since its last answer."),
@@ -224,6 +225,7 @@ def _channel_gauges(channel: ChannelStatistics, target: str) -> Samples:
     for state in State:
         count = states.count(state.value)
         yield ("lbclient_backends", target, state.name.lower()), count
+    yield ("lbclient_replacements", target), channel.replacements
     yield ("lbclient_draining_backends", target), channel.draining
     resolver = channel.resolver
     yield ("lbclient_resolver_endpoints", target), resolver.endpoints

@@ -1,12 +1,16 @@
 """Who is in this client's subset, and which of them may get a call now.
 
 `observe` is the one door for every state change, `begin` and `finish` for every
-call. All are synchronous and do no I/O: `reconcile` returns the connections that
-its caller is to open and to drain.
+call. All are synchronous and do no I/O: `reconcile` and `review` return the
+connections that their caller is to open and to drain.
+
+A backend that is out, as it refuses, is silent or is a lame duck, is replaced by the
+next in order of preference: SRE book, ch. 20, has a subset find temporary stand-ins.
+Once it is back for good the replacement goes.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
@@ -22,8 +26,18 @@ PROMISING = frozenset({State.CONNECTING, State.STARTING, State.READY, State.LAME
 LOST = frozenset({State.CONNECTING, State.REFUSING})
 
 
+class Limits(NamedTuple):
+    """How large a pool is and how fast it changes; `ChannelConfig` explains them."""
+
+    subset_size: int
+    active_limit: int
+    replace_after: float
+    settle_after: float
+    max_replacements: int
+
+
 class Change(NamedTuple, Generic[N]):
-    """The I/O that a new snapshot calls for."""
+    """The I/O that is due."""
 
     opened: tuple[N, ...]
     drained: tuple[N, ...]
@@ -37,36 +51,102 @@ class Pool(Generic[N]):
     """
 
     def __init__(
-        self,
-        make: Callable[[Endpoint], N],
-        subset: Subset,
-        subset_size: int,
-        active_limit: int,
+        self, make: Callable[[Endpoint], N], subset: Subset, limits: Limits
     ) -> None:
         self._make = make
         self._subset = subset
-        self._subset_size = subset_size
-        self._active_limit = active_limit
+        self._limits = limits
+        self._active_limit = limits.active_limit
+        self._order: list[Endpoint] = []  # of preference, as far as we may go
+        self._missing_since: dict[N, float] = {}  # nodes that are not ready
         self.endpoints: Endpoints = ()
         self.nodes: dict[str, N] = {}  # by address, in order of preference
         self.ready: tuple[N, ...] = ()
 
-    def reconcile(self, endpoints: Endpoints) -> Change[N]:
+    # --- members -------------------------------------------------------------
+
+    def reconcile(self, endpoints: Endpoints, now: float) -> Change[N]:
         """Takes a whole snapshot: nodes of old and new subset live on as they are."""
-        before = dict(self.nodes)
+        most = self._limits.subset_size + self._limits.max_replacements
+        self.endpoints = endpoints
+        self._order = list(islice(self._subset(endpoints), most))
+        return self.review(now)
+
+    def review(self, now: float) -> Change[N]:
+        """Replaces who is out, and ends replacements that nobody needs any more.
+
+        Wanted after every change of a state, and at `review_at`.
+        """
+        leaving = dict(self.nodes)
         nodes: dict[str, N] = {}  # replaced whole: another thread may be reading
         opened: list[N] = []
-        for endpoint in islice(self._subset(endpoints), self._subset_size):
-            node = before.pop(endpoint.address, None)
+        for endpoint in self._wanted(now):
+            node = leaving.pop(endpoint.address, None)
             if node is None:
                 node = self._make(endpoint)
                 opened.append(node)
+                if node.state is not State.READY:
+                    self._missing_since[node] = now
             node.endpoint = endpoint
             nodes[endpoint.address] = node
-        self.endpoints = endpoints
+        for address in self._still_serving(nodes, leaving):
+            nodes[address] = leaving.pop(address)
+        for node in leaving.values():
+            self._missing_since.pop(node, None)
         self.nodes = nodes
         self._publish()
-        return Change(tuple(opened), tuple(before.values()))
+        return Change(tuple(opened), tuple(leaving.values()))
+
+    def review_at(self, now: float) -> float | None:
+        """When time alone will next change who is wanted; None: never."""
+        limits = self._limits
+        due = [since + limits.replace_after for since in self._missing_since.values()]
+        if self.replacements():
+            due += [
+                node.load.ready_at + limits.settle_after
+                for node in self.nodes.values()
+                if node.load.ready_at is not None
+            ]
+        return min((at for at in due if at > now), default=None)
+
+    def _wanted(self, now: float) -> Iterator[Endpoint]:
+        """As many of the order as it takes to have a full subset that is not out.
+
+        Who is there already may go when a full subset has settled: a backend that
+        comes and goes costs one replacement, once.
+        """
+        size = self._limits.subset_size
+        present = settled = 0
+        for endpoint in self._order:
+            node = self.nodes.get(endpoint.address)
+            if present >= size and (node is None or settled >= size):
+                return
+            yield endpoint
+            present += node is None or not self._is_out(node, now)
+            settled += node is not None and self._is_settled(node, now)
+
+    def _is_out(self, node: N, now: float) -> bool:
+        if node.state is State.LAME_DUCK:
+            return True  # it says that it goes
+        since = self._missing_since.get(node)
+        return since is not None and now >= since + self._limits.replace_after
+
+    def _is_settled(self, node: N, now: float) -> bool:
+        ready_at = node.load.ready_at
+        return ready_at is not None and now >= ready_at + self._limits.settle_after
+
+    def _still_serving(self, nodes: dict[str, N], leaving: dict[str, N]) -> list[str]:
+        """Of those that leave as many as are not yet ready in their stead."""
+        missing = min(self._limits.subset_size, len(nodes)) - _count_ready(nodes)
+        ready = [a for a, node in leaving.items() if node.state is State.READY]
+        return ready[: max(0, missing)]
+
+    def replacements(self) -> int:
+        """How many nodes there are beyond the subset."""
+        size = min(self._limits.subset_size, len(self.endpoints))
+        return max(0, len(self.nodes) - size)
+
+    # --- states and calls ----------------------------------------------------
 
     def observe(self, node: N, state: State, now: float) -> bool:
         """Records a node's state; False if that is no news."""
@@ -77,6 +157,10 @@ class Pool(Generic[N]):
         elif node.state is State.READY or state in LOST:
             node.load.leave_ready()
         node.state = state
+        if state is State.READY:
+            self._missing_since.pop(node, None)
+        elif self.nodes.get(node.endpoint.address) is node:
+            self._missing_since.setdefault(node, now)
         self._publish()
         return True
 
@@ -123,3 +207,7 @@ class Pool(Generic[N]):
         if full := self.full():
             rest.append(f"{full} full with {self._active_limit} calls each")
         return f"{text}: {', '.join(rest)}" if rest else text
+
+
+def _count_ready(nodes: dict[str, N]) -> int:
+    return sum(node.state is State.READY for node in nodes.values())

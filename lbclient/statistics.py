@@ -69,7 +69,8 @@ class ChannelStatistics:
 
     `calls` counts finished calls by status code, `attempts` by verdict. `waited`
     of the calls had to wait for a backend, `waiting` do so now, `waited_seconds`
-    is the sum of their waits. `draining` backends have left the subset and end
+    is the sum of their waits. `replacements` backends are there beyond the subset, as
+    some of it are out or not ready yet. `draining` backends have left the subset and end
     their last calls. `task_failures` counts background jobs started again.
 
     `subset` says how the backends were chosen, and why so: "rocksteadier as client 7
@@ -90,6 +91,7 @@ class ChannelStatistics:
     waited_seconds: float = 0.0
     in_flight: int = 0
     backends: tuple[BackendStatistics, ...] = ()
+    replacements: int = 0
     draining: int = 0
     task_failures: int = 0
     resolver: ResolverStatistics = ResolverStatistics()
@@ -167,6 +169,7 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         backends=tuple(
             backend_statistics(node, weight_of.get(node, 0.0), now) for node in nodes
         ),
+        replacements=pool.replacements(),
         draining=len(balancer.draining),
         task_failures=balancer.task_failures,
         resolver=ResolverStatistics(

@@ -1,5 +1,7 @@
 """Whatever happens in whatever order, the pool keeps its promises."""
 
+from itertools import takewhile
+from math import inf
 from random import Random
 
 import hypothesis.strategies as st
@@ -7,12 +9,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lbclient.model import Endpoint, Outcome, State, Verdict, snapshot
 from lbclient.pickers import PICKERS
-from lbclient.pool import Pool
+from lbclient.pool import Change, Limits, Pool
 from lbclient.testing import FakeNode
 
 LIMIT = 2
 SIZE = 3
-NAMES = st.lists(st.sampled_from("abcdef"), max_size=6, unique=True)
+EXTRA = 2
+REPLACE_AFTER = 1.0
+SETTLE_AFTER = 10.0
+LIMITS = Limits(SIZE, LIMIT, REPLACE_AFTER, SETTLE_AFTER, EXTRA)
+NAMES = st.lists(st.sampled_from("abcdefgh"), max_size=8, unique=True)
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -24,24 +30,39 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool: Pool[FakeNode] = Pool(
             lambda endpoint: FakeNode(endpoint, State.CONNECTING),
             lambda endpoints: endpoints,
-            SIZE,
-            LIMIT,
+            LIMITS,
         )
+        self.missing_since: dict[FakeNode, float] = {}
         self.pickers = [make(Random(7)) for make in PICKERS.values()]
         self.in_flight: list[FakeNode] = []
         self.drained: list[FakeNode] = []
 
     @rule(names=NAMES)
     def resolve(self, names: list[str]) -> None:
-        change = self.pool.reconcile(snapshot([Endpoint(f"{n}:1") for n in names]))
+        endpoints = snapshot([Endpoint(f"{n}:1") for n in names])
+        self.take(self.pool.reconcile(endpoints, self.now))
+
+    @rule()
+    def review(self) -> None:
+        self.take(self.pool.review(self.now))
+
+    def take(self, change: Change[FakeNode]) -> None:
         self.drained += change.drained
         assert not set(map(id, change.opened)) & set(map(id, change.drained))
+        for node in change.opened:
+            self.missing_since[node] = self.now
+        self.nobody_is_replaced_twice_or_too_late()
+        assert self.pool.review(self.now) == ((), ())
 
     @precondition(lambda self: self.pool.nodes)
     @rule(data=st.data(), state=st.sampled_from(State))
     def observe(self, data: st.DataObject, state: State) -> None:
         node = data.draw(st.sampled_from(list(self.pool.nodes.values())))
         self.pool.observe(node, state, self.now)
+        if state is State.READY:
+            self.missing_since.pop(node, None)
+        else:
+            self.missing_since.setdefault(node, self.now)
 
     @rule(seconds=st.floats(0.0, 100.0))
     def wait(self, seconds: float) -> None:
@@ -80,10 +101,32 @@ class PoolMachine(RuleBasedStateMachine):
     def nobody_who_left_is_ready(self) -> None:
         assert not set(map(id, self.pool.ready)) & set(map(id, self.drained))
 
+    def nobody_is_replaced_twice_or_too_late(self) -> None:
+        """After a review: a full subset of those not out, where there are enough."""
+        nodes = self.pool.nodes
+        most = min(SIZE + EXTRA, len(self.pool.endpoints))
+        order = [endpoint.address for endpoint in self.pool.endpoints[:most]]
+        wanted = list(takewhile(nodes.__contains__, order))
+        present = [nodes[a] for a in wanted if not self.is_out(nodes[a])]
+        assert len(wanted) >= min(SIZE, most)
+        assert len(wanted) == most or len(present) >= SIZE
+        others = [node for address, node in nodes.items() if address not in wanted]
+        assert all(node.state is State.READY for node in others)
+        ready = sum(node.state is State.READY for node in nodes.values())
+        assert not others or ready <= SIZE
+
+    def is_out(self, node: FakeNode) -> bool:
+        since = self.missing_since.get(node, inf)
+        return node.state is State.LAME_DUCK or self.now >= since + REPLACE_AFTER
+
     @invariant()
-    def the_subset_has_its_size(self) -> None:
-        expected = min(SIZE, len(self.pool.endpoints))
-        assert len(self.pool.nodes) == expected
+    def connections_are_bounded(self) -> None:
+        assert len(self.pool.nodes) <= SIZE + EXTRA + SIZE
+
+    @invariant()
+    def what_time_alone_changes_is_known_beforehand(self) -> None:
+        due = self.pool.review_at(self.now)
+        assert due is None or due > self.now
 
 
 TestPoolMachine = PoolMachine.TestCase

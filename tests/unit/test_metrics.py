@@ -57,6 +57,7 @@ CHANNEL = ChannelStatistics(
     waited_seconds=0.5,
     in_flight=6,
     backends=(backend("ready"), backend("ready"), backend("lame duck")),
+    replacements=3,
     draining=1,
     task_failures=9,
     resolver=ResolverStatistics(endpoints=12, updates=2, age=30.0, error=""),
@@ -138,6 +139,7 @@ def test_a_channel_is_shown() -> None:
     assert scraped("lbclient_channels") == 1
     assert scraped("lbclient_backends", state="ready") == 2
     assert scraped("lbclient_backends", state="lame_duck") == 1
+    assert scraped("lbclient_replacements") == 3
     assert scraped("lbclient_draining_backends") == 1
     assert scraped("lbclient_task_failures_total") == 9
     assert scraped("lbclient_resolver_updates_total") == 2

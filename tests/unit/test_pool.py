@@ -1,5 +1,7 @@
 """The pool: membership, readiness, limits."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from lbclient.model import (
@@ -11,7 +13,7 @@ from lbclient.model import (
     Verdict,
     snapshot,
 )
-from lbclient.pool import Pool
+from lbclient.pool import Limits, Pool
 from lbclient.testing import FakeNode
 
 SERVED = Outcome(Verdict.SERVED, 0.01)
@@ -27,8 +29,15 @@ def make(endpoint: Endpoint) -> FakeNode:
 
 @pytest.fixture
 def pool() -> Pool[FakeNode]:
-    pool = Pool(make, lambda all_: all_, subset_size=3, active_limit=2)
-    pool.reconcile(endpoints("a", "b", "c", "d"))
+    limits = Limits(
+        subset_size=3,
+        active_limit=2,
+        replace_after=1.0,
+        settle_after=10.0,
+        max_replacements=2,
+    )
+    pool = Pool(make, lambda all_: all_, limits)
+    pool.reconcile(endpoints("a", "b", "c", "d", "e", "f"), 0.0)
     return pool
 
 
@@ -47,7 +56,7 @@ def test_a_snapshot_opens_the_new_drains_the_gone_and_keeps_the_rest(
     pool: Pool[FakeNode],
 ) -> None:
     kept = node(pool, "b")
-    change = pool.reconcile(endpoints("b", "c", "x"))
+    change = pool.reconcile(endpoints("b", "c", "x"), 0.0)
     assert [n.endpoint.address for n in change.opened] == ["x:1"]
     assert [n.endpoint.address for n in change.drained] == ["a:1"]
     assert node(pool, "b") is kept
@@ -56,13 +65,13 @@ def test_a_snapshot_opens_the_new_drains_the_gone_and_keeps_the_rest(
 def test_the_same_snapshot_again_changes_nothing(pool: Pool[FakeNode]) -> None:
     pool.observe(node(pool, "a"), State.READY, 0.0)
     ready = pool.ready
-    assert pool.reconcile(endpoints("a", "b", "c", "d")) == ((), ())
+    assert pool.reconcile(endpoints("a", "b", "c", "d"), 0.0) == ((), ())
     assert pool.ready is ready
 
 
 def test_a_changed_weight_updates_the_node_in_place(pool: Pool[FakeNode]) -> None:
     kept = node(pool, "a")
-    pool.reconcile((Endpoint("a:1", weight=3.0),))
+    pool.reconcile((Endpoint("a:1", weight=3.0),), 0.0)
     assert node(pool, "a") is kept
     assert kept.endpoint.weight == 3.0
 
@@ -75,10 +84,122 @@ def test_only_ready_nodes_are_ready(pool: Pool[FakeNode]) -> None:
     assert pool.ready == (node(pool, "a"),)
 
 
-def test_a_drained_node_is_not_ready_any_more(pool: Pool[FakeNode]) -> None:
-    pool.observe(node(pool, "a"), State.READY, 0.0)
-    pool.reconcile(endpoints("b"))
-    assert pool.ready == ()
+def addresses(nodes: Iterable[FakeNode]) -> str:
+    return "".join(node.endpoint.address[0] for node in nodes)
+
+
+def all_ready(pool: Pool[FakeNode], now: float) -> None:
+    for one in pool.nodes.values():
+        pool.observe(one, State.READY, now)
+
+
+def test_one_that_leaves_serves_until_another_is_ready_in_its_stead(
+    pool: Pool[FakeNode],
+) -> None:
+    left = node(pool, "a")
+    pool.observe(left, State.READY, 0.0)
+    assert pool.reconcile(endpoints("x"), 1.0).drained
+    assert left in pool.ready
+    pool.observe(node(pool, "x"), State.READY, 2.0)
+    assert pool.review(2.0).drained == (left,)
+    assert addresses(pool.ready) == "x"
+
+
+def test_one_that_leaves_and_does_not_serve_is_drained_at_once(
+    pool: Pool[FakeNode],
+) -> None:
+    all_ready(pool, 0.0)
+    pool.observe(node(pool, "a"), State.LAME_DUCK, 1.0)
+    change = pool.reconcile(endpoints("x", "y", "z"), 1.0)
+    assert addresses(change.drained) == "a"
+    assert addresses(pool.ready) == "bc"
+
+
+def test_a_lame_duck_is_replaced_at_once(pool: Pool[FakeNode]) -> None:
+    all_ready(pool, 0.0)
+    pool.observe(node(pool, "b"), State.LAME_DUCK, 5.0)
+    assert addresses(pool.review(5.0).opened) == "d"
+    assert addresses(pool.nodes.values()) == "abcd"
+    assert pool.replacements() == 1
+
+
+@pytest.mark.parametrize("state", [State.CONNECTING, State.STARTING, State.REFUSING])
+def test_who_is_missing_is_replaced_after_a_while(
+    pool: Pool[FakeNode], state: State
+) -> None:
+    all_ready(pool, 0.0)
+    pool.observe(node(pool, "b"), state, 5.0)
+    assert pool.review(5.0) == ((), ())
+    assert pool.review_at(5.0) == 6.0
+    assert addresses(pool.review(6.0).opened) == "d"
+
+
+def test_being_refused_again_is_not_the_beginning_of_being_missing(
+    pool: Pool[FakeNode],
+) -> None:
+    all_ready(pool, 0.0)
+    for i in range(5):
+        pool.observe(node(pool, "b"), State.CONNECTING, 5.0 + 0.2 * i)
+        pool.observe(node(pool, "b"), State.REFUSING, 5.1 + 0.2 * i)
+    assert addresses(pool.review(6.0).opened) == "d"
+
+
+def test_a_replacement_goes_when_the_one_it_replaced_has_settled(
+    pool: Pool[FakeNode],
+) -> None:
+    all_ready(pool, 0.0)
+    pool.observe(node(pool, "b"), State.LAME_DUCK, 5.0)
+    pool.review(5.0)
+    pool.observe(node(pool, "d"), State.READY, 5.1)
+    pool.observe(node(pool, "b"), State.READY, 20.0)
+    assert pool.review(20.0) == ((), ())
+    assert pool.review_at(20.0) == 30.0
+    assert pool.review(29.0) == ((), ())
+    assert addresses(pool.review(30.0).drained) == "d"
+    assert pool.review_at(30.0) is None
+
+
+def test_one_that_comes_and_goes_costs_one_replacement(pool: Pool[FakeNode]) -> None:
+    all_ready(pool, 0.0)
+    opened = ""
+    for second in range(5, 105):
+        state = State.READY if second % 2 else State.LAME_DUCK
+        pool.observe(node(pool, "b"), state, float(second))
+        change = pool.review(float(second))
+        assert not change.drained
+        opened += addresses(change.opened)
+        all_ready_but_b = [n for n in pool.nodes.values() if n is not node(pool, "b")]
+        for one in all_ready_but_b:
+            pool.observe(one, State.READY, float(second))
+    assert opened == "d"
+
+
+def test_a_rolling_restart_moves_one_connection_at_a_time(
+    pool: Pool[FakeNode],
+) -> None:
+    all_ready(pool, 0.0)
+    moves = []
+    for i, name in enumerate("abc"):
+        now = 100.0 * (i + 1)
+        pool.observe(node(pool, name), State.LAME_DUCK, now)
+        moves.append(addresses(pool.review(now).opened))
+        pool.observe(node(pool, "d"), State.READY, now + 0.1)
+        pool.observe(node(pool, name), State.REFUSING, now + 5.0)
+        moves.append(addresses(pool.review(now + 5.0).opened))
+        pool.observe(node(pool, name), State.READY, now + 7.0)
+        moves.append(addresses(pool.review(now + 17.0).drained))
+    assert moves == ["d", "", "d"] * 3
+
+
+def test_a_replacement_that_is_out_too_is_replaced_up_to_the_bound(
+    pool: Pool[FakeNode],
+) -> None:
+    for now in range(10):
+        for one in pool.nodes.values():
+            pool.observe(one, State.REFUSING, float(now))
+        pool.review(float(now))
+    assert addresses(pool.nodes.values()) == "abcde"
+    assert pool.replacements() == 2
 
 
 def test_lame_ducks_are_better_than_nothing(pool: Pool[FakeNode]) -> None:
