@@ -229,6 +229,12 @@ def test_a_lot_of_clients_sees_the_lots_of_backends_in_ring_order() -> None:
         assert lots == ring
 
 
+def test_each_client_of_a_lot_starts_in_the_row_with_its_number() -> None:
+    for row, label in enumerate(ROWS):
+        first = subset("rocksteadier", 3 * LOT + label, 100, 1)
+        assert first[0] in [shuffled(3, lot)[row] for lot in range(10)]
+
+
 def test_every_pair_of_lots_has_its_own_shuffle() -> None:
     """Each task is in each place in a tenth of the shuffles.
 
