@@ -25,11 +25,11 @@ NEED_NO_NUMBER = frozenset({AUTO, RENDEZVOUS, "random", "whole"})  # of the clie
 
 Order = Callable[[], Iterable[Endpoint]]
 
-# The first label ends in a number, and is no machine's address: ip-10-0-0-3.
+# The first label of a host name ends in a number.
 NAMED = re.compile(
-    r"(?!(?:[^.:/]*-)?[0-9]+-[0-9]+-[0-9]+-[0-9]+(?:[.:]|$))"
     r"(?P<host>(?P<job>[^.:/]+)-(?P<task>[0-9]{1,9})(?:\.[^:/]*)?)(?::[0-9]+)?"
 )
+MACHINE = re.compile("(^|-)[0-9]+-[0-9]+-[0-9]+$")  # as the job of ip-10-0-0-3
 
 # Numbers may have holes, as a restart leaves, but few: each costs a step.
 MOST_HOLES, SOME_HOLES = 4, 10
@@ -76,19 +76,22 @@ def number(endpoints: Endpoints) -> Numbering:
     spare: list[Endpoint] = []
     hosts: dict[int, str] = {}  # of the numbers that are read from names
     jobs: dict[str, None] = {}
-    clashes = 0
+    clashes = False
     for endpoint in endpoints:
         task = endpoint.task
         if task is None and (name := NAMED.fullmatch(endpoint.address)):
             task = int(name["task"])
             jobs[name["job"]] = None
-            clashes += hosts.setdefault(task, name["host"]) != name["host"]
+            host = name["host"]
+            clashes = clashes or hosts.setdefault(task, host) != host
         if type(task) is not int or task < 0:
             continue
         if tasks.setdefault(task, endpoint) is not endpoint:
             spare.append(endpoint)
     why_not = _why_not(len(endpoints), tasks, len(spare))
-    if not why_not and (clashes or len(jobs) > 1):
+    if any(map(MACHINE.search, jobs)):
+        why_not = "the names of backends are those of machines"
+    elif not why_not and (clashes or len(jobs) > 1):
         # Task 0 of one job is no further address of task 0 of another.
         why_not = "the names of backends are of several jobs"
     if why_not:

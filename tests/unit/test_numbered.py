@@ -188,9 +188,6 @@ def test_tasks_of_several_client_jobs_do_not_prefer_the_same() -> None:
         ("search-3", 3),
         ("shard-1-0.svc:1", 0),
         ("search-007:1", 7),
-        ("ip-10-0-0-3:50051", None),
-        ("ip-10-0-0-3.ec2.internal:50051", None),
-        ("10-0-0-3.prod.pod.cluster.local:50051", None),
         ("10.0.0.3:50051", None),
         ("[fe80::1%25eth-0]:50051", None),
         ("[::1]:50051", None),
@@ -209,6 +206,20 @@ def test_a_host_name_may_end_in_its_number(address: str, task: int | None) -> No
         assert numbering.why_not == "backends have no task numbers"
     else:
         assert numbering.backends.index(Endpoint(address)) == task
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ip-10-0-0-3:50051",
+        "ip-10-0-0-3.ec2.internal:50051",
+        "10-0-0-3.prod.pod.cluster.local:50051",
+    ],
+)
+def test_a_machines_name_ends_in_no_number_of_a_task(address: str) -> None:
+    for backends in (names(address), names(address, "search-0:1")):
+        why_not = number(backends).why_not
+        assert why_not == "the names of backends are those of machines"
 
 
 def test_the_resolver_knows_better_than_the_name() -> None:
