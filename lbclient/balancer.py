@@ -314,9 +314,7 @@ class Balancer:
         if getattr(self.subset, "goes_by_place", False) and not self._churn_told:
             self._churn_told = True
             logger.warning(
-                "%s: backends go by place, so each that comes or goes moves others: %s",
-                self.target,
-                self._subset_told,
+                "%s: backends go by place: %s", self.target, self._subset_told
             )
 
     def _drain(self, backend: Backend) -> None:

@@ -70,8 +70,8 @@ class ChannelStatistics:
     `calls` counts finished calls by status code, `attempts` by verdict. `waited`
     of the calls had to wait for a backend, `waiting` do so now, `waited_seconds`
     is the sum of their waits. `replacements` backends are there beyond the subset, as
-    some of it are out or not ready yet. `draining` backends have left the subset and end
-    their last calls. `task_failures` counts background jobs started again.
+    some of it are out or not ready yet. `draining` backends have left the subset and
+    end their last calls. `task_failures` counts background jobs started again.
 
     `subset` says how the backends were chosen, and why so: "rocksteadier as client 7
     (LBCLIENT_TASK_INDEX=7) of 60 numbered backends", "rendezvous as client 'web-x7f':

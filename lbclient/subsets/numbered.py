@@ -176,6 +176,8 @@ class Choice:
         name = ROCKSTEADIER if self._name == AUTO else self._name
         self._words = f"{name} as client {self._who} of {numbering}"
         self.goes_by_place = bool(numbering.why_not) and name != "whole"
+        if self.goes_by_place:
+            self._words += "; each that comes or goes moves others"
         backends = len(numbering.backends)
         return lambda: numbering.take(
             order(name, self._client, backends, self._size, offset=self._offset)

@@ -122,6 +122,7 @@ def test_an_algorithm_that_is_named_goes_by_place_where_it_must(name: str) -> No
     assert subset_of.goes_by_place
     assert repr(subset_of).endswith(
         "of 3 backends by place: backends have no task numbers"
+        "; each that comes or goes moves others"
     )
     subset_of(tasks(0, 1, 2))
     assert not subset_of.goes_by_place
@@ -139,6 +140,7 @@ def test_whole_loses_nothing_by_going_by_place() -> None:
     subset_of = choice("whole")
     assert sorted(subset_of(IPS)) == list(IPS)
     assert not subset_of.goes_by_place
+    assert "moves others" not in repr(subset_of)
 
 
 @pytest.mark.parametrize("name", NEED_A_NUMBER)

@@ -143,8 +143,11 @@ async def test_an_algorithm_by_name_goes_by_place_and_warns_once_of_churn(
         resolver.tell(*unnumbered(tasks[1:]))
         await eventually(lambda: "11 backends by place" in channel.statistics().subset)
     (warned,) = logged(caplog, logging.WARNING)
-    assert warned.startswith("told: backends go by place, so each that comes or goes")
-    assert "ringsteady as client 1 (task_index=1) of 12 backends by place" in warned
+    assert warned == (
+        "told: backends go by place: ringsteady as client 1 (task_index=1) of 12"
+        " backends by place: backends have no task numbers"
+        "; each that comes or goes moves others"
+    )
 
 
 async def test_an_order_of_ones_own_is_obeyed(
