@@ -25,6 +25,8 @@ from lbclient.subsets.properties import Balance, Subsets, balance, choose
 DRAWS = 100
 PERCENTILE = 0.95
 
+MOST_CONNECTIONS = 5_000_000  # that are looked at together: some 200 MB
+
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
@@ -39,7 +41,7 @@ class Bursts:
 
     def __post_init__(self) -> None:
         for field, value in (("hot_share", self.share), ("hot_traffic", self.traffic)):
-            if not 0.0 < value <= 1.0:
+            if not isinstance(value, float | int) or not 0.0 < value <= 1.0:
                 raise ConfigError(field, value, "a number above 0, at most 1")
 
     def hot(self, clients: int) -> int:
@@ -102,7 +104,15 @@ class Adviser:
         self._known: dict[int, Excess] = {}
 
     def at(self, size: int) -> Excess:
-        """Of a size from 1 to the number of backends."""
+        """Of a size from 1 to the number of backends.
+
+        Raises ConfigError for a size that makes too many connections to look at.
+        """
+        most = MOST_CONNECTIONS // self.clients
+        if size > most:
+            raise ConfigError(
+                "size", size, f"at most {most} with {self.clients} clients"
+            )
         if size not in self._known:
             self._known[size] = self._measure(size)
         return self._known[size]
