@@ -5,10 +5,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from lbclient.cli import demo
+from lbclient.cli import demo, subset
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "demo": (demo.main, demo.SUMMARY),
+    "subset": (subset.main, subset.SUMMARY),
 }
 
 

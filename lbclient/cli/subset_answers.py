@@ -1,0 +1,408 @@
+"""The answers of `lbclient subset`, each as text of 80 columns and as facts for JSON.
+
+The text rounds, the facts do not.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import islice
+from random import Random
+from typing import Any
+
+from lbclient.errors import ConfigError
+from lbclient.protocols import Algorithm
+from lbclient.subsets import ALGORITHMS, order
+from lbclient.subsets.advice import (
+    DRAWS,
+    MOST_CONNECTIONS,
+    PERCENTILE,
+    Adviser,
+    Bursts,
+    Excess,
+)
+from lbclient.subsets.properties import (
+    Balance,
+    Churn,
+    Diversity,
+    Spread,
+    Subsets,
+    balance,
+    choose,
+    churn,
+    diversity,
+    ideal_churn,
+    spread,
+)
+
+WIDTH = 79
+LABEL = 23
+BAR = 40  # characters of a histogram's longest bar
+ROWS = 12  # of a histogram at most; where there are more values, a row has several
+REPLACEMENTS = 5  # shown after a subset
+RESTARTING = 10  # one in so many backends restarts at once, neighbours together
+SIZES = (10, 20, 50, 100)  # about the SRE book's usual 20 to 100, beside the advice
+SEED = 1  # of the draws of hot clients
+
+HEADINGS = (
+    *("algorithm", "max", "min", "util", "subsets", "alike"),
+    *("opens", "max", "down", "max"),
+)
+
+# Whoever takes all backends has nothing to choose.
+CHOOSERS = [name for name in ALGORITHMS if name != "whole"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    text: str
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One client job on one backend job. Raises ConfigError for what cannot be."""
+
+    algorithm: str
+    clients: int
+    backends: int
+    size: int
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least_one("clients", self.clients)
+        self.order(0)
+
+    def order(self, client: int) -> Iterator[int]:
+        return self.rule(client, self.backends, self.size)
+
+    @property
+    def rule(self) -> Algorithm:
+        return partial(order, self.algorithm, offset=self.offset)
+
+    @property
+    def subsets(self) -> Subsets:
+        most = MOST_CONNECTIONS // self.taken
+        if self.clients > most:
+            raise ConfigError("clients", self.clients, f"at most {most} of this size")
+        if self.backends > MOST_CONNECTIONS:
+            raise ConfigError("backends", self.backends, f"at most {MOST_CONNECTIONS}")
+        return choose(self.rule, self.clients, self.backends, self.size)
+
+    @property
+    def taken(self) -> int:
+        """Backends of a client: all where there are fewer than `size`."""
+        return min(self.size, self.backends)
+
+    def of(self, algorithm: str) -> "Fleet":
+        return replace(self, algorithm=algorithm)
+
+    def resized(self, backends: int) -> "Fleet":
+        return replace(self, backends=_at_least_one("resize", backends))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.clients:,} clients with {self.taken:,} of {self.backends:,} "
+            "backends each"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """All that is measured of one algorithm."""
+
+    connections: Balance
+    diversity: Diversity
+    churn: Churn
+    ideal_churn: float
+    spread: Spread
+
+    @classmethod
+    def of(cls, fleet: Fleet, resized: Fleet) -> "Properties":
+        subsets = fleet.subsets
+        return cls(
+            balance(subsets, fleet.backends),
+            diversity(subsets),
+            churn(subsets, resized.subsets),
+            ideal_churn(fleet.backends, resized.backends, fleet.size),
+            spread(subsets, -(-fleet.backends // RESTARTING)),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        even = self.connections
+        return {
+            "connections": {
+                "mean": even.mean,
+                "least": even.least,
+                "most": even.most,
+                "min_over_mean": even.min_over_mean,
+                "max_over_mean": even.max_over_mean,
+                "unused": even.unused,
+                "utilization": even.utilization,
+                "histogram": even.histogram,
+            },
+            "diversity": asdict(self.diversity),
+            "churn": {
+                "mean": self.churn.mean,
+                "most": self.churn.most,
+                "ideal": self.ideal_churn,
+            },
+            "spread": asdict(self.spread),
+        }
+
+
+def measure(fleet: Fleet, resized: Fleet) -> Answer:
+    """All properties of one algorithm."""
+    found = Properties.of(fleet, resized)
+    even, alike, moved, hit = (
+        found.connections,
+        found.diversity,
+        found.churn,
+        found.spread,
+    )
+    text = [
+        f"{fleet.algorithm}: {fleet}",
+        "",
+        *histogram(even.histogram),
+        "",
+        item(
+            "connections", f"{even.least:,} to {even.most:,}, mean {short(even.mean)}"
+        ),
+        item(
+            "balance",
+            f"the busiest backend has {ratio(even.max_over_mean)} x the mean, the "
+            f"idlest {ratio(even.min_over_mean)} x; utilization {even.utilization:.3f}",
+        ),
+        item(
+            "diversity",
+            f"{alike.distinct:,} distinct subsets; a client shares "
+            f"{short(alike.mean_overlap)} backends with the one most like it, at most "
+            f"{alike.max_overlap:,}",
+        ),
+        item(
+            f"{fleet.backends:,} -> {resized.backends:,}",
+            f"a client opens {short(moved.mean)} connections, at most {moved.most:,}; "
+            f"{short(found.ideal_churn)} would do",
+        ),
+        item(
+            f"restart of {hit.window:,}",
+            f"takes {hit.mean_share:.0%} of a subset at once, at most "
+            f"{hit.max_share:.0%}; {hit.blackouts:,} clients lose all",
+        ),
+        "",
+        *fill(
+            "So each backend must be provisioned for "
+            f"{ratio(even.max_over_mean)} x the mean load, if clients send alike and "
+            "spread their calls evenly."
+        ),
+    ]
+    return Answer("\n".join(text), _asked(fleet, resized) | found.facts())
+
+
+def compare(fleet: Fleet, resized: Fleet) -> Answer:
+    """All algorithms but `whole`, in one table."""
+    found = {name: Properties.of(fleet.of(name), resized.of(name)) for name in CHOOSERS}
+    any_of_them = found[CHOOSERS[0]]
+    window, ideal = any_of_them.spread.window, any_of_them.ideal_churn
+    text = [
+        str(fleet),
+        "",
+        *table([HEADINGS, *((name, *_cells(each)) for name, each in found.items())]),
+        "",
+        item("max, min", "connections of the busiest and idlest backend, x mean"),
+        item("util", "the most that one must have, over the most that one has"),
+        item("subsets, alike", "how many differ; backends shared with the most like"),
+        item(
+            "opens, max",
+            f"connections of a client at {fleet.backends:,} -> {resized.backends:,} "
+            f"backends; {short(ideal)} would do",
+        ),
+        item("down, max", f"share of a subset in {window:,} neighbours that restart"),
+        "",
+        *fill(
+            "What serves in general is low in max, alike, opens and down: "
+            "rocksteadier; where tasks have no numbers, rendezvous."
+        ),
+    ]
+    facts = {name: each.facts() for name, each in found.items()}
+    asked = _asked(fleet, resized)
+    del asked["algorithm"]
+    return Answer("\n".join(text), asked | {"algorithms": facts})
+
+
+def _cells(found: Properties) -> Iterator[str]:
+    even, moved, hit = found.connections, found.churn, found.spread
+    yield ratio(even.max_over_mean)
+    yield ratio(even.min_over_mean)
+    yield f"{even.utilization:.2f}"
+    yield f"{found.diversity.distinct:,}"
+    yield f"{found.diversity.mean_overlap:.1f}"
+    yield f"{moved.mean:.2f}"
+    yield f"{moved.most:,}"
+    yield f"{hit.mean_share:.0%}"
+    yield f"{hit.max_share:.0%}"
+
+
+def single(fleet: Fleet, client: int, resized: Fleet | None) -> Answer:
+    """The subset of one client, and what another number of backends does to it."""
+    preferred = fleet.order(client)
+    subset = list(islice(preferred, fleet.size))
+    replacements = list(islice(preferred, REPLACEMENTS))
+    text = [
+        f"{fleet.algorithm}: client {client:,} has {fleet.taken:,} of "
+        f"{fleet.backends:,} backends",
+        "",
+        item("subset", " ".join(map(str, subset))),
+        item(
+            "then, if one is down", " ".join(map(str, replacements)) or "nothing left"
+        ),
+    ]
+    facts = asdict(fleet) | {
+        "client": client,
+        "subset": subset,
+        "replacements": replacements,
+    }
+    del facts["clients"]
+    if resized is not None:
+        after = list(islice(resized.order(client), resized.size))
+        opened = [backend for backend in after if backend not in subset]
+        dropped = [backend for backend in subset if backend not in after]
+        text.append(
+            item(f"of {resized.backends:,} backends", _changes(opened, dropped))
+        )
+        facts |= {"resize": resized.backends, "opened": opened, "dropped": dropped}
+    return Answer("\n".join(text), facts)
+
+
+def _changes(opened: Sequence[int], dropped: Sequence[int]) -> str:
+    parts = [
+        f"{word} {' '.join(map(str, backends))}"
+        for word, backends in (("opens", opened), ("drops", dropped))
+        if backends
+    ]
+    return ", ".join(parts) or "nothing changes"
+
+
+def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> Answer:
+    """The sizes that keep the busiest backend to the limit, `fleet.size` at least."""
+    adviser = Adviser(
+        fleet.rule, fleet.clients, fleet.backends, rng=Random(SEED), bursts=bursts
+    )
+    even = adviser.even(limit, fleet.size)
+    bursty = adviser.bursty(limit, fleet.size) if bursts else None
+    found = [even, bursty] if bursty else [even]
+    shown = {each.size for each in found} | {fleet.taken}
+    shown |= {size for size in SIZES if size < fleet.backends}
+    sizes = [adviser.at(size) for size in sorted(shown)]
+    text = [
+        f"{fleet.algorithm}: {fleet.clients:,} clients on {fleet.backends:,} backends",
+        "",
+        *table(_excesses(sizes, bursts), left=0),
+        "",
+        item("alike", "the busiest backend, x mean load, if clients send alike"),
+    ]
+    if bursts:
+        hot = bursts.hot(fleet.clients)
+        text += [
+            item(
+                "bursts",
+                f"in {PERCENTILE:.0%} of {DRAWS} draws of {hot:,} clients that send "
+                f"{bursts.traffic:.0%} of all calls",
+            ),
+            item("worst", "if as many of these as can be share a backend"),
+        ]
+    text += [item("unused", "backends without a client"), ""]
+    text += fill(f"The limit is {limit:g} x the mean load, and no backend unused.")
+    text += _verdict(fleet, even, "If clients send alike,", even.even)
+    if bursty:
+        text += _verdict(fleet, bursty, "Through such bursts,", bursty.bursty)
+    facts = asdict(fleet) | {
+        "excess": limit,
+        "bursts": bursts and asdict(bursts),
+        "even": asdict(even),
+        "bursty": bursty and asdict(bursty),
+        "sizes": [asdict(each) for each in sizes],
+    }
+    return Answer("\n".join(text), facts)
+
+
+def _excesses(sizes: Iterable[Excess], bursts: Bursts | None) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("size", "unused", "alike", "bursts", "worst")]
+    for each in sizes:
+        loads = map(ratio, (each.even, each.bursty, each.worst))
+        rows.append((f"{each.size:,}", f"{each.unused:,}", *loads))
+    return [row if bursts else row[:3] for row in rows]
+
+
+def _verdict(fleet: Fleet, found: Excess, when: str, excess: float) -> list[str]:
+    what = f"{found.size:,} backends"
+    if found.size == fleet.backends:
+        what = f"all {what}"
+    elif found.size == fleet.size:
+        what = f"{what}, the least that --size allows,"
+    return fill(f"{when} {what} for each client keep the busiest to {ratio(excess)}.")
+
+
+def histogram(backends_with: Mapping[int, int]) -> Iterator[str]:
+    """How many backends have so many connections, as bars; several values a row."""
+    low, high = min(backends_with), max(backends_with)
+    step = -(-(high - low + 1) // ROWS)
+    rows = [("connections", "backends")]
+    counts = []
+    for start in range(low, high + 1, step):
+        last = min(start + step - 1, high)
+        counts.append(sum(backends_with.get(n, 0) for n in range(start, last + 1)))
+        values = f"{start:,}" if start == last else f"{start:,} to {last:,}"
+        rows.append((values, f"{counts[-1]:,}"))
+    head, *lines = table(rows, left=0)
+    yield head
+    for line, count in zip(lines[1:], counts, strict=True):
+        yield f"{line}  {'#' * -(-BAR * count // max(counts))}".rstrip()
+
+
+def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Aligned columns under headings; the first `left` of them to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return lines
+
+
+def item(label: str, words: str) -> str:
+    return textwrap.fill(
+        words,
+        width=WIDTH,
+        initial_indent=label.ljust(LABEL - 1) + " ",
+        subsequent_indent=" " * LABEL,
+    )
+
+
+def fill(words: str) -> list[str]:
+    return textwrap.wrap(words, width=WIDTH)
+
+
+def short(value: float) -> str:
+    """Three digits, without the zeros behind them, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def ratio(value: float) -> str:
+    """Two decimals, fewer of what is large: four characters up to 9999."""
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def _asked(fleet: Fleet, resized: Fleet) -> dict[str, Any]:
+    return asdict(fleet) | {"resize": resized.backends}
+
+
+def _at_least_one(field: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(field, value, "a whole number, at least 1")
+    return value

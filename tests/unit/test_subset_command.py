@@ -1,0 +1,298 @@
+"""`lbclient subset` says what is so, in 80 columns, and what is wrong, in one line."""
+
+import json
+import re
+import subprocess
+import sys
+from itertools import islice
+from math import pi
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
+
+from lbclient.cli import main
+from lbclient.cli.subset_answers import CHOOSERS, Fleet, histogram
+from lbclient.cli.subset_plots import (
+    CLIENT,
+    MARKED,
+    PICTURES,
+    RINGS,
+    Scene,
+)
+from lbclient.subsets import ALGORITHMS, subset
+from lbclient.subsets.advice import Adviser, Bursts
+from lbclient.subsets.properties import (
+    balance,
+    choose,
+    churn,
+    diversity,
+    scenarios,
+    spread,
+)
+
+ROOT = Path(__file__).parents[2]
+
+Capture = pytest.CaptureFixture[str]
+
+
+def text(capsys: Capture, *arguments: str) -> str:
+    assert main(["subset", *arguments]) == 0
+    output, complaints = capsys.readouterr()
+    assert complaints == ""
+    return output
+
+
+def facts(capsys: Capture, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text(capsys, *arguments, "--json"))
+    return found
+
+
+SMALL = ("--clients", "50", "--backends", "73", "--size", "9")
+
+
+def test_a_report_has_the_properties_of_the_algorithm(capsys: Capture) -> None:
+    found = facts(capsys, *SMALL, "--algorithm", "random", "--resize", "80")
+    subsets = choose(ALGORITHMS["random"], 50, 73, 9)
+    even = balance(subsets, 73)
+    assert found["connections"]["utilization"] == even.utilization
+    assert found["connections"]["most"] == even.most
+    assert sum(found["connections"]["histogram"].values()) == 73
+    assert found["diversity"]["distinct"] == diversity(subsets).distinct
+    moved = churn(subsets, choose(ALGORITHMS["random"], 50, 80, 9))
+    assert found["churn"]["mean"] == moved.mean
+    assert found["spread"]["max_share"] == spread(subsets, 8).max_share
+
+
+def test_a_report_shows_what_is_in_its_facts(capsys: Capture) -> None:
+    found = facts(capsys, *SMALL)
+    words = " ".join(text(capsys, *SMALL).split())
+    even = found["connections"]
+    assert f"connections {even['least']} to {even['most']}, mean " in words
+    assert f"provisioned for {even['max_over_mean']:.2f} x the mean" in words
+    assert f"{found['diversity']['distinct']} distinct subsets" in words
+    assert "73 -> 74 a client opens" in words
+
+
+def test_a_table_compares_all_algorithms_that_choose(capsys: Capture) -> None:
+    found = facts(capsys, *SMALL, "--compare")["algorithms"]
+    assert [*found] == CHOOSERS == [name for name in ALGORITHMS if name != "whole"]
+    output = text(capsys, *SMALL, "--compare")
+    for name, each in found.items():
+        (row,) = re.findall(rf"^{name} +(.*)$", output, re.MULTILINE)
+        assert row.split()[:2] == [
+            f"{each['connections'][key]:.2f}"
+            for key in ("max_over_mean", "min_over_mean")
+        ]
+
+
+def test_one_client_is_told_its_subset_and_the_next(capsys: Capture) -> None:
+    found = facts(capsys, "--backends", "1000", "--client", "7", "--resize", "900")
+    preferred = subset("rocksteadier", 7, 1000, 25)
+    assert found["subset"] == preferred[:20]
+    assert found["replacements"] == preferred[20:]
+    after = subset("rocksteadier", 7, 900, 20)
+    assert set(found["opened"]) == set(after) - set(found["subset"]) != set()
+    assert set(found["dropped"]) == set(found["subset"]) - set(after)
+
+
+def test_another_job_has_other_subsets(capsys: Capture) -> None:
+    moved = facts(capsys, "--client", "7", "--offset", "3")
+    assert moved["subset"] == subset("rocksteadier", 7, 300, 20, offset=3)
+    assert moved["subset"] != facts(capsys, "--client", "7")["subset"]
+
+
+def test_advice_is_the_adviser_s(capsys: Capture) -> None:
+    arguments = ("--advise", *SMALL, "--hot-share", "0.1", "--hot-traffic", "0.4")
+    found = facts(capsys, *arguments)
+    adviser = Adviser(
+        ALGORITHMS["rocksteadier"], 50, 73, rng=Random(1), bursts=Bursts(0.1, 0.4)
+    )
+    even, bursty = adviser.even(1.25, 9), adviser.bursty(1.25, 9)
+    assert found["even"]["size"] == even.size
+    assert found["bursty"]["bursty"] == bursty.bursty
+    assert {even.size, bursty.size} <= {each["size"] for each in found["sizes"]}
+    words = " ".join(text(capsys, *arguments).split())
+    assert f"If clients send alike, {even.size} backends" in words
+    assert f"Through such bursts, {bursty.size} backends" in words
+
+
+def test_without_bursts_only_even_clients_are_advised(capsys: Capture) -> None:
+    assert facts(capsys, "--advise", *SMALL)["bursty"] is None
+    output = text(capsys, "--advise", *SMALL)
+    assert "bursts" not in output
+    assert "worst" not in output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "--clients 3 --backends 123456",
+        "--clients 40 --backends 60 --size 30 --compare",
+        "--clients 3 --backends 500 --size 1 --compare",
+        "--client 123456789 --backends 1000000",
+        "--advise --clients 200 --backends 1000 --hot-share 0.1 --hot-traffic 0.2",
+        "--clients 1 --backends 1 --size 1",
+    ],
+)
+def test_every_line_fits_into_80_columns(arguments: str, capsys: Capture) -> None:
+    lines = text(capsys, *arguments.split()).splitlines()
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_help_fits_too(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["subset", "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_a_histogram_of_many_values_counts_all_of_them() -> None:
+    rows = list(histogram({57: 1, 90: 200, 109: 3}))
+    assert len(rows) <= 13
+    counts = [int(found[1]) for row in rows if (found := re.search(r"(\d+)  #", row))]
+    assert counts == [1, 200, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("--size 0", "size = 0: want a whole number, at least 1"),
+        ("--size few", "size = 'few': want a whole number, at least 1"),
+        ("--clients -1", "clients = -1: want a whole number, at least 1"),
+        ("--backends 0", "backends = 0: want a whole number, at least 1"),
+        ("--resize 0", "resize = 0: want a whole number, at least 1"),
+        ("--client -3", "client = -3: want a whole number, at least 0"),
+        ("--offset -1", "offset = -1: want a whole number, at least 0"),
+        ("--algorithm best", "algorithm = 'best': want one of random, "),
+        ("--advise --excess 0.9", "excess = 0.9: want a number, at least 1"),
+        ("--advise --excess nan", "excess = nan: want a number, at least 1"),
+        ("--advise --hot-share 0.1", "hot_traffic = None: want a number above 0"),
+        ("--advise --hot-share 2 --hot-traffic 1", "hot_share = 2.0: want a number"),
+        ("--clients 1000000", "clients = 1000000: want at most 250000"),
+        ("--backends 9000000", "backends = 9000000: want at most 5000000"),
+        ("--figure ring", "plot = None: want a file"),
+        ("--plot x.gif", "plot = 'x.gif': want a name that ends in .png"),
+        ("--plot /no/such/folder/x.png", "No such file or directory"),
+        ("--figure ring --plot x.png --client 4", "client = 4: want at most 3"),
+        ("--figure ring --plot x.png --backends 25", "backends = 25: want at most 24"),
+        ("--figure churn --plot x.png --size 21 --backends 30", "size = 21: want at"),
+        ("--figure utilization --plot x.png --size 257", "size = 257: want at most"),
+    ],
+)
+def test_bad_arguments_end_with_one_line_and_status_two(
+    arguments: str,
+    complaint: str,
+    capsys: Capture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["subset", *arguments.split()]) == 2
+    output, complaints = capsys.readouterr()
+    assert output == ""
+    assert complaints.startswith("lbclient subset: ")
+    assert complaint in complaints
+    assert complaints.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_but_a_picture_needs_matplotlib() -> None:
+    program = """
+import sys
+sys.modules["matplotlib"] = None
+from lbclient.cli import main
+assert main(["subset", "--clients", "3", "--backends", "4", "--size", "2"]) == 0
+sys.exit(main(["subset", "--plot", "x.png"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "pip install 'lbclient[plot]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "mean 1.5" in done.stdout
+
+
+def scene(algorithm: str, clients: int, backends: int, size: int) -> Scene:
+    fleet = Fleet(algorithm, clients, backends, size)
+    return Scene(fleet, fleet.resized(backends + 1), 1)
+
+
+def points(line: Line2D) -> list[tuple[float, float]]:
+    drawn: Any = line.get_xydata()
+    return [(x, y) for x, y in drawn.tolist()]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_a_figure_is_written_and_named(
+    suffix: str, capsys: Capture, tmp_path: Path
+) -> None:
+    file = tmp_path / f"ring{suffix}"
+    output = text(capsys, "--figure", "ring", "--plot", str(file))
+    assert output == f"ring: {file}\n"
+    start = {".png": b"\x89PNG", ".svg": b"<?xml"}[suffix]
+    assert file.read_bytes().startswith(start)
+
+
+def test_the_distribution_has_a_bar_of_its_height_for_each_backend() -> None:
+    figure = PICTURES["distribution"].draw(scene("random", 30, 40, 10))
+    (axes,) = figure.axes
+    expected = balance(choose(ALGORITHMS["random"], 30, 40, 10), 40).connections
+    heights = [
+        bar.get_height()  # type: ignore[attr-defined]
+        for bar in axes.patches
+    ]
+    assert heights == list(expected)
+    assert f"most {max(expected)} " in axes.get_title()
+
+
+def test_utilization_has_a_dot_for_each_scenario_and_the_algorithms_of_figure_2() -> (
+    None
+):
+    figure = PICTURES["utilization"].draw(scene("rocksteadier", 30, 30, 10))
+    titles = [axes.get_title() for axes in figure.axes]
+    assert [title.partition(",")[0] for title in titles] == [
+        "random",
+        "deterministic_leftover",
+        "ringsteady_unscaled",
+        "ringsteady",
+        "rocksteadier",
+        "the means",
+    ]
+    found = list(scenarios(ALGORITHMS["random"], 30, range(10, 31), 10))
+    assert sorted(points(figure.axes[0].lines[0])) == sorted(
+        (clients / backends, utilization) for clients, backends, utilization in found
+    )
+
+
+def test_churn_marks_what_is_gone_and_what_is_new() -> None:
+    figure = PICTURES["churn"].draw(scene("rocksteadier", 6, 10, 4))
+    algorithm = ALGORITHMS["rocksteadier"]
+    found = churn(choose(algorithm, 6, 10, 4), choose(algorithm, 6, 11, 4))
+    before, after = figure.axes[2:]
+    for axes, changes in ((before, found.dropped), (after, found.opened)):
+        marked = [
+            label
+            for label in axes.texts
+            if (box := label.get_bbox_patch()) and to_hex(box.get_facecolor()) == MARKED
+        ]
+        assert len(marked) == sum(changes) > 0
+        assert len(axes.texts) == 6 * 4
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_a_ring_shows_everybody_where_the_algorithm_has_them(name: str) -> None:
+    figure = PICTURES["ring"].draw(scene(name, 5, 7, 7))
+    axes = figure.axes[RINGS.index(name)]
+    marks = [line for line in axes.lines if len(points(line)) == 1]
+    angles = [points(line)[0][0] / (2 * pi) for line in marks]
+    backends, clients = angles[:7], angles[7:]
+    assert {line.get_color() for line in marks[7:]} == {CLIENT}
+    for client, here in enumerate(clients):
+        clockwise = sorted(range(7), key=lambda n: (backends[n] - here) % 1.0)
+        assert clockwise == list(islice(ALGORITHMS[name](client, 7, 7), 7))
