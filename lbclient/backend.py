@@ -6,6 +6,7 @@ has one task, `follow`, which the balancer starts and cancels.
 
 import asyncio
 import logging
+from asyncio import FIRST_COMPLETED
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -18,6 +19,7 @@ from lbclient.health import watch
 from lbclient.load import Load
 from lbclient.model import Endpoint, LoadReport, State, TaskState
 from lbclient.protocols import Clock
+from lbclient.tasks import leaving_no_trace
 
 logger = logging.getLogger(__name__)
 
@@ -103,10 +105,17 @@ class Backend:
         """Connects, follows, connects again; until cancelled."""
         while True:
             await self._connected()
-            async with asyncio.TaskGroup() as group:
-                health = group.create_task(self._follow_health())
-                await self.channel.wait_for_state_change(READY)
-                health.cancel()
+            health = leaving_no_trace(self._follow_health())
+            connection = leaving_no_trace(self.channel.wait_for_state_change(READY))
+            either = (health, connection)
+            try:
+                ended, _ = await asyncio.wait(either, return_when=FIRST_COMPLETED)
+                for task in ended:
+                    task.result()  # raises what made it end
+            finally:
+                for task in either:
+                    task.cancel()
+                await asyncio.wait(either)
             self._observe(self, State.CONNECTING, "connection lost")
 
     async def _connected(self) -> None:

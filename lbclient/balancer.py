@@ -29,6 +29,7 @@ from lbclient.model import (
 )
 from lbclient.pool import Change, Limits, Pool
 from lbclient.protocols import Clock, Picker, Resolver, Subset
+from lbclient.tasks import leaving_no_trace
 from lbclient.waiting import Waiting
 
 logger = logging.getLogger(__name__)
@@ -330,7 +331,7 @@ class Balancer:
     # --- tasks ---------------------------------------------------------------
 
     def _keep(self, key: object, follow: Any) -> None:
-        self._tasks[key] = self.loop.create_task(self._kept(key, follow))
+        self._tasks[key] = leaving_no_trace(self._kept(key, follow))
 
     async def _kept(self, key: object, follow: Any) -> None:
         """Runs a background job again should it ever fail: none dies in silence."""

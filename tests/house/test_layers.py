@@ -42,6 +42,7 @@ BELOW = (
     "resolvers/*",
     "server/*",
     "statistics.py",
+    "tasks.py",
     "testing.py",
     "v1/*",
     "waiting.py",

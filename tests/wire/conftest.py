@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,25 @@ async def eventually(condition: Callable[[], object], turns: int = 400) -> None:
 @pytest.fixture(name="eventually")
 def _eventually() -> Callable[..., Awaitable[None]]:
     return eventually
+
+
+ESTABLISHED = "01"  # include/net/tcp_states.h
+
+
+def connections(*ports: int) -> set[tuple[int, int]]:
+    """Pairs of a server's port, of these, and a client's: what the kernel counts."""
+    found = set()
+    # gRPC's sockets are IPv6 ones where there is IPv6, also those of 127.0.0.1.
+    tables = [Path("/proc/net") / name for name in ("tcp", "tcp6")]
+    lines = [table.read_text().splitlines()[1:] for table in tables if table.exists()]
+    for line in chain.from_iterable(lines):
+        _, local, remote, state = line.split()[:4]
+        port = int(local.rpartition(":")[2], 16)
+        if state == ESTABLISHED and port in ports:
+            found.add((port, int(remote.rpartition(":")[2], 16)))
+    return found
+
+
+@pytest.fixture(name="connections")
+def _connections() -> Callable[..., set[tuple[int, int]]]:
+    return connections

@@ -1,6 +1,7 @@
 """Backends that start, leave, die, freeze and come back, as the channel sees them."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 import lbclient
@@ -262,12 +264,36 @@ async def test_new_endpoints_are_opened_and_gone_ones_drained(
         running = [stub.Search(search.Query(text="sleep 0.3")) for _ in range(4)]
         await eventually(lambda: tasks[0].servicer.served == 2)
         resolver.tell(*tasks[1:])
-        await eventually(lambda: tasks[2].address in states(channel))
-        assert tasks[0].address not in states(channel)
+        await eventually(lambda: tasks[0].address not in states(channel))
+        assert tasks[2].address in states(channel)
         assert channel.statistics().draining == 1
         await asyncio.gather(*running)
         await eventually(lambda: channel.statistics().draining == 0)
         await eventually(lambda: tasks[0].server.statistics().watchers == 0)
+
+
+@pytest.mark.parametrize("make", [quick_server, grpc.aio.server])
+async def test_who_is_left_sees_the_connection_closed(
+    start: Any, make: Any, eventually: Any, connections: Any
+) -> None:
+    """At once, not at the next collection: a cancelled task's frames held a call."""
+    tasks = [await start(make) for _ in range(2)]
+    ports = [int(task.address.rpartition(":")[2]) for task in tasks]
+    resolver = Told()
+    resolver.tell(*tasks)
+    gc.collect()
+    gc.disable()
+    try:
+        async with lbclient.insecure_channel(resolver) as channel:
+            await channel.channel_ready()
+            await eventually(all_ready(channel))
+            assert len(connections(*ports)) == 2
+            resolver.tell(tasks[1])
+            await eventually(lambda: not connections(ports[0]))
+            assert len(connections(*ports)) == 1
+        await eventually(lambda: not connections(*ports))
+    finally:
+        gc.enable()
 
 
 async def test_a_failed_resolver_keeps_the_last_endpoints(
