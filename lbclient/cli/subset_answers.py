@@ -336,12 +336,15 @@ def _excesses(sizes: Iterable[Excess], bursts: Bursts | None) -> list[tuple[str,
 
 
 def _verdict(fleet: Fleet, found: Excess, when: str, excess: float) -> list[str]:
-    what = f"{found.size:,} backends"
+    note = ""
     if found.size == fleet.backends:
-        what = f"all {what}"
+        note = " (all there are)"
     elif found.size == fleet.size:
-        what = f"{what}, the least that --size allows,"
-    return fill(f"{when} {what} for each client keep the busiest to {ratio(excess)}.")
+        note = " (the least that --size allows)"
+    return fill(
+        f"{when} {found.size:,} backends for each client{note} keep the busiest to "
+        f"{ratio(excess)}."
+    )
 
 
 def histogram(backends_with: Mapping[int, int]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from itertools import islice
 from math import pi
 from pathlib import Path
 from random import Random
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -296,3 +297,31 @@ def test_a_ring_shows_everybody_where_the_algorithm_has_them(name: str) -> None:
     for client, here in enumerate(clients):
         clockwise = sorted(range(7), key=lambda n: (backends[n] - here) % 1.0)
         assert clockwise == list(islice(ALGORITHMS[name](client, 7, 7), 7))
+
+
+PAGE = ROOT / "docs" / "subsetting.md"
+COMMAND = re.compile(
+    r"^    (\$ )?lbclient subset(.*)\n((?:(?:    .*)?\n)*)", re.MULTILINE
+)
+
+
+def commands() -> list[tuple[str, str, str]]:
+    """What the docs have you type, and what they say that you will see."""
+    return COMMAND.findall(PAGE.read_text())
+
+
+@pytest.mark.parametrize("arguments", [c[1] for c in commands() if c[0]])
+def test_the_docs_show_what_the_command_prints(arguments: str, capsys: Capture) -> None:
+    (shown,) = [output for _, given, output in commands() if given == arguments]
+    assert text(capsys, *arguments.split()).strip() == dedent(shown).strip()
+
+
+def test_the_docs_show_pictures_that_are_small_and_say_how_they_are_drawn() -> None:
+    shown = re.findall(r"!\[.+\]\((.+)\)", PAGE.read_text())
+    drawn = [
+        arguments.split() for _, arguments, _ in commands() if "--plot" in arguments
+    ]
+    assert sorted(shown) == sorted(f"images/{Path(words[-1]).name}" for words in drawn)
+    for image in shown:
+        assert (PAGE.parent / image).stat().st_size < 60_000
+    assert len(shown) == len(list((PAGE.parent / "images").iterdir()))
