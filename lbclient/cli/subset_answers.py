@@ -3,14 +3,14 @@
 The text rounds, the facts do not.
 """
 
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from random import Random
 from typing import Any
 
+from lbclient.cli.layout import fill, histogram, item, ratio, short, table
 from lbclient.errors import ConfigError
 from lbclient.protocols import Algorithm
 from lbclient.subsets import ALGORITHMS, order
@@ -36,10 +36,6 @@ from lbclient.subsets.properties import (
     spread,
 )
 
-WIDTH = 79
-LABEL = 23
-BAR = 40  # characters of a histogram's longest bar
-ROWS = 12  # of a histogram at most; where there are more values, a row has several
 REPLACEMENTS = 5  # shown after a subset
 RESTARTING = 10  # one in so many backends restarts at once, neighbours together
 SIZES = (10, 20, 50, 100)  # about the SRE book's usual 20 to 100, beside the advice
@@ -244,44 +240,44 @@ def _cells(found: Properties) -> Iterator[str]:
     yield f"{hit.max_share:.0%}"
 
 
-def single(fleet: Fleet, client: int, resized: Fleet | None) -> Answer:
+def single(fleet: Fleet, client: int, resized: Fleet) -> Answer:
     """The subset of one client, and what another number of backends does to it."""
     preferred = fleet.order(client)
     subset = list(islice(preferred, fleet.size))
     replacements = list(islice(preferred, REPLACEMENTS))
+    after = list(islice(resized.order(client), resized.size))
+    opened = [backend for backend in after if backend not in subset]
+    dropped = [backend for backend in subset if backend not in after]
     text = [
         f"{fleet.algorithm}: client {client:,} has {fleet.taken:,} of "
         f"{fleet.backends:,} backends",
         "",
-        item("subset", " ".join(map(str, subset))),
-        item(
-            "then, if one is down", " ".join(map(str, replacements)) or "nothing left"
-        ),
+        item("subset", _listed(subset)),
+        item("then, if one is down", _listed(replacements) or "nobody is left"),
+        item(f"of {resized.backends:,} backends", _changes(opened, dropped)),
     ]
-    facts = asdict(fleet) | {
+    facts = _asked(fleet, resized) | {
         "client": client,
         "subset": subset,
         "replacements": replacements,
+        "opened": opened,
+        "dropped": dropped,
     }
     del facts["clients"]
-    if resized is not None:
-        after = list(islice(resized.order(client), resized.size))
-        opened = [backend for backend in after if backend not in subset]
-        dropped = [backend for backend in subset if backend not in after]
-        text.append(
-            item(f"of {resized.backends:,} backends", _changes(opened, dropped))
-        )
-        facts |= {"resize": resized.backends, "opened": opened, "dropped": dropped}
     return Answer("\n".join(text), facts)
 
 
 def _changes(opened: Sequence[int], dropped: Sequence[int]) -> str:
     parts = [
-        f"{word} {' '.join(map(str, backends))}"
+        f"{word} {_listed(backends)}"
         for word, backends in (("opens", opened), ("drops", dropped))
         if backends
     ]
     return ", ".join(parts) or "nothing changes"
+
+
+def _listed(backends: Iterable[int]) -> str:
+    return " ".join(map(str, backends))
 
 
 def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> Answer:
@@ -293,7 +289,8 @@ def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> Answer:
     bursty = adviser.bursty(limit, fleet.size) if bursts else None
     found = [even, bursty] if bursty else [even]
     shown = {each.size for each in found} | {fleet.taken}
-    shown |= {size for size in SIZES if size < fleet.backends}
+    most = min(fleet.backends, MOST_CONNECTIONS // fleet.clients)
+    shown |= {size for size in SIZES if size < most}
     sizes = [adviser.at(size) for size in sorted(shown)]
     text = [
         f"{fleet.algorithm}: {fleet.clients:,} clients on {fleet.backends:,} backends",
@@ -345,60 +342,6 @@ def _verdict(fleet: Fleet, found: Excess, when: str, excess: float) -> list[str]
         f"{when} {found.size:,} backends for each client{note} keep the busiest to "
         f"{ratio(excess)}."
     )
-
-
-def histogram(backends_with: Mapping[int, int]) -> Iterator[str]:
-    """How many backends have so many connections, as bars; several values a row."""
-    low, high = min(backends_with), max(backends_with)
-    step = -(-(high - low + 1) // ROWS)
-    rows = [("connections", "backends")]
-    counts = []
-    for start in range(low, high + 1, step):
-        last = min(start + step - 1, high)
-        counts.append(sum(backends_with.get(n, 0) for n in range(start, last + 1)))
-        values = f"{start:,}" if start == last else f"{start:,} to {last:,}"
-        rows.append((values, f"{counts[-1]:,}"))
-    head, *lines = table(rows, left=0)
-    yield head
-    for line, count in zip(lines[1:], counts, strict=True):
-        yield f"{line}  {'#' * -(-BAR * count // max(counts))}".rstrip()
-
-
-def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Aligned columns under headings; the first `left` of them to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return lines
-
-
-def item(label: str, words: str) -> str:
-    return textwrap.fill(
-        words,
-        width=WIDTH,
-        initial_indent=label.ljust(LABEL - 1) + " ",
-        subsequent_indent=" " * LABEL,
-    )
-
-
-def fill(words: str) -> list[str]:
-    return textwrap.wrap(words, width=WIDTH)
-
-
-def short(value: float) -> str:
-    """Three digits, without the zeros behind them, or all before the point."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def ratio(value: float) -> str:
-    """Two decimals, fewer of what is large: four characters up to 9999."""
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
 def _asked(fleet: Fleet, resized: Fleet) -> dict[str, Any]:

@@ -52,12 +52,12 @@ class Scene(NamedTuple):
 
 
 def distribution(scene: Scene) -> "Figure":
-    """A bar for each backend, as high as it has connections."""
+    """A step for each backend, as high as it has connections."""
     fleet = scene.fleet
     found = balance(fleet.subsets, fleet.backends)
     figure = _figure(7, 3)
     axes = figure.subplots()
-    axes.bar(range(fleet.backends), found.connections, width=1.0, color=CLIENT)
+    axes.stairs(found.connections, fill=True, color=CLIENT)
     for level in (found.least, found.mean, found.most):
         axes.axhline(level, color=MARKED, linewidth=1)
     axes.set_title(
@@ -101,6 +101,8 @@ def _dots(fleet: Fleet, algorithm: str) -> Iterator[tuple[float, float]]:
     """Of a part of all numbers of backends, and of every number of clients."""
     if fleet.size > fleet.backends:
         raise ConfigError("size", fleet.size, f"at most --backends, {fleet.backends}")
+    if fleet.clients < 2:  # who have more connections than there are backends
+        raise ConfigError("clients", fleet.clients, "at least 2, to draw their ratio")
     every = -(-(fleet.backends - fleet.size + 1) // NUMBERS)
     while gcd(every, LOT) > 1:  # else whole lots would be too many or too few
         every += 1
@@ -181,7 +183,7 @@ def ring(scene: Scene) -> "Figure":
     ):
         if value > most:
             raise ConfigError(field, value, f"at most {most}, to fit the picture")
-    figure = _figure(9, 3.4)
+    figure = _figure(9, 3.8)
     panels = figure.subplots(1, len(RINGS), subplot_kw={"projection": "polar"})
     for axes, name in zip(panels, RINGS, strict=True):
         chosen = list(islice(fleet.of(name).order(client), fleet.taken))

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
+from matplotlib.patches import StepPatch
 
 from lbclient.cli import main
-from lbclient.cli.subset_answers import CHOOSERS, Fleet, histogram
+from lbclient.cli.layout import histogram, ratio, short
+from lbclient.cli.subset_answers import CHOOSERS, Fleet
 from lbclient.cli.subset_plots import (
     CLIENT,
     MARKED,
@@ -159,6 +161,15 @@ def test_a_histogram_of_many_values_counts_all_of_them() -> None:
     assert counts == [1, 200, 3]
 
 
+def test_numbers_have_as_many_digits_as_are_worth_reading() -> None:
+    assert [ratio(value) for value in (0.0, 1.049, 12.34, 166.67)] == [
+        *("0.00", "1.05", "12.3", "167"),
+    ]
+    assert [short(value) for value in (0.0, 0.019802, 15.257, 1234.5)] == [
+        *("0", "0.0198", "15.3", "1,234"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -183,6 +194,7 @@ def test_a_histogram_of_many_values_counts_all_of_them() -> None:
         ("--figure ring --plot x.png --backends 25", "backends = 25: want at most 24"),
         ("--figure churn --plot x.png --size 21 --backends 30", "size = 21: want at"),
         ("--figure utilization --plot x.png --size 257", "size = 257: want at most"),
+        ("--figure utilization --plot x.png --clients 1", "clients = 1: want at least"),
     ],
 )
 def test_bad_arguments_end_with_one_line_and_status_two(
@@ -240,15 +252,14 @@ def test_a_figure_is_written_and_named(
     assert file.read_bytes().startswith(start)
 
 
-def test_the_distribution_has_a_bar_of_its_height_for_each_backend() -> None:
+def test_the_distribution_has_a_step_of_its_height_for_each_backend() -> None:
     figure = PICTURES["distribution"].draw(scene("random", 30, 40, 10))
     (axes,) = figure.axes
     expected = balance(choose(ALGORITHMS["random"], 30, 40, 10), 40).connections
-    heights = [
-        bar.get_height()  # type: ignore[attr-defined]
-        for bar in axes.patches
-    ]
-    assert heights == list(expected)
+    (steps,) = axes.patches
+    assert isinstance(steps, StepPatch)
+    heights, *_ = steps.get_data()
+    assert tuple(heights) == expected
     assert f"most {max(expected)} " in axes.get_title()
 
 

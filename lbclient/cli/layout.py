@@ -1,0 +1,63 @@
+"""How figures look as text: aligned columns, bars and labels, in 80 columns."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+WIDTH = 79
+LABEL = 23
+BAR = 40  # characters of a histogram's longest bar
+ROWS = 12  # of a histogram at most; where there are more values, a row has several
+
+
+def histogram(backends_with: Mapping[int, int]) -> Iterator[str]:
+    """How many backends have so many connections, as bars; several values a row."""
+    low, high = min(backends_with), max(backends_with)
+    step = -(-(high - low + 1) // ROWS)
+    rows = [("connections", "backends")]
+    counts = []
+    for start in range(low, high + 1, step):
+        last = min(start + step - 1, high)
+        counts.append(sum(backends_with.get(n, 0) for n in range(start, last + 1)))
+        values = f"{start:,}" if start == last else f"{start:,} to {last:,}"
+        rows.append((values, f"{counts[-1]:,}"))
+    head, *lines = table(rows, left=0)
+    yield head
+    for line, count in zip(lines[1:], counts, strict=True):
+        yield f"{line}  {'#' * -(-BAR * count // max(counts))}".rstrip()
+
+
+def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Aligned columns under headings; the first `left` of them to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return lines
+
+
+def item(label: str, words: str) -> str:
+    return textwrap.fill(
+        words,
+        width=WIDTH,
+        initial_indent=label.ljust(LABEL - 1) + " ",
+        subsequent_indent=" " * LABEL,
+    )
+
+
+def fill(words: str) -> list[str]:
+    return textwrap.wrap(words, width=WIDTH)
+
+
+def short(value: float) -> str:
+    """Three digits, without the zeros behind them, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def ratio(value: float) -> str:
+    """Two decimals, fewer of what is large: four characters up to 9999."""
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
