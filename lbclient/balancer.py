@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 Connectivity = grpc.ChannelConnectivity
 
+LAME_DUCK = TaskState.LAME_DUCK  # an enum looks its members up in Python up to 3.11
+
 
 class Balancer:
     """The working half of a channel. Bound to the event loop that it is made in."""
@@ -128,7 +130,7 @@ class Balancer:
         report = outcome.report
         if (
             report is not None
-            and report.state is TaskState.LAME_DUCK
+            and report.state is LAME_DUCK
             and backend.state is State.READY
         ):
             self.observe(backend, State.LAME_DUCK, "it says lame duck")

@@ -16,6 +16,10 @@ RATIO_MEMORY = 2.0  # seconds; as servers smooth what they report of errors
 LATENCY_GAIN = 0.02  # of each served request, in the mean latency
 
 
+# A member is looked up in Python up to 3.11: 0.2 us at every call.
+SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
+
+
 class Load:
     """The load of one backend as this client sees it. Owned by its backend.
 
@@ -84,14 +88,14 @@ class Load:
             self._note()
         self.in_flight -= 1
         self.counts[verdict] += 1
-        if verdict is Verdict.SERVED:
+        if verdict is SERVED:
             self._served += 1
             if now >= self._fold_at:
                 self._fold(now)
             # A failure's latency is left out: a fast failure must not look fast.
             gain = LATENCY_GAIN if self.latency else 1.0
             self.latency += (latency - self.latency) * gain
-        elif verdict is not Verdict.ABANDONED:
+        elif verdict is not ABANDONED:
             self.failed_at = now
             self._fold(now)
             self._finishes.add(now)
