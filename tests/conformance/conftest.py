@@ -1,0 +1,39 @@
+"""One server, two channels, and whether they are connected when the case begins."""
+
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+import pytest
+
+pytest.register_assert_rewrite("tests.conformance.both")
+
+from tests.conformance.both import Both
+from tests.conformance.script import Script
+
+
+@pytest.fixture
+async def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+async def address(script: Script) -> AsyncIterator[str]:
+    """Of a server of grpc.aio's that obeys the script."""
+    options = (("grpc.max_receive_message_length", -1),)
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((script.handlers(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+@pytest.fixture(params=["fresh", "ready"])
+async def both(request: pytest.FixtureRequest, script: Script, address: str) -> Both:
+    """Compares, on channels that are new, then on channels that are connected.
+
+    In ours these are two roads: a call that waits for its backend, and one that does
+    not.
+    """
+    return Both(address, script, request.param, request.function.__name__)
