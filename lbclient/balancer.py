@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 Connectivity = grpc.ChannelConnectivity
 
+MANY = 1_000_000  # endpoints; no list is longer
+
 LAME_DUCK = TaskState.LAME_DUCK  # an enum looks its members up in Python up to 3.11
 
 
@@ -63,7 +65,7 @@ class Balancer:
             self._make,
             subset,
             Limits(
-                config.subset_size,
+                MANY if config.subset == "whole" else config.subset_size,
                 config.active_limit,
                 config.replace_after,
                 config.settle_after,

@@ -141,10 +141,13 @@ class Pool(Generic[N]):
         ready = [a for a, node in leaving.items() if node.state is State.READY]
         return ready[: max(0, missing)]
 
+    def subset_size(self) -> int:
+        """How many nodes the subset has when nobody is out."""
+        return min(self._limits.subset_size, len(self.endpoints))
+
     def replacements(self) -> int:
         """How many nodes there are beyond the subset."""
-        size = min(self._limits.subset_size, len(self.endpoints))
-        return max(0, len(self.nodes) - size)
+        return max(0, len(self.nodes) - self.subset_size())
 
     # --- states and calls ----------------------------------------------------
 

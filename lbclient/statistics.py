@@ -154,7 +154,7 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         state=balancer.connectivity().name.lower(),
         picker=type(balancer.picker).__name__,
         subset=repr(balancer.subset),
-        subset_size=balancer.config.subset_size,
+        subset_size=pool.subset_size(),
         calls={
             STATUS_OF_NUMBER[number].name: count
             for number, count in balancer.calls.items()

@@ -1,8 +1,8 @@
 """No subsetting: every client may use every backend.
 
 The order starts at the client's own number, lest all clients of a job that starts
-connect to backend 0 first. What a reader may expect and does not get: it does not
-enlarge k. Who takes the first 20 of this order has 20, consecutive ones.
+connect to backend 0 first. A channel takes all of it; who takes the first 20 has 20
+consecutive ones.
 """
 
 from collections.abc import Iterator

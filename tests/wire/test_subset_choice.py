@@ -245,3 +245,15 @@ async def test_a_process_finds_its_number_in_its_environment(
     )
     output, _ = await child.communicate()
     assert output.decode().splitlines()[-1].startswith(said), output.decode()
+
+
+async def test_whole_is_all_of_them_whatever_the_size(
+    tasks: list[Any], eventually: Any
+) -> None:
+    config = ChannelConfig(subset="whole", subset_size=SIZE)
+    async with lbclient.insecure_channel(
+        Told(*unnumbered(tasks)), config=config
+    ) as channel:
+        await channel.channel_ready()
+        await eventually(lambda: ready(channel) == {t.address for t in tasks})
+        assert channel.statistics().subset_size == len(tasks)
