@@ -1,10 +1,13 @@
 """Pickers against each other on a fleet in virtual time, all on the same requests.
 
     python -m benchmarks.fleet --load 0.85 --clients 10 --backends 20
+    python -m benchmarks.fleet --returning 2 --cold 4 --slow_start 0
 
 Poisson arrivals, lognormal costs; backends share their processors among all requests
 they have, every second one is faster; responses carry reports smoothed over 2 s.
-Compare rows: absolute numbers belong to the model.
+Compare rows: absolute numbers belong to the model. Those that return are there from the
+warm-up's end on, and cold: a request costs `cold` times as much, which passes with the
+time constant `thaw`.
 """
 
 import argparse
@@ -12,12 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from heapq import heappop, heappush
 from itertools import count
+from math import exp
 from random import Random
 from typing import Any, NamedTuple
 
 from lbclient.ewma import Ewma
 from lbclient.model import LoadReport, Outcome, Verdict
-from lbclient.pickers import PICKERS
+from lbclient.pickers import PICKERS, picker_factory
+from lbclient.pickers.slow_start import SLOW_START
 from lbclient.protocols import PickerFactory
 from lbclient.testing import FakeNode, fake_nodes
 
@@ -39,6 +44,10 @@ class Fleet:
     cost: float = 0.02
     silent: int = 0  # backends that report nothing
     failing: int = 0  # those of them that fail at once from the warm-up's end
+    returning: int = 0  # backends that were away until the warm-up's end
+    cold: float = 4.0
+    thaw: float = 5.0
+    slow_start: float = SLOW_START
     warm_up: float = 15.0
     seconds: float = 20.0
     seed: int = 1
@@ -70,6 +79,7 @@ class Simulation:
             (factory(Random(f"{fleet.seed}/{i}")), fake_nodes(fleet.backends))
             for i in range(fleet.clients)
         ]
+        self._ready = [nodes[fleet.returning :] for _, nodes in self._clients]
         capacity = fleet.cores * sum(backend.speed for backend in self.backends)
         self._rate = fleet.load * capacity / fleet.cost
         self._latencies: list[float] = []
@@ -96,13 +106,18 @@ class Simulation:
         self._latencies.clear()
         for backend in self.backends:
             backend.used_before = backend.used
+        for _, nodes in self._clients:
+            for node in nodes[: self.fleet.returning]:
+                node.load.enter_ready(self.now)
+        self._ready = [nodes for _, nodes in self._clients]
 
     def _arrive(self) -> None:
         rng = self._rng
         self.after(rng.expovariate(self._rate), self._arrive)
-        picker, nodes = self._clients[rng.randrange(self.fleet.clients)]
+        client = rng.randrange(self.fleet.clients)
+        picker, nodes = self._clients[client]
         cost = self.fleet.cost * rng.lognormvariate(-0.5, 1.0)
-        node = picker.pick(nodes, self.now)
+        node = picker.pick(self._ready[client], self.now)
         node.load.begin()
         backend = self.backends[nodes.index(node)]
         self.after(HALF_ROUND_TRIP, backend.accept, Request(node, cost, self.now))
@@ -121,10 +136,11 @@ class Backend:
         self.sim, self.cores = sim, sim.fleet.cores
         self.speed = sim.fleet.fast if index % 2 else 1.0
         self.silent = index < max(sim.fleet.silent, sim.fleet.failing)
+        self.returns = index < sim.fleet.returning
         self.fails_at = sim.fleet.warm_up if index < sim.fleet.failing else 1e9
         self.running: list[tuple[float, int, Request]] = []
         self.work = self.at = self.used = self.used_before = self.used_at_tick = 0.0
-        self.version = self.finished = self.failed = 0
+        self.version = self.accepted = self.finished = self.failed = 0
         self.utilization, self.qps, self.eps = Ewma(2.0), Ewma(2.0), Ewma(2.0)
 
     def pace(self) -> float:
@@ -136,12 +152,23 @@ class Backend:
             self.work += elapsed * self.pace()
             self.used += elapsed * min(1.0, len(self.running) / self.cores)
 
+    def slowness(self) -> float:
+        """What a request costs now, as a multiple of what it will cost."""
+        fleet = self.sim.fleet
+        if not self.returns:
+            return 1.0
+        return 1.0 + (fleet.cold - 1.0) * exp(
+            (fleet.warm_up - self.sim.now) / fleet.thaw
+        )
+
     def accept(self, request: Request) -> None:
         self.advance()
+        self.accepted += 1
         if len(self.running) >= FULL or self.sim.now >= self.fails_at:
             self.answer(request, ok=False)
         else:
-            heappush(self.running, (self.work + request.cost, id(request), request))
+            cost = request.cost * self.slowness()
+            heappush(self.running, (self.work + cost, id(request), request))
             self.schedule()
 
     def schedule(self) -> None:
@@ -180,7 +207,8 @@ def main() -> None:
         parser.add_argument("--" + field.name, type=kind, default=field.default)
     fleet = Fleet(**vars(parser.parse_args()))
     print(f"{'picker':22} max/mean   p50 ms   p99 ms   errors")
-    for name, factory in PICKERS.items():
+    for name in PICKERS:
+        factory = picker_factory(name, fleet.slow_start)
         spread, p50, p99, errors = Simulation(fleet, factory).run()
         times = f"{p50 * 1000:8.1f} {p99 * 1000:8.0f}"
         print(f"{name:22} {spread:8.3f} {times} {errors:8.3%}")

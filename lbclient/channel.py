@@ -113,7 +113,7 @@ class Channel(grpc.aio.Channel):
             compression,
         )
         subset = _subset(config, rng)
-        picker = picker_factory(config.picker)
+        picker = picker_factory(config.picker, config.slow_start)
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
             self._target,
             resolver,

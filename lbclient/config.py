@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, get_args
 
 from lbclient.errors import ConfigError
 from lbclient.pickers import picker_factory
+from lbclient.pickers.slow_start import SLOW_START
 from lbclient.protocols import PickerFactory, Subset
 from lbclient.subsets import ALGORITHMS
 
@@ -160,6 +161,11 @@ class ChannelConfig(_Sourced):
     max_replacements: int = 20
     """Connections beyond the subset, at most. Ours: as many as the subset has."""
 
+    slow_start: float = SLOW_START
+    """How long the share of a backend that became ready grows, from a tenth to all of
+    it; 0: it jumps. Ours: where one of ten returned cold in `benchmarks.fleet`, round
+    robin had a p99 of 5, 2.1, 0.30 and 0.27 s with 0, 5, 10 and 20 s."""
+
     active_limit: int = 100
     """Calls in flight on one backend. SRE book, ch. 20, flow control: a fixed
     limit; 100 is also what HTTP/2 servers commonly allow on a connection."""
@@ -214,6 +220,7 @@ class ChannelConfig(_Sourced):
         _seconds("replace_after", self.replace_after, 0, 3600)
         _seconds("settle_after", self.settle_after, 0, 3600)
         _whole("max_replacements", self.max_replacements, 0, 1000)
+        _seconds("slow_start", self.slow_start, 0, 3600)
         _whole("active_limit", self.active_limit, 1)
         if self.when_full not in get_args(WhenFull):
             raise ConfigError("when_full", self.when_full, "'wait' or 'fail'")

@@ -19,7 +19,8 @@ class LeastLoaded:
 
     Use it when backends report nothing and a client has several requests in flight
     on each. Not when clients are many and each has few: it sees only its own
-    requests, and the slow machines still get too much.
+    requests, and the slow machines still get too much. It has no slow start: a cold
+    backend is slow to finish what it has, and so gets little.
     """
 
     def __init__(self, rng: Random) -> None:

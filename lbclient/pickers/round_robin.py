@@ -7,8 +7,11 @@ more than its share (and every client's first would be the same).
 
 from collections.abc import Sequence
 from itertools import chain
+from math import inf
 from random import Random
 
+from lbclient.pickers.options import between
+from lbclient.pickers.slow_start import SLOW_START, STEP, SlowStart
 from lbclient.protocols import N, Node
 
 
@@ -30,10 +33,15 @@ class RoundRobin:
     Use it when all backends are equally fast and requests cost about the same, or
     when nothing is known of either. Not otherwise: the SRE book (ch. 20) saw twice
     as much CPU used by the most as by the least loaded task under it.
+
+    A newcomer passes up some of its turns for `slow_start` seconds.
     """
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, *, slow_start: float = SLOW_START) -> None:
         self._rng = rng
+        self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
+        self._shares: list[float] = []
+        self._look_at = -inf
         self._built_for: Sequence[Node] = ()
         self._turn = 0
 
@@ -43,12 +51,22 @@ class RoundRobin:
             # A random start, so that many clients do not march in step.
             self._turn = self._rng.randrange(len(ready)) if turn is None else turn
             self._built_for = ready
-        turn = self._turn
+            self._look_at = now
+        if now >= self._look_at:
+            self._slow_start.look(ready, now)
+            self._shares = self._slow_start.shares(ready, now)
+            self._look_at = now + STEP
+        turn, shares = self._turn, self._shares
+        # Ends: somebody has a full share.
+        while shares[turn] < 1.0 and self._rng.random() >= shares[turn]:
+            turn = turn + 1 if turn + 1 < len(ready) else 0
         self._turn = turn + 1 if turn + 1 < len(ready) else 0
         return ready[turn]
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
-        return [1.0] * len(ready)
+        shares = self._slow_start.shares(ready, now)
+        mean = sum(shares) / len(shares)
+        return [share / mean for share in shares]
 
     def __repr__(self) -> str:
         if not self._built_for:

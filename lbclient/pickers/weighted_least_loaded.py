@@ -17,6 +17,9 @@ is to do; with turns it was 1.01 to 1.03:
     busy + (1 - busy) * recent picks / mean recent picks
 
 where 1 - busy = 1 / (1 + mean requests per backend)^2, the power that did best.
+
+A newcomer, see `slow_start`, is not in the comparison. It is picked once for so many
+picks of the others as its share says, unless it is busier than they are.
 """
 
 from collections.abc import Sequence
@@ -27,10 +30,12 @@ from lbclient.load import FORGOTTEN_AFTER, Load
 from lbclient.model import LoadReport
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.pickers.options import between
+from lbclient.pickers.slow_start import SLOW_START, SlowStart
 from lbclient.protocols import N, Node
 
 REPORT_GAIN = 0.02  # of each report, in the means over all backends
 SHORTEST_HORIZON = 0.005  # seconds; what is shorter than a round trip is noise
+REPORT_LAG = 3.0  # seconds; servers smooth over 2 s what they report
 PICK_MEMORY = 5.0  # seconds; 3 s did as well in simulation, 1 s had larger spread
 REFRESH_PERIOD = 0.25  # seconds; errors fade by 2.5 % in it, picks by 5 %
 FLOOR = 0.01  # of a fair share; less is noticed and made up for
@@ -48,12 +53,15 @@ class Candidate:
 
     __slots__ = (
         "base",
+        "credit",
         "extra",
         "index",
         "load",
         "others",
         "picks",
         "reported_at",
+        "share",
+        "slot",
         "started",
         "weight",
     )
@@ -62,6 +70,9 @@ class Candidate:
         self.load = load
         self.picks = picks  # each fading over PICK_MEMORY
         self.index = ABSENT
+        self.slot = ABSENT  # of its score: none also while it has a part of its share
+        self.share = 1.0  # see `SlowStart`
+        self.credit = 0.0  # picks that it may have, while that is below 1
         self.weight = 1.0
         self.base = 0.0
         self.extra = 0.0
@@ -82,7 +93,8 @@ class WeightedLeastLoaded:
     `bound`: weights stay within e^-bound to e^bound of their geometric mean; 1
     allows for speeds 1 to 7.4, and a backend that lies draws 2.7 shares at most.
     `blackout`: until a ready backend's reports count; 10 s, as in gRFC A58, cost
-    4 % errors on a cold start. `expiration` is A58's.
+    4 % errors on a cold start. `expiration` is A58's. `slow_start`: seconds until a
+    newcomer has all of its weight.
     """
 
     def __init__(
@@ -94,8 +106,10 @@ class WeightedLeastLoaded:
         blackout: float = 1.0,
         expiration: float = 180.0,
         update_period: float = 1.0,
+        slow_start: float = SLOW_START,
     ) -> None:
         self._rng = rng
+        self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
         self._equalizer = Equalizer(
             between("gain", gain, 0.0, 2.0),
             between("bound", bound, 0.0, 3.0),
@@ -108,7 +122,9 @@ class WeightedLeastLoaded:
         self._scores: list[float] = []  # parallel too, so that to pick is to find a min
         self._known: dict[Load, Candidate] = {}  # these and those that left lately
         self._written: list[Load] = []
-        self._starved: list[Candidate] = []
+        self._due: list[Candidate] = []  # the next picks are theirs
+        self._newcomers: list[Candidate] = []
+        self._started = 0  # requests to all others, as last counted
         self._step_at = -inf
         self._refresh_at = -inf
         self._age_at = -inf
@@ -128,9 +144,7 @@ class WeightedLeastLoaded:
         if self._written:
             self._take_news(now)
         scores = self._scores
-        index = (
-            self._starved.pop().index if self._starved else scores.index(min(scores))
-        )
+        index = self._due.pop().index if self._due else scores.index(min(scores))
         chosen = self._candidates[index]
         # The request that follows counts at once; `finish` puts right what did not.
         more = (1.0 + self._turn_cost) / chosen.weight
@@ -140,7 +154,8 @@ class WeightedLeastLoaded:
         return ready[index]
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
-        return self._equalizer.weights(ready)
+        shares = self._slow_start.shares(ready, now)
+        return _scaled(self._equalizer.weights(ready), shares)
 
     def _take_news(self, now: float) -> None:
         """Looks at the loads that were written since the last pick, and only those."""
@@ -148,9 +163,9 @@ class WeightedLeastLoaded:
             load.is_written = False
             if (candidate := self._known.get(load)) is not None:
                 self._update(candidate, now)
-                if candidate.index != ABSENT:
+                if candidate.slot != ABSENT:
                     score = candidate.base + candidate.extra * self._faded
-                    self._scores[candidate.index] = score
+                    self._scores[candidate.slot] = score
         self._written.clear()
 
     def _update(self, candidate: Candidate, now: float) -> None:
@@ -198,10 +213,14 @@ class WeightedLeastLoaded:
         candidate.extra = excess * exp((told_at - self._epoch) / self._horizon)
 
     def _age_all(self, ready: Sequence[Node], now: float) -> None:
+        if self._newcomers:
+            self._give_credit()
         if now >= self._refresh_at:
             self._refresh(ready, now)
         faded = self._faded = exp((self._epoch - now) / self._horizon)
         self._scores = [each.base + each.extra * faded for each in self._candidates]
+        if self._newcomers:
+            self._admit_newcomers()
         self._age_at = min(self._refresh_at, now + AGEING_STEP * self._horizon)
 
     def _refresh(self, ready: Sequence[Node], now: float) -> None:
@@ -210,7 +229,7 @@ class WeightedLeastLoaded:
         for candidate in self._known.values():
             candidate.picks *= kept
         if now >= self._step_at:
-            self._equalizer.step(ready, now)
+            self._equalizer.step(self._grown(ready, now), now)
             self._step_at = now + self._update_period
             self._known = {candidate.load: candidate for candidate in self._candidates}
             self._find_starved()
@@ -221,27 +240,89 @@ class WeightedLeastLoaded:
         in_flight = sum(node.load.in_flight for node in ready) / count
         requests = max(0.0, self._mean_others) + in_flight
         self._busy = 1.0 - 1.0 / (1.0 + requests) ** 2
+        self._set_weights(ready, now)
         mean_picks = sum(candidate.picks for candidate in self._candidates) / count
         self._turn_cost = (1.0 - self._busy) / max(1.0, mean_picks)
-        weights = self._equalizer.weights(ready)
-        for candidate, weight in zip(self._candidates, weights, strict=True):
-            candidate.weight = weight
         for candidate in self._known.values():  # the absent too: the epoch is new
             self._update(candidate, now)
             self._fade(candidate, now)
 
+    def _grown(self, ready: Sequence[Node], now: float) -> list[Node]:
+        """Who is judged by utilization: a small share's is low as it should be."""
+        shares = self._slow_start.shares(ready, now - REPORT_LAG)
+        return [node for node, share in zip(ready, shares, strict=True) if share == 1.0]
+
+    def _set_weights(self, ready: Sequence[Node], now: float) -> None:
+        self._slow_start.look(ready, now)
+        shares = self._slow_start.shares(ready, now)
+        weights = self._equalizer.weights(ready)
+        for candidate, weight, share in zip(
+            self._candidates, weights, shares, strict=True
+        ):
+            candidate.weight, candidate.share = weight, share
+        self._find_newcomers()
+        if self._newcomers:
+            # As if it had had its turns: later there is nothing to catch up with.
+            old = [each.picks for each in self._candidates if each.share == 1.0]
+            for candidate in self._newcomers:
+                candidate.picks = sum(old) / len(old)
+
+    def _find_newcomers(self) -> None:
+        """Has them picked by credit instead of by score.
+
+        To divide by a smaller weight would not do: between backends with hardly a
+        request the least weight is never picked.
+        """
+        self._newcomers = [each for each in self._candidates if each.share < 1.0]
+        for candidate in self._candidates:
+            candidate.slot = candidate.index if candidate.share == 1.0 else ABSENT
+        self._started = self._count_started()
+
+    def _count_started(self) -> int:
+        return sum(each.load.started for each in self._candidates if each.share == 1.0)
+
+    def _give_credit(self) -> None:
+        """Of what others had since, in the mean, each newcomer has its share."""
+        started, before = self._count_started(), self._started
+        self._started = started
+        others = len(self._candidates) - len(self._newcomers)
+        for each in self._newcomers:
+            more = each.share * each.weight * (started - before) / (others or 1)
+            each.credit = min(1.0, each.credit) + more  # none is saved up
+
+    def _admit_newcomers(self) -> None:
+        """The next picks are theirs that have credit, and are no busier than others.
+
+        As idle as the idlest, but for whose turn it is.
+        """
+        scores = self._scores
+        known = [(each, scores[each.index]) for each in self._newcomers]
+        for each, _ in known:
+            scores[each.index] = inf
+        limit = min(scores) + 1.0 - self._busy
+        for each, score in known:
+            while each.credit >= 1.0 and score <= limit:
+                each.credit -= 1.0
+                score += (1.0 + self._turn_cost) / each.weight
+                self._due.append(each)
+
     def _follow(self, ready: Sequence[Node], now: float) -> None:
         """Takes new members. Cheap where all are known: full ones leave and return."""
+        if self._newcomers:
+            self._give_credit()
         known = self._known
         if not all(node.load in known for node in ready):
             self._welcome(ready)
             self._refresh_at = now  # for their weights
         for candidate in self._candidates:
-            candidate.index = ABSENT
+            candidate.index = candidate.slot = ABSENT
         self._candidates = [known[node.load] for node in ready]
         for index, candidate in enumerate(self._candidates):
             candidate.index = index
-        self._starved = [each for each in self._candidates if each in self._starved]
+        self._find_newcomers()
+        if self._newcomers:
+            self._refresh_at = now  # their shares depend on who else is there
+        self._due = [each for each in self._candidates if each in self._due]
         self._age_at = now  # for their scores
         self._built_for = ready
 
@@ -255,7 +336,8 @@ class WeightedLeastLoaded:
         for node in ready:
             if node.load not in known:
                 picks = mean + 1e-3 * self._rng.random()
-                known[node.load] = Candidate(node.load, picks)
+                candidate = known[node.load] = Candidate(node.load, picks)
+                candidate.credit = self._rng.random()
                 node.load.tell(self._written)
 
     def _find_starved(self) -> None:
@@ -267,7 +349,7 @@ class WeightedLeastLoaded:
             return
         for candidate in self._candidates:
             if candidate.load.started == candidate.started:
-                self._starved.append(candidate)
+                self._due.append(candidate)
             candidate.started = candidate.load.started
 
     def __repr__(self) -> str:
@@ -275,3 +357,12 @@ class WeightedLeastLoaded:
             f"<weighted least loaded over {len(self._candidates)}, "
             f"{self._busy:.0%} busy, horizon {self._horizon * 1000:.0f} ms>"
         )
+
+
+def _scaled(weights: list[float], shares: list[float]) -> list[float]:
+    """Each weight times its share, mean 1 as before."""
+    if min(shares) == 1.0:
+        return weights
+    scaled = [weight * share for weight, share in zip(weights, shares, strict=True)]
+    mean = sum(scaled) / len(scaled)
+    return [weight / mean for weight in scaled]

@@ -12,6 +12,7 @@ from random import Random
 
 from lbclient.load import Load
 from lbclient.pickers.options import between
+from lbclient.pickers.slow_start import SLOW_START, SlowStart
 from lbclient.protocols import N, Node
 
 MAX_WEIGHT = 65535  # "scaled such that the largest weight is 65535", gRFC A58
@@ -28,7 +29,7 @@ class WeightedRoundRobin:
     client sends about the same mix. Not when clients differ or queues form: a weight
     is an estimate of capacity, it sees neither other clients' load nor a queue, and
     it takes 8 to 23 s to follow a change; `WeightedLeastLoaded` sees both.
-    The defaults are those of gRFC A58.
+    The defaults are those of gRFC A58, which has no slow start.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class WeightedRoundRobin:
         expiration: float = 180.0,
         update_period: float = 1.0,
         error_penalty: float = 1.0,
+        slow_start: float = SLOW_START,
     ) -> None:
         self._blackout = between("blackout", blackout, 0.0, 3600.0)
         self._expiration = between("expiration", expiration, 0.1, 86400.0)
         # "If less than 100ms, will be treated as 100ms."
         self._update_period = max(0.1, between("update_period", update_period, 0, 3600))
         self._error_penalty = between("error_penalty", error_penalty, 0.0, 1000.0)
+        self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
         # A random start, so that many clients do not march in step.
         self._sequence = rng.getrandbits(32)
         self._built_for: Sequence[Node] = ()
@@ -53,6 +56,7 @@ class WeightedRoundRobin:
 
     def pick(self, ready: Sequence[N], now: float) -> N:
         if ready is not self._built_for or now >= self._update_at:
+            self._slow_start.look(ready, now)
             self._strides = strides(self._capacities(ready, now))
             self._built_for = ready
             self._update_at = now + self._update_period
@@ -82,10 +86,11 @@ class WeightedRoundRobin:
             known, mean = [0.0] * len(known), 1.0
         else:
             mean = sum(sound) / len(sound)
+        shares = self._slow_start.shares(ready, now)
         return [
             # The silent have no eps that could be subtracted: take what we saw.
-            weight or mean * (1.0 - node.load.failure_ratio(now))
-            for weight, node in zip(known, ready, strict=True)
+            share * (weight or mean * (1.0 - node.load.failure_ratio(now)))
+            for share, weight, node in zip(shares, known, ready, strict=True)
         ]
 
     def _capacity(self, load: Load, now: float) -> float:

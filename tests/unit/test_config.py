@@ -23,6 +23,7 @@ from lbclient.errors import ConfigError
         ("task_index", True, "a whole number"),
         ("client_job", None, "text"),
         ("picker", 7, "a name or a factory"),
+        ("slow_start", -1.0, "0 to 3600"),
         ("active_limit", 0, "at least 1"),
         ("when_full", "panic", "'wait' or 'fail'"),
         ("max_waiting", -1, "at least 0"),

@@ -27,6 +27,18 @@ def test_a_factory_is_taken_as_it_is() -> None:
     assert picker_factory(RoundRobin) is RoundRobin
 
 
+@pytest.mark.parametrize("name", PICKERS)
+def test_slow_start_goes_to_pickers_by_name(name: str) -> None:
+    """Least loaded has none: what a backend has not finished holds it back."""
+    nodes = fake_nodes(2)
+    nodes[1].load.enter_ready(1000.0)
+    for slow_start in (0.0, 20.0):
+        weights = picker_factory(name, slow_start)(Random(1)).weights(nodes, 1010.0)
+        ramps = slow_start > 0.0 and name != "least_loaded"
+        share = 0.55 if ramps else 1.0
+        assert weights[1] / weights[0] == pytest.approx(share, rel=1e-4)
+
+
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
     with pytest.raises(ConfigError) as caught:
         picker_factory("fastest")
@@ -39,6 +51,9 @@ def test_an_unknown_name_is_answered_with_those_there_are() -> None:
 @pytest.mark.parametrize(
     ("make", "option", "value"),
     [
+        (RoundRobin, "slow_start", -1.0),
+        (WeightedRoundRobin, "slow_start", nan),
+        (WeightedLeastLoaded, "slow_start", 3601.0),
         (WeightedRoundRobin, "blackout", -1.0),
         (WeightedRoundRobin, "expiration", 0.0),
         (WeightedRoundRobin, "update_period", nan),

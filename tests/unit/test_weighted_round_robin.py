@@ -139,7 +139,7 @@ def test_the_blackout_starts_again_when_a_backend_does() -> None:
     nodes = nodes_weighing(1, 2, 3)
     nodes[0].load.enter_ready(READY)
     nodes[0].load.observe(LoadReport(utilization=1.0, qps=1.0), READY)
-    picker = WeightedRoundRobin(Start(0))
+    picker = WeightedRoundRobin(Start(0), slow_start=0.0)
     assert rounded(picker.weights(nodes, READY + 5)) == [1.0, 0.8, 1.2]
     assert rounded(picker.weights(nodes, READY + 10)) == [0.5, 1.0, 1.5]
 

@@ -1,0 +1,94 @@
+"""Slow start: a newcomer's share of the calls grows, where it would jump.
+
+The first requests of a task cost several times what later ones do: caches are empty,
+nothing is compiled (SRE book, ch. 20, on task restarts). A share says how much of what
+it would else get a backend gets now.
+
+Shares are relative. The oldest backend has all of its own, and so have those that came
+with it: when all are new, as at the start of a channel, nobody is slowed. What counts
+is when a backend became ready for this client, not when its task began, which only the
+task knows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from lbclient.protocols import Node
+
+SLOW_START = 10.0  # seconds; the default, see `ChannelConfig.slow_start`
+FLOOR = 0.1  # where a ramp starts; Envoy's default too
+MOMENT = 1.0  # seconds; who is back so soon did not restart, who comes so soon is level
+STEP = 0.25  # seconds between two looks; a ramp of 10 s rises by 2 % of a share in it
+
+
+@dataclass(slots=True)
+class Presence:
+    """One address: ready since `began` without a break that counts."""
+
+    began: float
+    ready_at: float  # as its load said when last looked at
+    seen_at: float
+
+
+class SlowStart:
+    """Who came when. Owned by one picker, which looks now and then.
+
+    `window`: seconds from the floor to a full share; 0.0 gives full shares at once.
+    """
+
+    __slots__ = ("_looked_at", "_present", "_window")
+
+    def __init__(self, window: float) -> None:
+        self._window = window
+        self._present: dict[str, Presence] = {}
+        self._looked_at: Sequence[Node] = ()
+
+    def look(self, ready: Sequence[Node], now: float) -> None:
+        """Takes note of who is there, to tell a lost connection from a restart."""
+        for node in self._looked_at:
+            presence = self._present.get(node.endpoint.address)
+            # None: it left since, and so was there until about now.
+            if presence and node.load.ready_at in (None, presence.ready_at):
+                presence.seen_at = now
+        present = {
+            node.endpoint.address: Presence(self._began(node), node.load.ready_at, now)
+            for node in ready
+            if node.load.ready_at is not None
+        }
+        for address, presence in self._present.items():
+            if now - presence.seen_at < MOMENT:
+                present.setdefault(address, presence)
+        self._present = present
+        self._looked_at = ready
+
+    def shares(self, ready: Sequence[Node], now: float) -> list[float]:
+        """Of each node: more than 0.0, and 1.0 at most, which one has at least."""
+        ages = [now - self._began(node) for node in ready]
+        oldest = max(ages)
+        if min(ages) >= self._window or oldest - min(ages) < MOMENT:
+            return [1.0] * len(ages)
+        most = self._ramp(oldest)
+        return [
+            1.0 if oldest - age < MOMENT else self._ramp(age) / most for age in ages
+        ]
+
+    def _began(self, node: Node) -> float:
+        ready_at = node.load.ready_at
+        if ready_at is None:
+            return -inf  # a lame duck that serves, as nobody else does
+        presence = self._present.get(node.endpoint.address)
+        if presence and (
+            ready_at == presence.ready_at or ready_at - presence.seen_at < MOMENT
+        ):
+            return presence.began
+        return ready_at
+
+    def _ramp(self, age: float) -> float:
+        age = max(0.0, age)
+        if age >= self._window:
+            return 1.0
+        return FLOOR + (1.0 - FLOOR) * age / self._window
+
+    def __repr__(self) -> str:
+        return f"<slow start of {self._window:g} s over {len(self._present)}>"
