@@ -28,6 +28,13 @@ Observe = Callable[["Backend", State, str], None]
 
 READY = grpc.ChannelConnectivity.READY
 
+# After so many health intervals of silence a connection is given up for a new one. A
+# healed network carries on with the old one only when TCP tries again, which after a
+# minute's silence may take another.
+REDIAL_INTERVALS = 3
+
+FAREWELL = 60.0  # seconds; a frozen task may yet answer the calls on the old one
+
 STATE_OF_TASK = {
     TaskState.STARTING: State.STARTING,
     TaskState.SERVING: State.READY,
@@ -53,12 +60,15 @@ class Backend:
         self.since = clock()
         self.load = Load()
         self.channel = lighten(dial(endpoint))
-        self.is_closed = False
+        self._dial = dial
+        self._given_up = asyncio.Event()
+        self._former: dict[grpc.aio.Channel, asyncio.Task[None]] = {}
         self._observe = observe
         self._interval = health_interval
         self._clock = clock
         self._rng = rng
         self._silence: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
 
     def is_connected(self) -> bool:
         """Asks the core, which knows of a lost connection before our task does."""
@@ -79,11 +89,13 @@ class Backend:
             self._judge_silence_in(self._interval)
 
     def _end_silence(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
-            self._silence = None
+        for timer in (self._silence, self._patience):
+            if timer is not None:
+                timer.cancel()
+        self._silence = self._patience = None
 
     def _judge_silence_in(self, delay: float) -> None:
+        self._end_silence()
         loop = asyncio.get_running_loop()
         due = self._clock() + delay
         self._silence = loop.call_later(delay, self._judge_silence, due)
@@ -100,23 +112,42 @@ class Backend:
         else:
             self._silence = None  # its next word starts the watch again
             self._observe(self, State.CONNECTING, f"silent for {silent:.1f} s")
+            loop = asyncio.get_running_loop()
+            left = (REDIAL_INTERVALS - 1) * self._interval
+            self._patience = loop.call_later(left, self._given_up.set)
 
     async def follow(self) -> None:
         """Connects, follows, connects again; until cancelled."""
         while True:
             await self._connected()
-            health = leaving_no_trace(self._follow_health())
-            connection = leaving_no_trace(self.channel.wait_for_state_change(READY))
-            either = (health, connection)
+            self._given_up.clear()
+            jobs = (
+                leaving_no_trace(self._follow_health()),
+                leaving_no_trace(self.channel.wait_for_state_change(READY)),
+                leaving_no_trace(self._wait_given_up()),
+            )
             try:
-                ended, _ = await asyncio.wait(either, return_when=FIRST_COMPLETED)
-                for task in ended:
-                    task.result()  # raises what made it end
+                ended, _ = await asyncio.wait(jobs, return_when=FIRST_COMPLETED)
+                for job in ended:
+                    job.result()  # raises what made it end
             finally:
-                for task in either:
-                    task.cancel()
-                await asyncio.wait(either)
+                for job in jobs:
+                    job.cancel()
+                await asyncio.wait(jobs)
             self._observe(self, State.CONNECTING, "connection lost")
+            if self._given_up.is_set():
+                self._dial_again()
+
+    async def _wait_given_up(self) -> None:
+        await self._given_up.wait()
+
+    def _dial_again(self) -> None:
+        """Leaves a connection that may be dead to the calls that are still on it."""
+        former, self.channel = self.channel, lighten(self._dial(self.endpoint))
+        farewell = leaving_no_trace(former.close(FAREWELL))
+        self._former[former] = farewell
+        farewell.add_done_callback(lambda _: self._former.pop(former, None))
+        logger.info("%s: dialling again", self.endpoint.address)
 
     async def _connected(self) -> None:
         """The core connects, again and again with its own jittered backoff."""
@@ -156,12 +187,20 @@ class Backend:
 
     def close_now(self) -> None:
         """Ends the connection and the calls that are still on it."""
-        self.is_closed = True
-        step(self.channel.close())  # without grace it does not wait
+        for channel, farewell in list(self._former.items()):
+            farewell.cancel()
+            step(channel.close())  # without grace it does not wait
+        step(self.channel.close())
 
     async def close(self, grace: float | None) -> None:
-        self.is_closed = True
-        await self.channel.close(grace)
+        farewells = list(self._former.values())
+        await asyncio.gather(
+            self.channel.close(grace), *(c.close(grace) for c in self._former)
+        )
+        for farewell in farewells:
+            farewell.cancel()
+        if farewells:
+            await asyncio.wait(farewells)
 
     def __repr__(self) -> str:
         return (

@@ -16,6 +16,8 @@ from lbclient.backend import Backend
 from lbclient.balancer import Balancer
 from lbclient.grpc_seam import intercepted
 
+OVER = grpc.ChannelConnectivity.SHUTDOWN
+
 
 class Method:
     """One method of one stub, on whichever backend.
@@ -42,21 +44,21 @@ class Method:
         self._response_deserializer = response_deserializer
         self._registered = registered
         self._interceptors = interceptors
-        self._on_backends: dict[Backend, Any] = {}
+        self._on_channels: dict[grpc.aio.Channel, Any] = {}
 
     def on(self, backend: Backend) -> Any:
         """grpc.aio's own method object on one backend."""
-        return self._on_backends.get(backend) or self._put_on(backend)
+        return self._on_channels.get(backend.channel) or self._put_on(backend.channel)
 
-    def _put_on(self, backend: Backend) -> Any:
-        method = getattr(backend.channel, self.kind)(
+    def _put_on(self, channel: grpc.aio.Channel) -> Any:
+        method = getattr(channel, self.kind)(
             self._path,
             request_serializer=self.inner_serializer,
             response_deserializer=self._response_deserializer,
             _registered_method=self._registered,
         )
-        kept = {b: m for b, m in self._on_backends.items() if not b.is_closed}
-        self._on_backends = {**kept, backend: method}
+        kept = {c: m for c, m in self._on_channels.items() if c.get_state() is not OVER}
+        self._on_channels = {**kept, channel: method}
         return method
 
     def prepared(self, request: Any, metadata: Any) -> Any:
