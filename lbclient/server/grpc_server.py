@@ -29,6 +29,7 @@ from lbclient.server.interceptor import (
 from lbclient.server.lame_duck import until_quiet
 from lbclient.server.reporter import Reporter
 from lbclient.server.statistics import ServerStatistics
+from lbclient.server.warmup import Warmup, check, warm_up
 
 
 class Server(grpc.aio.Server):
@@ -100,8 +101,16 @@ class Server(grpc.aio.Server):
     ) -> int:
         return self._inner.add_secure_port(address, server_credentials)
 
-    async def start(self) -> None:
-        """Serves; clients are told that it does."""
+    async def start(self, warmup: Warmup | None = None) -> None:
+        """Serves; clients are told that it does, once `warmup` has returned.
+
+        Until then it accepts connections and says that it is starting; a call that
+        comes nevertheless is served. Raises what `warmup` raises: the server is then
+        to be stopped. Raises ConfigError for a warmup that comes too late.
+        """
+        check(warmup)
+        if warmup is not None and self._started:
+            raise ConfigError("warmup", warmup, "None: the server has started")
         if not self._started:
             self._started = True
             # After the user's, so that a service that the user brings goes first.
@@ -112,6 +121,8 @@ class Server(grpc.aio.Server):
                 self._inner.add_generic_rpc_handlers((unknown,))
             await self._inner.start()
             self._reporter.start(asyncio.get_running_loop())
+            if warmup is not None:
+                await warm_up(warmup)
             if self.state is TaskState.STARTING:
                 self._reporter.enter(TaskState.SERVING)
         else:

@@ -15,17 +15,23 @@ import grpc.aio
 
 from lbclient.config import ServerConfig
 from lbclient.server.grpc_server import Server
+from lbclient.server.warmup import Warmup, check, warm_up
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 logger = logging.getLogger(__name__)
 
 
-async def serve(server: grpc.aio.Server) -> None:
+async def serve(server: grpc.aio.Server, warmup: Warmup | None = None) -> None:
     """Starts the server if need be, and returns when it has stopped.
 
-    The first SIGTERM or SIGINT drains it, the second stops it; so does cancelling.
-    Signals are left alone where they cannot be handled, as in a thread.
+    While `warmup` runs clients connect and wait: see `Server.start`. It is a coroutine
+    function, or what is to run in a thread. If it raises, the server is stopped and
+    so does `serve`.
+
+    The first SIGTERM or SIGINT drains the server, and cancels a warmup; the second
+    stops it; so does cancelling. Signals are left alone where they cannot be handled,
+    as in a thread.
     """
     loop = asyncio.get_running_loop()
     leave, hurry = loop.create_future(), loop.create_future()
@@ -41,12 +47,30 @@ async def serve(server: grpc.aio.Server) -> None:
 
     with _handling(loop, on_signal):
         try:
-            await server.start()
+            await _started(server, warmup, leave)
             await _unless(leave, _terminated(server))
             if leave.done():
                 await _unless(hurry, _drained(server))
         finally:
             await server.stop(None)
+
+
+async def _started(
+    server: grpc.aio.Server, warmup: Warmup | None, leave: asyncio.Future[None]
+) -> None:
+    check(warmup)
+
+    async def warm() -> None:
+        if warmup is not None:
+            await _unless(leave, warm_up(warmup))
+
+    if warmup is None:
+        await server.start()
+    elif isinstance(server, Server):
+        await server.start(warm)
+    else:  # LBCLIENT_DISABLE: it cannot say that it is starting
+        await warm()
+        await server.start()
 
 
 async def _terminated(server: grpc.aio.Server) -> None:

@@ -1,0 +1,61 @@
+"""What a task does before it is ready: its own code, awaited or in a thread.
+
+A thread cannot be stopped. The one that runs a warmup is a daemon, so a task that is
+told to stop meanwhile does not wait for it: its process may end in the middle of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import copy_context
+from inspect import isawaitable, iscoroutinefunction
+from threading import Thread
+from typing import TypeAlias
+
+from lbclient.errors import ConfigError
+
+Warmup: TypeAlias = Callable[[], Awaitable[object] | object]
+"""A coroutine function, which runs on the server's loop, or any other callable."""
+
+
+def check(warmup: object) -> None:
+    """Raises ConfigError for what can be no warmup."""
+    if warmup is not None and not callable(warmup):
+        raise ConfigError("warmup", warmup, "a callable without arguments")
+
+
+async def warm_up(warmup: Warmup) -> None:
+    """Returns when it has; raises what it raises."""
+    if iscoroutinefunction(warmup) or iscoroutinefunction(type(warmup).__call__):
+        result = warmup()
+    else:
+        result = await _in_thread(warmup)
+    if isawaitable(result):
+        await result
+
+
+async def _in_thread(work: Callable[[], object]) -> object:
+    """As `asyncio.to_thread`, whose threads the loop's end would wait for."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[object] = loop.create_future()
+
+    def tell(result: object, error: BaseException | None) -> None:
+        if done.done():
+            return  # nobody waits any more
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = copied.run(work)
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, result, error)
+
+    copied = copy_context()
+    Thread(target=run, name="lbclient warmup", daemon=True).start()
+    return await done
