@@ -18,6 +18,7 @@ from lbclient.grpc_seam import is_ready, lighten, step
 from lbclient.health import watch
 from lbclient.load import Load
 from lbclient.model import Endpoint, LoadReport, State, TaskState
+from lbclient.pace import Pace
 from lbclient.protocols import Clock
 from lbclient.tasks import leaving_no_trace
 
@@ -53,6 +54,7 @@ class Backend:
         health_interval: float,
         clock: Clock,
         rng: Random,
+        pace: Pace,
     ) -> None:
         self.endpoint = endpoint
         self.state = State.CONNECTING
@@ -67,6 +69,7 @@ class Backend:
         self._interval = health_interval
         self._clock = clock
         self._rng = rng
+        self._pace = pace
         self._silence: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
 
@@ -152,6 +155,8 @@ class Backend:
     async def _connected(self) -> None:
         """The core connects, again and again with its own jittered backoff."""
         channel = self.channel
+        if channel.get_state() is not READY:
+            await self._pace.wait_turn()
         while (connectivity := channel.get_state(try_to_connect=True)) is not READY:
             if connectivity is grpc.ChannelConnectivity.SHUTDOWN:
                 raise asyncio.CancelledError

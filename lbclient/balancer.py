@@ -27,6 +27,7 @@ from lbclient.model import (
     Verdict,
     snapshot,
 )
+from lbclient.pace import Pace
 from lbclient.pool import Change, Limits, Pool
 from lbclient.protocols import Clock, Picker, Resolver, Subset
 from lbclient.tasks import leaving_no_trace
@@ -89,6 +90,7 @@ class Balancer:
         self._resolver = resolver
         self._dial = dial
         self._rng = rng
+        self._pace = Pace(rng)
         self._connectivity = Connectivity.CONNECTING
         self._connectivity_changes: dict[asyncio.Future[None], None] = {}
         self._believe_empty: asyncio.TimerHandle | None = None
@@ -230,6 +232,7 @@ class Balancer:
             self.config.health_interval,
             self.clock,
             self._rng,
+            self._pace,
         )
 
     # --- endpoints -----------------------------------------------------------

@@ -1,0 +1,28 @@
+"""Many connections at once, but not all at once.
+
+A client that starts, or whose resolver tells of a new fleet, opens its whole subset,
+and so do its siblings in the same moment. A handshake costs more than a request.
+"""
+
+import asyncio
+from random import Random
+
+AT_ONCE = 8  # connections begun together; a subset of 20 is begun within 0.2 s
+HOLD = 0.1  # seconds, jittered by a half; most handshakes take less
+
+
+class Pace:
+    """Begins at most `AT_ONCE` connections in `HOLD`. One for each channel.
+
+    A turn is over after that time however the connection fares: eight backends that
+    do not answer must not keep the others waiting.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def wait_turn(self) -> None:
+        await self._turns.acquire()
+        hold = HOLD * self._rng.uniform(0.5, 1.5)
+        asyncio.get_running_loop().call_later(hold, self._turns.release)
