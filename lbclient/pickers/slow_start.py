@@ -12,7 +12,6 @@ task knows.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 
 from lbclient.protocols import Node
 
@@ -27,7 +26,7 @@ class Presence:
     """One address: ready since `began` without a break that counts."""
 
     began: float
-    ready_at: float  # as its load said when last looked at
+    ready_at: float | None  # as its load said when last looked at
     seen_at: float
 
 
@@ -51,11 +50,11 @@ class SlowStart:
             # None: it left since, and so was there until about now.
             if presence and node.load.ready_at in (None, presence.ready_at):
                 presence.seen_at = now
-        present = {
-            node.endpoint.address: Presence(self._began(node), node.load.ready_at, now)
-            for node in ready
-            if node.load.ready_at is not None
-        }
+        present = {}
+        for node in ready:
+            if (began := self._began(node)) is not None:
+                ready_at = node.load.ready_at
+                present[node.endpoint.address] = Presence(began, ready_at, now)
         for address, presence in self._present.items():
             if now - presence.seen_at < MOMENT:
                 present.setdefault(address, presence)
@@ -64,8 +63,10 @@ class SlowStart:
 
     def shares(self, ready: Sequence[Node], now: float) -> list[float]:
         """Of each node: more than 0.0, and 1.0 at most, which one has at least."""
-        ages = [now - self._began(node) for node in ready]
-        oldest = max(ages)
+        begun = [self._began(node) for node in ready]
+        first = min((at for at in begun if at is not None), default=now)
+        ages = [now - (first if at is None else at) for at in begun]
+        oldest = now - first
         if min(ages) >= self._window or oldest - min(ages) < MOMENT:
             return [1.0] * len(ages)
         most = self._ramp(oldest)
@@ -73,10 +74,11 @@ class SlowStart:
             1.0 if oldest - age < MOMENT else self._ramp(age) / most for age in ages
         ]
 
-    def _began(self, node: Node) -> float:
+    def _began(self, node: Node) -> float | None:
+        """None: a lame duck, which serves if nobody else does, and is in no ramp."""
         ready_at = node.load.ready_at
         if ready_at is None:
-            return -inf  # a lame duck that serves, as nobody else does
+            return None
         presence = self._present.get(node.endpoint.address)
         if presence and (
             ready_at == presence.ready_at or ready_at - presence.seen_at < MOMENT
