@@ -86,6 +86,7 @@ class Balancer:
         self.resolver_error = ""
         self.target = target
         self._subset_told = ""
+        self._algorithm = ""
         self._churn_told = False
         self._resolver = resolver
         self._dial = dial
@@ -279,9 +280,14 @@ class Balancer:
         self._believe_empty = None
         self.resolved_at = self.clock()
         self.waiting.trouble = f"{self.target} has no endpoints"
-        self._carry_out(self.pool.reconcile(endpoints, self.clock()))
+        try:
+            change = self.pool.reconcile(endpoints, self.clock())
+        except Exception:  # of a subset that is not ours, perhaps
+            logger.exception("%s: the subset failed; keeping the last", self.target)
+            return
         logger.info("%s: %d endpoints", self.target, len(endpoints))
         self._tell_subset()
+        self._carry_out(change)
         self._review_in(0.0)
         self._changed()
 
@@ -318,7 +324,9 @@ class Balancer:
         if repr(self.subset) == self._subset_told:
             return
         self._subset_told = repr(self.subset)
-        logger.info("%s: subset is %s", self.target, self._subset_told)
+        before, self._algorithm = self._algorithm, getattr(self.subset, "algorithm", "")
+        level = logging.INFO if before in ("", self._algorithm) else logging.WARNING
+        logger.log(level, "%s: subset is %s", self.target, self._subset_told)
         if getattr(self.subset, "goes_by_place", False) and not self._churn_told:
             self._churn_told = True
             logger.warning(

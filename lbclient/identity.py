@@ -38,7 +38,7 @@ def find_identity(
     hostname and NOMAD_ALLOC_INDEX, in this order. Raises ConfigError if the first is
     no number; the others are not ours, so they are only said to be ignored.
     """
-    if task_index is None and OWN in environ:
+    if task_index is None and environ.get(OWN):
         task_index = ChannelConfig.from_environment({OWN: environ[OWN]}).task_index
     if task_index is not None:
         # A config from the environment has read the variable before us.

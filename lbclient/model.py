@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from lbclient.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Endpoint:
@@ -15,13 +17,20 @@ class Endpoint:
     `address` is what gRPC dials: `10.0.0.3:50051`, `[::1]:50051` or
     `unix:/path`. `weight` and `zone` are the resolver's hints. `task` is the number
     of the task in its job, from 0, where the resolver knows it; endpoints with one
-    number are addresses of one task.
+    number are addresses of one task. Raises ConfigError for what these cannot be.
     """
 
     address: str
     weight: float = 1.0
     zone: str = ""
     task: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.address, str) or not self.address:
+            raise ConfigError("address", self.address, "text such as '10.0.0.3:50051'")
+        task = self.task
+        if task is not None and (type(task) is not int or task < 0):
+            raise ConfigError("task", task, "a whole number, at least 0, or None")
 
 
 Endpoints = tuple[Endpoint, ...]

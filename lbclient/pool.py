@@ -68,8 +68,10 @@ class Pool(Generic[N]):
     def reconcile(self, endpoints: Endpoints, now: float) -> Change[N]:
         """Takes a whole snapshot: nodes of old and new subset live on as they are."""
         most = self._limits.subset_size + self._limits.max_replacements
+        preferred = islice(self._subset(endpoints), most)
+        order = {endpoint.address: endpoint for endpoint in preferred}  # each once
         self.endpoints = endpoints
-        self._order = list(islice(self._subset(endpoints), most))
+        self._order = list(order.values())
         return self.review(now)
 
     def review(self, now: float) -> Change[N]:

@@ -84,7 +84,7 @@ def number(endpoints: Endpoints) -> Numbering:
             jobs[name["job"]] = None
             host = name["host"]
             clashes = clashes or hosts.setdefault(task, host) != host
-        if type(task) is not int or task < 0:
+        if task is None:
             continue
         if tasks.setdefault(task, endpoint) is not endpoint:
             spare.append(endpoint)
@@ -115,7 +115,7 @@ def _why_not(count: int, tasks: dict[int, Endpoint], spare: int) -> str:
 class Choice:
     """A channel's `Subset`: the algorithm of that name, or "auto".
 
-    Its `repr` is a sentence: which algorithm the last snapshot got, and why.
+    `algorithm` is what the last snapshot got, `repr` a sentence that tells it and why.
     `goes_by_place` tells whether its numbers are places, which causes churn.
 
     Raises ConfigError for an algorithm that needs the client's task number, where
@@ -147,6 +147,7 @@ class Choice:
             self._client = identity.index
             job = f" of {client_job!r}" if client_job else ""
             self._who = f"{identity.index}{job} ({identity.source})"
+        self.algorithm = ""
         self._words = f"{name}, no endpoints yet"
         self._endpoints: Endpoints = ()
         self._order: Order = tuple
@@ -168,12 +169,14 @@ class Choice:
                 return self._by_number(numbering)
             why_not = numbering.why_not
         because = f": {why_not}" if why_not else ""
+        self.algorithm = RENDEZVOUS
         self._words = f"{RENDEZVOUS} as client {self._client_id!r}{because}"
         preferred: Sequence[Endpoint] = Rendezvous(self._client_id)(endpoints)
         return lambda: preferred
 
     def _by_number(self, numbering: Numbering) -> Order:
         name = ROCKSTEADIER if self._name == AUTO else self._name
+        self.algorithm = name
         self._words = f"{name} as client {self._who} of {numbering}"
         self.goes_by_place = bool(numbering.why_not) and name != "whole"
         if self.goes_by_place:

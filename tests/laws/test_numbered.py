@@ -24,7 +24,7 @@ def lists(task: st.SearchStrategy[int | None]) -> st.SearchStrategy[Endpoints]:
     return st.lists(endpoint, max_size=40).map(snapshot)
 
 
-endpoints = lists(tasks) | lists(st.none() | st.integers(-1, 40))
+endpoints = lists(tasks) | lists(st.none() | st.integers(0, 40))
 
 
 def choice(name: str, size: int, client: int) -> Choice:

@@ -105,7 +105,7 @@ def test_a_foreign_variable_that_is_no_number_is_ignored_with_the_reason(
     assert nomad == Identity(4, f"NOMAD_ALLOC_INDEX=4; {reason}")
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "1.5"])
+@pytest.mark.parametrize("text", ["x", "-1", "1.5"])
 def test_our_own_variable_must_be_a_number(text: str) -> None:
     environ = {**IN_ORDER, "LBCLIENT_TASK_INDEX": text}
     with pytest.raises(ConfigError, match="want a whole number") as caught:
@@ -114,3 +114,10 @@ def test_our_own_variable_must_be_a_number(text: str) -> None:
     with pytest.raises(ConfigError) as read:
         ChannelConfig.from_environment(environ)
     assert str(read.value) == str(caught.value)
+
+
+def test_an_empty_variable_is_none_at_all() -> None:
+    """What the downward API gives for a label that is not there."""
+    environ = {"LBCLIENT_TASK_INDEX": "", "NOMAD_ALLOC_INDEX": "4"}
+    assert found(environ).index == 4
+    assert ChannelConfig.from_environment(environ).task_index is None

@@ -199,7 +199,6 @@ def test_tasks_of_several_client_jobs_do_not_prefer_the_same() -> None:
         ("search-1234567890:50051", None),
         ("-7:50051", None),
         ("search-٣:1", None),
-        ("", None),
     ],
 )
 def test_a_host_name_may_end_in_its_number(address: str, task: int | None) -> None:
@@ -230,9 +229,16 @@ def test_the_resolver_knows_better_than_the_name() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, "1", 1.0, True])
-def test_a_task_that_is_no_number_is_none(wrong: Any) -> None:
-    numbering = number((Endpoint("b-0:1"), Endpoint("b-1:1", task=wrong)))
-    assert numbering.why_not == "1 of 2 backends have no task number"
+def test_a_task_that_is_no_number_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"task = .*: want a whole number") as caught:
+        Endpoint("b-1:1", task=wrong)
+    assert caught.value.value is wrong
+
+
+@pytest.mark.parametrize("wrong", ["", None, 50051])
+def test_an_address_that_is_no_text_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"address = .*: want text such as"):
+        Endpoint(wrong)
 
 
 def test_one_backend_without_a_number_is_enough_to_do_without() -> None:

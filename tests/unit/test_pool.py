@@ -271,3 +271,21 @@ def test_being_ready_is_counted_from_the_last_time_it_became_so(
     assert one.load.ready_at == 5.0
     pool.observe(one, State.CONNECTING, 7.0)
     assert one.load.ready_at is None
+
+
+def test_an_order_that_names_one_twice_opens_it_once() -> None:
+    limits = Limits(3, 2, replace_after=1.0, settle_after=10.0, max_replacements=2)
+    pool = Pool(make, lambda all_: [*all_, *all_], limits)
+    assert addresses(pool.reconcile(endpoints("a", "b"), 0.0).opened) == "ab"
+    assert pool.reconcile(endpoints("a", "b"), 1.0) == ((), ())
+
+
+def test_a_subset_that_fails_leaves_the_pool_as_it_is() -> None:
+    limits = Limits(3, 2, replace_after=1.0, settle_after=10.0, max_replacements=2)
+    orders = iter([endpoints("a", "b"), None])
+    pool: Pool[FakeNode] = Pool(make, lambda _: next(orders), limits)  # type: ignore[arg-type]
+    pool.reconcile(endpoints("a", "b"), 0.0)
+    with pytest.raises(TypeError):
+        pool.reconcile(endpoints("c"), 1.0)
+    assert addresses(pool.nodes.values()) == "ab"
+    assert pool.endpoints == endpoints("a", "b")
