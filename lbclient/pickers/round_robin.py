@@ -11,7 +11,7 @@ from math import inf
 from random import Random
 
 from lbclient.pickers.options import between
-from lbclient.pickers.slow_start import SLOW_START, STEP, SlowStart
+from lbclient.pickers.slow_start import MOMENT, SLOW_START, STEP, SlowStart
 from lbclient.protocols import N, Node
 
 
@@ -55,7 +55,7 @@ class RoundRobin:
         if now >= self._look_at:
             self._slow_start.look(ready, now)
             self._shares = self._slow_start.shares(ready, now)
-            self._look_at = now + STEP
+            self._look_at = now + (STEP if min(self._shares) < 1.0 else MOMENT)
         turn, shares = self._turn, self._shares
         # Ends: somebody has a full share.
         while shares[turn] < 1.0 and self._rng.random() >= shares[turn]:

@@ -30,7 +30,7 @@ from lbclient.load import FORGOTTEN_AFTER, Load
 from lbclient.model import LoadReport
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.pickers.options import between
-from lbclient.pickers.slow_start import SLOW_START, SlowStart
+from lbclient.pickers.slow_start import MOMENT, SLOW_START, SlowStart
 from lbclient.protocols import N, Node
 
 REPORT_GAIN = 0.02  # of each report, in the means over all backends
@@ -127,6 +127,7 @@ class WeightedLeastLoaded:
         self._started = 0  # requests to all others, as last counted
         self._step_at = -inf
         self._refresh_at = -inf
+        self._look_at = -inf
         self._age_at = -inf
         self._faded = 1.0  # exp((epoch - now) / horizon), by steps of the clock
         self._epoch = 0.0
@@ -253,13 +254,18 @@ class WeightedLeastLoaded:
         return [node for node, share in zip(ready, shares, strict=True) if share == 1.0]
 
     def _set_weights(self, ready: Sequence[Node], now: float) -> None:
+        weights = self._equalizer.weights(ready)
+        for candidate, weight in zip(self._candidates, weights, strict=True):
+            candidate.weight = weight
+        if self._newcomers or now >= self._look_at:
+            self._set_shares(ready, now)
+
+    def _set_shares(self, ready: Sequence[Node], now: float) -> None:
+        self._look_at = now + MOMENT
         self._slow_start.look(ready, now)
         shares = self._slow_start.shares(ready, now)
-        weights = self._equalizer.weights(ready)
-        for candidate, weight, share in zip(
-            self._candidates, weights, shares, strict=True
-        ):
-            candidate.weight, candidate.share = weight, share
+        for candidate, share in zip(self._candidates, shares, strict=True):
+            candidate.share = share
         self._find_newcomers()
         if self._newcomers:
             # As if it had had its turns: later there is nothing to catch up with.
@@ -323,6 +329,7 @@ class WeightedLeastLoaded:
         if self._newcomers:
             self._refresh_at = now  # their shares depend on who else is there
         self._due = [each for each in self._candidates if each in self._due]
+        self._look_at = now
         self._age_at = now  # for their scores
         self._built_for = ready
 

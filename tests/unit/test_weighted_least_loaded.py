@@ -207,3 +207,82 @@ def test_a_report_from_the_future_does_no_harm() -> None:
 
 def test_weights_are_equal_until_something_is_known() -> None:
     assert picker().weights(fake_nodes(3), NOW) == [1.0, 1.0, 1.0]
+
+
+# Slow start
+
+
+def newcomer(
+    count: int, seed: int = 1
+) -> tuple[WeightedLeastLoaded, tuple[FakeNode, ...]]:
+    """A picker that knows all but the last node, which is ready from `NOW` on."""
+    nodes, choice = fake_nodes(count), WeightedLeastLoaded(Random(seed))
+    for i in range(100):
+        choice.pick(nodes[:-1], NOW - 1.0 + i * 0.01)
+    nodes[-1].load.enter_ready(NOW)
+    return choice, nodes
+
+
+def pick_often(
+    choice: WeightedLeastLoaded, nodes: tuple[FakeNode, ...], now: float, count: int
+) -> list[FakeNode]:
+    """Every hundredth of a second; each request has ended by the next."""
+    picks = []
+    for i in range(count):
+        picks.append(choice.pick(nodes, now + i * 0.01))
+        begin(picks[-1])
+        finish(picks[-1], now=now + i * 0.01)
+    return picks
+
+
+def test_a_newcomer_that_is_busier_than_the_others_gets_nothing() -> None:
+    """Its share is what it may have: a cold backend does not finish even that."""
+    choice, nodes = newcomer(3)
+    begin(nodes[-1], 3)
+    assert nodes[-1] not in pick_often(choice, nodes, NOW, 300)
+    for _ in range(3):
+        finish(nodes[-1], now=NOW + 3.0)
+    assert nodes[-1] in pick_often(choice, nodes, NOW + 3.0, 30)
+
+
+def test_clients_with_few_requests_do_not_all_wait_for_their_first_credit() -> None:
+    """Of 40 clients each has a tenth of a share of eight picks: 0.25, none alone."""
+    firsts = 0
+    for seed in range(40):
+        choice, nodes = newcomer(4, seed)
+        firsts += pick_often(choice, nodes, NOW, 8).count(nodes[-1])
+    assert 4 <= firsts <= 20
+
+
+def test_credit_is_not_saved_up() -> None:
+    choice, nodes = newcomer(2)
+    begin(nodes[-1], 3)
+    pick_often(choice, nodes, NOW, 900)
+    for _ in range(3):
+        finish(nodes[-1], now=NOW + 9.0)
+    burst = pick_often(choice, nodes, NOW + 9.0, 20)
+    assert 8 <= burst.count(nodes[-1]) <= 11
+
+
+def test_a_newcomer_is_known_again_when_others_come_and_go() -> None:
+    """Full backends do, within milliseconds; the credit stays."""
+    choice, nodes = newcomer(4)
+    picks = []
+    for i in range(900):
+        ready = nodes[1:] if i % 2 else nodes
+        picks += pick_often(choice, ready, NOW + i * 0.01, 1)
+    share = picks.count(nodes[-1]) / picks.count(nodes[-2])
+    assert share == pytest.approx(0.1 + 0.9 * 0.45, abs=0.1)  # half way, or nearly
+
+
+def test_a_low_utilization_on_the_ramp_is_not_made_up_for() -> None:
+    """Else the weight would be at its bound when the ramp ends; reports lag by 2 s."""
+    choice, nodes = newcomer(3)
+    for second in range(16):
+        now = NOW + second
+        old, _, new = choice.weights(nodes, now - 2.0)
+        for node in nodes:
+            used = 0.5 * new / old if node is nodes[-1] else 0.5
+            node.load.observe(LoadReport(utilization=used, qps=100.0), now)
+        choice.pick(nodes, now)
+    assert choice.weights(nodes, NOW + 16.0) == pytest.approx([1.0, 1.0, 1.0])
