@@ -1,0 +1,302 @@
+"""Asks inactive backends by UDP how they are: many of them through one socket.
+
+A backend is asked at once, then less and less often while it has nothing new to say;
+when it leaves it says so unasked. An answer is believed once, from where the probe
+went, for a nonce that nobody can guess, until the next probe. Where nothing comes
+back (UDP is blocked, the task is gone, secrets differ), the watcher is told that; the
+rest, above all a look over TCP, is up to it. SRE book, ch. 20, "lame duck state".
+"""
+
+import asyncio
+import logging
+import socket
+from collections import OrderedDict, deque
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from random import SystemRandom
+from typing import Any
+
+from lbclient.health import datagram
+from lbclient.health.watch import Tell
+from lbclient.model import Endpoint, TaskState
+
+PERIOD = 10.0  # seconds between probes at first, and after every change
+LONGEST_PERIOD = 120.0  # a server remembers for 300 s whom to tell that it leaves
+STRETCH = 1.5  # 7 probes in the first 5 minutes, then 30 an hour
+JITTER = 0.1  # of a period, to either side
+TIMEOUT = 1.0  # seconds, as the first one for a lost segment in TCP (RFC 6298)
+PROBES = 3  # in a row without an answer: silent
+RATE = 50.0  # probes a second, all backends together: some 0.5 % of a core
+READ_AT_ONCE = 100  # datagrams, before others have their turn
+
+SocketAddress = Any  # (host, port) or (host, port, flow, scope), as sockets have it
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProberStatistics:
+    """`silent` of the `watched` backends do not answer. `pushed` are news that came
+    unasked; `disbelieved` is all that came and was not what we asked for."""
+
+    watched: int
+    silent: int
+    sent: int
+    answered: int
+    pushed: int
+    disbelieved: int
+
+
+class Watch:
+    """One backend that is asked. Made by `Prober.watch`, and its alone to change."""
+
+    __slots__ = (
+        "address",
+        "family",
+        "misses",
+        "nonces",
+        "pending",
+        "period",
+        "state",
+        "tell",
+        "timer",
+    )
+
+    def __init__(
+        self, family: int, address: SocketAddress, tell: Tell, period: float
+    ) -> None:
+        self.family = family
+        self.address = address
+        self.tell = tell
+        self.period = period  # of the next wait
+        self.state: TaskState | None = None
+        self.misses = 0
+        self.pending: int | None = None  # the nonce that may be answered
+        self.nonces: deque[int] = deque()  # those that may bring news
+        self.timer: asyncio.TimerHandle | None = None
+
+    def is_silent(self) -> bool:
+        return self.misses >= PROBES
+
+    def __repr__(self) -> str:
+        said = "silent" if self.is_silent() else "not heard yet"
+        if self.state is not None and not self.is_silent():
+            said = self.state.name.lower().replace("_", " ")
+        return f"<{self.address[0]}:{self.address[1]} {said}>"
+
+
+class Prober:
+    """Owned by a channel; on its loop only. One socket for each IP version, if used.
+
+    `rng` must be the system's: whoever guesses nonces forges answers.
+    """
+
+    _loop: asyncio.AbstractEventLoop  # once something is watched
+
+    def __init__(
+        self,
+        rng: SystemRandom,
+        secret: str = "",
+        *,
+        period: float = PERIOD,
+        longest_period: float = LONGEST_PERIOD,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self._rng = rng
+        self._secret = secret.encode()
+        self._period = period
+        self._longest_period = longest_period
+        self._timeout = timeout
+        self._sockets: dict[int, socket.socket] = {}
+        self._watches: dict[Watch, None] = {}
+        self._by_nonce: dict[int, Watch] = {}
+        self._line: OrderedDict[Watch, None] = OrderedDict()  # those due for a probe
+        self._pace: asyncio.TimerHandle | None = None
+        self._sent = 0
+        self._answered = 0
+        self._pushed = 0
+        self._disbelieved = 0
+
+    def watch(self, host: str, port: int, tell: Tell) -> Watch:
+        """Asks from now on, until `unwatch`; `tell` is called on the loop.
+
+        With state and report for every answer and for news; with None, None and a
+        reason once `PROBES` probes in a row were not answered, and again with a state
+        when it answers again. `host` is an IP address: see `locate`; else ValueError.
+        """
+        self._loop = asyncio.get_running_loop()
+        watch = Watch(*_numeric(host, port), tell, self._period)
+        self._watches[watch] = None
+        self._queue(watch)
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        """`tell` is not called any more. Does nothing when repeated."""
+        if watch in self._watches:
+            del self._watches[watch]
+            self._line.pop(watch, None)
+            for nonce in watch.nonces:
+                del self._by_nonce[nonce]
+            watch.nonces.clear()
+            if watch.timer is not None:
+                watch.timer.cancel()
+
+    def close(self) -> None:
+        """Ends all watches, and the sockets."""
+        for watch in list(self._watches):
+            self.unwatch(watch)
+        if self._pace is not None:
+            self._pace.cancel()
+            self._pace = None
+        for sock in self._sockets.values():
+            self._loop.remove_reader(sock)
+            sock.close()
+        self._sockets.clear()
+
+    def statistics(self) -> ProberStatistics:
+        return ProberStatistics(
+            watched=len(self._watches),
+            silent=sum(watch.is_silent() for watch in self._watches),
+            sent=self._sent,
+            answered=self._answered,
+            pushed=self._pushed,
+            disbelieved=self._disbelieved,
+        )
+
+    def _queue(self, watch: Watch) -> None:
+        """It is due. Who waits in line has no timer; all others have one."""
+        watch.timer = None
+        self._line[watch] = None
+        if self._pace is None:
+            self._next_in_line()
+
+    def _next_in_line(self) -> None:
+        self._pace = None
+        if self._line:
+            watch, _ = self._line.popitem(last=False)
+            self._pace = self._loop.call_later(1 / RATE, self._next_in_line)
+            self._probe(watch)
+
+    def _probe(self, watch: Watch) -> None:
+        nonce = self._new_nonce(watch)
+        watch.pending = nonce
+        watch.timer = self._loop.call_later(self._timeout, self._missed, watch)
+        self._sent += 1
+        try:
+            self.send(datagram.probe(nonce, self._secret), watch)
+        except OSError as error:  # as good as lost
+            logger.debug("%r: no probe was sent: %s", watch, error)
+
+    def _new_nonce(self, watch: Watch) -> int:
+        """All probes since the last answer may be the last that the task has seen."""
+        while len(watch.nonces) > PROBES:
+            del self._by_nonce[watch.nonces.popleft()]
+        while (nonce := self._rng.getrandbits(64)) in self._by_nonce:
+            pass
+        watch.nonces.append(nonce)
+        self._by_nonce[nonce] = watch
+        return nonce
+
+    def _missed(self, watch: Watch) -> None:
+        watch.pending = None
+        watch.misses += 1
+        if watch.misses < PROBES:
+            self._queue(watch)
+            return
+        self._wait(watch)
+        if watch.misses == PROBES:
+            watch.state = None
+            watch.tell(None, None, f"no answer to {PROBES} probes by UDP")
+
+    def _wait(self, watch: Watch) -> None:
+        """For the next probe, and longer each time."""
+        jitter = self._rng.uniform(1 - JITTER, 1 + JITTER)
+        watch.timer = self._loop.call_later(watch.period * jitter, self._queue, watch)
+        watch.period = min(watch.period * STRETCH, self._longest_period)
+
+    def _read(self, sock: socket.socket) -> None:
+        for _ in range(READ_AT_ONCE):
+            try:
+                data, address = sock.recvfrom(datagram.ANSWER_SIZE + 1)
+            except OSError:  # nothing there, or an error of what was sent
+                return
+            self.hear(data, address)
+
+    def hear(self, data: bytes, address: SocketAddress) -> None:
+        """Takes what came from `address`, if it is what was asked for."""
+        said = datagram.read_answer(data)
+        watch = None if said is None else self._by_nonce.get(said.nonce)
+        if (
+            said is None
+            or watch is None
+            or watch.address != address
+            or not (said.is_news or said.nonce == watch.pending)
+            or not datagram.is_sealed(data, self._secret)
+        ):
+            self._disbelieved += 1
+        else:
+            self._believe(watch, said)
+
+    def _believe(self, watch: Watch, said: datagram.Answer) -> None:
+        # Older probes can bring no news any more: the task has seen a later one.
+        while watch.nonces[0] != said.nonce:
+            del self._by_nonce[watch.nonces.popleft()]
+        if said.is_news:
+            self._pushed += 1
+            # Once. An answer that the news overtook goes with it.
+            del self._by_nonce[watch.nonces.popleft()]
+        else:
+            self._answered += 1
+        if said.nonce == watch.pending:
+            watch.pending = None
+        if watch.state is not said.state:
+            watch.period = self._period
+        watch.state = said.state
+        watch.misses = 0
+        if watch.pending is None and watch.timer is not None:
+            watch.timer.cancel()
+            self._wait(watch)
+        watch.tell(said.state, said.report)
+
+    def send(self, data: bytes, watch: Watch) -> None:
+        """The one door to the network; `hear` is the way back. Raises OSError."""
+        sock = self._sockets.get(watch.family)
+        if sock is None:
+            sock = socket.socket(watch.family, socket.SOCK_DGRAM)
+            sock.setblocking(False)
+            self._sockets[watch.family] = sock
+            self._loop.add_reader(sock, self._read, sock)
+        sock.sendto(data, watch.address)
+
+    def __repr__(self) -> str:
+        said = self.statistics()
+        return f"<{said.watched} watched, {said.silent} silent, {said.sent} probes>"
+
+
+async def locate(endpoint: Endpoint) -> str | None:
+    """The IP address to `watch` for an endpoint; None where there is none now.
+
+    Of a name it is the first one: an endpoint is one task.
+    """
+    host, _, port = endpoint.address.rpartition(":")
+    if host == "unix" or not port.isdigit():
+        return None
+    host = host.strip("[]")
+    with suppress(ValueError):
+        return str(ip_address(host))
+    loop = asyncio.get_running_loop()
+    with suppress(OSError):
+        infos = await loop.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+        return str(infos[0][4][0])
+    return None
+
+
+def _numeric(host: str, port: int) -> tuple[int, SocketAddress]:
+    """Family and address as the kernel will name them. Raises ValueError."""
+    ip_address(host)
+    if not 0 < port < 2**16:
+        raise ValueError(f"{port} is no port")
+    flags = socket.AI_NUMERICHOST
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=flags)
+    return infos[0][0], infos[0][4]

@@ -1,0 +1,371 @@
+"""What a prober asks, when, and whom it believes; in virtual time, without sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from random import SystemRandom
+
+import pytest
+
+from lbclient.health import datagram, udp
+from lbclient.health.udp import Prober, ProberStatistics, Watch, locate
+from lbclient.model import Endpoint, LoadReport, TaskState
+
+SECRET = "a secret that both sides know"
+HOST, PORT = "192.0.2.1", 50051
+ADDRESS = (HOST, PORT)
+ELSEWHERE = ("192.0.2.2", PORT)
+REPORT = LoadReport(0.5, 10.0, 0.0, 3)
+SERVING, LAME_DUCK = TaskState.SERVING, TaskState.LAME_DUCK
+TURN = 1e-3  # seconds, for what is due now
+
+
+class Asking(Prober):
+    """Its network is two lists: what was sent when, and what was told."""
+
+    def __init__(self, secret: str = "") -> None:
+        super().__init__(SystemRandom(), secret)
+        self.key = secret.encode()
+        self.sent: list[tuple[float, int, Watch]] = []
+        self.told: list[TaskState | str | None] = []
+        self.state: TaskState | None = None  # what answers say; None: no answers
+        self.is_cut_off = False
+
+    def send(self, data: bytes, watch: Watch) -> None:
+        now = asyncio.get_running_loop().time()
+        nonce = datagram.nonce_of(data)
+        assert nonce is not None
+        self.sent.append((now, nonce, watch))
+        if self.is_cut_off:
+            raise OSError("Network is unreachable")
+        if self.state is not None:
+            said = self.answer(self.state, nonce)
+            asyncio.get_running_loop().call_soon(self.hear, said, watch.address)
+
+    def answer(
+        self, state: TaskState, nonce: int | None = None, *, is_news: bool = False
+    ) -> bytes:
+        """To the last probe, if to no other."""
+        nonce = self.nonce if nonce is None else nonce
+        return datagram.answer(nonce, state, REPORT, self.key, is_news=is_news)
+
+    @property
+    def nonce(self) -> int:
+        return self.sent[-1][1]
+
+    def tell(
+        self, state: TaskState | None, report: LoadReport | None, reason: str = ""
+    ) -> None:
+        assert (state is None) == (report is None) == bool(reason)
+        self.told.append(reason or state)
+
+    def ask(self, host: str = HOST) -> Watch:
+        return self.watch(host, PORT, self.tell)
+
+    def gaps(self) -> list[float]:
+        return [b - a for a, b in pairwise(time for time, _, _ in self.sent)]
+
+
+@pytest.fixture
+async def asking() -> AsyncIterator[Asking]:
+    asking = Asking()
+    yield asking
+    asking.close()
+
+
+async def test_a_backend_is_asked_at_once_and_its_answer_is_told(
+    asking: Asking,
+) -> None:
+    asking.state = SERVING
+    asking.ask()
+    await asyncio.sleep(TURN)
+    assert asking.told == [SERVING]
+
+
+async def test_a_backend_is_asked_less_and_less_often(asking: Asking) -> None:
+    asking.state = SERVING
+    asking.ask()
+    await asyncio.sleep(3600)
+    period = udp.PERIOD
+    for gap in asking.gaps():
+        assert abs(gap - period) <= period * udp.JITTER + TURN
+        period = min(period * udp.STRETCH, udp.LONGEST_PERIOD)
+    assert period == udp.LONGEST_PERIOD
+    assert asking.told == [SERVING] * len(asking.sent)
+
+
+async def test_no_two_probes_have_the_same_nonce(asking: Asking) -> None:
+    asking.state = SERVING
+    asking.ask()
+    asking.ask(ELSEWHERE[0])
+    await asyncio.sleep(3600)
+    nonces = [nonce for _, nonce, _ in asking.sent]
+    assert len(set(nonces)) == len(nonces) > 2
+
+
+async def test_silence_is_told_once_after_so_many_probes(asking: Asking) -> None:
+    asking.ask()
+    await asyncio.sleep(udp.PROBES * udp.TIMEOUT - TURN)
+    assert len(asking.sent) == udp.PROBES
+    assert asking.told == []
+    await asyncio.sleep(2 * TURN)
+    reason = f"no answer to {udp.PROBES} probes by UDP"
+    assert asking.told == [reason]
+    assert asking.statistics().silent == 1
+    await asyncio.sleep(3600)
+    assert len(asking.sent) > udp.PROBES
+    assert asking.told == [reason]
+
+
+async def test_a_network_that_takes_no_probe_is_silent_too(asking: Asking) -> None:
+    asking.is_cut_off = True
+    asking.ask()
+    await asyncio.sleep(udp.PROBES * udp.TIMEOUT + TURN)
+    assert asking.told == [f"no answer to {udp.PROBES} probes by UDP"]
+
+
+async def test_a_lost_answer_is_no_silence(asking: Asking) -> None:
+    asking.ask()
+    await asyncio.sleep((udp.PROBES - 1) * udp.TIMEOUT + TURN)
+    asking.hear(asking.answer(SERVING), ADDRESS)
+    await asyncio.sleep(udp.TIMEOUT)
+    assert asking.told == [SERVING]
+
+
+async def test_who_answers_again_is_told_and_asked_often_again(asking: Asking) -> None:
+    asking.ask()
+    await asyncio.sleep(3600)
+    asking.state = SERVING
+    unanswered = len(asking.sent)
+    await asyncio.sleep(3600)
+    assert set(asking.told[1:]) == {SERVING}
+    assert asking.gaps()[unanswered] <= udp.PERIOD * (1 + udp.JITTER) + TURN
+
+
+async def test_news_are_told_at_once_and_once(asking: Asking) -> None:
+    asking.state = SERVING
+    asking.ask()
+    await asyncio.sleep(TURN)
+    for _ in range(2):
+        asking.hear(asking.answer(LAME_DUCK, is_news=True), ADDRESS)
+    assert asking.told == [SERVING, LAME_DUCK]
+    assert asking.statistics().pushed == 1
+    assert asking.statistics().disbelieved == 1
+
+
+async def test_after_news_a_backend_is_asked_often_again(asking: Asking) -> None:
+    asking.state = SERVING
+    asking.ask()
+    await asyncio.sleep(3600)
+    asking.hear(asking.answer(LAME_DUCK, is_news=True), ADDRESS)
+    asked = len(asking.sent)
+    await asyncio.sleep(udp.PERIOD * (1 + udp.JITTER))
+    assert len(asking.sent) == asked + 1
+
+
+async def test_news_overtake_the_answer_to_the_same_probe(asking: Asking) -> None:
+    """The network may turn them round; the answer is then the older word."""
+    asking.ask()
+    late = asking.answer(SERVING)
+    asking.hear(asking.answer(LAME_DUCK, is_news=True), ADDRESS)
+    asking.hear(late, ADDRESS)
+    await asyncio.sleep(udp.TIMEOUT + TURN)
+    assert asking.told == [LAME_DUCK]
+    assert len(asking.sent) == 1
+
+
+async def test_news_count_for_any_probe_since_the_last_answer(asking: Asking) -> None:
+    """Those after the one that the task saw may have been lost."""
+    asking.ask()
+    first = asking.nonce
+    await asyncio.sleep(udp.TIMEOUT + TURN)
+    assert asking.nonce != first
+    asking.hear(asking.answer(LAME_DUCK, first, is_news=True), ADDRESS)
+    assert asking.told == [LAME_DUCK]
+    asking.hear(asking.answer(LAME_DUCK), ADDRESS)
+    assert asking.told == [LAME_DUCK, LAME_DUCK]
+
+
+async def test_news_do_not_count_for_a_probe_before_the_last_answer(
+    asking: Asking,
+) -> None:
+    asking.state = SERVING
+    asking.ask()
+    await asyncio.sleep(TURN)
+    old = asking.nonce
+    await asyncio.sleep(udp.PERIOD * (1 + udp.JITTER))
+    asking.hear(asking.answer(LAME_DUCK, old, is_news=True), ADDRESS)
+    assert asking.told == [SERVING, SERVING]
+
+
+async def test_an_answer_is_believed_once_and_in_time_only(asking: Asking) -> None:
+    asking.ask()
+    late = asking.answer(LAME_DUCK)
+    await asyncio.sleep(udp.TIMEOUT + TURN)
+    asking.hear(late, ADDRESS)
+    assert asking.told == []
+    soon = asking.answer(SERVING)
+    for _ in range(3):
+        asking.hear(soon, ADDRESS)
+    assert asking.told == [SERVING]
+    assert asking.statistics().disbelieved == 3
+
+
+async def test_an_answer_from_elsewhere_is_not_believed(asking: Asking) -> None:
+    asking.ask()
+    asking.ask(ELSEWHERE[0])
+    for state, is_news in ((SERVING, False), (LAME_DUCK, True)):
+        said = asking.answer(state, asking.sent[0][1], is_news=is_news)
+        for address in (ELSEWHERE, (HOST, PORT + 1)):
+            asking.hear(said, address)
+    assert asking.told == []
+    assert asking.statistics().disbelieved == 4
+
+
+async def test_an_answer_to_no_probe_of_ours_is_not_believed(asking: Asking) -> None:
+    asking.ask()
+    for nonce in (0, asking.nonce ^ 1, 2**64 - 1):
+        for is_news in (False, True):
+            said = asking.answer(LAME_DUCK, nonce, is_news=is_news)
+            asking.hear(said, ADDRESS)
+    asking.hear(datagram.probe(asking.nonce), ADDRESS)
+    asking.hear(b"nonsense", ADDRESS)
+    assert asking.told == []
+    assert asking.statistics().disbelieved == 8
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(SECRET, b""), (SECRET, b"another secret"), ("", SECRET.encode())],
+)
+async def test_an_answer_with_another_secret_is_not_believed(
+    ours: str, theirs: bytes
+) -> None:
+    asking = Asking(ours)
+    asking.ask()
+    asking.key = theirs
+    asking.hear(asking.answer(LAME_DUCK), ADDRESS)
+    asking.hear(asking.answer(LAME_DUCK, is_news=True), ADDRESS)
+    assert asking.told == []
+    asking.key = ours.encode()
+    asking.hear(asking.answer(SERVING), ADDRESS)
+    assert asking.told == [SERVING]
+    asking.close()
+
+
+async def test_many_backends_are_asked_no_faster_than_the_rate(asking: Asking) -> None:
+    asking.state = SERVING
+    count = int(10 * udp.RATE)
+    for n in range(count):
+        asking.ask(f"192.0.{n // 200}.{n % 200}")
+    await asyncio.sleep(600)
+    assert len({watch for _, _, watch in asking.sent}) == count
+    assert min(asking.gaps()) >= (1 - 1e-9) / udp.RATE
+
+
+async def test_one_silent_backend_of_many_is_noticed_as_fast(asking: Asking) -> None:
+    asking.state = SERVING
+    silent = asking.ask("192.0.3.1")
+    for n in range(200):
+        asking.ask(f"192.0.2.{n}")
+    await asyncio.sleep(600)
+    asking.told.clear()
+    answered = asking.send
+
+    def send(data: bytes, watch: Watch) -> None:
+        if watch is not silent:
+            answered(data, watch)
+
+    asking.send = send  # type: ignore[method-assign]
+    longest = udp.LONGEST_PERIOD * (1 + udp.JITTER)
+    await asyncio.sleep(longest + udp.PROBES * (udp.TIMEOUT + 200 / udp.RATE))
+    assert f"no answer to {udp.PROBES} probes by UDP" in asking.told
+
+
+async def test_who_is_not_watched_any_more_is_not_asked_and_not_told(
+    asking: Asking,
+) -> None:
+    asking.state = SERVING
+    for host in (HOST, ELSEWHERE[0], "192.0.2.3"):  # waiting; and in line
+        asking.ask(host)
+    watches = list(asking._watches)
+    last = asking.answer(LAME_DUCK, is_news=True)
+    for watch in watches:
+        asking.unwatch(watch)
+        asking.unwatch(watch)
+    asking.hear(last, ADDRESS)
+    await asyncio.sleep(3600)
+    assert len(asking.sent) == 1
+    assert asking.told == []
+    assert asking.statistics() == ProberStatistics(0, 0, 1, 0, 0, 2)
+
+
+async def test_a_watcher_may_end_the_watch_when_it_is_told(asking: Asking) -> None:
+    told = []
+
+    def tell(state: TaskState | None, report: object, reason: str = "") -> None:
+        told.append(state)
+        asking.unwatch(watch)
+
+    for asking.state in (SERVING, None):
+        watch = asking.watch(HOST, PORT, tell)
+        await asyncio.sleep(3600)
+    assert told == [SERVING, None]
+    assert asking.statistics().watched == 0
+
+
+async def test_nothing_is_kept_of_answered_and_of_old_probes(asking: Asking) -> None:
+    asking.ask()
+    asking.ask(ELSEWHERE[0])
+    await asyncio.sleep(7200)
+    assert len(asking._by_nonce) == 2 * (udp.PROBES + 1)
+    asking.state = SERVING
+    await asyncio.sleep(7200)
+    assert len(asking._by_nonce) == 2
+    for watch in list(asking._watches):
+        asking.unwatch(watch)
+    assert asking._by_nonce == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        ("name.example", PORT),
+        ("", PORT),
+        ("192.0.2.256", PORT),
+        (HOST, 0),
+        (HOST, -1),
+        (HOST, 65536),
+    ],
+)
+async def test_only_ip_addresses_and_ports_can_be_watched(
+    asking: Asking, host: str, port: int
+) -> None:
+    with pytest.raises(ValueError, match=r"address|port"):
+        asking.watch(host, port, asking.tell)
+    assert asking.statistics().watched == 0
+
+
+async def test_a_watch_says_what_it_knows(asking: Asking) -> None:
+    watch = asking.ask()
+    assert repr(watch) == f"<{HOST}:{PORT} not heard yet>"
+    asking.hear(asking.answer(LAME_DUCK), ADDRESS)
+    assert repr(watch) == f"<{HOST}:{PORT} lame duck>"
+    assert repr(asking) == "<1 watched, 0 silent, 1 probes>"
+    await asyncio.sleep(3600)
+    assert repr(watch) == f"<{HOST}:{PORT} silent>"
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("192.0.2.1:50051", "192.0.2.1"),
+        ("[2001:db8::1]:50051", "2001:db8::1"),
+        ("unix:/tmp/socket", None),
+        ("unix:50051", None),
+    ],
+)
+async def test_an_endpoint_is_located_by_its_ip_address(
+    address: str, host: str | None
+) -> None:
+    assert await locate(Endpoint(address)) == host
