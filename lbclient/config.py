@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from dataclasses import field as setting
 from math import inf
 from typing import Any, Literal, Self, get_args
 
@@ -27,6 +28,8 @@ RESERVED = frozenset({"LBCLIENT_CONFIG", "LBCLIENT_DISABLE"})
 IN_CODE = frozenset({"LBCLIENT_RUNNABLE", "LBCLIENT_UTILIZATION"})
 SECTIONS = frozenset({"channel", "server"})
 
+SECRET_SIZE = 16  # bytes, as the seal that it makes; shorter ones can be guessed
+
 # What Kubernetes sets for a Service that is called lbclient.
 SERVICE_LINK = re.compile(r"LBCLIENT_(PORT|SERVICE_(HOST|PORT))(_|$)")
 
@@ -40,6 +43,15 @@ def _whole(field: str, value: object, low: int, high: float = inf) -> None:
 def _seconds(field: str, value: object, low: float, high: float) -> None:
     if type(value) not in (int, float) or not low <= float(str(value)) <= high:
         raise ConfigError(field, value, f"seconds, {low:g} to {high:g}")
+
+
+def check_secret(field: str, value: object) -> None:
+    """Its text stays out of the error."""
+    if not isinstance(value, str):
+        raise ConfigError(field, type(value), "text")
+    if value and len(value.encode()) < SECRET_SIZE:
+        said = f"<{len(value)} characters>"
+        raise ConfigError(field, said, f"at least {SECRET_SIZE} bytes, or none")
 
 
 class _Sourced:
@@ -74,7 +86,9 @@ class _Sourced:
         except ConfigError as error:
             variable = f"LBCLIENT_{error.field.upper()}"
             if variable in environ:  # that is where to mend it
-                raise ConfigError(variable, environ[variable], error.want) from None
+                secret = error.field == "udp_secret"
+                said = error.value if secret else environ[variable]
+                raise ConfigError(variable, said, error.want) from None
             raise
 
     @classmethod
@@ -110,6 +124,8 @@ def _convert(variable: str, text: str, kind: object) -> Any:
         convert: Callable[[str], Any] = int
     elif kind is float:
         convert = float
+    elif kind is bool:
+        convert = _truth
     elif kind in (str, WhenFull, str | PickerFactory, str | Subset):
         convert = str
     else:
@@ -117,8 +133,15 @@ def _convert(variable: str, text: str, kind: object) -> Any:
     try:
         return convert(text)
     except ValueError:
-        want = "a whole number" if convert is int else "a number"
+        wants = {int: "a whole number", _truth: "true or false"}
+        want = wants.get(convert, "a number")
         raise ConfigError(variable, text, want) from None
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "1", "false", "0"):
+        raise ValueError(text)
+    return text.lower() in ("true", "1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +293,13 @@ class ServerConfig(_Sourced):
     """How long a stopping task must have been without a request before it goes,
     so that late arrivals find it."""
 
+    udp_health: bool = True
+    """Whether UDP health checks are answered, on the hosts of the gRPC ports. On, as
+    they tell no more than those ports do; beside secure ports only with a secret."""
+
+    udp_secret: str = setting(default="", repr=False)
+    """What clients must know to be answered over UDP, and tasks to be believed."""
+
     def __post_init__(self) -> None:
         for field in ("utilization", "runnable"):
             signal = getattr(self, field)
@@ -280,6 +310,9 @@ class ServerConfig(_Sourced):
         _seconds("orca_min_interval", self.orca_min_interval, 0.1, 3600)
         _seconds("lame_duck_period", self.lame_duck_period, 0, 86400)
         _seconds("lame_duck_quiet", self.lame_duck_quiet, 0, 3600)
+        if type(self.udp_health) is not bool:
+            raise ConfigError("udp_health", self.udp_health, "true or false")
+        check_secret("udp_secret", self.udp_secret)
 
 
 def _all_fields() -> list[str]:

@@ -72,6 +72,8 @@ FAMILIES = tuple(
         ("server_utilization", "gauge", "", "As told to clients; 1 is full."),
         ("server_state", "gauge", "state", "Servers in that state."),
         ("server_watchers", "gauge", "", "Open streams of health and load."),
+        ("server_udp_probes", "counter", "outcome", "UDP health checks that came."),
+        ("server_udp_pushes", "counter", "", "Clients told by UDP of a lame duck."),
         ("server_signal_failures", "counter", "", "Unsound ServerConfig signals."),
     )
 )
@@ -244,6 +246,10 @@ def _server_counts(server: ServerStatistics) -> Samples:
         server.latency_counts,
         server.latency_sum,
     )
+    for outcome in ("answered", "malformed", "forged", "limited"):
+        probes = getattr(server.udp, outcome)
+        yield ("lbclient_server_udp_probes_total", outcome), probes
+    yield ("lbclient_server_udp_pushes_total",), server.udp.pushed
     yield ("lbclient_server_signal_failures_total",), server.signal_failures
 
 

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any, cast
 
 import grpc
@@ -29,6 +30,7 @@ from lbclient.server.interceptor import (
 from lbclient.server.lame_duck import until_quiet
 from lbclient.server.reporter import Reporter
 from lbclient.server.statistics import ServerStatistics
+from lbclient.server.udp import UdpHealth
 from lbclient.server.warmup import Warmup, check, warm_up
 
 
@@ -56,6 +58,8 @@ class Server(grpc.aio.Server):
         self._config = ServerConfig.from_environment() if config is None else config
         self._clock = clock
         self._reporter = Reporter(self._config, clock)
+        self._udp = UdpHealth(self._reporter.glance, clock, self._config.udp_secret)
+        self._udp_beside: list[tuple[str, int]] = []
         self._services: dict[str, None] = {}
         self._started = False
         self._wrapper = Wrapper(self._reporter, maximum_concurrent_rpcs)
@@ -94,12 +98,18 @@ class Server(grpc.aio.Server):
         self._inner.add_registered_method_handlers(service_name, method_handlers)
 
     def add_insecure_port(self, address: str) -> int:
-        return self._inner.add_insecure_port(address)
+        port = self._inner.add_insecure_port(address)
+        self._udp_beside.append((address, port))
+        return port
 
     def add_secure_port(
         self, address: str, server_credentials: grpc.ServerCredentials
     ) -> int:
-        return self._inner.add_secure_port(address, server_credentials)
+        port = self._inner.add_secure_port(address, server_credentials)
+        # Who may ask there must have shown who it is; over UDP a secret does that.
+        if self._config.udp_secret:
+            self._udp_beside.append((address, port))
+        return port
 
     async def start(self, warmup: Warmup | None = None) -> None:
         """Serves; clients are told that it does, once `warmup` has returned.
@@ -119,6 +129,9 @@ class Server(grpc.aio.Server):
             if not self._intercepts:
                 unknown = UnknownMethods(self._wrapper)
                 self._inner.add_generic_rpc_handlers((unknown,))
+            if self._config.udp_health:
+                await self._udp.open(self._udp_beside)
+                self._reporter.udp_port = self._udp.port
             await self._inner.start()
             self._reporter.start(asyncio.get_running_loop())
             if warmup is not None:
@@ -131,11 +144,13 @@ class Server(grpc.aio.Server):
     async def stop(self, grace: float | None) -> None:
         """As grpc.aio's; the watchers are told first, and their streams end."""
         if self._started:
+            self.lame_duck()
             self._reporter.enter(TaskState.LAME_DUCK, stopping=True)
         try:
             await self._inner.stop(grace)
         finally:
             self._reporter.stop()
+            self._udp.close()
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:
         """As grpc.aio's, but its caller may be cancelled without harm.
@@ -153,6 +168,7 @@ class Server(grpc.aio.Server):
         """Asks all clients to send new requests elsewhere; serves what arrives."""
         if self.state is not TaskState.LAME_DUCK:
             self._reporter.enter(TaskState.LAME_DUCK)
+            self._udp.push()
 
     async def drain(self) -> None:
         """A lame duck until no request is left or its time is up, then stops."""
@@ -169,12 +185,13 @@ class Server(grpc.aio.Server):
         return self._reporter.state
 
     def statistics(self) -> ServerStatistics:
-        return self._reporter.statistics()
+        return replace(self._reporter.statistics(), udp=self._udp.statistics())
 
     def __del__(self) -> None:
         # grpc.aio's own server stops when it is dropped; so do our samples.
-        if hasattr(self, "_reporter"):
+        if hasattr(self, "_udp"):
             self._reporter.stop()
+            self._udp.drop()
 
     def __repr__(self) -> str:
         return repr(self._reporter)

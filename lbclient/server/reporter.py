@@ -17,7 +17,7 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.grpc_codes import verdict_of
 from lbclient.histogram import Histogram
-from lbclient.model import TaskState, Verdict
+from lbclient.model import LoadReport, TaskState, Verdict
 from lbclient.protocols import Clock
 from lbclient.server.cpu import CpuMeter
 from lbclient.server.monitor import LoadMonitor
@@ -49,6 +49,7 @@ class Reporter:
         self.clock = clock
         self.state = TaskState.STARTING
         self.stopping = False
+        self.udp_port = 0  # where this task answers UDP health checks
         self.monitor = LoadMonitor(config.smoothing)
         self._config = config
         self._read_cpu = CpuMeter().read if read_cpu is None else read_cpu
@@ -136,7 +137,13 @@ class Reporter:
         return load_pb2.LoadReport.FromString(self.encoded(self.monitor.active))
 
     def health(self) -> health_pb2.HealthReport:
-        return health_pb2.HealthReport(state=self.state.name, load=self.load())
+        return health_pb2.HealthReport(
+            state=self.state.name, load=self.load(), udp_port=self.udp_port
+        )
+
+    def glance(self) -> tuple[TaskState, LoadReport]:
+        """What an answer over UDP has room for."""
+        return self.state, self.monitor.report()
 
     def statistics(self) -> ServerStatistics:
         report = self.monitor.report()

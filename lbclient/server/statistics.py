@@ -6,6 +6,23 @@ from dataclasses import dataclass
 from lbclient.model import TaskState
 
 
+@dataclass(frozen=True, slots=True)
+class UdpStatistics:
+    """UDP health checks: `port`, 0 for none, and what became of the datagrams.
+
+    `answered` probes; `malformed` ones, which are none; `forged` ones, sealed with
+    another secret; `limited` ones, too many at a time. `pushed` is the number of
+    clients that were told of the lame duck unasked.
+    """
+
+    port: int = 0
+    answered: int = 0
+    malformed: int = 0
+    forged: int = 0
+    limited: int = 0
+    pushed: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
     """Rates are per second, latencies in seconds."""
@@ -29,3 +46,4 @@ class ServerStatistics:
     """Per bucket, as in `Histogram`; requests that their clients gave up left out."""
 
     latency_sum: float
+    udp: UdpStatistics = UdpStatistics()

@@ -1,5 +1,6 @@
 """Configs: where values come from, and what is said of wrong ones."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,10 @@ def test_a_wrong_channel_setting_is_named_with_its_value_and_bound(
         ("orca_min_interval", float("inf"), "0.1 to 3600"),
         ("lame_duck_period", -1, "0 to 86400"),
         ("lame_duck_quiet", "1", "seconds"),
+        ("udp_health", "yes", "true or false"),
+        ("udp_health", 1, "true or false"),
+        ("udp_secret", None, "text"),
+        ("udp_secret", "short", "at least 16 bytes"),
     ],
 )
 def test_a_wrong_server_setting_is_named_with_its_value_and_bound(
@@ -143,3 +148,35 @@ def test_a_wrong_file_says_where(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ChannelConfig.from_toml(str(path))
     assert said in str(caught.value)
+
+
+SECRET = "long enough to be a secret"
+SHORT = "too short"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("true", True), ("1", True), ("False", False), ("0", False)]
+)
+def test_a_switch_is_read_from_a_variable(text: str, wanted: bool) -> None:
+    environ = {"LBCLIENT_UDP_HEALTH": text}
+    assert ServerConfig.from_environment(environ).udp_health is wanted
+
+
+def test_a_switch_is_neither_on_nor_off_by_other_words() -> None:
+    with pytest.raises(ConfigError, match="LBCLIENT_UDP_HEALTH = 'on': want true or"):
+        ServerConfig.from_environment({"LBCLIENT_UDP_HEALTH": "on"})
+
+
+def test_a_secret_is_told_to_nobody(tmp_path: Path) -> None:
+    assert SECRET not in repr(ServerConfig(udp_secret=SECRET))
+    path = tmp_path / "lbclient.toml"
+    path.write_text(f"[server]\nudp_secret = '{SHORT}'\n")
+    tries: list[Callable[[], object]] = [
+        lambda: ServerConfig(udp_secret=SHORT),
+        lambda: ServerConfig.from_environment({"LBCLIENT_UDP_SECRET": SHORT}),
+        lambda: ServerConfig.from_toml(str(path)),
+    ]
+    for make in tries:
+        with pytest.raises(ConfigError, match=f"<{len(SHORT)} characters>") as caught:
+            make()
+        assert SHORT not in str(caught.value)

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lbclient import Channel, ChannelStatistics, Server, ServerStatistics, metrics
 from lbclient.model import TaskState
+from lbclient.server.statistics import UdpStatistics
 from lbclient.statistics import (
     BackendStatistics,
     LatencyStatistics,
@@ -75,6 +76,7 @@ SERVER = ServerStatistics(
     latency_bounds=(0.1, 1.0),
     latency_counts=(4, 1, 0),
     latency_sum=0.9,
+    udp=UdpStatistics(50051, 11, 12, 13, 14, 15),
 )
 
 
@@ -160,6 +162,11 @@ def test_a_server_is_shown() -> None:
     assert scraped("lbclient_server_utilization") == 0.4
     assert scraped("lbclient_server_watchers") == 1
     assert scraped("lbclient_server_signal_failures_total") == 0
+    assert scraped("lbclient_server_udp_probes_total", outcome="answered") == 11
+    assert scraped("lbclient_server_udp_probes_total", outcome="malformed") == 12
+    assert scraped("lbclient_server_udp_probes_total", outcome="forged") == 13
+    assert scraped("lbclient_server_udp_probes_total", outcome="limited") == 14
+    assert scraped("lbclient_server_udp_pushes_total") == 15
     assert scraped("lbclient_server_state", state="serving") == 1
     assert scraped("lbclient_server_state", state="lame_duck") == 0
     assert scraped("lbclient_server_latency_seconds_count") == 5
