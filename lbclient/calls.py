@@ -31,7 +31,10 @@ from lbclient.grpc_seam import (
 
 logger = logging.getLogger(__name__)
 
-CANCELLED_DETAILS = "Locally cancelled by application!"  # as grpc.aio says it
+# As grpc.aio says it.
+CANCELLED_DETAILS = "Locally cancelled by application!"
+FINISHED_DETAILS = "RPC already finished."
+MIXED_DETAILS = "The iterator and read/write APIs may not be mixed on a single RPC."
 
 Invoke = Callable[[Backend, float | None], Any]
 """Starts a grpc.aio call on a backend, with so many seconds left."""
@@ -40,7 +43,8 @@ Invoke = Callable[[Backend, float | None], Any]
 class Call:
     """What all wrapped calls share. Either waiting, started, or over unsent.
 
-    With `error` it is over from the start: what could not even be serialized.
+    With `error` it is over from the start: what could not even be serialized. A call
+    that is fed has its requests from an iterator.
     """
 
     def __init__(
@@ -50,11 +54,13 @@ class Call:
         timeout: float | None,
         wait_for_ready: bool | None,
         error: Exception | None = None,
+        is_fed: bool = False,
     ) -> None:
         now = balancer.clock()
         self.wait_for_ready = bool(wait_for_ready)
         self._balancer = balancer
         self._invoke = invoke
+        self._is_fed = is_fed
         self._created_at = now
         self._deadline = None if timeout is None else now + timeout
         self._inner: Any = None
@@ -151,23 +157,27 @@ class Call:
         return channel_of(self._inner)
 
     async def _started(self) -> Any:
-        """The inner call, once there is one; raises what kept it from being sent."""
-        if self._inner is None and self._error is None:
-            assert self._decided is not None
-            try:
-                await self._decided.wait()
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
+        """The inner call, once there is one; raises what kept it from being sent.
+
+        To give up this wait is to cancel the call.
+        """
+        try:
+            return await self._sent()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+    async def _sent(self) -> Any:
+        """Like `_started`, but who gives up this wait leaves the call alone."""
+        inner = await self._observed()
         if isinstance(self._error, asyncio.CancelledError):
             raise asyncio.CancelledError
         if self._error is not None:
             raise self._error
-        return self._inner
+        return inner
 
     async def _observed(self) -> Any:
-        """Like `_started`, but for bystanders: their cancellation is theirs alone,
-        and an error is an answer (None), not an exception."""
+        """Like `_sent`, but an error is an answer (None), not an exception."""
         if self._inner is None and self._error is None:
             assert self._decided is not None
             await self._decided.wait()
@@ -202,9 +212,10 @@ class Call:
         return max(0.0, self._deadline - self._balancer.clock())
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self._callbacks.append(callback)
         if self.done():
-            self._fire()
+            callback(self)  # what it raises is the caller's own, as in grpc.aio
+        else:
+            self._callbacks.append(callback)
 
     async def initial_metadata(self) -> Any:
         inner = await self._observed()
@@ -225,9 +236,11 @@ class Call:
         inner = await self._observed()
         return self._unsent_status()[1] if inner is None else await inner.details()
 
-    async def debug_error_string(self) -> str:
-        inner = await self._observed()
-        return "" if inner is None else await inner.debug_error_string()
+    async def debug_error_string(self) -> str | None:
+        if (inner := await self._observed()) is not None:
+            debug: str | None = await inner.debug_error_string()
+            return debug
+        return None if self.cancelled() else ""  # as in grpc.aio
 
     async def wait_for_connection(self) -> None:
         inner = await self._started()
@@ -275,11 +288,19 @@ class _UnaryResponse(Call):
 
 class _StreamResponse(Call):
     _responses: "weakref.ref[_Responses] | None" = None
+    _style = ""
+
+    def _settle_on(self, style: str) -> None:
+        """Reads or iterates, for good; grpc.aio's own call may come too late to say."""
+        if self._style not in ("", style):
+            raise grpc.aio.UsageError(MIXED_DETAILS)
+        self._style = style
 
     def _when_done(self) -> Callable[[Any], None]:
         return partial(_fire_if_alive, weakref.ref(self))
 
     def __aiter__(self) -> AsyncIterator[Any]:
+        self._settle_on("iterate")
         # Weakly, for the iterator keeps the call.
         responses = None if self._responses is None else self._responses()
         if responses is None:
@@ -288,6 +309,8 @@ class _StreamResponse(Call):
         return responses
 
     async def read(self) -> Any:
+        if not self.done():
+            self._settle_on("read")
         inner = self._inner or await self._started()
         try:
             return await inner.read()
@@ -332,13 +355,32 @@ class _Responses:
 
 
 class _StreamRequest(Call):
+    """Who gives up waiting to write does not cancel the call, nor in grpc.aio."""
+
     async def write(self, request: Any) -> None:
-        inner = self._inner or await self._started()
+        self._refuse_if_fed()
+        if self._is_unsent():
+            raise asyncio.InvalidStateError(FINISHED_DETAILS)
+        inner = self._inner or await self._sent()
         await inner.write(request)
 
     async def done_writing(self) -> None:
+        self._refuse_if_fed()
+        if self._is_unsent():
+            return
         inner = self._inner or await self._started()
         await inner.done_writing()
+
+    async def wait_for_connection(self) -> None:
+        inner = await self._sent()
+        await inner.wait_for_connection()
+
+    def _refuse_if_fed(self) -> None:
+        if self._is_fed:
+            raise grpc.aio.UsageError(MIXED_DETAILS)
+
+    def _is_unsent(self) -> bool:
+        return self._inner is None and self._error is not None
 
     @property
     def _done_writing_flag(self) -> bool:

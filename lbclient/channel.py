@@ -4,6 +4,7 @@ Constructing one does no I/O. It binds to the event loop of its first use, which
 also when it starts to resolve and to connect.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -53,7 +54,7 @@ def _method(kind: type[M]) -> Callable[..., M]:
     ) -> M:
         return kind(
             self.balancer,
-            method,
+            method if isinstance(method, str) else method.decode(),
             request_serializer,
             response_deserializer,
             bool(_registered_method),
@@ -100,6 +101,7 @@ class Channel(grpc.aio.Channel):
         self._target = target if isinstance(target, str) else repr(target)
         self._interceptors = _by_kind(interceptors or ())
         self._is_closed = False
+        self._begun = asyncio.Event()  # first used, or closed
         self._balancer: Balancer | None = None
         dial = partial(
             _dial,
@@ -136,6 +138,7 @@ class Channel(grpc.aio.Channel):
             if self._is_closed:
                 raise grpc.aio.UsageError("Channel is closed.")
             self._balancer = balancer = self._make_balancer()
+            self._begun.set()
         elif not balancer.loop.is_running() or get_ident() != balancer.thread:
             # What `get_running_loop` would tell, by a system call at every call.
             raise RuntimeError(
@@ -175,6 +178,7 @@ class Channel(grpc.aio.Channel):
         if self._is_closed:
             return
         self._is_closed = True
+        self._begun.set()
         if self._balancer is not None:
             await self._balancer.close(grace)
 
@@ -188,16 +192,22 @@ class Channel(grpc.aio.Channel):
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         if self._is_closed:
             return grpc.ChannelConnectivity.SHUTDOWN
+        known = self._balancer
         if try_to_connect:
-            return self.balancer().connectivity()
-        if self._balancer is None:
-            return grpc.ChannelConnectivity.IDLE
-        return self._balancer.connectivity()
+            self.balancer()
+        # As grpc.aio does, it tells what was before it tried.
+        return grpc.ChannelConnectivity.IDLE if known is None else known.connectivity()
 
     async def wait_for_state_change(
         self, last_observed_state: grpc.ChannelConnectivity
     ) -> None:
-        if self.get_state() is last_observed_state:
+        if self._is_closed:
+            raise grpc.aio.UsageError("Channel is closed.")
+        if self.get_state() is not last_observed_state:
+            return
+        if self._balancer is None:
+            await self._begun.wait()  # to wait is no use: it does not connect
+        else:
             await self.balancer().wait_connectivity_change(last_observed_state)
 
     async def channel_ready(self) -> None:
@@ -265,11 +275,15 @@ def info(call: object) -> CallInfo:
 def _subset(config: ChannelConfig, rng: Random) -> Subset:
     if not isinstance(config.subset, str):
         return config.subset
+    identity = find_identity(config.task_index)
+    client_id = config.client_id
+    if not client_id and identity.index is not None:
+        client_id = f"{config.client_job}/{identity.index}"  # the same after a restart
     return Choice(
         config.subset,
         config.subset_size,
-        find_identity(config.task_index),
-        config.client_id or f"{rng.getrandbits(64):016x}",
+        identity,
+        client_id or f"{rng.getrandbits(64):016x}",
         config.client_job,
     )
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 import grpc
+from grpc._compression import augment_metadata
 from grpc.aio import _interceptor as interceptor  # for `Intercepted` alone
 
 from lbclient.errors import ConfigError, LbError
@@ -178,6 +179,43 @@ def dial_target(address: str) -> str:
     except ValueError:
         return address
     return f"ipv{version}:{address}"
+
+
+def read_once(metadata: Any) -> Any:
+    """Metadata that can be read again, for a caller may give an iterator.
+
+    Raises at once for what grpc.aio refuses at once.
+    """
+    if not metadata:
+        return None
+    if isinstance(metadata, grpc.aio.Metadata):
+        return metadata
+    pairs = tuple(metadata)
+    is_list = isinstance(metadata, Sequence)
+    return grpc.aio.Metadata.from_tuple(pairs) if is_list else pairs
+
+
+def flaw_of(metadata: Any) -> Exception | None:
+    """Why metadata cannot be sent.
+
+    Found later it would be found by a task of grpc.aio's, which then leaves the call
+    half begun, in flight for ever.
+    """
+    try:
+        for key, value in metadata or ():
+            if not isinstance(key, str) or not isinstance(value, str | bytes):
+                said = f"metadata is of text and bytes, not {key!r}: {value!r}"
+                return TypeError(said)
+    except (TypeError, ValueError) as error:
+        return error
+    return None
+
+
+def with_compression(
+    metadata: Any, compression: grpc.Compression | None
+) -> grpc.aio.Metadata:
+    """Metadata as interceptors see it: grpc.aio tells of a call's compression there."""
+    return grpc.aio.Metadata(*(augment_metadata(metadata, compression) or ()))
 
 
 def intercepted(

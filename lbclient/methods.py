@@ -5,7 +5,6 @@ is `calls`' business.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import grpc
@@ -14,7 +13,7 @@ from lbclient import calls
 from lbclient.attempt import Attempt
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
-from lbclient.grpc_seam import intercepted
+from lbclient.grpc_seam import flaw_of, intercepted, read_once, with_compression
 
 OVER = grpc.ChannelConnectivity.SHUTDOWN
 
@@ -61,17 +60,8 @@ class Method:
         self._on_channels = {**kept, channel: method}
         return method
 
-    def prepared(self, request: Any, metadata: Any) -> Any:
-        """What is given to grpc.aio for `request`; raises for what cannot be sent.
-
-        Found later it would be found by a task of grpc.aio's, which then leaves the
-        call half begun, in flight for ever.
-        """
-        for key, value in metadata or ():
-            if not isinstance(key, str) or not isinstance(value, str | bytes):
-                raise TypeError(
-                    f"metadata is of text and bytes, not {key!r}: {value!r}"
-                )
+    def prepared(self, request: Any) -> Any:
+        """What is given to grpc.aio for `request`; raises for what cannot be sent."""
         return request
 
     def call(self, request: Any, timeout: float | None, **options: Any) -> Any:
@@ -83,9 +73,10 @@ class Method:
     def _call(
         self, balancer: Balancer, request: Any, timeout: float | None, **options: Any
     ) -> Any:
-        message, error = None, None
+        options["metadata"] = metadata = read_once(options["metadata"])
+        message, error = None, flaw_of(metadata)
         try:
-            message = self.prepared(request, options["metadata"])
+            message = self.prepared(request)
         except Exception as reason:
             error = reason
         return self._wrapped(balancer, message, error, timeout, **options)
@@ -101,7 +92,8 @@ class Method:
         def invoke(backend: Backend, left: float | None) -> Any:
             return self.on(backend)(message, timeout=left, **options)
 
-        return self.wrapper(balancer, invoke, timeout, options["wait_for_ready"], error)
+        wait_for_ready, is_fed = options["wait_for_ready"], message is not None
+        return self.wrapper(balancer, invoke, timeout, wait_for_ready, error, is_fed)
 
     def _call_intercepted(
         self,
@@ -114,21 +106,19 @@ class Method:
         wait_for_ready: bool | None,
         compression: Any,
     ) -> Any:
-        if not isinstance(metadata, grpc.aio.Metadata):
-            metadata = grpc.aio.Metadata(*(metadata or ()))
+        metadata = with_compression(metadata, compression)
         details = (timeout, metadata, credentials, wait_for_ready)
-        send = partial(self._send, compression)
         return intercepted(
             self.kind,
             self._interceptors,
             request,
             details,
             self._path,
-            send,
+            self._send,
             balancer.loop,
         )
 
-    def _send(self, compression: Any, request: Any, details: Any) -> Any:
+    def _send(self, request: Any, details: Any) -> Any:
         """The end of the interceptors' chain; they may have changed everything."""
         path = details.method
         path = path.decode() if isinstance(path, bytes) else path
@@ -140,7 +130,7 @@ class Method:
             metadata=details.metadata,
             credentials=details.credentials,
             wait_for_ready=details.wait_for_ready,
-            compression=compression,
+            compression=None,  # in the metadata by now
         )
 
     def _renamed(self, path: str) -> "Method":
@@ -157,9 +147,7 @@ class Method:
 class _UnaryRequest(Method):
     inner_serializer = None  # `prepared` has done it
 
-    def prepared(self, request: Any, metadata: Any) -> bytes:
-        if metadata is not None:
-            super().prepared(request, metadata)
+    def prepared(self, request: Any) -> bytes:
         serializer = self._request_serializer
         message = request if serializer is None else serializer(request)
         if not isinstance(message, bytes):
@@ -236,8 +224,12 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         # The hot path, written out: sent at once, on grpc.aio's own call object.
         balancer = self._get_balancer()
         clock = balancer.clock
+        if metadata is not None:
+            metadata = read_once(metadata)
+            if (flaw := flaw_of(metadata)) is not None:
+                return self._wrapped(balancer, None, flaw, None, wait_for_ready=None)
         try:
-            message = self.prepared(request, metadata)
+            message = self.prepared(request)
         except Exception as error:
             return self._wrapped(balancer, None, error, None, wait_for_ready=None)
         now = clock()

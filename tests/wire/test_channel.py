@@ -275,7 +275,8 @@ async def test_nothing_connects_before_the_first_use(task: Any) -> None:
     assert channel.get_state() is grpc.ChannelConnectivity.IDLE
     await asyncio.sleep(0.05)
     assert channel.get_state() is grpc.ChannelConnectivity.IDLE
-    assert channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.CONNECTING
+    assert channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.IDLE
+    assert channel.get_state() is grpc.ChannelConnectivity.CONNECTING
     await channel.wait_for_state_change(grpc.ChannelConnectivity.CONNECTING)
     assert channel.get_state() is grpc.ChannelConnectivity.READY
     await channel.close()
