@@ -165,8 +165,10 @@ async def end_of(call: Any) -> dict[str, Any]:
 
 
 def remaining(call: Any) -> str:
-    """In kind: grpc.aio tells of seconds as an int or a float."""
-    left = call.time_remaining()
+    """In kind: grpc.aio tells of seconds as an int or a float, or raises."""
+    left = attempted(call.time_remaining)
+    if isinstance(left, Exception):
+        return type(left).__name__
     return "no end" if left is None else "some" if left > 0 else "nothing"
 
 
@@ -212,7 +214,9 @@ def plain(seen: Any) -> Any:
 
 def _class(thing: object) -> str:
     """The first class that is not of ours: what a caller's `except` names."""
-    classes = (c for c in type(thing).__mro__ if not c.__module__.startswith("lbclient"))
+    classes = (
+        c for c in type(thing).__mro__ if not c.__module__.startswith("lbclient")
+    )
     return next(classes).__name__
 
 

@@ -45,9 +45,7 @@ class Script:
         await self._told("then", context)
         return request
 
-    async def _unary_stream(
-        self, request: bytes, context: Any
-    ) -> AsyncIterator[bytes]:
+    async def _unary_stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
         await self._told("do", context)
         for number, part in enumerate(request.split(b",")):
             yield part

@@ -1,0 +1,254 @@
+"""What others make of a channel: generated code, instrumentation, other loops."""
+
+import asyncio
+import importlib
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+import lbclient
+from tests.conformance.both import (
+    Side,
+    answered,
+    each_kind,
+    eventually,
+    on_both,
+    once,
+    outcome,
+)
+from tests.conformance.script import KINDS, Script, path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+import search_pb2 as pb
+import search_pb2_grpc as pb_grpc
+
+
+class Search(pb_grpc.SearchServicer):
+    async def Search(self, request: Any, context: Any) -> Any:
+        return pb.Answer(text=request.text)
+
+    async def Pages(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        for letter in request.text:
+            yield pb.Answer(text=letter)
+
+    async def Index(self, request_iterator: Any, context: Any) -> Any:
+        return pb.Answer(text="".join([query.text async for query in request_iterator]))
+
+    async def Chat(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+        async for query in request_iterator:
+            yield pb.Answer(text=query.text)
+
+
+class Client:
+    """As some generators write it: over a channel, which it insists upon."""
+
+    def __init__(self, channel: object) -> None:
+        if not isinstance(channel, grpc.aio.Channel):
+            raise TypeError(f"not a channel of grpc.aio: {channel!r}")
+        self.stub = pb_grpc.SearchStub(channel)
+
+    async def call_all(self) -> list[str]:
+        queries = [pb.Query(text=letter) for letter in "ab"]
+        one = pb.Query(text="ab")
+        return [
+            (await self.stub.Search(one)).text,
+            *[answer.text async for answer in self.stub.Pages(one)],
+            (await self.stub.Index(iter(queries))).text,
+            *[answer.text async for answer in self.stub.Chat(iter(queries))],
+        ]
+
+
+@pytest.fixture(params=["grpc.aio", "lbclient"])
+async def search_address(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """Of a server of either library: ours adds trailers, and tells of its health."""
+    server = (grpc.aio if request.param == "grpc.aio" else lbclient).server()
+    pb_grpc.add_SearchServicer_to_server(Search(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+@on_both
+@once
+async def test_a_generated_client_takes_the_channel(
+    side: Side, search_address: str
+) -> Any:
+    channel = side.insecure(search_address)
+    first = await Client(channel).call_all()
+    return first, await Client(channel).call_all()
+
+
+@on_both
+async def test_a_message_of_another_type_is_refused(
+    side: Side, caplog: pytest.LogCaptureFixture
+) -> Any:
+    """By grpc.aio it is sent as an empty message."""
+    channel = await side.channel()
+    method: Any = channel.unary_unary(
+        path("unary_unary"), request_serializer=pb.Query.SerializeToString
+    )
+    return type(await outcome(method("a text"))).__name__
+
+
+TELEMETRY = "opentelemetry.instrumentation.grpc"
+
+
+@pytest.fixture
+def spans() -> Iterator[Any]:
+    """What OpenTelemetry's instrumentation notes of clients' calls."""
+    reason = "the instrumentation of OpenTelemetry is not installed"
+    pytest.importorskip(TELEMETRY, reason=reason)
+    pytest.importorskip("opentelemetry.sdk.trace", reason=reason)
+    trace = importlib.import_module("opentelemetry.sdk.trace")
+    export = importlib.import_module("opentelemetry.sdk.trace.export")
+    memory = importlib.import_module(
+        "opentelemetry.sdk.trace.export.in_memory_span_exporter"
+    )
+    exporter = memory.InMemorySpanExporter()
+    provider = trace.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(exporter))
+    instrumentor = importlib.import_module(TELEMETRY).GrpcAioInstrumentorClient()
+    instrumentor.instrument(tracer_provider=provider)
+    yield exporter
+    instrumentor.uninstrument()
+    provider.shutdown()
+
+
+def _told(exporter: Any, kind: str) -> list[Any]:
+    """Of the calls, not of what a channel of ours asks of a server's health."""
+    return [
+        (span.name, span.kind, span.status.status_code, _attributes(span))
+        for span in exporter.get_finished_spans()
+        if span.name.endswith(kind)
+    ]
+
+
+def _attributes(span: Any) -> dict[str, str]:
+    return {key: str(value) for key, value in (span.attributes or {}).items()}
+
+
+@on_both
+@each_kind
+@pytest.mark.parametrize("do", ["", "abort"])
+async def test_opentelemetry_sees_a_call(
+    side: Side, kind: str, do: str, spans: Any
+) -> Any:
+    spans.clear()
+    sending = "write" if do and not kind.startswith("unary") else "iterator"
+    call = await side.begin(kind, sending=sending, do=do)
+    seen = await answered(call, kind)
+    if sending == "write":
+        await outcome(call.done_writing())
+    await eventually(lambda: _told(spans, kind), turns=100)
+    return seen, _told(spans, kind)
+
+
+@on_both
+@once
+async def test_opentelemetry_hands_its_context_on(side: Side, spans: Any) -> Any:
+    """The header goes with the call, after the caller's own metadata."""
+    headers: list[list[str]] = []
+
+    async def tell(request: bytes, context: Any) -> bytes:
+        headers.append([key for key, _ in context.invocation_metadata()])
+        return request
+
+    server = grpc.aio.server()
+    handler: grpc.RpcMethodHandler[bytes, bytes]
+    handler = grpc.unary_unary_rpc_method_handler(tell)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("telling.Telling", {"Tell": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    channel = side.insecure(f"127.0.0.1:{port}")
+    method: Any = channel.unary_unary("/telling.Telling/Tell")
+    seen = await method(b"a", metadata=(("mine", "1"),), timeout=5)
+    await channel.close()
+    await server.stop(None)
+    return seen, headers
+
+
+async def test_opentelemetry_sees_one_span_for_each_of_our_attempts(
+    spans: Any, address: str, script: Script
+) -> None:
+    async with lbclient.insecure_channel(address) as channel:
+        for _ in range(3):
+            method: Any = channel.unary_unary(path("unary_unary"))
+            assert await method(b"a", timeout=5) == b"a"
+        assert len(_told(spans, "unary_unary")) == 3
+        assert channel.statistics().attempts["served"] == 3
+
+
+UVLOOP = """
+import asyncio, importlib, sys, uvloop
+library, address = importlib.import_module(sys.argv[1]), sys.argv[2]
+path = "/conformance.Script/"
+
+async def calls():
+    async with library.insecure_channel(address) as channel:
+        await channel.channel_ready()
+        slow = (("do", "nap"),)
+        one = channel.unary_unary(path + "unary_unary")(b"a", timeout=9, metadata=slow)
+        many = channel.unary_stream(path + "unary_stream")(b"a,b", timeout=9)
+        sent = channel.stream_unary(path + "stream_unary")(iter([b"a", b"b"]))
+        both = channel.stream_stream(path + "stream_stream")(iter([b"a", b"b"]))
+        left = 8 < one.time_remaining() <= 9
+        print(await one, [m async for m in many], await sent, [m async for m in both])
+        late = (("do", "hang"),)
+        call = channel.unary_unary(path + "unary_unary")(b"a", timeout=0.05, metadata=late)
+        print(left, await call.code(), call.done(), call.cancel())
+        call = channel.unary_stream(path + "unary_stream")(b"a", metadata=late)
+        await asyncio.sleep(0.02)
+        print(call.cancel(), call.cancelled(), await call.code())
+
+uvloop.run(calls())
+"""
+
+
+@on_both
+@once
+async def test_calls_are_the_same_on_uvloop(side: Side) -> Any:
+    reason = "uvloop is not installed"
+    pytest.importorskip("uvloop", reason=reason)
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", UVLOOP, side.name, side.address),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await child.communicate()
+    lines = said.decode().splitlines()
+    return child.returncode, [line for line in lines if not line.startswith("I")]
+
+
+@on_both
+@once
+@pytest.mark.parametrize("kind", KINDS)
+async def test_calls_are_the_same_on_a_server_of_ours(
+    side: Side, kind: str, script: Script
+) -> Any:
+    server = lbclient.server()
+    server.add_generic_rpc_handlers((script.handlers(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    channel = side.insecure(f"127.0.0.1:{port}")
+    seen = []
+    for do in ("", "initial trailing", "status", "repeated"):
+        call = await side.begin(kind, on=channel, do=do)
+        answers = await answered(call, kind)
+        if answers and isinstance(answers[-1], grpc.aio.AioRpcError):
+            answers[-1] = (answers[-1].code(), answers[-1].details())
+        trailing = [
+            pair for pair in await call.trailing_metadata() if "load" not in pair[0]
+        ]
+        seen.append((answers, await call.initial_metadata(), trailing))
+    await channel.close()
+    await server.stop(None)
+    return seen
