@@ -258,6 +258,7 @@ class Balancer:
 
     def _unresolved(self, error: str) -> None:
         logger.warning("%s: %s", self.target, error)
+        self._disbelieve_empty()  # to fail is not to insist
         self.resolver_error = self.waiting.trouble = error
         self._changed()
 
@@ -271,10 +272,13 @@ class Balancer:
                     self.config.empty_after, self._apply, endpoints
                 )
             return
+        self._disbelieve_empty()
+        self._apply(endpoints)
+
+    def _disbelieve_empty(self) -> None:
         if self._believe_empty is not None:
             self._believe_empty.cancel()
             self._believe_empty = None
-        self._apply(endpoints)
 
     def _apply(self, endpoints: Endpoints) -> None:
         self._believe_empty = None

@@ -79,7 +79,10 @@ class _Sourced:
             if variable not in known:
                 names = sorted({*known, *RESERVED} - IN_CODE)
                 raise ConfigError(variable, text, f"one of {', '.join(names)}")
-            if (name := known[variable]) in own:
+            if (name := known[variable]) in own and not (
+                # What the downward API gives for a label that is not there.
+                text == "" and own[name] == int | None
+            ):
                 values[name] = _convert(variable, text, own[name])
         try:
             return cls(**values)
@@ -131,6 +134,8 @@ def _convert(variable: str, text: str, kind: object) -> Any:
     else:
         raise ConfigError(variable, text, "to be set in code: it is not text")
     try:
+        if convert is int and not re.fullmatch("[+-]?[0-9]+", text):
+            raise ValueError  # int() takes 1_0 and digits of any script
         return convert(text)
     except ValueError:
         wants = {int: "a whole number", _truth: "true or false"}
@@ -224,7 +229,7 @@ class ChannelConfig(_Sourced):
     """Seeds every random choice of the channel; None: by the system."""
 
     def __post_init__(self) -> None:
-        _whole("subset_size", self.subset_size, 1)
+        _whole("subset_size", self.subset_size, 1, 1_000_000)
         if isinstance(self.subset, str):
             if self.subset not in ("auto", *ALGORITHMS):
                 want = f"one of auto, {', '.join(ALGORITHMS)}"
@@ -240,7 +245,7 @@ class ChannelConfig(_Sourced):
         if not (isinstance(self.picker, str) or callable(self.picker)):
             raise ConfigError("picker", self.picker, "a name or a factory")
         picker_factory(self.picker)
-        _seconds("replace_after", self.replace_after, 0, 3600)
+        _seconds("replace_after", self.replace_after, 0.1, 3600)
         _seconds("settle_after", self.settle_after, 0, 3600)
         _whole("max_replacements", self.max_replacements, 0, 1000)
         _seconds("slow_start", self.slow_start, 0, 3600)

@@ -42,7 +42,9 @@ def find_identity(
         task_index = ChannelConfig.from_environment({OWN: environ[OWN]}).task_index
     if task_index is not None:
         # A config from the environment has read the variable before us.
-        source = OWN if environ.get(OWN) == str(task_index) else "task_index"
+        text = environ.get(OWN, "")
+        is_ours = WHOLE.fullmatch(text) and int(text) == task_index
+        source = OWN if is_ours else "task_index"
         return Identity(task_index, f"{source}={task_index}")
     told = (
         _by_variable("JOB_COMPLETION_INDEX", environ),

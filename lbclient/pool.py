@@ -58,7 +58,7 @@ class Pool(Generic[N]):
         self._limits = limits
         self._active_limit = limits.active_limit
         self._order: list[Endpoint] = []  # of preference, as far as we may go
-        self._missing_since: dict[N, float] = {}  # nodes that are not ready
+        self._missing_since: dict[N, float] = {}  # those that are or were not ready
         self.endpoints: Endpoints = ()
         self.nodes: dict[str, N] = {}  # by address, in order of preference
         self.ready: tuple[N, ...] = ()
@@ -68,7 +68,7 @@ class Pool(Generic[N]):
     def reconcile(self, endpoints: Endpoints, now: float) -> Change[N]:
         """Takes a whole snapshot: nodes of old and new subset live on as they are."""
         most = self._limits.subset_size + self._limits.max_replacements
-        preferred = islice(self._subset(endpoints), most)
+        preferred = islice(self._subset(endpoints), most) if endpoints else ()
         order = {endpoint.address: endpoint for endpoint in preferred}  # each once
         self.endpoints = endpoints
         self._order = list(order.values())
@@ -102,7 +102,11 @@ class Pool(Generic[N]):
     def review_at(self, now: float) -> float | None:
         """When time alone will next change who is wanted; None: never."""
         limits = self._limits
-        due = [since + limits.replace_after for since in self._missing_since.values()]
+        due = [
+            since + limits.replace_after
+            for node, since in self._missing_since.items()
+            if node.state is not State.READY
+        ]
         if self.replacements():
             due += [
                 node.load.ready_at + limits.settle_after
@@ -128,6 +132,8 @@ class Pool(Generic[N]):
             settled += node is not None and self._is_settled(node, now)
 
     def _is_out(self, node: N, now: float) -> bool:
+        if node.state is State.READY:
+            return False
         if node.state is State.LAME_DUCK:
             return True  # it says that it goes
         since = self._missing_since.get(node)
@@ -157,17 +163,23 @@ class Pool(Generic[N]):
         """Records a node's state; False if that is no news."""
         if node.state is state:
             return False
+        if state is not State.READY and self.nodes.get(node.endpoint.address) is node:
+            self._miss(node, now)
         if state is State.READY:
             node.load.enter_ready(now)
         elif node.state is State.READY or state in LOST:
             node.load.leave_ready()
         node.state = state
-        if state is State.READY:
-            self._missing_since.pop(node, None)
-        elif self.nodes.get(node.endpoint.address) is node:
-            self._missing_since.setdefault(node, now)
         self._publish()
         return True
+
+    def _miss(self, node: N, now: float) -> None:
+        """It is missing from now on, or since long if it was but a moment ready."""
+        ready_at = node.load.ready_at
+        if ready_at is not None and now >= ready_at + self._limits.replace_after:
+            self._missing_since[node] = now
+        else:
+            self._missing_since.setdefault(node, now)
 
     def begin(self, node: N) -> None:
         """A call goes to `node`, which leaves `ready` when that fills it."""

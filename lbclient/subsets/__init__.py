@@ -50,7 +50,7 @@ def subset(
     [1, 5, 3, 0]
     """
     preferred = order(algorithm, client, backends, size, offset=offset)
-    return list(islice(preferred, size))
+    return list(islice(preferred, min(size, backends)))
 
 
 def order(

@@ -156,7 +156,7 @@ class Choice:
         """In order of preference; what takes O(N) is done once for a snapshot."""
         if not endpoints:
             return ()
-        if endpoints is not self._endpoints:
+        if endpoints != self._endpoints:
             self._order = self._choose(endpoints)
             self._endpoints = endpoints
         return self._order()

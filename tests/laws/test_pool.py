@@ -58,10 +58,11 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data(), state=st.sampled_from(State))
     def observe(self, data: st.DataObject, state: State) -> None:
         node = data.draw(st.sampled_from(list(self.pool.nodes.values())))
+        ready_at = node.load.ready_at
         self.pool.observe(node, state, self.now)
-        if state is State.READY:
-            self.missing_since.pop(node, None)
-        else:
+        if state is not State.READY:
+            if ready_at is not None and self.now >= ready_at + REPLACE_AFTER:
+                self.missing_since[node] = self.now
             self.missing_since.setdefault(node, self.now)
 
     @rule(seconds=st.floats(0.0, 100.0))
@@ -117,11 +118,17 @@ class PoolMachine(RuleBasedStateMachine):
 
     def is_out(self, node: FakeNode) -> bool:
         since = self.missing_since.get(node, inf)
-        return node.state is State.LAME_DUCK or self.now >= since + REPLACE_AFTER
+        return node.state is State.LAME_DUCK or (
+            node.state is not State.READY and self.now >= since + REPLACE_AFTER
+        )
 
     @invariant()
     def connections_are_bounded(self) -> None:
         assert len(self.pool.nodes) <= SIZE + EXTRA + SIZE
+
+    @invariant()
+    def nothing_is_kept_of_who_is_gone(self) -> None:
+        assert set(self.pool._missing_since) <= set(self.pool.nodes.values())
 
     @invariant()
     def what_time_alone_changes_is_known_beforehand(self) -> None:

@@ -13,7 +13,7 @@ from lbclient.errors import ConfigError
 @pytest.mark.parametrize(
     ("field", "value", "want"),
     [
-        ("subset_size", 0, "at least 1"),
+        ("subset_size", 0, "1 to 1000000"),
         ("subset_size", 2.5, "a whole number"),
         ("subset_size", True, "a whole number"),
         ("subset", "best", "one of auto, random, round_robin, "),

@@ -144,6 +144,39 @@ def test_being_refused_again_is_not_the_beginning_of_being_missing(
     assert addresses(pool.review(6.0).opened) == "d"
 
 
+def test_a_moment_of_being_ready_is_not_being_back(pool: Pool[FakeNode]) -> None:
+    all_ready(pool, 0.0)
+    opened = ""
+    for i in range(10):
+        pool.observe(node(pool, "b"), State.REFUSING, 5.0 + 0.5 * i)
+        pool.observe(node(pool, "b"), State.READY, 5.4 + 0.5 * i)
+        pool.observe(node(pool, "b"), State.REFUSING, 5.5 + 0.5 * i)
+        opened += addresses(pool.review(5.5 + 0.5 * i).opened)
+        for one in pool.nodes.values():
+            if one is not node(pool, "b"):
+                pool.observe(one, State.READY, 5.5 + 0.5 * i)
+    assert opened == "d"
+
+
+def test_who_leaves_does_not_serve_beside_a_full_subset(pool: Pool[FakeNode]) -> None:
+    all_ready(pool, 0.0)
+    pool.observe(node(pool, "c"), State.REFUSING, 1.0)
+    left = node(pool, "b")
+    assert pool.reconcile(endpoints("a", "c", "x", "y"), 1.0).drained == ()
+    assert left in pool.ready
+    pool.observe(node(pool, "x"), State.READY, 1.5)
+    assert pool.review(1.5).drained == ()
+    pool.observe(node(pool, "c"), State.READY, 1.6)
+    assert pool.review(1.6).drained == (left,)
+
+
+def test_an_empty_fleet_needs_no_order() -> None:
+    limits = Limits(3, 2, replace_after=1.0, settle_after=10.0, max_replacements=2)
+    pool: Pool[FakeNode] = Pool(make, lambda all_: [all_[0]], limits)
+    pool.reconcile(endpoints("a"), 0.0)
+    assert addresses(pool.reconcile((), 1.0).drained) == "a"
+
+
 def test_a_replacement_goes_when_the_one_it_replaced_has_settled(
     pool: Pool[FakeNode],
 ) -> None:

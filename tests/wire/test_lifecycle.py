@@ -17,6 +17,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig, ServerConfig
+from lbclient.errors import ResolveError
 from lbclient.model import Endpoint, Endpoints
 
 QUICK = ServerConfig(lame_duck_quiet=0.2)
@@ -459,3 +460,27 @@ async def test_a_connection_that_fell_silent_is_given_up_for_a_new_one(
             assert (await asyncio.wait_for(early, 2)).text == task.servicer.name
     finally:
         await link.close()
+
+
+async def test_a_resolver_that_fails_after_an_empty_answer_empties_nothing(
+    start: Any, eventually: Any
+) -> None:
+    """Only one that insists on having no endpoints is believed."""
+    task = await start(quick_server)
+
+    class Fails:
+        asked = 0
+
+        async def watch(self) -> AsyncIterator[Endpoints]:
+            self.asked += 1
+            if self.asked == 1:
+                yield (Endpoint(task.address),)
+                yield ()
+            raise ResolveError("out of order")
+
+    config = ChannelConfig(empty_after=0.2)
+    async with lbclient.insecure_channel(Fails(), config=config) as channel:
+        await channel.channel_ready()
+        await eventually(lambda: channel.statistics().resolver.error)
+        await asyncio.sleep(0.4)
+        assert states(channel) == {task.address: "ready"}
