@@ -1,6 +1,9 @@
 """The command line: one command a file, found in a literal dict."""
 
 import argparse
+import errno
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -12,9 +15,21 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "subset": (subset.main, subset.SUMMARY),
 }
 
+UNWRITTEN = (errno.EPIPE, errno.ENOSPC)  # the reader has gone, the disk is full
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns the process's exit status."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
+    except (OSError, ExceptionGroup) as error:
+        return _unwritten(error)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     width = max(map(len, COMMANDS)) + 2
     listing = "\n".join(
         f"  {name:{width}}{summary}" for name, (_, summary) in COMMANDS.items()
@@ -38,3 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     command, _ = COMMANDS[given.command]
     return command(given.rest)
+
+
+def _unwritten(error: Exception) -> int:
+    """The status of a command that nobody listens to. Raises what else went wrong."""
+    cause = error
+    while isinstance(cause, ExceptionGroup):
+        cause = cause.exceptions[0]
+    if not isinstance(cause, OSError) or cause.errno not in UNWRITTEN:
+        raise error
+    # What is still in the buffer would fail again when the interpreter exits.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if cause.errno == errno.EPIPE:
+        return 128 + signal.SIGPIPE  # as `head` leaves programs that know no better
+    print(f"lbclient: {cause.strerror}", file=sys.stderr)
+    return 1
