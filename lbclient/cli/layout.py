@@ -53,6 +53,15 @@ def fill(words: str) -> list[str]:
     return textwrap.wrap(words, width=WIDTH)
 
 
+def count(number: int | str, noun: str) -> str:
+    """
+    >>> count(1, "backend"), count(2000, "backend"), count("0.5", "backend")
+    ('1 backend', '2,000 backends', '0.5 backends')
+    """
+    text = number if isinstance(number, str) else f"{number:,}"
+    return f"{text} {noun}{'' if text == '1' else 's'}"
+
+
 def short(value: float) -> str:
     """Three digits, without the zeros behind them, or all before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -7,28 +7,51 @@ client's subset is what a channel with that task number takes.
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 
 from lbclient.cli.subset_answers import Answer, Fleet, advise, compare, measure, single
-from lbclient.cli.subset_plots import PICTURES, Scene, draw
+from lbclient.cli.subset_plots import PICTURES, Scene, draw, sizes
 from lbclient.errors import ConfigError
-from lbclient.subsets import ALGORITHMS
+from lbclient.subsets import ALGORITHMS, job_offset
 from lbclient.subsets.advice import Bursts
 
 SUMMARY = "choose subsets on paper: measure, compare, advise, draw"
 
 # The SRE book's own example, and the size that channels have unless told otherwise.
 CLIENTS, BACKENDS, SIZE = 300, 300, 20
+ALGORITHM = "rocksteadier"  # what channels take where all have numbers, as here
+EXCESS = 1.25
+FIGURE = "distribution"
+
+# What would be ignored beside, or without, the other is refused.
+NOT_WITH = (
+    ("algorithm", "compare"),
+    ("plot", "compare"),
+    ("plot", "advise"),
+    ("figure", "compare"),
+    ("figure", "advise"),
+    ("resize", "advise"),
+    ("offset", "client_job"),
+)
+ONLY_WITH = (
+    ("excess", "advise"),
+    ("hot_share", "advise"),
+    ("hot_traffic", "advise"),
+    ("figure", "plot"),
+)
 
 EPILOG = """\
 Without --client, --compare, --advise and --plot all properties of one algorithm
 are shown.
 
-figures, of the articles' own sizes unless you give others:
+figures, of the articles' sizes if no --clients, --backends and --size is given:
   distribution   connections of each backend (SRE book, figures 20-3 to 20-5)
   utilization    by clients per backend, for all pairs of jobs up to --clients
                  and --backends; takes some seconds (CACM 2023, figure 2)
-  churn          subsets before and after a resize (CACM 2023, figure 3)
+  churn          subsets before and after --resize (CACM 2023, figure 3)
   ring           who stands where, and whom --client sees (CACM 2023, figure 4)
+
+An option that would change nothing is refused.
 
 examples:
   lbclient subset --clients 1000 --backends 1000 --compare
@@ -37,15 +60,16 @@ examples:
   lbclient subset --algorithm random --size 90 --plot random.png
 
 Time grows with clients x size, and with clients x backends for algorithms that
-shuffle. Exit status: 0; 2 for bad arguments; 130 after Ctrl-C.
+shuffle. Exit status: 0; 2 for bad arguments; 130 after Ctrl-C; if the output
+cannot be written 1, or 141 if its reader has gone.
 """
 
 
 def main(argv: list[str]) -> int:
     try:
         given = parse(argv)
-        answer = plot(given) if given.plot or given.figure else answer_to(given)
-    except (ConfigError, OSError) as error:
+        answer = answer_to(given) if given.plot is None else plot(given)
+    except ConfigError as error:
         print(f"lbclient subset: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -64,37 +88,70 @@ def parse(argv: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--algorithm", default="rocksteadier", metavar="NAME",
-        help=f"one of {', '.join(ALGORITHMS)} (default: rocksteadier)")  # fmt: skip
+    add("--algorithm", metavar="NAME",
+        help=f"one of {', '.join(ALGORITHMS)} (default: {ALGORITHM}, which is also "
+        "what auto is); whole takes all backends, whatever --size is")  # fmt: skip
     add("--clients", type=whole, metavar="M", help=f"default: {CLIENTS}")
     add("--backends", type=whole, metavar="N", help=f"default: {BACKENDS}")
     add("--size", type=whole, metavar="K",
         help=f"backends of each client (default: {SIZE}); with --advise the least "
         "that may be advised")  # fmt: skip
-    add("--offset", type=whole, default=0, metavar="O",
-        help="of this client job among others, lbclient.subsets.job_offset of its "
-        "name (default: 0)")  # fmt: skip
+    add("--client-job", metavar="NAME",
+        help="one client job of several, as client_job of a channel")  # fmt: skip
+    add("--offset", type=whole, metavar="O",
+        help="the same as a number: lbclient.subsets.job_offset of its name "
+        "(default: 0)")  # fmt: skip
     add("--resize", type=whole, metavar="N2",
         help="what so many backends change (default: one more)")  # fmt: skip
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--client", type=whole, metavar="I", help="the subset of one")
     what.add_argument(
-        "--compare", action="store_true", help="all algorithms in one table"
+        "--compare", action="store_true", help="all algorithms but whole in one table"
     )
     what.add_argument(
         "--advise", action="store_true", help="how large a subset should be"
     )
-    add("--excess", type=real, default=1.25, metavar="E",
+    add("--excess", type=real, metavar="E",
         help="--advise: the load of the busiest backend over the mean load may be so "
-        "much (default: 1.25)")  # fmt: skip
+        f"much (default: {EXCESS})")  # fmt: skip
     add("--hot-share", type=real, metavar="S",
         help="--advise: this share of the clients, any of them, ...")  # fmt: skip
     add("--hot-traffic", type=real, metavar="T",
         help="... sends this share of all calls")  # fmt: skip
     add("--plot", metavar="FILE", help="draw a figure: a .png, .svg or .pdf")
-    add("--figure", choices=PICTURES, help="which one (default: distribution)")
+    add("--figure", choices=PICTURES, help=f"which one (default: {FIGURE})")
     add("--json", action="store_true", help="print everything as JSON")
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    for field, want in ignored(given):
+        raise ConfigError(field, getattr(given, field), want)
+    return given
+
+
+def ignored(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """The fields that would change nothing, and what is wanted instead."""
+    said = {
+        field
+        for field, value in vars(given).items()
+        if value is not None and value is not False
+    }
+    for field, other in NOT_WITH:
+        if {field, other} <= said:
+            yield field, f"no {option(other)} beside it"
+    for field, other in ONLY_WITH:
+        if field in said and other not in said:
+            yield field, f"{option(other)} beside it"
+    if given.plot is not None:
+        name = given.figure or FIGURE
+        for field in ("algorithm", "client", "resize"):
+            if field in said - PICTURES[name].heeds:
+                yield field, f"another figure than {name}, which does not heed it"
+    match given.client, given.clients:
+        case int(client), int(clients) if client >= clients:
+            yield "client", f"a number below --clients, {clients}"
+
+
+def option(field: str) -> str:
+    return "--" + field.replace("_", "-")
 
 
 def whole(text: str) -> int | str:
@@ -116,11 +173,11 @@ def fleet_of(
 ) -> Fleet:
     """What was asked for, with these sizes where nothing was said."""
     return Fleet(
-        given.algorithm,
+        ALGORITHM if given.algorithm in (None, "auto") else given.algorithm,
         clients if given.clients is None else given.clients,
         backends if given.backends is None else given.backends,
         size if given.size is None else given.size,
-        given.offset,
+        job_offset(given.client_job or "") if given.offset is None else given.offset,
     )
 
 
@@ -139,9 +196,10 @@ def resized_of(given: argparse.Namespace, fleet: Fleet) -> Fleet:
 
 
 def excess_of(given: argparse.Namespace) -> float:
-    if not isinstance(given.excess, float) or not given.excess >= 1.0:
-        raise ConfigError("excess", given.excess, "a number, at least 1")
-    return given.excess
+    excess = EXCESS if given.excess is None else given.excess
+    if not isinstance(excess, float) or not excess >= 1.0:
+        raise ConfigError("excess", excess, "a number, at least 1")
+    return excess
 
 
 def bursts_of(given: argparse.Namespace) -> Bursts | None:
@@ -151,11 +209,16 @@ def bursts_of(given: argparse.Namespace) -> Bursts | None:
 
 
 def plot(given: argparse.Namespace) -> Answer:
-    name, file = given.figure or "distribution", given.plot
-    if file is None:
-        raise ConfigError("plot", file, "a file to draw the figure in")
+    name, file = given.figure or FIGURE, given.plot
     picture = PICTURES[name]
-    fleet = fleet_of(given, picture.clients, picture.backends, picture.size)
+    from_article = given.clients is given.backends is given.size is None
+    fleet = fleet_of(
+        given, *(picture.sizes if from_article else (CLIENTS, BACKENDS, SIZE))
+    )
     client = 1 if given.client is None else given.client
     draw(name, Scene(fleet, resized_of(given, fleet), client), file)
-    return Answer(f"{name}: {file}", {"figure": name, "file": file})
+    source = f", the sizes of {picture.source}" if from_article else ""
+    return Answer(
+        f"{name}: {file}\n{sizes(name, fleet)}{source}",
+        {"figure": name, "file": file} | fleet.facts(),
+    )

@@ -10,7 +10,7 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from lbclient.cli.layout import fill, histogram, item, ratio, short, table
+from lbclient.cli.layout import count, fill, histogram, item, ratio, short, table
 from lbclient.errors import ConfigError
 from lbclient.protocols import Algorithm
 from lbclient.subsets import ALGORITHMS, order
@@ -46,8 +46,9 @@ HEADINGS = (
     *("opens", "max", "down", "max"),
 )
 
-# Whoever takes all backends has nothing to choose.
-CHOOSERS = [name for name in ALGORITHMS if name != "whole"]
+# Whoever takes all backends has nothing to choose, whatever `size` is.
+WHOLE = "whole"
+CHOOSERS = [name for name in ALGORITHMS if name != WHOLE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,22 @@ class Fleet:
             raise ConfigError("clients", self.clients, f"at most {most} of this size")
         if self.backends > MOST_CONNECTIONS:
             raise ConfigError("backends", self.backends, f"at most {MOST_CONNECTIONS}")
-        return choose(self.rule, self.clients, self.backends, self.size)
+        size = self.taken if self.algorithm == WHOLE else self.size
+        return choose(self.rule, self.clients, self.backends, size)
 
     @property
     def taken(self) -> int:
         """Backends of a client: all where there are fewer than `size`."""
+        if self.algorithm == WHOLE:
+            return self.backends
         return min(self.size, self.backends)
+
+    @property
+    def connections(self) -> int:
+        return self.clients * self.taken
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self) | {"size": self.taken}
 
     def of(self, algorithm: str) -> "Fleet":
         return replace(self, algorithm=algorithm)
@@ -98,9 +109,10 @@ class Fleet:
         return replace(self, backends=_at_least_one("resize", backends))
 
     def __str__(self) -> str:
+        each = " each" if self.clients > 1 else ""
         return (
-            f"{self.clients:,} clients with {self.taken:,} of {self.backends:,} "
-            "backends each"
+            f"{count(self.clients, 'client')} with {self.taken:,} of "
+            f"{count(self.backends, 'backend')}{each}"
         )
 
 
@@ -121,7 +133,9 @@ class Properties:
             balance(subsets, fleet.backends),
             diversity(subsets),
             churn(subsets, resized.subsets),
-            ideal_churn(fleet.backends, resized.backends, fleet.size),
+            ideal_churn(
+                fleet.backends, resized.backends, max(fleet.taken, resized.taken)
+            ),
             spread(subsets, -(-fleet.backends // RESTARTING)),
         )
 
@@ -129,6 +143,7 @@ class Properties:
         even = self.connections
         return {
             "connections": {
+                "total": sum(even.connections),
                 "mean": even.mean,
                 "least": even.least,
                 "most": even.most,
@@ -157,13 +172,16 @@ def measure(fleet: Fleet, resized: Fleet) -> Answer:
         found.churn,
         found.spread,
     )
+    uneven = f" to {even.most:,}" if even.most > even.least else ""
     text = [
         f"{fleet.algorithm}: {fleet}",
         "",
         *histogram(even.histogram),
         "",
         item(
-            "connections", f"{even.least:,} to {even.most:,}, mean {short(even.mean)}"
+            "connections",
+            f"{fleet.connections:,} in all, {even.least:,}{uneven} for each backend, "
+            f"mean {short(even.mean)}",
         ),
         item(
             "balance",
@@ -172,19 +190,19 @@ def measure(fleet: Fleet, resized: Fleet) -> Answer:
         ),
         item(
             "diversity",
-            f"{alike.distinct:,} distinct subsets; a client shares "
-            f"{short(alike.mean_overlap)} backends with the one most like it, at most "
-            f"{alike.max_overlap:,}",
+            f"{count(alike.distinct, 'distinct subset')}; a client shares "
+            f"{count(short(alike.mean_overlap), 'backend')} with the one most like it, "
+            f"at most {alike.max_overlap:,}",
         ),
         item(
             f"{fleet.backends:,} -> {resized.backends:,}",
-            f"a client opens {short(moved.mean)} connections, at most {moved.most:,}; "
-            f"{short(found.ideal_churn)} would do",
+            f"a client opens {count(short(moved.mean), 'connection')}, at most "
+            f"{moved.most:,}; {short(found.ideal_churn)} would do",
         ),
         item(
             f"restart of {hit.window:,}",
             f"takes {hit.mean_share:.0%} of a subset at once, at most "
-            f"{hit.max_share:.0%}; {hit.blackouts:,} clients lose all",
+            f"{hit.max_share:.0%}; {_losing(hit.blackouts)} all",
         ),
         "",
         *fill(
@@ -197,12 +215,12 @@ def measure(fleet: Fleet, resized: Fleet) -> Answer:
 
 
 def compare(fleet: Fleet, resized: Fleet) -> Answer:
-    """All algorithms but `whole`, in one table."""
+    """All algorithms but `whole`, in one table, and what `whole` would cost."""
     found = {name: Properties.of(fleet.of(name), resized.of(name)) for name in CHOOSERS}
     any_of_them = found[CHOOSERS[0]]
     window, ideal = any_of_them.spread.window, any_of_them.ideal_churn
     text = [
-        str(fleet),
+        f"{fleet}: {count(fleet.connections, 'connection')}",
         "",
         *table([HEADINGS, *((name, *_cells(each)) for name, each in found.items())]),
         "",
@@ -214,17 +232,24 @@ def compare(fleet: Fleet, resized: Fleet) -> Answer:
             f"connections of a client at {fleet.backends:,} -> {resized.backends:,} "
             f"backends; {short(ideal)} would do",
         ),
-        item("down, max", f"share of a subset in {window:,} neighbours that restart"),
-        "",
-        *fill(
-            "What serves in general is low in max, alike, opens and down: "
-            "rocksteadier; where tasks have no numbers, rendezvous."
+        item(
+            "down, max",
+            f"share of a subset that a restart of {count(window, 'neighbour')} takes",
+        ),
+        item(
+            "not here",
+            f"whole, all backends for each client: "
+            f"{count(fleet.of(WHOLE).connections, 'connection')}",
         ),
     ]
     facts = {name: each.facts() for name, each in found.items()}
     asked = _asked(fleet, resized)
     del asked["algorithm"]
     return Answer("\n".join(text), asked | {"algorithms": facts})
+
+
+def _losing(clients: int) -> str:
+    return f"{count(clients, 'client')} {'loses' if clients == 1 else 'lose'}"
 
 
 def _cells(found: Properties) -> Iterator[str]:
@@ -243,18 +268,18 @@ def _cells(found: Properties) -> Iterator[str]:
 def single(fleet: Fleet, client: int, resized: Fleet) -> Answer:
     """The subset of one client, and what another number of backends does to it."""
     preferred = fleet.order(client)
-    subset = list(islice(preferred, fleet.size))
+    subset = list(islice(preferred, fleet.taken))
     replacements = list(islice(preferred, REPLACEMENTS))
-    after = list(islice(resized.order(client), resized.size))
+    after = list(islice(resized.order(client), resized.taken))
     opened = [backend for backend in after if backend not in subset]
     dropped = [backend for backend in subset if backend not in after]
     text = [
         f"{fleet.algorithm}: client {client:,} has {fleet.taken:,} of "
-        f"{fleet.backends:,} backends",
+        f"{count(fleet.backends, 'backend')}",
         "",
         item("subset", _listed(subset)),
         item("then, if one is down", _listed(replacements) or "nobody is left"),
-        item(f"of {resized.backends:,} backends", _changes(opened, dropped)),
+        item(f"of {count(resized.backends, 'backend')}", _changes(opened, dropped)),
     ]
     facts = _asked(fleet, resized) | {
         "client": client,
@@ -282,6 +307,8 @@ def _listed(backends: Iterable[int]) -> str:
 
 def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> Answer:
     """The sizes that keep the busiest backend to the limit, `fleet.size` at least."""
+    if fleet.algorithm == WHOLE:
+        raise ConfigError("algorithm", WHOLE, "one that chooses; whole takes all")
     adviser = Adviser(
         fleet.rule, fleet.clients, fleet.backends, rng=Random(SEED), bursts=bursts
     )
@@ -293,9 +320,10 @@ def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> Answer:
     shown |= {size for size in SIZES if size < most}
     sizes = [adviser.at(size) for size in sorted(shown)]
     text = [
-        f"{fleet.algorithm}: {fleet.clients:,} clients on {fleet.backends:,} backends",
+        f"{fleet.algorithm}: {count(fleet.clients, 'client')} on "
+        f"{count(fleet.backends, 'backend')}",
         "",
-        *table(_excesses(sizes, bursts), left=0),
+        *table(_excesses(sizes, fleet.clients, bursts), left=0),
         "",
         item("alike", "the busiest backend, x mean load, if clients send alike"),
     ]
@@ -304,8 +332,8 @@ def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> Answer:
         text += [
             item(
                 "bursts",
-                f"in {PERCENTILE:.0%} of {DRAWS} draws of {hot:,} clients that send "
-                f"{bursts.traffic:.0%} of all calls",
+                f"in {PERCENTILE:.0%} of {DRAWS} draws of {count(hot, 'client')} "
+                f"with {bursts.traffic:.0%} of all calls",
             ),
             item("worst", "if as many of these as can be share a backend"),
         ]
@@ -314,7 +342,7 @@ def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> Answer:
     text += _verdict(fleet, even, "If clients send alike,", even.even)
     if bursty:
         text += _verdict(fleet, bursty, "Through such bursts,", bursty.bursty)
-    facts = asdict(fleet) | {
+    facts = fleet.facts() | {
         "excess": limit,
         "bursts": bursts and asdict(bursts),
         "even": asdict(even),
@@ -324,12 +352,17 @@ def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> Answer:
     return Answer("\n".join(text), facts)
 
 
-def _excesses(sizes: Iterable[Excess], bursts: Bursts | None) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("size", "unused", "alike", "bursts", "worst")]
+def _excesses(
+    sizes: Iterable[Excess], clients: int, bursts: Bursts | None
+) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [
+        ("size", "connections", "unused", "alike", "bursts", "worst")
+    ]
     for each in sizes:
         loads = map(ratio, (each.even, each.bursty, each.worst))
-        rows.append((f"{each.size:,}", f"{each.unused:,}", *loads))
-    return [row if bursts else row[:3] for row in rows]
+        total = clients * each.size
+        rows.append((f"{each.size:,}", f"{total:,}", f"{each.unused:,}", *loads))
+    return [row if bursts else row[:4] for row in rows]
 
 
 def _verdict(fleet: Fleet, found: Excess, when: str, excess: float) -> list[str]:
@@ -339,13 +372,13 @@ def _verdict(fleet: Fleet, found: Excess, when: str, excess: float) -> list[str]
     elif found.size == fleet.size:
         note = " (the least that --size allows)"
     return fill(
-        f"{when} {found.size:,} backends for each client{note} keep the busiest to "
-        f"{ratio(excess)}."
+        f"{when} {count(found.size, 'backend')} for each client{note} "
+        f"{'keeps' if found.size == 1 else 'keep'} the busiest to {ratio(excess)}."
     )
 
 
 def _asked(fleet: Fleet, resized: Fleet) -> dict[str, Any]:
-    return asdict(fleet) | {"resize": resized.backends}
+    return fleet.facts() | {"resize": resized.backends}
 
 
 def _at_least_one(field: str, value: object) -> int:

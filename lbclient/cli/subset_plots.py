@@ -107,8 +107,8 @@ def _dots(fleet: Fleet, algorithm: str) -> Iterator[tuple[float, float]]:
     while gcd(every, LOT) > 1:  # else whole lots would be too many or too few
         every += 1
     numbers = range(fleet.size, fleet.backends + 1, every)
-    rule = fleet.of(algorithm).rule
-    for clients, backends, found in scenarios(rule, fleet.clients, numbers, fleet.size):
+    of = fleet.of(algorithm)
+    for clients, backends, found in scenarios(of.rule, of.clients, numbers, of.taken):
         yield clients / backends, found
 
 
@@ -125,7 +125,7 @@ def churn_of(scene: Scene) -> "Figure":
     """The subsets of the first clients before and after; what is new or gone in red."""
     fleet, resized = scene.fleet, scene.resized
     if fleet.taken > COLUMNS:
-        raise ConfigError("size", fleet.size, f"at most {COLUMNS}, to fit the picture")
+        raise ConfigError("size", fleet.taken, f"at most {COLUMNS}, to fit the picture")
     names = tuple(dict.fromkeys(("deterministic_leftover", fleet.algorithm)))
     figure = _figure(9, 0.6 + 0.25 * min(fleet.clients, ROWS) * len(names) + 0.8)
     panels = figure.subplots(len(names), 2, squeeze=False)
@@ -140,6 +140,8 @@ def churn_of(scene: Scene) -> "Figure":
             f"{resized.taken} on average",
             fontsize=10,
         )
+    if fleet.clients > ROWS:
+        figure.supxlabel(sizes("churn", fleet), fontsize=9)
     return figure
 
 
@@ -176,13 +178,12 @@ def ring(scene: Scene) -> "Figure":
     """Backends on a circle, clients around; the arrow is the subset of one client."""
     fleet, client = scene.fleet, scene.client
     fleet.order(client)
-    for field, value, most in (
-        ("clients", fleet.clients, AROUND),
-        ("backends", fleet.backends, AROUND),
-        ("client", client, fleet.clients - 1),
-    ):
-        if value > most:
-            raise ConfigError(field, value, f"at most {most}, to fit the picture")
+    for field, value in (("clients", fleet.clients), ("backends", fleet.backends)):
+        if value > AROUND:
+            want = f"--{field} of at most {AROUND}, to fit the picture"
+            raise ConfigError(field, value, want)
+    if client >= fleet.clients:
+        raise ConfigError("client", client, f"a number below {fleet.clients}")
     figure = _figure(9, 3.8)
     panels = figure.subplots(1, len(RINGS), subplot_kw={"projection": "polar"})
     for axes, name in zip(panels, RINGS, strict=True):
@@ -257,32 +258,66 @@ def _random_place(kind: bytes, task: int) -> float:
 
 
 class Picture(NamedTuple):
-    """How to draw a figure, and the sizes of the article's."""
+    """How to draw a figure, the article's, and what of a command line it heeds.
+
+    `sizes` are the article's clients, backends, and backends of each client.
+    """
 
     draw: Callable[[Scene], "Figure"]
-    clients: int
-    backends: int
-    size: int
+    source: str
+    sizes: tuple[int, int, int]
+    heeds: frozenset[str]
 
 
 PICTURES = {
-    "distribution": Picture(distribution, 300, 300, 30),
-    "utilization": Picture(utilization, 256, 256, 20),
-    "churn": Picture(churn_of, 6, 10, 4),
-    "ring": Picture(ring, 4, 6, 2),
+    "distribution": Picture(
+        distribution,
+        "SRE book, figure 20-4",
+        (300, 300, 30),
+        frozenset({"algorithm"}),
+    ),
+    "utilization": Picture(
+        utilization,
+        "CACM 2023, figure 2",
+        (256, 256, 20),
+        frozenset({"algorithm"}),
+    ),
+    "churn": Picture(
+        churn_of,
+        "CACM 2023, figure 3",
+        (6, 10, 4),
+        frozenset({"algorithm", "resize"}),
+    ),
+    "ring": Picture(ring, "CACM 2023, figure 4", (4, 6, 2), frozenset({"client"})),
 }
 
 
+def sizes(name: str, fleet: Fleet) -> str:
+    """What a figure of that fleet shows."""
+    if name == "utilization":
+        return f"up to {fleet}"
+    if name == "churn" and fleet.clients > ROWS:
+        return f"{fleet}; the first {ROWS} are shown, the means are of all"
+    return str(fleet)
+
+
 def draw(name: str, scene: Scene, file: str) -> None:
-    """Writes the file. Raises ConfigError if it cannot be drawn, or OSError."""
+    """Writes the file. Raises ConfigError if it cannot be drawn or written."""
     suffix = PurePath(file).suffix
     if suffix not in SUFFIXES:
         raise ConfigError("plot", file, f"a name that ends in {', '.join(SUFFIXES)}")
-    figure = PICTURES[name].draw(scene)
-    if suffix == ".png":
-        _save_small(figure, file)
-    else:
-        figure.savefig(file)
+    try:
+        figure = PICTURES[name].draw(scene)
+        if suffix == ".png":
+            _save_small(figure, file)
+        else:
+            figure.savefig(file)
+    except ModuleNotFoundError:
+        want = "matplotlib, which is not installed: pip install matplotlib"
+        raise ConfigError("plot", file, want) from None
+    except OSError as error:
+        want = f"a file that can be written: {error.strerror or error}"
+        raise ConfigError("plot", file, want) from None
 
 
 def _save_small(figure: "Figure", file: str) -> None:
@@ -295,10 +330,6 @@ def _save_small(figure: "Figure", file: str) -> None:
 
 
 def _figure(width: float, height: float) -> "Figure":
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError(
-            "plot", None, "matplotlib, by pip install 'lbclient[plot]'"
-        ) from None
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), layout="constrained")

@@ -26,8 +26,9 @@ from lbclient.cli.subset_plots import (
     RINGS,
     Scene,
 )
-from lbclient.subsets import ALGORITHMS, subset
+from lbclient.subsets import ALGORITHMS, job_offset, subset
 from lbclient.subsets.advice import Adviser, Bursts
+from lbclient.subsets.numbered import ROCKSTEADIER
 from lbclient.subsets.properties import (
     balance,
     choose,
@@ -63,6 +64,7 @@ def test_a_report_has_the_properties_of_the_algorithm(capsys: Capture) -> None:
     even = balance(subsets, 73)
     assert found["connections"]["utilization"] == even.utilization
     assert found["connections"]["most"] == even.most
+    assert found["connections"]["total"] == 50 * 9
     assert sum(found["connections"]["histogram"].values()) == 73
     assert found["diversity"]["distinct"] == diversity(subsets).distinct
     moved = churn(subsets, choose(ALGORITHMS["random"], 50, 80, 9))
@@ -74,7 +76,7 @@ def test_a_report_shows_what_is_in_its_facts(capsys: Capture) -> None:
     found = facts(capsys, *SMALL)
     words = " ".join(text(capsys, *SMALL).split())
     even = found["connections"]
-    assert f"connections {even['least']} to {even['most']}, mean " in words
+    assert f"connections {50 * 9} in all, {even['least']} to {even['most']} " in words
     assert f"provisioned for {even['max_over_mean']:.2f} x the mean" in words
     assert f"{found['diversity']['distinct']} distinct subsets" in words
     assert "73 -> 74 a client opens" in words
@@ -92,6 +94,51 @@ def test_a_table_compares_all_algorithms_that_choose(capsys: Capture) -> None:
         ]
 
 
+def test_a_table_says_what_all_backends_for_all_clients_would_cost(
+    capsys: Capture,
+) -> None:
+    lines = text(capsys, *SMALL, "--compare").splitlines()
+    assert lines[0].endswith(f": {50 * 9} connections")
+    assert lines[-1].endswith(f"for each client: {50 * 73:,} connections")
+
+
+def test_advice_has_the_connections_of_every_size(capsys: Capture) -> None:
+    rows = re.findall(r"^ +(\d+) +([\d,]+) ", text(capsys, "--advise", *SMALL), re.M)
+    assert rows
+    assert [total for _, total in rows] == [f"{50 * int(size):,}" for size, _ in rows]
+
+
+def test_whole_is_all_backends_whatever_the_size(capsys: Capture) -> None:
+    found = facts(capsys, *SMALL, "--algorithm", "whole", "--resize", "80")
+    assert found["size"] == 73
+    assert found["connections"]["least"] == found["connections"]["most"] == 50
+    assert found["churn"] == {"mean": 7.0, "most": 7, "ideal": 7.0}
+    one = facts(capsys, *SMALL, "--algorithm", "whole", "--client", "7")
+    assert one["subset"] == [*range(7, 73), *range(7)]
+    assert one["replacements"] == []
+    assert one["opened"] == [73]
+
+
+def test_auto_is_what_a_channel_takes_where_all_have_numbers(capsys: Capture) -> None:
+    assert facts(capsys, "--algorithm", "auto") == facts(capsys)
+    assert facts(capsys)["algorithm"] == ROCKSTEADIER
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--clients 1 --backends 1 --size 1",
+        "--clients 1 --backends 2 --size 1 --advise",
+        "--clients 1 --backends 1 --client 0 --resize 1",
+        "--clients 1 --backends 2 --size 1 --compare",
+    ],
+)
+def test_one_of_anything_is_not_many(arguments: str, capsys: Capture) -> None:
+    words = text(capsys, *arguments.split())
+    nouns = "clients|connections|backends|subsets|neighbours|distinct subsets"
+    assert re.findall(rf"(?<![\d,.])1 (?:{nouns})\b", words) == []
+
+
 def test_one_client_is_told_its_subset_and_the_next(capsys: Capture) -> None:
     found = facts(capsys, "--backends", "1000", "--client", "7", "--resize", "900")
     preferred = subset("rocksteadier", 7, 1000, 25)
@@ -106,6 +153,12 @@ def test_another_job_has_other_subsets(capsys: Capture) -> None:
     moved = facts(capsys, "--client", "7", "--offset", "3")
     assert moved["subset"] == subset("rocksteadier", 7, 300, 20, offset=3)
     assert moved["subset"] != facts(capsys, "--client", "7")["subset"]
+
+
+def test_a_job_has_the_subsets_of_its_name(capsys: Capture) -> None:
+    named = facts(capsys, "--client", "7", "--client-job", "web")
+    assert named["offset"] == job_offset("web")
+    assert named["subset"] == subset(ROCKSTEADIER, 7, 300, 20, offset=job_offset("web"))
 
 
 def test_advice_is_the_adviser_s(capsys: Capture) -> None:
@@ -187,13 +240,33 @@ def test_numbers_have_as_many_digits_as_are_worth_reading() -> None:
         ("--advise --hot-share 2 --hot-traffic 1", "hot_share = 2.0: want a number"),
         ("--clients 1000000", "clients = 1000000: want at most 250000"),
         ("--backends 9000000", "backends = 9000000: want at most 5000000"),
-        ("--figure ring", "plot = None: want a file"),
+        ("--figure ring", "figure = 'ring': want --plot beside it"),
+        ("--plot x.png --compare", "plot = 'x.png': want no --compare beside it"),
+        ("--plot x.png --advise", "plot = 'x.png': want no --advise beside it"),
+        ("--advise --resize 9", "resize = 9: want no --advise beside it"),
+        ("--compare --algorithm random", "algorithm = 'random': want no --compare "),
+        ("--hot-share 0.1", "hot_share = 0.1: want --advise beside it"),
+        ("--hot-traffic 0.1", "hot_traffic = 0.1: want --advise beside it"),
+        ("--excess 2", "excess = 2.0: want --advise beside it"),
+        ("--offset 0 --client-job web", "offset = 0: want no --client-job beside it"),
+        ("--clients 5 --client 5", "client = 5: want a number below --clients, 5"),
+        ("--plot x.png --client 0", "client = 0: want another figure than distrib"),
+        ("--plot x.png --resize 9", "resize = 9: want another figure than distrib"),
+        ("--plot x.png --figure ring --algorithm random", "another figure than ring"),
+        ("--algorithm whole --advise", "algorithm = 'whole': want one that chooses"),
         ("--plot x.gif", "plot = 'x.gif': want a name that ends in .png"),
-        ("--plot /no/such/folder/x.png", "No such file or directory"),
-        ("--figure ring --plot x.png --client 4", "client = 4: want at most 3"),
-        ("--figure ring --plot x.png --backends 25", "backends = 25: want at most 24"),
+        (
+            "--plot /no/such/folder/x.png",
+            "plot = '/no/such/folder/x.png': want a file that can be written: No such",
+        ),
+        ("--figure ring --plot x.png --client 4", "client = 4: want a number below 4"),
+        ("--figure ring --plot x.png --backends 5", "clients = 300: want --clients of"),
+        (
+            "--figure ring --plot x.png --backends 25 --clients 4",
+            "backends = 25: want --backends of at most 24",
+        ),
         ("--figure churn --plot x.png --size 21 --backends 30", "size = 21: want at"),
-        ("--figure utilization --plot x.png --size 257", "size = 257: want at most"),
+        ("--figure utilization --plot x.png --size 301", "size = 301: want at most"),
         ("--figure utilization --plot x.png --clients 1", "clients = 1: want at least"),
     ],
 )
@@ -226,7 +299,7 @@ sys.exit(main(["subset", "--plot", "x.png"]))
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2
-    assert "pip install 'lbclient[plot]'" in done.stderr
+    assert "matplotlib, which is not installed: pip install matplotlib" in done.stderr
     assert done.stderr.count("\n") == 1
     assert "mean 1.5" in done.stdout
 
@@ -247,9 +320,32 @@ def test_a_figure_is_written_and_named(
 ) -> None:
     file = tmp_path / f"ring{suffix}"
     output = text(capsys, "--figure", "ring", "--plot", str(file))
-    assert output == f"ring: {file}\n"
+    assert output == (
+        f"ring: {file}\n4 clients with 2 of 6 backends each, the sizes of CACM 2023, "
+        "figure 4\n"
+    )
     start = {".png": b"\x89PNG", ".svg": b"<?xml"}[suffix]
     assert file.read_bytes().startswith(start)
+
+
+def test_a_figure_is_of_the_article_s_sizes_only_if_none_is_given(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "figure.svg")
+    drawn = text(capsys, "--plot", file)
+    assert "300 clients with 30 of 300 backends each, the sizes of SRE book" in drawn
+    assert facts(capsys, "--plot", file, "--clients", "300")["size"] == 20
+    churned = text(capsys, "--figure", "churn", "--plot", file, "--backends", "90")
+    assert "300 clients with 20 of 90 backends each; the first 12 are" in churned
+
+
+def test_a_picture_of_churn_tells_that_it_has_not_all_clients() -> None:
+    few, many = (
+        PICTURES["churn"].draw(scene("rocksteadier", clients, 10, 4))
+        for clients in (12, 13)
+    )
+    assert few.get_supxlabel() == ""
+    assert many.get_supxlabel().startswith("13 clients with 4 of 10 backends each; ")
 
 
 def test_the_distribution_has_a_step_of_its_height_for_each_backend() -> None:
@@ -311,6 +407,7 @@ def test_a_ring_shows_everybody_where_the_algorithm_has_them(name: str) -> None:
 
 
 PAGE = ROOT / "docs" / "subsetting.md"
+DRAWN = re.compile(r"^    (?:\$ )?.* --plot docs/(images/.+)$", re.MULTILINE)
 COMMAND = re.compile(
     r"^    (\$ )?lbclient subset(.*)\n((?:(?:    .*)?\n)*)", re.MULTILINE
 )
@@ -329,10 +426,7 @@ def test_the_docs_show_what_the_command_prints(arguments: str, capsys: Capture) 
 
 def test_the_docs_show_pictures_that_are_small_and_say_how_they_are_drawn() -> None:
     shown = re.findall(r"!\[.+\]\((.+)\)", PAGE.read_text())
-    drawn = [
-        arguments.split() for _, arguments, _ in commands() if "--plot" in arguments
-    ]
-    assert sorted(shown) == sorted(f"images/{Path(words[-1]).name}" for words in drawn)
+    assert sorted(shown) == sorted(DRAWN.findall(PAGE.read_text()))
     for image in shown:
         assert (PAGE.parent / image).stat().st_size < 60_000
     assert len(shown) == len(list((PAGE.parent / "images").iterdir()))
