@@ -1,0 +1,532 @@
+"""UDP health checks between real sockets: who hears what, and what does no harm."""
+
+import asyncio
+import socket
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from random import Random, SystemRandom
+from time import monotonic
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from lbclient import wire
+from lbclient.config import ServerConfig
+from lbclient.health import datagram
+from lbclient.health.udp import PROBES, Prober, locate
+from lbclient.model import Endpoint, LoadReport, TaskState
+from lbclient.protocols import Clock
+from lbclient.server import Server
+from lbclient.server.udp import ANSWER_RATE, NEWS_AT_ONCE, RECENT_PROBERS, UdpHealth
+from lbclient.v1 import health_pb2
+
+HOST = "127.0.0.1"
+SECRET = "a secret that both sides know"
+SERVING, LAME_DUCK = TaskState.SERVING, TaskState.LAME_DUCK
+
+Host = Callable[..., Awaitable[Server]]
+Eventually = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    """Starts a server of ours on one address, or on several."""
+    async with AsyncExitStack() as stack:
+
+        async def host(
+            *addresses: str, clock: Clock = monotonic, **config: Any
+        ) -> Server:
+            server = Server(config=ServerConfig(**config), clock=clock)
+            for address in addresses or (f"{HOST}:0",):
+                server.add_insecure_port(address)
+            stack.push_async_callback(server.stop, None)
+            await server.start()
+            return server
+
+        yield host
+
+
+def port_of(server: Server) -> int:
+    return server.statistics().udp.port
+
+
+class Watcher:
+    """A prober, and what it told."""
+
+    def __init__(self, prober: Prober) -> None:
+        self.prober = prober
+        self.told: list[TaskState | str | None] = []
+        self.reports: list[LoadReport | None] = []
+
+    def watch(self, port: int, host: str = HOST) -> None:
+        self.prober.watch(host, port, self.tell)
+
+    def tell(
+        self, state: TaskState | None, report: LoadReport | None, reason: str = ""
+    ) -> None:
+        self.told.append(reason or state)
+        self.reports.append(report)
+
+
+@pytest.fixture
+def watching() -> Iterator[Callable[..., Watcher]]:
+    with ExitStack() as stack:
+
+        def watching(**options: Any) -> Watcher:
+            prober = Prober(SystemRandom(), **options)
+            stack.callback(prober.close)
+            return Watcher(prober)
+
+        yield watching
+
+
+Watching = Callable[..., Watcher]
+
+
+class Proxy(asyncio.DatagramProtocol):
+    """Stands between one client and a task, delays, and counts what passes."""
+
+    def __init__(self, delay: float = 0.0, *, is_blocked: bool = False) -> None:
+        self.delay = delay
+        self.is_blocked = is_blocked  # for what goes up
+        self.is_deaf = False  # for what comes down
+        self.up: list[bytes] = []
+        self.down: list[bytes] = []
+        self._client: Any = None
+        self._loop = asyncio.get_running_loop()
+
+    async def open(self, port: int) -> int:
+        self.front: Any
+        self.back: Any
+        self.front, _ = await self._loop.create_datagram_endpoint(
+            lambda: self, local_addr=(HOST, 0)
+        )
+        self.back, _ = await self._loop.create_datagram_endpoint(
+            lambda: _Back(self), remote_addr=(HOST, port)
+        )
+        return int(self.front.get_extra_info("sockname")[1])
+
+    def datagram_received(self, data: bytes, address: Any) -> None:
+        self._client = address
+        self.up.append(data)
+        if not self.is_blocked:
+            self._loop.call_later(self.delay, self.back.sendto, data)
+
+    def from_task(self, data: bytes) -> None:
+        self.down.append(data)
+        if not self.is_deaf:
+            self._loop.call_later(self.delay, self.front.sendto, data, self._client)
+
+    def close(self) -> None:
+        self.front.close()
+        self.back.close()
+
+
+class _Back(asyncio.DatagramProtocol):
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+
+    def datagram_received(self, data: bytes, address: Any) -> None:
+        self._proxy.from_task(data)
+
+
+@pytest.fixture
+def proxy() -> Iterator[Callable[..., Proxy]]:
+    with ExitStack() as stack:
+
+        def proxy(*args: Any, **options: Any) -> Proxy:
+            proxy = Proxy(*args, **options)
+            stack.callback(proxy.close)
+            return proxy
+
+        yield proxy
+
+
+# Where a task answers
+
+
+async def advertised(target: str) -> int:
+    async with grpc.aio.insecure_channel(target) as channel:
+        check: Any = channel.unary_unary(wire.CHECK_METHOD)
+        return int(health_pb2.HealthReport.FromString(await check(b"")).udp_port)
+
+
+async def test_the_port_is_that_of_grpc_and_in_health_reports() -> None:
+    server = Server(config=ServerConfig())
+    port = server.add_insecure_port(f"{HOST}:0")
+    assert port_of(server) == 0
+    await server.start()
+    assert port_of(server) == await advertised(f"{HOST}:{port}") == port
+    await server.stop(None)
+    assert port_of(server) == 0
+
+
+async def test_where_that_number_is_taken_it_is_another(
+    host: Host, watching: Watching, eventually: Eventually
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind((HOST, 0))
+        port = taken.getsockname()[1]
+        server = await host(f"{HOST}:{port}")
+        assert port_of(server) not in (0, port)
+        assert await advertised(f"{HOST}:{port}") == port_of(server)
+    watcher = watching()
+    watcher.watch(port_of(server))
+    await eventually(lambda: watcher.told == [SERVING])
+
+
+@pytest.mark.parametrize("address", ["[::]:0", "0.0.0.0:0"])
+async def test_a_server_on_all_addresses_answers_on_both_kinds(
+    host: Host, watching: Watching, eventually: Eventually, address: str
+) -> None:
+    server = await host(address)
+    for loopback in (HOST, "::1"):
+        watcher = watching()
+        watcher.watch(port_of(server), loopback)
+        await eventually(lambda watcher=watcher: watcher.told == [SERVING])
+
+
+async def test_several_ports_have_one_number_on_all_their_hosts(
+    host: Host, watching: Watching, eventually: Eventually
+) -> None:
+    hosts = ("127.0.0.1", "127.0.0.2", "::1")
+    server = await host("127.0.0.1:0", "127.0.0.2:0", "[::1]:0", "127.0.0.1:0")
+    watcher = watching()
+    for address in hosts:
+        watcher.watch(port_of(server), address)
+    await eventually(lambda: watcher.told == [SERVING] * len(hosts))
+
+
+async def test_only_the_hosts_of_the_grpc_ports_are_listened_on(
+    host: Host, watching: Watching, eventually: Eventually
+) -> None:
+    server = await host("127.0.0.1:0")
+    watcher = watching(timeout=0.05)
+    watcher.watch(port_of(server), "127.0.0.2")
+    await eventually(lambda: watcher.told == [f"no answer to {PROBES} probes by UDP"])
+
+
+async def test_a_secure_port_alone_is_no_reason_to_answer() -> None:
+    """What only those with a certificate may know is not told to others."""
+    for secret in ("", SECRET):
+        server = Server(config=ServerConfig(udp_secret=secret))
+        credentials = grpc.local_server_credentials()
+        port = server.add_secure_port(f"{HOST}:0", credentials)
+        await server.start()
+        assert port_of(server) == (port if secret else 0)
+        await server.stop(None)
+
+
+async def test_a_server_may_be_told_not_to_answer(host: Host) -> None:
+    assert port_of(await host(udp_health=False)) == 0
+
+
+async def test_a_server_on_a_unix_socket_has_no_port(
+    host: Host, tmp_path: Path
+) -> None:
+    assert port_of(await host(f"unix:{tmp_path / 'socket'}")) == 0
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1:50051", "no.such.host.invalid:50051"])
+async def test_no_port_to_be_had_is_a_warning(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    udp = UdpHealth(lambda: (SERVING, LoadReport()), monotonic)
+    await udp.open([(address, 50051)])
+    assert udp.port == 0
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "no UDP health checks, as there is no port" in caplog.text
+    udp.close()
+
+
+async def test_a_stopped_server_frees_its_port(host: Host) -> None:
+    server = await host()
+    port = port_of(server)
+    await server.stop(None)
+    await asyncio.sleep(0)  # asyncio closes a socket in its next turn
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind((HOST, port))
+
+
+async def test_a_dropped_server_frees_its_port(eventually: Eventually) -> None:
+    server = Server(config=ServerConfig())
+    server.add_insecure_port(f"{HOST}:0")
+    await server.start()
+    udp = server._udp
+    assert udp.port
+    del server
+    await eventually(lambda: udp.port == 0)
+    await asyncio.sleep(0.1)  # grpc.aio's own server stops itself by and by
+
+
+async def test_the_state_is_told_while_the_task_warms_up(
+    watching: Watching, eventually: Eventually
+) -> None:
+    server = Server(config=ServerConfig())
+    server.add_insecure_port(f"{HOST}:0")
+    watcher = watching(period=0.05)
+    warm = asyncio.Event()
+    starting = asyncio.create_task(server.start(warm.wait))
+    await eventually(lambda: port_of(server))
+    watcher.watch(port_of(server))
+    await eventually(lambda: watcher.told)
+    assert set(watcher.told) == {TaskState.STARTING}
+    warm.set()
+    await starting
+    await eventually(lambda: SERVING in watcher.told)
+    await server.stop(None)
+
+
+async def test_the_load_is_told(
+    host: Host, watching: Watching, eventually: Eventually
+) -> None:
+    server = await host(utilization=lambda: 0.75)
+    await eventually(lambda: server.statistics().utilization == pytest.approx(0.75))
+    watcher = watching()
+    watcher.watch(port_of(server))
+    await eventually(lambda: watcher.told)
+    (report,) = watcher.reports
+    assert report is not None
+    assert report.utilization == pytest.approx(0.75, abs=0.001)
+    assert report.active == 0
+
+
+async def test_an_endpoint_with_a_name_is_located() -> None:
+    assert await locate(Endpoint("localhost:50051")) in (HOST, "::1")
+    assert await locate(Endpoint("no.such.host.invalid:50051")) is None
+
+
+# How the news travel
+
+
+@pytest.mark.parametrize("secret", ["", SECRET])
+async def test_news_of_a_lame_duck_take_one_trip(
+    host: Host,
+    watching: Watching,
+    proxy: Callable[..., Proxy],
+    eventually: Eventually,
+    secret: str,
+) -> None:
+    """Counted in datagrams: one comes down, none goes up before it; 20 ms a way."""
+    server = await host(udp_secret=secret)
+    watcher, between = watching(secret=secret), proxy(0.02)
+    watcher.watch(await between.open(port_of(server)))
+    await eventually(lambda: watcher.told == [SERVING])
+    server.lame_duck()
+    await eventually(lambda: len(watcher.told) > 1)
+    assert watcher.told == [SERVING, LAME_DUCK]
+    assert len(between.up) == 1
+    assert len(between.down) == 2
+    assert sum(map(len, between.down)) < sum(map(len, between.up))
+    assert server.statistics().udp.pushed == 1
+
+
+async def test_lost_news_come_with_the_next_answer(
+    host: Host,
+    watching: Watching,
+    proxy: Callable[..., Proxy],
+    eventually: Eventually,
+) -> None:
+    server = await host()
+    watcher, between = watching(period=0.2, longest_period=0.2), proxy()
+    watcher.watch(await between.open(port_of(server)))
+    await eventually(lambda: SERVING in watcher.told)
+    between.is_deaf = True
+    server.lame_duck()
+    await eventually(lambda: between.down[-1][4] == datagram.NEWS)
+    between.is_deaf = False
+    await eventually(lambda: LAME_DUCK in watcher.told)
+    assert server.statistics().udp.pushed == 1
+    assert watcher.prober.statistics().pushed == 0
+
+
+async def test_a_server_that_stops_without_a_word_before_says_so_too(
+    host: Host, watching: Watching, eventually: Eventually
+) -> None:
+    server = await host()
+    watcher = watching()
+    watcher.watch(port_of(server))
+    await eventually(lambda: watcher.told == [SERVING])
+    await server.stop(None)
+    await eventually(lambda: watcher.told == [SERVING, LAME_DUCK])
+
+
+async def test_all_who_asked_lately_are_told_once_each(
+    host: Host, eventually: Eventually
+) -> None:
+    """More than are told at once."""
+    server = await host()
+    target = (HOST, port_of(server))
+    probers = 2 * NEWS_AT_ONCE + 1
+    with ExitStack() as stack:
+        socks = [
+            stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            for _ in range(probers)
+        ]
+        for nonce, sock in enumerate(socks):
+            sock.setblocking(False)
+            sock.sendto(datagram.probe(nonce), target)
+        await eventually(lambda: server.statistics().udp.answered == probers)
+        server.lame_duck()
+        server.lame_duck()
+        await eventually(lambda: server.statistics().udp.pushed == probers)
+        for nonce, sock in enumerate(socks):
+            first, second = (datagram.read_answer(sock.recv(1024)) for _ in range(2))
+            assert first is not None
+            assert second is not None
+            assert (first.nonce, first.state, first.is_news) == (nonce, SERVING, False)
+            assert (second.nonce, second.state) == (nonce, LAME_DUCK)
+            assert second.is_news
+            with pytest.raises(BlockingIOError):
+                sock.recv(1024)
+
+
+async def test_blocked_udp_is_noticed_after_so_many_probes(
+    host: Host,
+    watching: Watching,
+    proxy: Callable[..., Proxy],
+    eventually: Eventually,
+) -> None:
+    server = await host()
+    watcher, between = watching(timeout=0.05), proxy(is_blocked=True)
+    watcher.watch(await between.open(port_of(server)))
+    await eventually(lambda: watcher.told)
+    assert watcher.told == [f"no answer to {PROBES} probes by UDP"]
+    assert len(between.up) == PROBES
+    assert watcher.prober.statistics().silent == 1
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("", SECRET), (SECRET, ""), (SECRET, SECRET[::-1])]
+)
+async def test_different_secrets_are_silence(
+    host: Host, watching: Watching, eventually: Eventually, ours: str, theirs: str
+) -> None:
+    server = await host(udp_secret=theirs)
+    watcher = watching(secret=ours, timeout=0.05)
+    watcher.watch(port_of(server))
+    await eventually(lambda: watcher.told)
+    assert watcher.told == [f"no answer to {PROBES} probes by UDP"]
+    said = server.statistics().udp
+    assert (said.answered, said.forged) == (0, PROBES)
+
+
+# What does no harm
+
+FUZZ = 100_000
+BY_SOCKET = 5_000
+
+
+class Mutations:
+    """Random bytes of any length, and probes and answers with some bytes changed."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        answer = datagram.answer(7, LAME_DUCK, LoadReport(), is_news=True)
+        self._sound = (datagram.probe(7), answer)
+
+    def __call__(self) -> bytes:
+        rng = self._rng
+        if rng.random() < 0.2:
+            return rng.randbytes(rng.randrange(3 * datagram.PROBE_SIZE))
+        data = bytearray(rng.choice(self._sound))
+        for _ in range(rng.randrange(4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        whole = rng.random() < 0.7
+        return bytes(data if whole else data[: rng.randrange(len(data))])
+
+
+async def test_a_fuzzed_responder_serves_on_in_flat_memory(
+    host: Host, watching: Watching, eventually: Eventually
+) -> None:
+    """Most are handed over as asyncio would, from many peers and slowly enough that
+    none is over the limit; the rest goes through a socket, as fast as it can."""
+    now = 0.0
+    server = await host(clock=lambda: now)
+    (listener,) = server._udp._listeners
+    rng = Random(7)
+    mutate = Mutations(rng)
+    sound = [datagram.probe(rng.getrandbits(64)) for _ in range(RECENT_PROBERS)]
+    fuzz = [mutate() for _ in range(FUZZ)]
+
+    def feed(data: list[bytes]) -> None:
+        nonlocal now
+        for n, datum in enumerate(data):
+            now += 1 / ANSWER_RATE
+            peer = f"127.1.{n // 250 % 200}.{n % 250 + 1}"
+            listener.datagram_received(datum, (peer, sink_port))
+
+    def counted() -> int:
+        said = server.statistics().udp
+        return said.answered + said.malformed + said.forged + said.limited
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
+        sink.bind(("0.0.0.0", 0))
+        sink_port = sink.getsockname()[1]
+        tracemalloc.start()
+        feed(2 * sound)  # as many as are remembered, and replaced once
+        full, _ = tracemalloc.get_traced_memory()
+        feed(fuzz[BY_SOCKET:])
+        for datum in fuzz[:BY_SOCKET]:
+            sink.sendto(datum, (HOST, port_of(server)))
+            await asyncio.sleep(0)
+        await eventually(lambda: counted() == 2 * RECENT_PROBERS + FUZZ)
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert after < full + FUZZ  # bytes: less than one for each datagram
+    assert server.statistics().udp.malformed > FUZZ / 2
+    assert server.state is SERVING
+    now += 1.0
+    watcher = watching()
+    watcher.watch(port_of(server))
+    await eventually(lambda: watcher.told == [SERVING])
+
+
+async def test_a_fuzzed_prober_believes_none_of_it(
+    host: Host, watching: Watching, eventually: Eventually
+) -> None:
+    """Not even from the right address; and it hears its task all the while."""
+    server = await host()
+    watcher = watching(period=0.05, longest_period=0.05)
+    watcher.watch(port_of(server))
+    await eventually(lambda: watcher.told)
+    mutate = Mutations(Random(7))
+    for n in range(FUZZ // 4):
+        watcher.prober.hear(mutate(), (HOST, port_of(server)))
+        if n % 1000 == 0:
+            await asyncio.sleep(0.01)
+    assert set(watcher.told) == {SERVING}
+    assert watcher.prober.statistics().disbelieved == FUZZ // 4
+    server.lame_duck()
+    await eventually(lambda: LAME_DUCK in watcher.told)
+
+
+async def test_a_forged_report_changes_nothing(
+    host: Host, watching: Watching, eventually: Eventually
+) -> None:
+    """By somebody who saw the probe and can send in the task's name, but has no
+    secret; and by one who has the secret, but did not see the probe."""
+    server = await host(udp_secret=SECRET)
+    watcher = watching(secret=SECRET)
+    prober = watcher.prober
+    address = (HOST, port_of(server))
+    watcher.watch(address[1])
+    (seen,) = prober._by_nonce
+    forged = 0
+    for is_news in (False, True):
+        for secret in (b"", SECRET[::-1].encode()):
+            report = LoadReport()
+            said = datagram.answer(seen, LAME_DUCK, report, secret, is_news=is_news)
+            prober.hear(said, address)
+            forged += 1
+        guess = datagram.answer(
+            seen ^ 1, LAME_DUCK, LoadReport(), SECRET.encode(), is_news=is_news
+        )
+        prober.hear(guess, address)
+        forged += 1
+    await eventually(lambda: watcher.told == [SERVING])
+    assert prober.statistics().disbelieved == forged
