@@ -11,9 +11,11 @@ import asyncio
 import logging
 import socket
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
+from math import floor
 from random import SystemRandom
 from typing import Any
 
@@ -27,7 +29,10 @@ STRETCH = 1.5  # 7 probes in the first 5 minutes, then 30 an hour
 JITTER = 0.1  # of a period, to either side
 TIMEOUT = 1.0  # seconds, as the first one for a lost segment in TCP (RFC 6298)
 PROBES = 3  # in a row without an answer: silent
-RATE = 50.0  # probes a second, all backends together: some 0.5 % of a core
+# To wake up costs a process more than to probe, so all that is to be done is done at
+# two moments of each timeout, for up to so many backends: 40 a second.
+MOMENTS = 2
+AT_ONCE = 20
 READ_AT_ONCE = 100  # datagrams, before others have their turn
 
 SocketAddress = Any  # (host, port) or (host, port, flow, scope), as sockets have it
@@ -108,11 +113,12 @@ class Prober:
         self._period = period
         self._longest_period = longest_period
         self._timeout = timeout
+        self._pause = timeout / MOMENTS
         self._sockets: dict[int, socket.socket] = {}
         self._watches: dict[Watch, None] = {}
         self._by_nonce: dict[int, Watch] = {}
         self._line: OrderedDict[Watch, None] = OrderedDict()  # those due for a probe
-        self._pace: asyncio.TimerHandle | None = None
+        self._pace: asyncio.Handle | None = None
         self._sent = 0
         self._answered = 0
         self._pushed = 0
@@ -169,19 +175,28 @@ class Prober:
         watch.timer = None
         self._line[watch] = None
         if self._pace is None:
-            self._next_in_line()
+            self._pace = self._loop.call_soon(self._probe_some)
 
-    def _next_in_line(self) -> None:
+    def _probe_some(self) -> None:
         self._pace = None
         if self._line:
+            self._pace = self._at_a_moment(0.0, self._probe_some)
+        for _ in range(min(AT_ONCE, len(self._line))):
             watch, _ = self._line.popitem(last=False)
-            self._pace = self._loop.call_later(1 / RATE, self._next_in_line)
             self._probe(watch)
+
+    def _at_a_moment(
+        self, delay: float, do: Callable[..., None], *arguments: Watch
+    ) -> asyncio.TimerHandle:
+        """At the one that is nearest to `delay` from now, and not now."""
+        now = self._loop.time() / self._pause
+        moment = max(round(now + delay / self._pause), floor(now) + 1)
+        return self._loop.call_at(moment * self._pause, do, *arguments)
 
     def _probe(self, watch: Watch) -> None:
         nonce = self._new_nonce(watch)
         watch.pending = nonce
-        watch.timer = self._loop.call_later(self._timeout, self._missed, watch)
+        watch.timer = self._at_a_moment(self._timeout, self._missed, watch)
         self._sent += 1
         try:
             self.send(datagram.probe(nonce, self._secret), watch)
@@ -212,7 +227,8 @@ class Prober:
     def _wait(self, watch: Watch) -> None:
         """For the next probe, and longer each time."""
         jitter = self._rng.uniform(1 - JITTER, 1 + JITTER)
-        watch.timer = self._loop.call_later(watch.period * jitter, self._queue, watch)
+        delay = watch.period * jitter
+        watch.timer = self._at_a_moment(delay, self._queue, watch)
         watch.period = min(watch.period * STRETCH, self._longest_period)
 
     def _read(self, sock: socket.socket) -> None:

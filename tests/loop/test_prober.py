@@ -18,6 +18,9 @@ ELSEWHERE = ("192.0.2.2", PORT)
 REPORT = LoadReport(0.5, 10.0, 0.0, 3)
 SERVING, LAME_DUCK = TaskState.SERVING, TaskState.LAME_DUCK
 TURN = 1e-3  # seconds, for what is due now
+PAUSE = udp.TIMEOUT / udp.MOMENTS  # until the next moment, at most
+SOON = udp.PERIOD * (1 + udp.JITTER) + PAUSE  # when the next probe goes, at first
+LATEST = udp.PROBES * (udp.TIMEOUT + PAUSE) + TURN  # when silence is told
 
 
 class Asking(Prober):
@@ -59,8 +62,11 @@ class Asking(Prober):
         assert (state is None) == (report is None) == bool(reason)
         self.told.append(reason or state)
 
-    def ask(self, host: str = HOST) -> Watch:
-        return self.watch(host, PORT, self.tell)
+    async def ask(self, host: str = HOST) -> Watch:
+        """Returns when it has been asked, if it was so at once."""
+        watch = self.watch(host, PORT, self.tell)
+        await asyncio.sleep(0)
+        return watch
 
     def gaps(self) -> list[float]:
         return [b - a for a, b in pairwise(time for time, _, _ in self.sent)]
@@ -77,18 +83,18 @@ async def test_a_backend_is_asked_at_once_and_its_answer_is_told(
     asking: Asking,
 ) -> None:
     asking.state = SERVING
-    asking.ask()
+    await asking.ask()
     await asyncio.sleep(TURN)
     assert asking.told == [SERVING]
 
 
 async def test_a_backend_is_asked_less_and_less_often(asking: Asking) -> None:
     asking.state = SERVING
-    asking.ask()
+    await asking.ask()
     await asyncio.sleep(3600)
     period = udp.PERIOD
     for gap in asking.gaps():
-        assert abs(gap - period) <= period * udp.JITTER + TURN
+        assert abs(gap - period) <= period * udp.JITTER + PAUSE
         period = min(period * udp.STRETCH, udp.LONGEST_PERIOD)
     assert period == udp.LONGEST_PERIOD
     assert asking.told == [SERVING] * len(asking.sent)
@@ -96,21 +102,25 @@ async def test_a_backend_is_asked_less_and_less_often(asking: Asking) -> None:
 
 async def test_no_two_probes_have_the_same_nonce(asking: Asking) -> None:
     asking.state = SERVING
-    asking.ask()
-    asking.ask(ELSEWHERE[0])
+    await asking.ask()
+    await asking.ask(ELSEWHERE[0])
     await asyncio.sleep(3600)
     nonces = [nonce for _, nonce, _ in asking.sent]
     assert len(set(nonces)) == len(nonces) > 2
 
 
 async def test_silence_is_told_once_after_so_many_probes(asking: Asking) -> None:
-    asking.ask()
-    await asyncio.sleep(udp.PROBES * udp.TIMEOUT - TURN)
-    assert len(asking.sent) == udp.PROBES
-    assert asking.told == []
-    await asyncio.sleep(2 * TURN)
+    asked_when_told = []
+
+    def tell(state: object, report: object, reason: str = "") -> None:
+        asked_when_told.append(len(asking.sent))
+        asking.told.append(reason)
+
+    asking.watch(HOST, PORT, tell)
+    await asyncio.sleep(LATEST)
     reason = f"no answer to {udp.PROBES} probes by UDP"
     assert asking.told == [reason]
+    assert asked_when_told == [udp.PROBES]
     assert asking.statistics().silent == 1
     await asyncio.sleep(3600)
     assert len(asking.sent) > udp.PROBES
@@ -119,32 +129,32 @@ async def test_silence_is_told_once_after_so_many_probes(asking: Asking) -> None
 
 async def test_a_network_that_takes_no_probe_is_silent_too(asking: Asking) -> None:
     asking.is_cut_off = True
-    asking.ask()
-    await asyncio.sleep(udp.PROBES * udp.TIMEOUT + TURN)
+    await asking.ask()
+    await asyncio.sleep(LATEST)
     assert asking.told == [f"no answer to {udp.PROBES} probes by UDP"]
 
 
 async def test_a_lost_answer_is_no_silence(asking: Asking) -> None:
-    asking.ask()
-    await asyncio.sleep((udp.PROBES - 1) * udp.TIMEOUT + TURN)
+    await asking.ask()
+    await asyncio.sleep((udp.PROBES - 1) * udp.TIMEOUT + PAUSE)
     asking.hear(asking.answer(SERVING), ADDRESS)
-    await asyncio.sleep(udp.TIMEOUT)
+    await asyncio.sleep(LATEST)
     assert asking.told == [SERVING]
 
 
 async def test_who_answers_again_is_told_and_asked_often_again(asking: Asking) -> None:
-    asking.ask()
+    await asking.ask()
     await asyncio.sleep(3600)
     asking.state = SERVING
     unanswered = len(asking.sent)
     await asyncio.sleep(3600)
     assert set(asking.told[1:]) == {SERVING}
-    assert asking.gaps()[unanswered] <= udp.PERIOD * (1 + udp.JITTER) + TURN
+    assert asking.gaps()[unanswered] <= SOON
 
 
 async def test_news_are_told_at_once_and_once(asking: Asking) -> None:
     asking.state = SERVING
-    asking.ask()
+    await asking.ask()
     await asyncio.sleep(TURN)
     for _ in range(2):
         asking.hear(asking.answer(LAME_DUCK, is_news=True), ADDRESS)
@@ -155,30 +165,30 @@ async def test_news_are_told_at_once_and_once(asking: Asking) -> None:
 
 async def test_after_news_a_backend_is_asked_often_again(asking: Asking) -> None:
     asking.state = SERVING
-    asking.ask()
+    await asking.ask()
     await asyncio.sleep(3600)
     asking.hear(asking.answer(LAME_DUCK, is_news=True), ADDRESS)
     asked = len(asking.sent)
-    await asyncio.sleep(udp.PERIOD * (1 + udp.JITTER))
+    await asyncio.sleep(SOON)
     assert len(asking.sent) == asked + 1
 
 
 async def test_news_overtake_the_answer_to_the_same_probe(asking: Asking) -> None:
     """The network may turn them round; the answer is then the older word."""
-    asking.ask()
+    await asking.ask()
     late = asking.answer(SERVING)
     asking.hear(asking.answer(LAME_DUCK, is_news=True), ADDRESS)
     asking.hear(late, ADDRESS)
-    await asyncio.sleep(udp.TIMEOUT + TURN)
+    await asyncio.sleep(udp.TIMEOUT + PAUSE)
     assert asking.told == [LAME_DUCK]
     assert len(asking.sent) == 1
 
 
 async def test_news_count_for_any_probe_since_the_last_answer(asking: Asking) -> None:
     """Those after the one that the task saw may have been lost."""
-    asking.ask()
+    await asking.ask()
     first = asking.nonce
-    await asyncio.sleep(udp.TIMEOUT + TURN)
+    await asyncio.sleep(udp.TIMEOUT + PAUSE)
     assert asking.nonce != first
     asking.hear(asking.answer(LAME_DUCK, first, is_news=True), ADDRESS)
     assert asking.told == [LAME_DUCK]
@@ -190,18 +200,18 @@ async def test_news_do_not_count_for_a_probe_before_the_last_answer(
     asking: Asking,
 ) -> None:
     asking.state = SERVING
-    asking.ask()
+    await asking.ask()
     await asyncio.sleep(TURN)
     old = asking.nonce
-    await asyncio.sleep(udp.PERIOD * (1 + udp.JITTER))
+    await asyncio.sleep(SOON)
     asking.hear(asking.answer(LAME_DUCK, old, is_news=True), ADDRESS)
     assert asking.told == [SERVING, SERVING]
 
 
 async def test_an_answer_is_believed_once_and_in_time_only(asking: Asking) -> None:
-    asking.ask()
+    await asking.ask()
     late = asking.answer(LAME_DUCK)
-    await asyncio.sleep(udp.TIMEOUT + TURN)
+    await asyncio.sleep(udp.TIMEOUT + PAUSE)
     asking.hear(late, ADDRESS)
     assert asking.told == []
     soon = asking.answer(SERVING)
@@ -212,8 +222,8 @@ async def test_an_answer_is_believed_once_and_in_time_only(asking: Asking) -> No
 
 
 async def test_an_answer_from_elsewhere_is_not_believed(asking: Asking) -> None:
-    asking.ask()
-    asking.ask(ELSEWHERE[0])
+    await asking.ask()
+    await asking.ask(ELSEWHERE[0])
     for state, is_news in ((SERVING, False), (LAME_DUCK, True)):
         said = asking.answer(state, asking.sent[0][1], is_news=is_news)
         for address in (ELSEWHERE, (HOST, PORT + 1)):
@@ -223,7 +233,7 @@ async def test_an_answer_from_elsewhere_is_not_believed(asking: Asking) -> None:
 
 
 async def test_an_answer_to_no_probe_of_ours_is_not_believed(asking: Asking) -> None:
-    asking.ask()
+    await asking.ask()
     for nonce in (0, asking.nonce ^ 1, 2**64 - 1):
         for is_news in (False, True):
             said = asking.answer(LAME_DUCK, nonce, is_news=is_news)
@@ -242,7 +252,7 @@ async def test_an_answer_with_another_secret_is_not_believed(
     ours: str, theirs: bytes
 ) -> None:
     asking = Asking(ours)
-    asking.ask()
+    await asking.ask()
     asking.key = theirs
     asking.hear(asking.answer(LAME_DUCK), ADDRESS)
     asking.hear(asking.answer(LAME_DUCK, is_news=True), ADDRESS)
@@ -255,19 +265,23 @@ async def test_an_answer_with_another_secret_is_not_believed(
 
 async def test_many_backends_are_asked_no_faster_than_the_rate(asking: Asking) -> None:
     asking.state = SERVING
-    count = int(10 * udp.RATE)
+    count = 10 * udp.AT_ONCE
     for n in range(count):
-        asking.ask(f"192.0.{n // 200}.{n % 200}")
+        await asking.ask(f"192.0.2.{n}")
     await asyncio.sleep(600)
     assert len({watch for _, _, watch in asking.sent}) == count
-    assert min(asking.gaps()) >= (1 - 1e-9) / udp.RATE
+    times = [time for time, _, _ in asking.sent]
+    for first, last in zip(times, times[udp.AT_ONCE :], strict=False):
+        assert first < last
+    for first, last in zip(times, times[2 * udp.AT_ONCE :], strict=False):
+        assert last - first >= PAUSE
 
 
 async def test_one_silent_backend_of_many_is_noticed_as_fast(asking: Asking) -> None:
     asking.state = SERVING
-    silent = asking.ask("192.0.3.1")
+    silent = await asking.ask("192.0.3.1")
     for n in range(200):
-        asking.ask(f"192.0.2.{n}")
+        await asking.ask(f"192.0.2.{n}")
     await asyncio.sleep(600)
     asking.told.clear()
     answered = asking.send
@@ -278,17 +292,16 @@ async def test_one_silent_backend_of_many_is_noticed_as_fast(asking: Asking) -> 
 
     asking.send = send  # type: ignore[method-assign]
     longest = udp.LONGEST_PERIOD * (1 + udp.JITTER)
-    await asyncio.sleep(longest + udp.PROBES * (udp.TIMEOUT + 200 / udp.RATE))
+    await asyncio.sleep(
+        longest + udp.PROBES * (udp.TIMEOUT + 200 / udp.AT_ONCE * PAUSE)
+    )
     assert f"no answer to {udp.PROBES} probes by UDP" in asking.told
 
 
 async def test_who_is_not_watched_any_more_is_not_asked_and_not_told(
     asking: Asking,
 ) -> None:
-    asking.state = SERVING
-    for host in (HOST, ELSEWHERE[0], "192.0.2.3"):  # waiting; and in line
-        asking.ask(host)
-    watches = list(asking._watches)
+    watches = [await asking.ask(HOST) for _ in range(3)]  # one is asked, two in line
     last = asking.answer(LAME_DUCK, is_news=True)
     for watch in watches:
         asking.unwatch(watch)
@@ -297,7 +310,7 @@ async def test_who_is_not_watched_any_more_is_not_asked_and_not_told(
     await asyncio.sleep(3600)
     assert len(asking.sent) == 1
     assert asking.told == []
-    assert asking.statistics() == ProberStatistics(0, 0, 1, 0, 0, 2)
+    assert asking.statistics() == ProberStatistics(0, 0, 1, 0, 0, 1)
 
 
 async def test_a_watcher_may_end_the_watch_when_it_is_told(asking: Asking) -> None:
@@ -315,8 +328,8 @@ async def test_a_watcher_may_end_the_watch_when_it_is_told(asking: Asking) -> No
 
 
 async def test_nothing_is_kept_of_answered_and_of_old_probes(asking: Asking) -> None:
-    asking.ask()
-    asking.ask(ELSEWHERE[0])
+    await asking.ask()
+    await asking.ask(ELSEWHERE[0])
     await asyncio.sleep(7200)
     assert len(asking._by_nonce) == 2 * (udp.PROBES + 1)
     asking.state = SERVING
@@ -347,7 +360,7 @@ async def test_only_ip_addresses_and_ports_can_be_watched(
 
 
 async def test_a_watch_says_what_it_knows(asking: Asking) -> None:
-    watch = asking.ask()
+    watch = await asking.ask()
     assert repr(watch) == f"<{HOST}:{PORT} not heard yet>"
     asking.hear(asking.answer(LAME_DUCK), ADDRESS)
     assert repr(watch) == f"<{HOST}:{PORT} lame duck>"
