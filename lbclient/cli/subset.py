@@ -211,13 +211,14 @@ def bursts_of(given: argparse.Namespace) -> Bursts | None:
 def plot(given: argparse.Namespace) -> Answer:
     name, file = given.figure or FIGURE, given.plot
     picture = PICTURES[name]
-    from_article = given.clients is given.backends is given.size is None
+    says_none = given.clients is given.backends is given.size is None
     fleet = fleet_of(
-        given, *(picture.sizes if from_article else (CLIENTS, BACKENDS, SIZE))
+        given, *(picture.sizes if says_none else (CLIENTS, BACKENDS, SIZE))
     )
     client = 1 if given.client is None else given.client
     draw(name, Scene(fleet, resized_of(given, fleet), client), file)
-    source = f", the sizes of {picture.source}" if from_article else ""
+    is_article_s = (fleet.clients, fleet.backends, fleet.taken) == picture.sizes
+    source = f", the sizes of {picture.source}" if is_article_s else ""
     return Answer(
         f"{name}: {file}\n{sizes(name, fleet)}{source}",
         {"figure": name, "file": file} | fleet.facts(),

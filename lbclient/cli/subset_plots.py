@@ -42,6 +42,7 @@ NUMBERS = 80  # of backends at most: so many of all there could be are dense eno
 STEPS = 4  # of the ratio, for each doubling, over which a mean is drawn
 ROWS = 12  # clients whose subsets fit into a picture
 COLUMNS = 20  # and backends of each
+PANEL = 280  # points that a row is long; a digit takes 0.64 of its size, a box 0.4
 AROUND = 24  # clients, and backends, that fit around a ring
 
 
@@ -149,6 +150,8 @@ def _cells(
     axes: "Axes", subsets: Sequence[Collection[int]], others: Sequence[Collection[int]]
 ) -> None:
     """A row for each client; red what the same client has not in the other picture."""
+    columns = max(map(len, subsets[:ROWS]))
+    digits = max(len(str(backend)) for subset in subsets[:ROWS] for backend in subset)
     for row, (subset, other) in enumerate(zip(subsets[:ROWS], others, strict=False)):
         for column, backend in enumerate(sorted(subset)):
             axes.text(
@@ -157,7 +160,7 @@ def _cells(
                 str(backend),
                 ha="center",
                 va="center",
-                fontsize=9,
+                fontsize=min(9, PANEL / columns / (0.64 * digits + 0.4)),
                 color="black" if backend in other else "white",
                 bbox={
                     "boxstyle": "round,pad=0.2",
@@ -166,7 +169,7 @@ def _cells(
                 },
             )
     rows = min(len(subsets), ROWS)
-    axes.set_xlim(-0.6, max(map(len, subsets)) - 0.4)
+    axes.set_xlim(-0.6, columns - 0.4)
     axes.set_ylim(rows - 0.4, -0.6)
     axes.set_yticks(range(rows), [f"client {client}" for client in range(rows)])
     axes.set_xticks([])

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from itertools import islice
+from itertools import islice, pairwise
 from math import pi
 from pathlib import Path
 from random import Random
@@ -335,6 +335,7 @@ def test_a_figure_is_of_the_article_s_sizes_only_if_none_is_given(
     drawn = text(capsys, "--plot", file)
     assert "300 clients with 30 of 300 backends each, the sizes of SRE book" in drawn
     assert facts(capsys, "--plot", file, "--clients", "300")["size"] == 20
+    assert "sizes of" not in text(capsys, "--plot", file, "--algorithm", "whole")
     churned = text(capsys, "--figure", "churn", "--plot", file, "--backends", "90")
     assert "300 clients with 20 of 90 backends each; the first 12 are" in churned
 
@@ -391,6 +392,16 @@ def test_churn_marks_what_is_gone_and_what_is_new() -> None:
         ]
         assert len(marked) == sum(changes) > 0
         assert len(axes.texts) == 6 * 4
+
+
+def test_no_number_in_a_picture_of_churn_hides_another() -> None:
+    figure = PICTURES["churn"].draw(scene("rocksteadier", 1, 2000, 20))
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        boxes = [label.get_window_extent() for label in axes.texts]
+        assert len(boxes) == 20
+        for left, right in pairwise(boxes):
+            assert left.x1 < right.x0
 
 
 @pytest.mark.parametrize("name", RINGS)
