@@ -104,6 +104,8 @@ async def test_the_programs_on_a_page_run(
         },
         words={
             "dns:///search.prod:50051": target,
+            # Whatever ends in localhost is this machine (RFC 6761).
+            "search.prod.svc:50051": addresses[0].replace("127.0.0.1", "a.localhost"),
             "[::]:50051": address,
             "lbclient.server()": "lbclient.server(config=QUICK)",
             "start_http_server(9464)": 'http = start_http_server(0, "127.0.0.1")',
