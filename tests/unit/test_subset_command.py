@@ -435,6 +435,37 @@ def test_the_docs_show_what_the_command_prints(arguments: str, capsys: Capture) 
     assert text(capsys, *arguments.split()).strip() == dedent(shown).strip()
 
 
+def test_the_docs_have_the_diversity_and_spread_of_few_and_many_backends() -> None:
+    names = ("random", "ringsteady", ROCKSTEADIER)
+    (table,) = re.findall(r"alike \| down \|\n.*\n((?:\|.*\n)+)", PAGE.read_text())
+    for row in table.splitlines():
+        backends, *shown = (
+            float(cell) for cell in re.findall(r"[\d.]+", row.replace(",", ""))
+        )
+        computed = []
+        for name in names:
+            subsets = choose(ALGORITHMS[name], 200, int(backends), 20)
+            lost = 20 * spread(subsets, int(backends) // 10).max_share
+            computed += [round(diversity(subsets).mean_overlap, 1), round(lost)]
+        assert shown == computed
+
+
+@pytest.mark.parametrize("backends", [66, 82, 99, 100, 160, 326, 327, 400])
+def test_one_restart_takes_from_a_client_what_the_docs_say(backends: int) -> None:
+    found = re.search(
+        r"(\d) of 20 at once below (\d+) backends, (\d) up to (\d+), (\d) above",
+        " ".join(PAGE.read_text().split()),
+    )
+    assert found is not None
+    few, low, some, high, many = map(int, found.groups())
+    most = few if backends < low else some if backends <= high else many
+    subsets = choose(ALGORITHMS[ROCKSTEADIER], 200, backends, 20)
+    lost = 20 * spread(subsets, -(-backends // 10)).max_share
+    assert round(lost) <= most
+    if backends in (66, 160, 326):  # where it comes to that
+        assert round(lost) == most
+
+
 def test_the_docs_show_pictures_that_are_small_and_say_how_they_are_drawn() -> None:
     shown = re.findall(r"!\[.+\]\((.+)\)", PAGE.read_text())
     assert sorted(shown) == sorted(DRAWN.findall(PAGE.read_text()))
