@@ -257,7 +257,7 @@ def on_both(case: Case) -> Callable[..., Awaitable[None]]:
         await both.compare(case, arguments)
 
     # What pytest reads: the case's arguments, with the runner for the side.
-    del test.__wrapped__  # type: ignore[attr-defined]
+    del test.__wrapped__
     _, *others = inspect.signature(case).parameters.values()
     runner = inspect.Parameter("both", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     test.__signature__ = inspect.Signature([runner, *others])  # type: ignore[attr-defined]

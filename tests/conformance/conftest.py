@@ -8,8 +8,8 @@ import pytest
 
 pytest.register_assert_rewrite("tests.conformance.both")
 
-from tests.conformance.both import Both
-from tests.conformance.script import Script
+from tests.conformance.both import Both  # noqa: E402 - once it is registered
+from tests.conformance.script import Script  # noqa: E402 - likewise
 
 
 @pytest.fixture

@@ -62,7 +62,8 @@ async def test_a_channel_passes_through_its_states(side: Side) -> Any:
     while states[-1] is not READY:
         await channel.wait_for_state_change(states[-1])
         states.append(channel.get_state(True))
-    return [state for state in states if state is not IDLE]
+    # Whether it is seen connecting is chance.
+    return states[-1], set(states) <= {IDLE, CONNECTING, READY}
 
 
 @on_both
@@ -138,8 +139,8 @@ async def test_a_wait_for_a_state_is_given_up(side: Side) -> Any:
 @on_both
 async def test_a_closed_channel_is_shut_down(side: Side) -> Any:
     channel = await side.channel()
-    states = [await channel.close(), channel.get_state()]
-    return [*states, attempted(channel.get_state, True)]
+    await channel.close()
+    return channel.get_state(), attempted(channel.get_state, True)
 
 
 @on_both
@@ -170,16 +171,12 @@ async def test_close_ends_a_wait_for_a_state(side: Side, state: Any) -> Any:
 
 @on_both
 @each_kind
-@pytest.mark.parametrize("made", ["before", "after"])
-async def test_a_call_on_a_closed_channel_is_refused(
-    side: Side, kind: str, made: str
-) -> Any:
+async def test_a_call_on_a_closed_channel_is_refused(side: Side, kind: str) -> Any:
     channel = await side.channel()
-    method: Any = getattr(channel, kind)(path(kind))
+    before: Any = getattr(channel, kind)(path(kind))
     await channel.close()
-    if made == "after":
-        method = getattr(channel, kind)(path(kind))
-    return attempted(method, b"a")
+    after: Any = getattr(channel, kind)(path(kind))
+    return attempted(before, b"a"), attempted(after, b"a")
 
 
 @on_both
@@ -205,9 +202,10 @@ async def test_an_intercepted_call_on_a_closed_channel_is_refused(
 @on_both
 async def test_close_may_be_called_again(side: Side) -> Any:
     channel = await side.channel()
-    closed = [await channel.close() for _ in range(2)]
-    closed += await asyncio.gather(channel.close(), channel.close(1), channel.close(0))
-    return closed, channel.get_state()
+    await channel.close()
+    await channel.close()
+    await asyncio.gather(channel.close(), channel.close(1), channel.close(0))
+    return channel.get_state()
 
 
 @on_both
@@ -238,7 +236,6 @@ async def test_close_cancels_what_the_server_works_at(
 async def test_close_with_grace_lets_calls_end(side: Side, kind: str) -> Any:
     channel = await side.channel()
     call = await side.begin(kind, do="nap")
-    await call.wait_for_connection() if kind.startswith("stream") else None
     waiting = asyncio.create_task(answered(call, kind))
     # A call that has not been sent has no grace: docs/differences.md.
     await eventually(lambda: channel.get_state() is READY)
@@ -292,16 +289,17 @@ async def test_an_error_leaves_a_block(side: Side) -> Any:
 
 
 @on_both
-@each_kind
-async def test_a_call_keeps_its_stub_and_a_stub_its_channel(
-    side: Side, kind: str
-) -> Any:
-    method: Any = getattr(side.library.insecure_channel(side.address), kind)(path(kind))
-    gc.collect()
-    call = method(b"a" if kind.startswith("unary") else iter([b"a"]))
-    seen = await answered(call, kind)
-    del method, call
-    gc.collect()
+@once
+async def test_a_call_keeps_its_stub_and_a_stub_its_channel(side: Side) -> Any:
+    seen = []
+    for kind in KINDS:
+        make = getattr(side.library.insecure_channel(side.address), kind)
+        method = make(path(kind))
+        call = method(b"a" if kind.startswith("unary") else iter([b"a"]))
+        gc.collect()
+        seen.append(await answered(call, kind))
+        del make, method, call
+    gc.collect()  # the channels, which nobody closes
     return seen
 
 
@@ -345,7 +343,7 @@ async def test_a_channel_is_one(side: Side) -> Any:
         isinstance(channel, grpc.aio.Channel),
         isinstance(channel, grpc.Channel),
         [callable(getattr(channel, name)) for name in (*KINDS, "close", "get_state")],
-        channel == channel,  # noqa: PLR0124
+        channel == channel,
         {channel: 1}[channel],
     ]
 

@@ -203,7 +203,8 @@ async def calls():
         left = 8 < one.time_remaining() <= 9
         print(await one, [m async for m in many], await sent, [m async for m in both])
         late = (("do", "hang"),)
-        call = channel.unary_unary(path + "unary_unary")(b"a", timeout=0.05, metadata=late)
+        unary = channel.unary_unary(path + "unary_unary")
+        call = unary(b"a", timeout=0.05, metadata=late)
         print(left, await call.code(), call.done(), call.cancel())
         call = channel.unary_stream(path + "unary_stream")(b"a", metadata=late)
         await asyncio.sleep(0.02)

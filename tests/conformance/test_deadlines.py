@@ -113,6 +113,7 @@ async def test_a_call_that_waits_for_ready_is_served_once_there_is_a_server(
 
 
 @on_both
+@once
 @each_stream
 async def test_a_deadline_passes_in_the_midst_of_a_stream(side: Side, kind: str) -> Any:
     # Long enough for a first response from a slow machine.

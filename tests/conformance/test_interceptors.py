@@ -23,6 +23,9 @@ from tests.conformance.both import (
 )
 from tests.conformance.script import KINDS, path
 
+# Whether an intercepted call waits is tested in tests/wire/test_interceptors.py, too.
+pytestmark = once
+
 BASES: dict[str, Any] = {
     "unary_unary": grpc.aio.UnaryUnaryClientInterceptor,
     "unary_stream": grpc.aio.UnaryStreamClientInterceptor,
@@ -99,8 +102,7 @@ async def test_an_interceptor_sees_the_details_of_the_call(
 
 @on_both
 @each_kind
-@pytest.mark.parametrize("depth", [1, 3])
-@pytest.mark.parametrize("do", ["", "abort"])
+@pytest.mark.parametrize(("depth", "do"), [(1, ""), (3, ""), (3, "abort")])
 async def test_interceptors_are_asked_in_order(
     side: Side, kind: str, depth: int, do: str
 ) -> Any:
@@ -125,24 +127,25 @@ async def test_interceptors_of_other_kinds_are_not_asked(side: Side, kind: str) 
 
 @on_both
 @each_kind
-@pytest.mark.parametrize("changed", ["metadata", "timeout", "method", "wait_for_ready"])
-async def test_an_interceptor_changes_the_details(
-    side: Side, kind: str, changed: str
-) -> Any:
+async def test_an_interceptor_changes_the_details(side: Side, kind: str) -> Any:
+    new: dict[str, Any] = {}
+
     async def intercept(continuation: Any, details: Any, request: Any) -> Any:
-        new = {
-            "metadata": {"metadata": grpc.aio.Metadata(("do", "seen"), ("seen", "2"))},
-            "timeout": {"timeout": 77},
-            "method": {"method": b"/conformance.Script/nothing"},
-            "wait_for_ready": {"wait_for_ready": True},
-        }[changed]
         return await continuation(details._replace(**new), request)
 
     channel = await side.open(interceptors=[interceptor(kind, intercept)])
-    sending = "write" if changed == "method" else "iterator"
-    call = await side.begin(kind, sending=sending, on=channel, do="deadline")
-    seen = await answered(call, kind), await end_of(call)
-    await stop_writing(call)
+    seen = []
+    for new in (
+        {"metadata": grpc.aio.Metadata(("do", "seen"), ("seen", "2"))},
+        {"timeout": 77},
+        {"wait_for_ready": True},
+        {"method": b"/conformance.Script/nothing"},
+    ):
+        sending = "write" if "method" in new else "iterator"
+        call = await side.begin(kind, sending=sending, on=channel, do="deadline")
+        seen.append((await answered(call, kind), await end_of(call)))
+        if sending == "write":
+            await stop_writing(call)
     return seen
 
 
@@ -336,7 +339,6 @@ async def test_requests_are_written_through_an_interceptor(
 
 
 @on_both
-@once
 @pytest.mark.parametrize("given", [object(), [], "text"], ids=str)
 async def test_what_is_no_interceptor_is_refused(side: Side, given: Any) -> Any:
     error = attempted(side.library.insecure_channel, "a:1", interceptors=[given])

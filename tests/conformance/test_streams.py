@@ -270,7 +270,7 @@ async def test_a_stream_that_is_dropped_half_read_is_released(
     async for _ in call:
         break
     del call
-    gc.collect()
+    gc.collect(1)
     return await eventually(lambda: "released" in side.script.events, turns=40)
 
 
@@ -279,7 +279,7 @@ async def test_a_stream_that_is_dropped_half_read_is_released(
 async def test_a_stream_whose_iterator_is_kept_goes_on(side: Side, kind: str) -> Any:
     iterator = aiter(await side.begin(kind, then="nap"))
     seen = [await anext(iterator)]
-    gc.collect()
+    gc.collect(1)
     return seen + [response async for response in iterator]
 
 
@@ -292,7 +292,7 @@ async def test_a_call_that_nobody_keeps_is_made(side: Side, kind: str) -> Any:
         call.add_done_callback(lambda _: None)
     await asyncio.sleep(0.02)
     del call
-    gc.collect()
+    gc.collect(1)
     begun = kind.endswith("stream") or await eventually(
         lambda: "hangs" in side.script.events
     )
