@@ -127,7 +127,12 @@ OURS: dict[str, int] = {
     "grpc.use_local_subchannel_pool": 1,
     "grpc.service_config_disable_resolution": 1,
 }
-DEFAULTS: dict[str, int] = {"grpc.enable_http_proxy": 0}
+DEFAULTS: dict[str, int] = {
+    "grpc.enable_http_proxy": 0,
+    # An endpoint may be a name, of a pod that is back with another address: the core
+    # would not look it up again for 30 s.
+    "grpc.dns_min_time_between_resolutions_ms": 1000,
+}
 
 
 def check_options(options: Options) -> None:

@@ -4,8 +4,8 @@ A report from the network is not to be trusted: what does not parse is None, and
 NaN, infinite or negative numbers count as missing (gRFC A58).
 """
 
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 from math import inf
 
 from google.protobuf.message import DecodeError
@@ -37,14 +37,23 @@ def from_message(message: load_pb2.LoadReport) -> LoadReport:
     utilization = message.application_utilization
     if not 0.0 < utilization < inf:
         utilization = sound(message.cpu_utilization)
-    return LoadReport(
-        utilization,
-        sound(message.rps_fractional),
-        sound(message.eps),
-        message.active_requests if message.HasField("active_requests") else None,
-        message.runnable_requests if message.HasField("runnable_requests") else None,
-        _TASK_STATES.get(message.state),
+    qps, eps = message.rps_fractional, message.eps
+    told = message.HasField
+    return _report(
+        (
+            utilization,
+            qps if 0.0 <= qps < inf else 0.0,
+            eps if 0.0 <= eps < inf else 0.0,
+            message.active_requests if told("active_requests") else None,
+            message.runnable_requests if told("runnable_requests") else None,
+            _TASK_STATES.get(message.state),
+        )
     )
+
+
+# What a named tuple's own constructor does after a call in Python.
+_report: Callable[[tuple[object, ...]], LoadReport]
+_report = partial(tuple.__new__, LoadReport)
 
 
 SHORT = 1024  # bytes; ours has 60, and what is long is not worth remembering
@@ -55,9 +64,12 @@ def parse_report(data: bytes) -> LoadReport | None:
     return _remembered(data) if len(data) <= SHORT else _parse(data)
 
 
+_from_string = load_pb2.LoadReport.FromString
+
+
 def _parse(data: bytes) -> LoadReport | None:
     try:
-        return from_message(load_pb2.LoadReport.FromString(data))
+        return from_message(_from_string(data))
     except DecodeError:
         return None
 
