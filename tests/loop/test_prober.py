@@ -32,6 +32,7 @@ class Asking(Prober):
         self.sent: list[tuple[float, int, Watch]] = []
         self.told: list[TaskState | str | None] = []
         self.state: TaskState | None = None  # what answers say; None: no answers
+        self.answers_every = 1  # so manyth probe
         self.is_cut_off = False
 
     def send(self, data: bytes, watch: Watch) -> None:
@@ -41,7 +42,7 @@ class Asking(Prober):
         self.sent.append((now, nonce, watch))
         if self.is_cut_off:
             raise OSError("Network is unreachable")
-        if self.state is not None:
+        if self.state is not None and len(self.sent) % self.answers_every == 0:
             said = self.answer(self.state, nonce)
             asyncio.get_running_loop().call_soon(self.hear, said, watch.address)
 
@@ -142,6 +143,15 @@ async def test_a_lost_answer_is_no_silence(asking: Asking) -> None:
     assert asking.told == [SERVING]
 
 
+async def test_misses_count_only_in_a_row(asking: Asking) -> None:
+    asking.state = SERVING
+    asking.answers_every = udp.PROBES
+    await asking.ask()
+    await asyncio.sleep(3600)
+    assert len(asking.told) > 1
+    assert set(asking.told) == {SERVING}
+
+
 async def test_who_answers_again_is_told_and_asked_often_again(asking: Asking) -> None:
     await asking.ask()
     await asyncio.sleep(3600)
@@ -219,6 +229,13 @@ async def test_an_answer_is_believed_once_and_in_time_only(asking: Asking) -> No
         asking.hear(soon, ADDRESS)
     assert asking.told == [SERVING]
     assert asking.statistics().disbelieved == 3
+
+
+async def test_an_answer_after_silence_was_told_is_too_late(asking: Asking) -> None:
+    await asking.ask()
+    await asyncio.sleep(LATEST)
+    asking.hear(asking.answer(SERVING), ADDRESS)
+    assert asking.told == [f"no answer to {udp.PROBES} probes by UDP"]
 
 
 async def test_an_answer_from_elsewhere_is_not_believed(asking: Asking) -> None:

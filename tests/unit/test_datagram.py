@@ -1,5 +1,7 @@
 """UDP health checks as bytes: what is understood, and what never is."""
 
+import hashlib
+import hmac
 from itertools import product
 from math import inf, nan
 
@@ -133,3 +135,31 @@ def test_an_answer_turned_into_news_is_not_sealed_any_more() -> None:
     data[4] = datagram.NEWS
     assert datagram.read_answer(bytes(data)) is not None
     assert not datagram.is_sealed(bytes(data), SECRET)
+
+
+def test_the_reserved_bits_of_an_answer_are_zero() -> None:
+    data = datagram.answer(7, TaskState.SERVING, REPORT)
+    for bit in range(6 * 8, 8 * 8):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert datagram.read_answer(bytes(changed)) is None
+
+
+def test_the_seal_is_half_of_an_hmac_of_all_before_it() -> None:
+    for data in (
+        datagram.probe(7, SECRET),
+        datagram.answer(7, TaskState.SERVING, REPORT, SECRET),
+    ):
+        code = hmac.new(SECRET, data[:-16], hashlib.sha256).digest()
+        assert data[-16:] == code[:16]
+
+
+def test_the_layout_is_as_documented() -> None:
+    """docs/health.md, for whoever writes another client or server."""
+    nonce = bytes(range(1, 9))
+    probe = b"LBH\x01\x01" + bytes(3) + nonce + bytes(128)
+    assert datagram.probe(int.from_bytes(nonce)) == probe
+    load = b"".join(number.to_bytes(4) for number in (625, 12500, 250, 7))
+    answer = b"LBH\x01\x02\x03" + bytes(2) + nonce + load + bytes(16)
+    said = datagram.answer(int.from_bytes(nonce), TaskState.LAME_DUCK, REPORT)
+    assert said == answer

@@ -201,6 +201,25 @@ async def test_several_ports_have_one_number_on_all_their_hosts(
     await eventually(lambda: watcher.told == [SERVING] * len(hosts))
 
 
+async def test_hosts_share_a_number_also_where_theirs_are_taken(
+    host: Host,
+    watching: Watching,
+    eventually: Eventually,
+    free_port: Callable[[], int],
+) -> None:
+    addresses = {"127.0.0.1": free_port(), "127.0.0.2": free_port()}
+    with ExitStack() as stack:
+        for taken in addresses.items():
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            stack.enter_context(sock).bind(taken)
+        server = await host(*(f"{name}:{port}" for name, port in addresses.items()))
+        assert port_of(server) not in (0, *addresses.values())
+    watcher = watching()
+    for name in addresses:
+        watcher.watch(port_of(server), name)
+    await eventually(lambda: watcher.told == [SERVING] * len(addresses))
+
+
 async def test_only_the_hosts_of_the_grpc_ports_are_listened_on(
     host: Host, watching: Watching, eventually: Eventually
 ) -> None:
@@ -229,6 +248,14 @@ async def test_a_server_on_a_unix_socket_has_no_port(
     host: Host, tmp_path: Path
 ) -> None:
     assert port_of(await host(f"unix:{tmp_path / 'socket'}")) == 0
+
+
+async def test_a_server_on_a_unix_socket_too_has_the_number_of_the_other(
+    host: Host, tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    port = free_port()
+    server = await host(f"unix:{tmp_path / 'socket'}", f"{HOST}:{port}")
+    assert port_of(server) == port
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:50051", "no.such.host.invalid:50051"])
@@ -484,6 +511,24 @@ async def test_a_fuzzed_responder_serves_on_in_flat_memory(
     watcher = watching()
     watcher.watch(port_of(server))
     await eventually(lambda: watcher.told == [SERVING])
+
+
+async def test_what_the_network_does_not_take_is_dropped(host: Host) -> None:
+    """asyncio says so when much is waiting to be sent; it would keep any more."""
+    server = await host()
+    (listener,) = server._udp._listeners
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((HOST, 0))
+        sock.setblocking(False)
+        listener.pause_writing()
+        listener.datagram_received(datagram.probe(1), sock.getsockname())
+        listener.resume_writing()
+        listener.datagram_received(datagram.probe(2), sock.getsockname())
+        data = await asyncio.get_running_loop().sock_recv(sock, 1024)
+        answer = datagram.read_answer(data)
+        assert answer is not None
+        assert answer.nonce == 2
+    assert server.statistics().udp.limited == 1
 
 
 async def test_a_fuzzed_prober_believes_none_of_it(
