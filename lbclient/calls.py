@@ -59,7 +59,7 @@ class Call:
         now = balancer.clock()
         self.wait_for_ready = bool(wait_for_ready)
         self._balancer = balancer
-        self._invoke = invoke
+        self._invoke: Invoke | None = invoke  # until it is over: it keeps the request
         self._is_fed = is_fed
         self._created_at = now
         self._deadline = None if timeout is None else now + timeout
@@ -87,8 +87,10 @@ class Call:
         """The call has its backend: from here on it is grpc.aio's."""
         waited = now - self._created_at
         left = None if self._deadline is None else self._deadline - now
+        invoke, self._invoke = self._invoke, None
+        assert invoke is not None
         try:
-            self._inner = self._invoke(backend, left)
+            self._inner = invoke(backend, left)
         except Exception as error:
             if self._decided is None:
                 raise  # grpc.aio's own complaint about an argument
@@ -125,6 +127,7 @@ class Call:
 
     def _end(self, error: BaseException) -> None:
         self._error = error
+        self._invoke = None
         self._fire()
         self._decide()
 

@@ -1,6 +1,7 @@
 """Calls that are cancelled: by themselves, by who awaits them, by the server."""
 
 import asyncio
+import weakref
 from typing import Any
 
 import grpc
@@ -374,6 +375,28 @@ async def test_an_endless_request_stream_is_closed_with_its_call(
     await asyncio.sleep(0.03)
     call.cancel()
     return await eventually(lambda: closed), call.cancelled(), await call.code()
+
+
+@on_both
+@each_sender
+async def test_a_call_that_is_over_does_not_keep_its_requests(
+    side: Side, kind: str
+) -> Any:
+    class Requests:
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> bytes:
+            raise StopAsyncIteration
+
+    requests = Requests()
+    kept = weakref.ref(requests)
+    channel = await side.channel()
+    method: Any = getattr(channel, kind)(f"/conformance.Script/{kind}")
+    call = method(requests)
+    del requests
+    seen = await answered(call, kind)
+    return seen, await eventually(lambda: kept() is None, turns=100), call.done()
 
 
 @on_both
