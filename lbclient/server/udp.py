@@ -19,7 +19,7 @@ from lbclient.model import LoadReport, TaskState
 from lbclient.protocols import Clock
 from lbclient.server.statistics import UdpStatistics
 
-ANSWER_RATE = 1000.0  # a second, and at once; 10,000 inactive clients ask half of it
+ANSWER_RATE = 1000.0  # a second: 10,000 inactive clients ask as much at first, then 83
 RECENT_PROBERS = 10_000  # some 4 MB
 RECENT_AFTER = 300.0  # seconds; inactive clients ask every 2 minutes at least
 NEWS_AT_ONCE = 100  # then a pause: 10,000 in a second, the default lame_duck_quiet
