@@ -25,7 +25,7 @@ from tests.conformance.script import KINDS, Script, path
 
 SIDES: dict[str, Any] = {"grpc.aio": grpc.aio, "lbclient": lbclient}
 LIMIT = 20.0  # a case that hangs; none takes a second
-NEVER = 0.3  # long enough to say that something does not come
+NEVER = 0.15  # long enough to say that something does not come
 PARTS = (b"a", b"b", b"c")
 
 Case = Callable[..., Awaitable[Any]]

@@ -117,7 +117,7 @@ class Script:
         raise ValueError("broken")
 
     async def nap(self, context: Any) -> None:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.03)
 
     async def compress(self, context: Any) -> None:
         context.set_compression(grpc.Compression.Gzip)

@@ -218,7 +218,7 @@ async def test_a_grace_that_is_none_is_refused(side: Side, grace: Any) -> Any:
 
 @on_both
 @each_kind
-@pytest.mark.parametrize("grace", [None, 0, 0.05])
+@pytest.mark.parametrize("grace", [None, 0.03])
 async def test_close_cancels_what_the_server_works_at(
     side: Side, kind: str, grace: float | None
 ) -> Any:

@@ -122,6 +122,7 @@ async def test_a_deadline_passes_in_the_midst_of_a_stream(side: Side, kind: str)
 
 
 @on_both
+@once
 @each_sender
 async def test_a_deadline_passes_while_nothing_is_written(side: Side, kind: str) -> Any:
     call = await side.begin(kind, sending="write", timeout=0.1)
@@ -143,6 +144,7 @@ async def test_wait_for_ready_changes_nothing_when_somebody_is_there(
 
 
 @on_both
+@once
 @each_kind
 async def test_time_runs_out_and_never_below_zero(side: Side, kind: str) -> Any:
     call = await side.begin(kind, do="nap", timeout=5)
