@@ -8,6 +8,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from math import inf
 
 from lbclient.cli.subset_answers import Answer, Fleet, advise, compare, measure, single
 from lbclient.cli.subset_plots import PICTURES, Scene, draw, sizes
@@ -197,7 +198,7 @@ def resized_of(given: argparse.Namespace, fleet: Fleet) -> Fleet:
 
 def excess_of(given: argparse.Namespace) -> float:
     excess = EXCESS if given.excess is None else given.excess
-    if not isinstance(excess, float) or not excess >= 1.0:
+    if not isinstance(excess, float) or not 1.0 <= excess < inf:
         raise ConfigError("excess", excess, "a number, at least 1")
     return excess
 

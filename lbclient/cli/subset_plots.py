@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lbclient.cli.subset_answers import Fleet
 from lbclient.errors import ConfigError
-from lbclient.subsets.consistent import _place as consistent_place
+from lbclient.subsets.consistent import place as consistent_place
 from lbclient.subsets.properties import balance, churn, scenarios
 from lbclient.subsets.ring import rank, reverse
 from lbclient.subsets.rocksteadier import LOT

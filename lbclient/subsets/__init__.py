@@ -21,7 +21,14 @@ from lbclient.subsets.rocksteadier import LOT, rocksteadier
 from lbclient.subsets.round_robin import round_robin
 from lbclient.subsets.whole import whole
 
-__all__ = ["ALGORITHMS", "Rendezvous", "job_offset", "order", "subset"]
+__all__ = [
+    "ALGORITHMS",
+    "Rendezvous",
+    "job_offset",
+    "order",
+    "subset",
+    "whole_number",
+]
 
 ALGORITHMS: dict[str, Algorithm] = {
     "random": random,
@@ -65,10 +72,10 @@ def order(
     """
     if algorithm not in ALGORITHMS:
         raise ConfigError("algorithm", algorithm, f"one of {', '.join(ALGORITHMS)}")
-    _whole_number("client", client, 0)
-    _whole_number("backends", backends, 1)
-    _whole_number("size", size, 1)
-    _whole_number("offset", offset, 0)
+    whole_number("client", client, 0)
+    whole_number("backends", backends, 1)
+    whole_number("size", size, 1)
+    whole_number("offset", offset, 0)
     # Whole lots, so that the clients of one lot stay together.
     return ALGORITHMS[algorithm](client + LOT * offset, backends, size)
 
@@ -85,6 +92,7 @@ def job_offset(job: str) -> int:
     return 1 + int.from_bytes(blake2b(name, digest_size=8).digest()) % OFFSETS
 
 
-def _whole_number(field: str, value: object, low: int) -> None:
+def whole_number(field: str, value: object, low: int) -> None:
+    """Raises ConfigError for what is none, or below `low`."""
     if type(value) is not int or value < low:
         raise ConfigError(field, value, f"a whole number, at least {low}")

@@ -110,9 +110,9 @@ class Adviser:
         """
         most = MOST_CONNECTIONS // self.clients
         if size > most:
-            raise ConfigError(
-                "size", size, f"at most {most} with {self.clients} clients"
-            )
+            most = MOST_CONNECTIONS // size
+            want = f"at most {most} to look at subsets of {size}"
+            raise ConfigError("clients", self.clients, want)
         if size not in self._known:
             self._known[size] = self._measure(size)
         return self._known[size]

@@ -17,13 +17,13 @@ def consistent(client: int, backends: int, size: int) -> Iterator[int]:
     Use it to compare with: `ringsteady` is this with places that are spread evenly,
     `rendezvous` is as steady and has more distinct subsets.
     """
-    here = _place(b"client", client)
+    here = place(b"client", client)
     # Sorted by way to go, and by number where two stand in one place.
-    ways = [((_place(b"backend", n) - here) % 2**64, n) for n in range(backends)]
+    ways = [((place(b"backend", n) - here) % 2**64, n) for n in range(backends)]
     ways.sort()
     return (n for _, n in ways)
 
 
-def _place(kind: bytes, task: int) -> int:
+def place(kind: bytes, task: int) -> int:
     digest = blake2b(b"%d" % task, digest_size=8, person=kind).digest()
     return int.from_bytes(digest)

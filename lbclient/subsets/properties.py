@@ -17,13 +17,20 @@ from math import ceil
 from statistics import fmean
 
 from lbclient.protocols import Algorithm
+from lbclient.subsets import whole_number
 
 Subsets = Sequence[Sequence[int]]
 """A client's backends each, by task number on both sides."""
 
 
 def choose(algorithm: Algorithm, clients: int, backends: int, size: int) -> Subsets:
-    """The subsets of clients 0..clients-1: min(size, backends) numbers each."""
+    """The subsets of clients 0..clients-1: min(size, backends) numbers each.
+
+    Raises ConfigError for clients, backends or a size below 1.
+    """
+    whole_number("clients", clients, 1)
+    whole_number("backends", backends, 1)
+    whole_number("size", size, 1)
     return [
         list(islice(algorithm(client, backends, size), size))
         for client in range(clients)

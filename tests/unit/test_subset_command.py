@@ -472,3 +472,19 @@ def test_the_docs_show_pictures_that_are_small_and_say_how_they_are_drawn() -> N
     for image in shown:
         assert (PAGE.parent / image).stat().st_size < 60_000
     assert len(shown) == len(list((PAGE.parent / "images").iterdir()))
+
+
+@pytest.mark.parametrize("resize", ["100 -> 101", "100 -> 110", "100 -> 200"])
+def test_the_docs_table_of_churn_is_what_properties_says(resize: str) -> None:
+    """Its first rows; the other ones take 10 s."""
+    rows = [line.split(" | ") for line in PAGE.read_text().splitlines()]
+    [head] = [row for row in rows if row[0] == "| from -> to"]
+    [row] = [row for row in rows if row[0] == f"| {resize}"]
+    before, after = map(int, resize.split(" -> "))
+    names = [name.strip("`| ") for name in head[2:]]
+    for name, cell in zip(names, row[2:], strict=True):
+        found = churn(
+            choose(ALGORITHMS[name], 1000, before, 20),
+            choose(ALGORITHMS[name], 1000, after, 20),
+        )
+        assert cell.strip("| ") == f"{found.mean:.2f}, {found.most}"
