@@ -1,8 +1,8 @@
 """Asks inactive backends by UDP how they are: many of them through one socket.
 
 A backend is asked at once, then less and less often while it has nothing new to say;
-when it leaves it says so unasked. An answer is believed once, from where the probe
-went, for a nonce that nobody can guess, until the next probe. Where nothing comes
+when it leaves it says so unasked. An answer is believed once, within the timeout, from
+where the probe went, for a nonce that nobody can guess. Where nothing comes
 back (UDP is blocked, the task is gone, secrets differ), the watcher is told that; the
 rest, above all a look over TCP, is up to it. SRE book, ch. 20, "lame duck state".
 """
