@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from lbclient import wire
-from lbclient.grpc_seam import is_ready, lighten, step
+from lbclient.grpc_seam import lighten, step
 from lbclient.health import watch
 from lbclient.load import Load
 from lbclient.model import Endpoint, LoadReport, State, TaskState
@@ -72,10 +72,6 @@ class Backend:
         self._pace = pace
         self._silence: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
-
-    def is_connected(self) -> bool:
-        """Asks the core, which knows of a lost connection before our task does."""
-        return is_ready(self.channel)
 
     def hear(
         self, state: TaskState | None, report: LoadReport | None, reason: str = ""

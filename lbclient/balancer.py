@@ -17,6 +17,7 @@ from lbclient.backend import Backend, Dial
 from lbclient.config import ChannelConfig
 from lbclient.errors import ResolveError
 from lbclient.grpc_codes import STATUS_OF_NUMBER
+from lbclient.grpc_seam import is_ready
 from lbclient.histogram import Histogram
 from lbclient.model import (
     Endpoint,
@@ -76,7 +77,7 @@ class Balancer:
         self.draining: dict[Backend, None] = {}
         self.waiting = Waiting(self.pool, config)
         self.calls = dict.fromkeys(STATUS_OF_NUMBER, 0)  # by number: a cheaper hash
-        self.attempts = dict.fromkeys(Verdict, 0)
+        self._retired = dict.fromkeys(Verdict, 0)  # of backends that are closed
         self.latency = Histogram()
         self.waited = 0
         self.waited_seconds = 0.0
@@ -111,11 +112,11 @@ class Balancer:
         while ready := self.pool.ready:
             try:
                 backend = self.picker.pick(ready, now)
-                is_connected = backend.is_connected()
+                is_connected = is_ready(backend.channel)
             except Exception:  # of a picker that is not ours, perhaps
                 logger.exception("%s: the picker failed; taking turns", self.target)
-                backend = ready[self.attempts[Verdict.SERVED] % len(ready)]
-                is_connected = backend.is_connected()
+                backend = ready[sum(self.calls.values()) % len(ready)]
+                is_connected = is_ready(backend.channel)
             if is_connected:
                 return backend
             self.observe(backend, State.CONNECTING, "connection lost")
@@ -129,7 +130,6 @@ class Balancer:
                 self.loop.call_soon_threadsafe(self.settle, backend, outcome, code, now)
             return
         self.pool.finish(backend, outcome, now)
-        self.attempts[outcome.verdict] += 1
         self.calls[code] += 1
         self.latency.observe(outcome.latency)
         report = outcome.report
@@ -144,6 +144,14 @@ class Balancer:
             self.loop.call_soon(self._close_backend, backend)
         if self.waiting.waiters:
             self._serve_waiting()
+
+    def attempts(self) -> dict[Verdict, int]:
+        """How many have ended in each way."""
+        total = dict(self._retired)
+        for backend in (*self.pool.nodes.values(), *list(self.draining)):
+            for verdict, count in backend.load.counts.items():
+                total[verdict] += count
+        return total
 
     def count(self, code: grpc.StatusCode) -> None:
         """A call is over that was never sent."""
@@ -344,8 +352,13 @@ class Balancer:
 
     def _close_backend(self, backend: Backend) -> None:
         if backend.load.in_flight == 0 and backend in self.draining:
-            del self.draining[backend]
+            self._retire(backend)
             backend.close_now()
+
+    def _retire(self, backend: Backend) -> None:
+        del self.draining[backend]
+        for verdict, count in backend.load.counts.items():
+            self._retired[verdict] += count
 
     # --- tasks ---------------------------------------------------------------
 
@@ -384,6 +397,7 @@ class Balancer:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         backends = (*self.pool.nodes.values(), *self.draining)
         await asyncio.gather(*(backend.close(grace) for backend in backends))
-        self.draining.clear()
+        for backend in list(self.draining):
+            self._retire(backend)
         self._connectivity = Connectivity.SHUTDOWN
         self._tell_connectivity()

@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from lbclient.attempt import Attempt
+from lbclient.attempt import watch
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
 from lbclient.grpc_seam import (
@@ -27,6 +27,7 @@ from lbclient.grpc_seam import (
     channel_of,
     is_half_closed,
     mark,
+    marked,
 )
 
 logger = logging.getLogger(__name__)
@@ -97,10 +98,9 @@ class Call:
             self._end(error)
             return
         balancer = self._balancer
-        attempt = Attempt(backend, balancer.settle, balancer.clock, now, waited)
         balancer.pool.begin(backend)
-        attempt.watch(self._inner)
-        mark(self, attempt)
+        watch(self._inner, balancer, backend, now, waited)
+        mark(self, marked(self._inner))
         if self._decided is not None:
             balancer.waited += 1
             balancer.waited_seconds += waited

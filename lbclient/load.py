@@ -42,12 +42,10 @@ class Load:
         "report",
         "reported_at",
         "sent_since_report",
-        "started",
     )
 
     def __init__(self) -> None:
         self.in_flight = 0
-        self.started = 0
         self.counts = dict.fromkeys(Verdict, 0)
         self.latency = 0.0  # mean of what was served, in seconds; 0.0: none yet
         self.failed_at = -inf  # the last failure or rejection that we saw
@@ -75,13 +73,16 @@ class Load:
         self.is_written = True
         self._written.append(self)
 
-    def begin(self) -> None:
-        """One more request is on its way to the backend, as whoever picked it knows."""
-        self.in_flight += 1
-        self.started += 1
-        self.sent_since_report += 1
+    def begin(self) -> int:
+        """One more request is on its way to the backend, as whoever picked it knows.
 
-    def finish(self, outcome: Outcome, now: float) -> None:
+        Returns how many there are, and so does `finish`.
+        """
+        self.sent_since_report += 1
+        self.in_flight += 1
+        return self.in_flight
+
+    def finish(self, outcome: Outcome, now: float) -> int:
         """The one door for feedback, once for each `begin`."""
         verdict, latency, report = outcome
         if not self.is_written:
@@ -93,8 +94,8 @@ class Load:
             if now >= self._fold_at:
                 self._fold(now)
             # A failure's latency is left out: a fast failure must not look fast.
-            gain = LATENCY_GAIN if self.latency else 1.0
-            self.latency += (latency - self.latency) * gain
+            mean = self.latency
+            self.latency = mean + (latency - mean) * LATENCY_GAIN if mean else latency
         elif verdict is not ABANDONED:
             self.failed_at = now
             self._fold(now)
@@ -105,6 +106,7 @@ class Load:
             self.report = report
             self.reported_at = now
             self.sent_since_report = 0
+        return self.in_flight
 
     def _fold(self, now: float) -> None:
         # By the tenth of a second: to let a count fade at every call costs more than
@@ -137,6 +139,11 @@ class Load:
         self.ready_at = None
         self.report = None
         self.sent_since_report = 0
+
+    @property
+    def started(self) -> int:
+        """Requests that were ever sent to it."""
+        return self.in_flight + sum(self.counts.values())
 
     def recent_errors(self, now: float) -> float:
         """Errors that we saw, each fading over `ERROR_MEMORY`."""

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from lbclient import calls
-from lbclient.attempt import Attempt
+from lbclient.attempt import watch
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
 from lbclient.grpc_seam import flaw_of, intercepted, read_once, with_compression
@@ -223,7 +223,6 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             )
         # The hot path, written out: sent at once, on grpc.aio's own call object.
         balancer = self._get_balancer()
-        clock = balancer.clock
         if metadata is not None:
             metadata = read_once(metadata)
             if (flaw := flaw_of(metadata)) is not None:
@@ -232,7 +231,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             message = self.prepared(request)
         except Exception as error:
             return self._wrapped(balancer, None, error, None, wait_for_ready=None)
-        now = clock()
+        now = balancer.clock()
         backend = balancer.pick(now)
         if backend is None:
             return self._wrapped(
@@ -254,7 +253,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             compression=compression,
         )
         balancer.pool.begin(backend)
-        Attempt(backend, balancer.settle, clock, now, 0.0).watch(call)
+        watch(call, balancer, backend, now, 0.0)
         return call
 
 

@@ -183,13 +183,11 @@ class Pool(Generic[N]):
 
     def begin(self, node: N) -> None:
         """A call goes to `node`, which leaves `ready` when that fills it."""
-        node.load.begin()
-        if node.load.in_flight == self._active_limit:
+        if node.load.begin() == self._active_limit:
             self._publish()
 
     def finish(self, node: N, outcome: Outcome, now: float) -> None:
-        node.load.finish(outcome, now)
-        if node.load.in_flight == self._active_limit - 1:
+        if node.load.finish(outcome, now) + 1 == self._active_limit:
             self._publish()
 
     def _publish(self) -> None:

@@ -160,7 +160,7 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
             for number, count in balancer.calls.items()
             if count
         },
-        attempts={v.value: count for v, count in balancer.attempts.items()},
+        attempts={v.value: count for v, count in balancer.attempts().items()},
         latency=latency_statistics(balancer.latency),
         waiting=len(balancer.waiting),
         waited=balancer.waited,

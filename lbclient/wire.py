@@ -7,6 +7,7 @@ NaN, infinite or negative numbers count as missing (gRFC A58).
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from math import inf
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -70,7 +71,7 @@ _from_string = load_pb2.LoadReport.FromString
 def _parse(data: bytes) -> LoadReport | None:
     try:
         return from_message(_from_string(data))
-    except DecodeError:
+    except (DecodeError, TypeError):
         return None
 
 
@@ -79,10 +80,10 @@ def _parse(data: bytes) -> LoadReport | None:
 _remembered = lru_cache(maxsize=256)(_parse)
 
 
-def find_report(trailers: Iterable[tuple[str, str | bytes]]) -> LoadReport | None:
+def find_report(trailers: Iterable[tuple[str, Any]]) -> LoadReport | None:
     """The report in a response's trailing metadata, if there is a sound one."""
     for key, value in trailers:
-        if key == LOAD_KEY and isinstance(value, bytes):
+        if key == LOAD_KEY:  # so the value is bytes, as of every key in -bin
             return _remembered(value) if len(value) <= SHORT else _parse(value)
     return None
 

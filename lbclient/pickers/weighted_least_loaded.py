@@ -27,13 +27,12 @@ from math import exp, inf
 from random import Random
 
 from lbclient.load import FORGOTTEN_AFTER, Load
-from lbclient.model import LoadReport
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.pickers.options import between
 from lbclient.pickers.slow_start import MOMENT, SLOW_START, SlowStart
 from lbclient.protocols import N, Node
 
-REPORT_GAIN = 0.02  # of each report, in the means over all backends
+MEAN_GAIN = 0.2  # of what was told in a refresh period, in the mean of others' requests
 SHORTEST_HORIZON = 0.005  # seconds; what is shorter than a round trip is noise
 REPORT_LAG = 3.0  # seconds; servers smooth over 2 s what they report
 PICK_MEMORY = 5.0  # seconds; 3 s did as well in simulation, 1 s had larger spread
@@ -162,56 +161,46 @@ class WeightedLeastLoaded:
         """Looks at the loads that were written since the last pick, and only those."""
         for load in self._written:
             load.is_written = False
-            if (candidate := self._known.get(load)) is not None:
-                self._update(candidate, now)
-                if candidate.slot != ABSENT:
-                    score = candidate.base + candidate.extra * self._faded
-                    self._scores[candidate.slot] = score
+            candidate = self._known.get(load)
+            if candidate is None:
+                continue
+            if load.reported_at != candidate.reported_at or load.report is None:
+                self._learn(candidate)
+            self._rescore(candidate, now)
+            if candidate.slot != ABSENT:
+                score = candidate.base + candidate.extra * self._faded
+                self._scores[candidate.slot] = score
         self._written.clear()
 
-    def _update(self, candidate: Candidate, now: float) -> None:
-        """Computes a score anew after a write to its load."""
-        load = candidate.load
-        requests = load.in_flight + self._busy + candidate.picks * self._turn_cost
-        if load.failed_at > now - FORGOTTEN_AFTER:
-            requests += load.recent_errors(now)
-        candidate.base = requests / candidate.weight
-        report = load.report
-        if report is None:
-            candidate.others = None
-            candidate.extra = 0.0
-        elif load.reported_at != candidate.reported_at:
-            self._learn(candidate, report)
-            self._fade(candidate, now)
-
-    def _learn(self, candidate: Candidate, report: LoadReport) -> None:
+    def _learn(self, candidate: Candidate) -> None:
         """Takes from a new report how many requests others have there."""
         load = candidate.load
         candidate.reported_at = load.reported_at
-        gain = REPORT_GAIN if self._latency else 1.0
-        self._latency += gain * (load.latency - self._latency)
-        active = report.active if report.runnable is None else report.runnable
-        if active is None:
-            candidate.others = None
-            return
-        # The backend counted those of ours that it had: not what we sent since.
-        counted = load.in_flight - load.sent_since_report
-        others = active - counted if counted > 0 else active
-        candidate.others = others
-        mean = self._mean_others
-        sample = others / candidate.weight
-        # Capped, so that one absurd report cannot move the mean for long.
-        cap = 2.0 * abs(mean) + 2.0
-        self._mean_others += REPORT_GAIN * ((sample if sample < cap else cap) - mean)
+        report = load.report
+        candidate.others = None
+        if report is not None:
+            active = report.active if report.runnable is None else report.runnable
+            if active is not None:
+                # The backend counted those of ours that it had: not what we sent since.
+                counted = load.in_flight - load.sent_since_report
+                candidate.others = active - counted if counted > 0 else active
 
-    def _fade(self, candidate: Candidate, now: float) -> None:
-        """Lets what was told fade towards the mean, from when it was told."""
-        if candidate.others is None:
+    def _rescore(self, candidate: Candidate, now: float) -> None:
+        """Computes a score from what is known. What others have fades towards the
+        mean, from when it was told."""
+        load = candidate.load
+        weight = candidate.weight
+        requests = load.in_flight + self._busy + candidate.picks * self._turn_cost
+        if load.failed_at > now - FORGOTTEN_AFTER:
+            requests += load.recent_errors(now)
+        candidate.base = requests / weight
+        others = candidate.others
+        if others is None:
             candidate.extra = 0.0
             return
-        excess = candidate.others / candidate.weight - self._mean_others
-        told_at = candidate.reported_at if candidate.reported_at < now else now
-        candidate.extra = excess * exp((told_at - self._epoch) / self._horizon)
+        told_at = candidate.reported_at
+        age = ((told_at if told_at < now else now) - self._epoch) / self._horizon
+        candidate.extra = (others / weight - self._mean_others) * exp(age)
 
     def _age_all(self, ready: Sequence[Node], now: float) -> None:
         if self._newcomers:
@@ -226,6 +215,7 @@ class WeightedLeastLoaded:
 
     def _refresh(self, ready: Sequence[Node], now: float) -> None:
         """Brings up to date what changes slowly: members, weights, means, fading."""
+        self._take_means()
         kept = exp((self._epoch - now) / PICK_MEMORY)
         for candidate in self._known.values():
             candidate.picks *= kept
@@ -245,8 +235,24 @@ class WeightedLeastLoaded:
         mean_picks = sum(candidate.picks for candidate in self._candidates) / count
         self._turn_cost = (1.0 - self._busy) / max(1.0, mean_picks)
         for candidate in self._known.values():  # the absent too: the epoch is new
-            self._update(candidate, now)
-            self._fade(candidate, now)
+            self._rescore(candidate, now)
+
+    def _take_means(self) -> None:
+        """Of latency, and of others' requests by what was told since the last time."""
+        known = self._candidates
+        latencies = [each.load.latency for each in known if each.load.latency]
+        if latencies:
+            self._latency = sum(latencies) / len(latencies)
+        mean = self._mean_others
+        # Capped, so that one absurd report cannot move the mean for long.
+        cap = 2.0 * abs(mean) + 2.0
+        told = [
+            min(each.others / each.weight, cap)
+            for each in known
+            if each.others is not None and each.reported_at > self._epoch
+        ]
+        if told:
+            self._mean_others += MEAN_GAIN * (sum(told) / len(told) - mean)
 
     def _grown(self, ready: Sequence[Node], now: float) -> list[Node]:
         """Who is judged by utilization: a small share's is low as it should be."""

@@ -115,7 +115,7 @@ def test_a_restarted_task_has_said_nothing_yet(load: Load) -> None:
 def test_what_is_learned_is_told_and_once_until_it_is_taken(load: Load) -> None:
     written: list[Load] = []
     load.tell(written)
-    writes: list[Callable[[], None]] = [
+    writes: list[Callable[[], object]] = [
         lambda: load.finish(SERVED, 1.0),
         lambda: load.observe(REPORT, 1.0),
         load.leave_ready,
