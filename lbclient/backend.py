@@ -64,7 +64,7 @@ class Backend:
         self.channel = lighten(dial(endpoint))
         self._dial = dial
         self._given_up = asyncio.Event()
-        self._former: dict[grpc.aio.Channel, asyncio.Task[None]] = {}
+        self._former: dict[grpc.aio.Channel, asyncio.TimerHandle] = {}
         self._observe = observe
         self._interval = health_interval
         self._clock = clock
@@ -143,9 +143,9 @@ class Backend:
     def _dial_again(self) -> None:
         """Leaves a connection that may be dead to the calls that are still on it."""
         former, self.channel = self.channel, lighten(self._dial(self.endpoint))
-        farewell = leaving_no_trace(former.close(FAREWELL))
-        self._former[former] = farewell
-        farewell.add_done_callback(lambda _: self._former.pop(former, None))
+        # Not by a grace period: a channel whose close is cut short is never closed.
+        loop = asyncio.get_running_loop()
+        self._former[former] = loop.call_later(FAREWELL, self._leave, former)
         logger.info("%s: dialling again", self.endpoint.address)
 
     async def _connected(self) -> None:
@@ -186,22 +186,22 @@ class Backend:
         finally:
             self._end_silence()
 
+    def _leave(self, former: grpc.aio.Channel) -> None:
+        self._former.pop(former).cancel()
+        step(former.close())  # without grace it does not wait
+
     def close_now(self) -> None:
         """Ends the connection and the calls that are still on it."""
-        for channel, farewell in list(self._former.items()):
-            farewell.cancel()
-            step(channel.close())  # without grace it does not wait
+        for former in list(self._former):
+            self._leave(former)
         step(self.channel.close())
 
     async def close(self, grace: float | None) -> None:
-        farewells = list(self._former.values())
-        await asyncio.gather(
-            self.channel.close(grace), *(c.close(grace) for c in self._former)
-        )
-        for farewell in farewells:
+        channels = [self.channel, *self._former]
+        for farewell in self._former.values():
             farewell.cancel()
-        if farewells:
-            await asyncio.wait(farewells)
+        self._former.clear()
+        await asyncio.gather(*(channel.close(grace) for channel in channels))
 
     def __repr__(self) -> str:
         return (

@@ -434,9 +434,9 @@ class Link:
 
 
 async def test_a_connection_that_fell_silent_is_given_up_for_a_new_one(
-    start: Any, search: Any, eventually: Any
+    start: Any, search: Any, eventually: Any, connections: Any
 ) -> None:
-    """And whoever waits on the old one may still get an answer."""
+    """And whoever waits on the old one may still get an answer; both are closed."""
     task = await start(quick_server)
     link = Link(int(task.address.rpartition(":")[2]))
     port = await link.start()
@@ -458,6 +458,9 @@ async def test_a_connection_that_fell_silent_is_given_up_for_a_new_one(
             assert not early.done()
             link.resume()
             assert (await asyncio.wait_for(early, 2)).text == task.servicer.name
+            assert len(connections(port)) == 2
+            del early  # a call that is held keeps its connection
+        await eventually(lambda: not connections(port))
     finally:
         await link.close()
 
