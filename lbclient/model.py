@@ -28,6 +28,10 @@ class Endpoint:
     def __post_init__(self) -> None:
         if not isinstance(self.address, str) or not self.address:
             raise ConfigError("address", self.address, "text such as '10.0.0.3:50051'")
+        _, colon, port = self.address.rpartition(":")
+        if colon and port.isdecimal() and not 0 < int(port[:6]) < 65536:
+            # grpcio takes it, never connects, and may hang when the process ends.
+            raise ConfigError("address", self.address, "a port of 1 to 65535")
         task = self.task
         if task is not None and (type(task) is not int or task < 0):
             raise ConfigError("task", task, "a whole number, at least 0, or None")

@@ -27,7 +27,7 @@ clients = st.text(max_size=20)
 endpoints = st.lists(
     st.builds(
         Endpoint,
-        st.text(min_size=1, max_size=20),
+        st.text(max_size=20).map("{}:50051".format),
         st.floats(0.1, 10.0),
         st.sampled_from(["", "a", "b"]),
     ),

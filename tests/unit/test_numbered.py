@@ -235,6 +235,12 @@ def test_a_task_that_is_no_number_is_refused(wrong: Any) -> None:
     assert caught.value.value is wrong
 
 
+@pytest.mark.parametrize("port", [0, 65536, 99999, 10**30])
+def test_a_port_that_cannot_be_is_refused(port: int) -> None:
+    with pytest.raises(ConfigError, match="a port of 1 to 65535"):
+        Endpoint(f"127.0.0.1:{port}")
+
+
 @pytest.mark.parametrize("wrong", ["", None, 50051])
 def test_an_address_that_is_no_text_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError, match=r"address = .*: want text such as"):

@@ -321,7 +321,6 @@ USELESS: dict[str, Any] = {
     "says a list of text": lambda: Says(["127.0.0.1:1"]),
     "has no addresses": lambda: Says([Unfinished()]),
     "has a name for an address": lambda: Says([Endpoint("no such:1")]),
-    "has an impossible port": lambda: Says([Endpoint("127.0.0.1:99999")]),
     "has nobody": lambda: Says(()),
     "ends at once": lambda: Says(ends=True),
     "is no iterator": lambda: NoWatch(lambda: 5),
