@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 ABOVE = (
     "config.py",
+    "criticality.py",
     "errors.py",
     "ewma.py",
     "health/datagram.py",
