@@ -25,6 +25,7 @@ ABOVE = (
     "pool.py",
     "protocols.py",
     "subsets/*",
+    "window.py",
 )
 BELOW = (
     "__init__.py",
