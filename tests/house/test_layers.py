@@ -25,6 +25,7 @@ ABOVE = (
     "pool.py",
     "protocols.py",
     "subsets/*",
+    "throttle.py",
     "window.py",
 )
 BELOW = (

@@ -1,0 +1,124 @@
+"""When a client refuses its own requests, and what it tells of that."""
+
+from collections.abc import Callable
+from math import ceil
+from random import Random
+
+import pytest
+
+from lbclient.criticality import Criticality
+from lbclient.model import Verdict
+from lbclient.throttle import COLD, INACTIVE_BELOW, PROBES, WINDOW, Throttle
+
+CRITICAL, SHEDDABLE = Criticality.CRITICAL, Criticality.SHEDDABLE
+
+
+@pytest.fixture
+def throttle() -> Throttle:
+    return Throttle(Random(1))
+
+
+def request(
+    throttle: Throttle, verdict: Verdict, now: float, of: Criticality = CRITICAL
+) -> bool:
+    """Whether a request was sent; it ends at once."""
+    sent = throttle.admits(of, now)
+    if sent:
+        throttle.finish(of, verdict, now)
+    return sent
+
+
+def overload(throttle: Throttle, of: Criticality = CRITICAL, rate: int = 100) -> float:
+    """Two minutes in which nothing is accepted; returns their end."""
+    for i in range(int(rate * WINDOW)):
+        request(throttle, Verdict.REJECTED, i / rate, of)
+    return WINDOW
+
+
+def test_a_cold_client_is_not_throttled(throttle: Throttle) -> None:
+    for _ in range(ceil(COLD)):
+        assert request(throttle, Verdict.REJECTED, 0.0)
+    assert throttle.probability(CRITICAL, 0.0) > 0.0
+
+
+def test_a_sparse_client_is_never_throttled(throttle: Throttle) -> None:
+    rate = 0.99 * INACTIVE_BELOW
+    for i in range(int(10 * WINDOW * rate)):
+        assert request(throttle, Verdict.REJECTED, i / rate)
+
+
+def test_the_probability_is_that_of_the_book() -> None:
+    throttle = Throttle(Random(1), k=2.0)
+    for i in range(1000):
+        throttle.finish(
+            CRITICAL, Verdict.SERVED if i % 10 == 0 else Verdict.REJECTED, 0.0
+        )
+    assert throttle.probability(CRITICAL, 0.0) == (1000 - 2.0 * 100) / (1000 + 1)
+
+
+def test_what_is_refused_here_counts_as_a_request(throttle: Throttle) -> None:
+    now = overload(throttle)
+    here, there, accepted = throttle.counts(CRITICAL, now - 1.0)
+    assert accepted == 0
+    assert here > there
+    assert here + there == pytest.approx((WINDOW - 1.0) * 100, rel=0.02)
+
+
+def test_whoever_is_refused_everything_still_asks_now_and_then(
+    throttle: Throttle,
+) -> None:
+    now = overload(throttle)
+    asked = sum(
+        request(throttle, Verdict.REJECTED, now + i / 100) for i in range(60 * 100)
+    )
+    assert asked == pytest.approx(60 * PROBES, rel=0.5)
+
+
+def test_each_criticality_has_its_own_history(throttle: Throttle) -> None:
+    now = overload(throttle, SHEDDABLE)
+    assert throttle.probability(SHEDDABLE, now) > 0.9
+    assert throttle.probability(CRITICAL, now) == 0.0
+    assert throttle.counts(CRITICAL, now) == (0, 0, 0)
+
+
+def test_a_request_under_way_is_no_refusal(throttle: Throttle) -> None:
+    """Ten seconds of a thousand a second, none of which has ended yet."""
+    assert all(throttle.admits(CRITICAL, i / 1000) for i in range(10_000))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "counts"),
+    [
+        (Verdict.SERVED, (0, 0, 1)),
+        (Verdict.FAILED, (0, 0, 1)),
+        (Verdict.REJECTED, (0, 1, 0)),
+        (Verdict.ABANDONED, (0, 0, 0)),
+    ],
+)
+def test_refusals_alone_count_as_refusals(
+    throttle: Throttle, verdict: Verdict, counts: tuple[int, int, int]
+) -> None:
+    throttle.finish(CRITICAL, verdict, 0.0)
+    assert throttle.counts(CRITICAL, 0.0) == counts
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda throttle, now: throttle.probability(CRITICAL, now),
+        lambda throttle, now: throttle.counts(CRITICAL, now),
+    ],
+)
+def test_looking_changes_nothing(
+    throttle: Throttle, read: Callable[[Throttle, float], object]
+) -> None:
+    now = overload(throttle)
+    before = throttle.counts(CRITICAL, now)
+    read(throttle, now + 10 * WINDOW)
+    assert throttle.counts(CRITICAL, now) == before
+
+
+def test_two_minutes_later_all_is_forgotten(throttle: Throttle) -> None:
+    now = overload(throttle)
+    assert throttle.probability(CRITICAL, now + WINDOW) == 0.0
+    assert throttle.counts(CRITICAL, now + WINDOW) == (0, 0, 0)
