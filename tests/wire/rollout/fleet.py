@@ -1,0 +1,187 @@
+"""Tasks in processes that come and go, and calls that go on meanwhile.
+
+The load is open: calls are sent when they are due, however slow or absent the answers
+are, so a fleet that cannot serve shows as failures and not as fewer calls.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import cycle
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Any, NamedTuple
+
+import grpc
+import pytest
+import search_pb2_grpc as pb_grpc
+
+import lbclient
+
+PROGRAM = Path(__file__).parent / "task.py"
+HOST = "127.0.0.1"
+# Below the ports that Linux hands out by itself: a connection of anybody's must not
+# get the number of a task that is away for a moment.
+PORTS = range(20_000, 32_000)
+PATIENCE = 60.0  # seconds; for what must come true, on a machine that is busy
+PAUSE = 0.02  # seconds
+
+
+def free_ports(count: int) -> list[int]:
+    """Of TCP and of UDP, so that a task has the same number for both."""
+    found: list[int] = []
+    for port in Random().sample(PORTS, len(PORTS)):
+        if len(found) == count:
+            break
+        with (
+            socket.socket() as tcp,
+            socket.socket(type=socket.SOCK_DGRAM) as udp,
+            suppress(OSError),
+        ):
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tcp.bind((HOST, port))
+            udp.bind((HOST, port))
+            found.append(port)
+    return found
+
+
+async def comes_true(condition: Callable[[], object]) -> None:
+    for _ in range(round(PATIENCE / PAUSE)):
+        if condition():
+            return
+        await asyncio.sleep(PAUSE)
+    pytest.fail(f"it did not come true within {PATIENCE:.0f} s")
+
+
+class Task:
+    """A place in the fleet; one process after the other fills it."""
+
+    _process: asyncio.subprocess.Process  # once started
+
+    def __init__(self, port: int, kind: str, *arguments: str) -> None:
+        self.port = port
+        self.address = f"{HOST}:{port}"
+        self.pids: list[int] = []
+        self._arguments = [kind, str(port), *arguments]
+        self._next: asyncio.subprocess.Process | None = None
+
+    async def prepare(self) -> None:
+        """Has the next process ready to serve, which takes Python a while."""
+        self._next = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(PROGRAM), *self._arguments),
+            stdin=asyncio.subprocess.PIPE,
+        )
+
+    async def start(self) -> None:
+        if self._next is None:
+            await self.prepare()
+        assert self._next is not None
+        self._process, self._next = self._next, None
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"serve\n")
+        self.pids.append(self._process.pid)
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Returns when the process is dead and its sockets are closed."""
+        self._process.kill()
+        with suppress(ChildProcessError):  # asyncio was faster
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(PATIENCE):
+            return await self._process.wait()
+
+    async def close(self) -> None:
+        for process in filter(None, (self._process, self._next)):
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+class Fleet:
+    """Leaving the context ends every process, whatever happened in it."""
+
+    def __init__(self, size: int, kind: str = "ours", *arguments: str) -> None:
+        self.tasks = [Task(port, kind, *arguments) for port in free_ports(size)]
+
+    def target(self) -> str:
+        return "ipv4:" + ",".join(task.address for task in self.tasks)
+
+    def pids(self) -> set[int]:
+        """Of all processes that there have been."""
+        return {pid for task in self.tasks for pid in task.pids}
+
+    async def __aenter__(self) -> "Fleet":
+        await asyncio.gather(*(task.start() for task in self.tasks))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*(task.close() for task in self.tasks))
+
+
+def are_ready(channels: Sequence[lbclient.Channel]) -> bool:
+    """Whether every channel sees every backend ready; makes new ones connect."""
+    return all(
+        channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+        and {backend.state for backend in channel.statistics().backends} == {"ready"}
+        for channel in channels
+    )
+
+
+class Failure(NamedTuple):
+    backend: str | None
+    why: str
+
+
+class Load:
+    """So many calls a second, on the channels in turn, and what became of them.
+
+    `make` begins a call. `follow` sees it to its end; who serves it, a process id,
+    it adds to `served` as soon as it knows.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[lbclient.Channel],
+        rate: float,
+        make: Callable[[Any], Any],
+        follow: Callable[[Any, set[int]], Awaitable[None]],
+    ) -> None:
+        self.begun = 0
+        self.answered = 0
+        self.served: set[int] = set()
+        self.failures: list[Failure] = []
+        self._stubs = cycle([pb_grpc.SearchStub(channel) for channel in channels])
+        self._rate = rate
+        self._make = make
+        self._follow = follow
+        self._is_over = False
+
+    async def run(self) -> None:
+        """Until `end`, and then until the last call is done."""
+        began_at = monotonic()
+        async with asyncio.TaskGroup() as group:
+            while not self._is_over:
+                while self.begun < (monotonic() - began_at) * self._rate:
+                    self.begun += 1
+                    group.create_task(self._call())
+                await asyncio.sleep(1 / self._rate)
+
+    def end(self) -> None:
+        self._is_over = True
+
+    async def _call(self) -> None:
+        call = self._make(next(self._stubs))
+        try:
+            await self._follow(call, self.served)
+            self.answered += 1
+        except grpc.aio.AioRpcError as error:
+            why = f"{error.code().name}: {error.details()}"
+            self.failures.append(Failure(lbclient.info(call).backend, why))

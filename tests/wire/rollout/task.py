@@ -1,0 +1,116 @@
+"""One task of a fleet that is being rolled out: the Search service in a process.
+
+    task.py KIND PORT [CERTIFICATES]
+
+KIND is `ours`; `tls`, with `server.key` and `server.pem` of that folder; or
+`standard`, which knows grpc.health.v1 and nothing of lbclient. A query's text is the
+time that its answer takes, and every answer is the process id. Serves once it has
+been sent a line; leaves in order at SIGTERM, and at once when its stdin is closed:
+whoever started it is gone.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+import lbclient
+from lbclient import wire
+from lbclient.v1 import compat_pb2
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
+
+import search_pb2 as pb
+import search_pb2_grpc as pb_grpc
+
+PAGES = 4  # of a stream, spread over its time
+STANDARD_WAIT = 1.0  # seconds; for those who watch to go elsewhere
+STANDARD_GRACE = 0.5  # seconds; `stop` waits as long, as watching is a call, too
+
+# A server that shares its port unseen with its predecessor would get calls too early.
+OPTIONS = [("grpc.so_reuseport", 0)]
+
+
+class Search(pb_grpc.SearchServicer):
+    async def Search(self, request: pb.Query, context: Any) -> pb.Answer:
+        await asyncio.sleep(float(request.text or 0))
+        return pb.Answer(text=str(os.getpid()))
+
+    async def Pages(self, request: pb.Query, context: Any) -> AsyncIterator[pb.Answer]:
+        for _ in range(PAGES):
+            await asyncio.sleep(float(request.text) / PAGES)
+            yield pb.Answer(text=str(os.getpid()))
+
+
+class Health:
+    """grpc.health.v1 for the server as a whole: its status now, then every change."""
+
+    def __init__(self) -> None:
+        self._status = compat_pb2.ServingReply.SERVING
+        self._left = asyncio.Event()
+
+    def leave(self) -> None:
+        self._status = compat_pb2.ServingReply.NOT_SERVING
+        self._left.set()
+
+    async def _watch(self, request: bytes, context: Any) -> AsyncIterator[Any]:
+        yield compat_pb2.ServingReply(status=self._status)
+        await self._left.wait()
+        yield compat_pb2.ServingReply(status=self._status)
+        await asyncio.Event().wait()  # until the server stops
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        _, service, method = wire.SERVING_WATCH_METHOD.split("/")
+        watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
+            self._watch, response_serializer=compat_pb2.ServingReply.SerializeToString
+        )
+        return grpc.method_handlers_generic_handler(service, {method: watch})
+
+
+async def serve_standard(port: str) -> None:
+    """As grpc.aio's users do it: not serving, a while for that to be heard, a stop."""
+    server, health = grpc.aio.server(options=OPTIONS), Health()
+    pb_grpc.add_SearchServicer_to_server(Search(), server)
+    server.add_generic_rpc_handlers((health.handler(),))
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    await server.start()
+    await told.wait()
+    health.leave()
+    await asyncio.sleep(STANDARD_WAIT)
+    await server.stop(STANDARD_GRACE)
+
+
+async def serve_ours(port: str, certificates: str = "") -> None:
+    server = lbclient.server(options=OPTIONS)
+    pb_grpc.add_SearchServicer_to_server(Search(), server)
+    if certificates:
+        folder = Path(certificates)
+        pair = [(folder / f"server.{end}").read_bytes() for end in ("key", "pem")]
+        credentials = grpc.ssl_server_credentials([(pair[0], pair[1])])
+        server.add_secure_port(f"127.0.0.1:{port}", credentials)
+    else:
+        server.add_insecure_port(f"127.0.0.1:{port}")
+    await lbclient.serve(server)
+
+
+def hear_parent() -> None:
+    if not os.read(sys.stdin.fileno(), 1024):
+        os._exit(1)
+
+
+async def main(kind: str, *arguments: str) -> None:
+    loop = asyncio.get_running_loop()
+    loop.add_reader(sys.stdin.fileno(), hear_parent)
+    await (serve_standard if kind == "standard" else serve_ours)(*arguments)
+
+
+if __name__ == "__main__":
+    hear_parent()
+    asyncio.run(main(*sys.argv[1:]))

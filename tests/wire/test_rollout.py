@@ -1,0 +1,198 @@
+"""A fleet is restarted under load, again and again, and no call is lost by that.
+
+Processes, sockets and signals are real; what decides is counts of calls. Figures of
+each run: pytest -s.
+"""
+
+import asyncio
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import grpc
+import pytest
+import search_pb2 as pb
+
+import lbclient
+from tests.wire.rollout.fleet import Fleet, Load, Task, are_ready, comes_true
+from tests.wire.rollout.task import PAGES
+
+BACKENDS = 8
+CLIENTS = 3
+ROUNDS = 2  # in which every backend is restarted once
+RATE = 500.0  # calls a second, of all clients together
+WORK = 0.02  # seconds for which a call is in flight at least
+DEADLINE = 20.0  # seconds; for what is never answered
+
+# At 500 a second 1,000 streams of 2 s would be open, with five messages each. A tenth
+# is what two cores carry besides, while processes start.
+STREAM_RATE = 50.0
+STREAM_TIME = 2.0
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority's, and a server's, which is for this address."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make certificates with")
+    folder = tmp_path_factory.mktemp("certificates")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    for command in (
+        f"req -x509 {new_key} -keyout ca.key -out ca.pem -subj /CN=authority -days 2",
+        f"req {new_key} -keyout server.key -out server.csr -subj /CN=server",
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial "
+        "-out server.pem -days 2 -extfile names",
+    ):
+        subprocess.run(
+            ["openssl", *command.split()], cwd=folder, check=True, capture_output=True
+        )
+    return folder
+
+
+def unary(stub: Any) -> Any:
+    return stub.Search(pb.Query(text=str(WORK)), timeout=DEADLINE)
+
+
+async def answer(call: Any, served: set[int]) -> None:
+    served.add(int((await call).text))
+
+
+def stream(stub: Any) -> Any:
+    return stub.Pages(pb.Query(text=str(STREAM_TIME)), timeout=DEADLINE)
+
+
+async def whole_stream(call: Any, served: set[int]) -> None:
+    pages = 0
+    async for page in call:
+        served.add(int(page.text))
+        pages += 1
+    assert pages == PAGES
+
+
+Connect = Callable[[str], lbclient.Channel]
+
+
+@asynccontextmanager
+async def connected(
+    fleet: Fleet, connect: Connect = lbclient.insecure_channel
+) -> AsyncIterator[list[lbclient.Channel]]:
+    """Clients of their own, each connected to every task."""
+    async with AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(connect(fleet.target()))
+            for _ in range(CLIENTS)
+        ]
+        await comes_true(lambda: are_ready(channels))
+        yield channels
+
+
+def show(figures: str) -> None:
+    print(f"\n{figures}")  # noqa: T201  # for those who ask, by pytest -s
+
+
+async def restart_all(
+    fleet: Fleet,
+    channels: Sequence[lbclient.Channel],
+    load: Load,
+    leave: Callable[[Task], Awaitable[None]],
+    at_once: int = 2,
+) -> None:
+    """Some at a time, when those before them serve again; the calls go on."""
+    began_at = monotonic()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(load.run())
+        for first in [*range(0, BACKENDS, at_once)] * ROUNDS:
+            batch = fleet.tasks[first : first + at_once]
+            await comes_true(lambda: fleet.pids() <= load.served)
+            await asyncio.gather(*map(leave, batch))
+            await asyncio.gather(*(task.start() for task in batch))
+            await comes_true(lambda: are_ready(channels))
+        await comes_true(lambda: fleet.pids() <= load.served)
+        load.end()
+    restarts = len(fleet.pids()) - BACKENDS
+    assert restarts == ROUNDS * BACKENDS
+    lasted = monotonic() - began_at
+    show(
+        f"{load.begun} calls in {lasted:.1f} s, {len(load.failures)} failed, "
+        f"{restarts} restarts"
+    )
+
+
+async def in_order(task: Task) -> None:
+    await task.prepare()
+    task.terminate()
+    assert await task.ended() == 0
+
+
+@pytest.mark.parametrize("kind", ["ours", "standard"])
+async def test_a_rolling_restart_costs_no_call(kind: str) -> None:
+    """A quarter of the fleet at a time, also where all know grpc.health.v1 only."""
+    async with Fleet(BACKENDS, kind) as fleet, connected(fleet) as channels:
+        load = Load(channels, RATE, unary, answer)
+        await restart_all(fleet, channels, load, in_order)
+    assert (load.failures, load.answered) == ([], load.begun)
+
+
+async def test_a_rolling_restart_costs_no_call_by_tls(certificates: Path) -> None:
+    authority = (certificates / "ca.pem").read_bytes()
+
+    def connect(target: str) -> lbclient.Channel:
+        credentials = grpc.ssl_channel_credentials(authority)
+        return lbclient.secure_channel(target, credentials)
+
+    async with (
+        Fleet(BACKENDS, "tls", str(certificates)) as fleet,
+        connected(fleet, connect) as channels,
+    ):
+        load = Load(channels, RATE, unary, answer)
+        await restart_all(fleet, channels, load, in_order)
+    assert (load.failures, load.answered) == ([], load.begun)
+
+
+async def test_a_rolling_restart_cuts_no_stream_short() -> None:
+    """Half of the fleet at a time, as each leaves only when its streams have ended."""
+    async with Fleet(BACKENDS) as fleet, connected(fleet) as channels:
+        load = Load(channels, STREAM_RATE, stream, whole_stream)
+        await restart_all(fleet, channels, load, in_order, at_once=BACKENDS // 2)
+    assert (load.failures, load.answered) == ([], load.begun)
+
+
+def in_flight(channels: Sequence[lbclient.Channel], address: str) -> int:
+    """On one backend, as its clients count."""
+    backends = [backend for c in channels for backend in c.statistics().backends]
+    return sum(backend.in_flight for backend in backends if backend.address == address)
+
+
+async def test_a_killed_backend_costs_at_most_the_calls_in_flight_on_it() -> None:
+    """Of each kill: no more calls fail on that backend until its next one than its
+    clients had in flight there. They stand still between the count and its death."""
+    most: Counter[str] = Counter()  # failures by backend so far, if that is kept
+    killed_under = 0
+    async with Fleet(BACKENDS) as fleet, connected(fleet) as channels:
+        load = Load(channels, RATE, unary, answer)
+
+        def failed_on(task: Task) -> int:
+            return [failure.backend for failure in load.failures].count(task.address)
+
+        async def by_force(task: Task) -> None:
+            nonlocal killed_under
+            assert failed_on(task) <= most[task.address]
+            at_stake = in_flight(channels, task.address)
+            most[task.address] = failed_on(task) + at_stake
+            killed_under += at_stake
+            task.kill()
+            assert await task.ended() == -signal.SIGKILL
+
+        await restart_all(fleet, channels, load, by_force)
+    for task in fleet.tasks:
+        assert failed_on(task) <= most[task.address]
+    show(f"{killed_under} in flight on backends when they were killed")
+    assert sum(map(failed_on, fleet.tasks)) == load.begun - load.answered
+    assert killed_under
