@@ -24,6 +24,7 @@ ABOVE = (
     "pickers/*",
     "pool.py",
     "protocols.py",
+    "retry.py",
     "subsets/*",
     "throttle.py",
     "window.py",

@@ -1,0 +1,201 @@
+"""What is sent again after which failure, when, and what the budget allows."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from lbclient.retry import (
+    ATTEMPTS,
+    BURST,
+    LONGEST_PAUSE,
+    NEVER,
+    PAUSE,
+    RATIO,
+    RESENDS,
+    Budget,
+    Failure,
+    Refusal,
+    Retry,
+    parse_attempt,
+    parse_pushback,
+)
+
+OVERLOADED = Failure(Refusal.OVERLOADED)
+UNSENT = Failure(is_sent=False)
+LOST = Failure()  # it may have been executed
+NO_DEADLINE = None
+
+Begin = Callable[..., Retry]
+
+
+@pytest.fixture
+def begin() -> Begin:
+    """A request of a client with a full budget, which it pays into."""
+    budget = full()
+
+    def begin(attempts: int = ATTEMPTS, is_idempotent: bool = False) -> Retry:
+        budget.deposit()
+        return Retry(budget, Random(1), attempts, is_idempotent)
+
+    return begin
+
+
+def full() -> Budget:
+    budget = Budget()
+    for _ in range(round(2 * BURST / RATIO)):
+        budget.deposit()
+    return budget
+
+
+def spent() -> Budget:
+    budget = Budget()
+    while budget.withdraw():
+        pass
+    return budget
+
+
+def test_an_overloaded_task_is_left_for_another_at_once(begin: Begin) -> None:
+    assert begin().decide(OVERLOADED, NO_DEADLINE, is_other=True) == (
+        0.0,
+        "attempt 2 of 3 at once",
+    )
+
+
+def test_where_there_is_no_other_the_next_attempt_waits_by_chance() -> None:
+    retry = Retry(full(), Random(1), attempts=10)
+    for attempt in range(9):
+        delay, _ = retry.decide(OVERLOADED, NO_DEADLINE, is_other=False)
+        assert delay is not None
+        assert 0.0 < delay <= min(PAUSE * 2**attempt, LONGEST_PAUSE)
+
+
+def test_a_request_has_three_attempts(begin: Begin) -> None:
+    retry = begin()
+    for attempt in range(1, ATTEMPTS):
+        assert retry.decide(OVERLOADED, NO_DEADLINE, is_other=True).delay == 0.0
+        assert retry.attempt == attempt
+    last = retry.decide(OVERLOADED, NO_DEADLINE, is_other=True)
+    assert last == (None, "all 3 attempts failed")
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (Failure(Refusal.DONT_RETRY), "the backend said not to retry"),
+        (Failure(Refusal.OVERLOADED, pushback=NEVER), "the backend said not to retry"),
+        (Failure(Refusal.QUOTA), "the customer is out of quota everywhere"),
+        (
+            Failure(Refusal.QUOTA, pushback=1.0),
+            "the customer is out of quota everywhere",
+        ),
+        (LOST, "it may have been executed, and is not idempotent"),
+        (Failure(is_answered=True), "the application has answered"),
+        (Failure(is_sent=False, pushback=NEVER), "the backend said not to retry"),
+    ],
+)
+def test_some_failures_are_final(begin: Begin, failure: Failure, reason: str) -> None:
+    assert begin().decide(failure, NO_DEADLINE, is_other=True) == (None, reason)
+
+
+def test_what_may_have_been_executed_is_retried_if_it_is_idempotent(
+    begin: Begin,
+) -> None:
+    retry = begin(is_idempotent=True)
+    assert retry.decide(LOST, NO_DEADLINE, is_other=True).delay == 0.0
+
+
+def test_idempotent_or_not_an_answer_is_final(begin: Begin) -> None:
+    retry = begin(is_idempotent=True)
+    answered = Failure(is_answered=True)
+    assert retry.decide(answered, NO_DEADLINE, is_other=True).delay is None
+
+
+def test_pushback_is_obeyed_to_the_millisecond(begin: Begin) -> None:
+    failure = Failure(Refusal.OVERLOADED, pushback=0.25)
+    for is_other in (True, False):
+        assert begin().decide(failure, NO_DEADLINE, is_other).delay == 0.25
+
+
+@pytest.mark.parametrize("left", [0.25, 0.1, 0.0, -1.0])
+def test_no_attempt_begins_after_the_deadline(begin: Begin, left: float) -> None:
+    retry = begin()
+    failure = Failure(Refusal.OVERLOADED, pushback=0.25)
+    delay, reason = retry.decide(failure, left, is_other=True)
+    assert delay is None
+    assert reason == f"{max(0.0, left):.3f} s left, 0.250 s to wait"
+    assert retry.decide(failure, 0.26, is_other=True).delay == 0.25
+
+
+def test_what_was_never_sent_costs_neither_attempt_nor_budget() -> None:
+    retry = Retry(spent(), Random(1))
+    for _ in range(RESENDS):
+        assert retry.decide(UNSENT, NO_DEADLINE, is_other=False).delay == 0.0
+        assert retry.attempt == 0
+    last = retry.decide(UNSENT, NO_DEADLINE, is_other=True)
+    assert last == (None, f"not sent in {RESENDS + 1} tries")
+
+
+def test_without_budget_there_is_no_retry() -> None:
+    retry = Retry(spent(), Random(1))
+    decision = retry.decide(OVERLOADED, NO_DEADLINE, is_other=True)
+    assert decision == (None, "the client's retry budget is spent")
+    assert retry.attempt == 0
+
+
+def test_a_clients_first_request_can_be_retried() -> None:
+    budget = Budget()
+    assert not budget.withdraw()
+    budget.deposit()
+    assert budget.withdraw()
+    assert not budget.withdraw()
+
+
+def test_a_long_calm_saves_up_no_more_than_a_burst() -> None:
+    budget = full()
+    taken = 0
+    while budget.withdraw():
+        taken += 1
+    assert taken == BURST
+
+
+def test_a_ratio_of_nothing_allows_no_retry() -> None:
+    budget = Budget(ratio=0.0)
+    for _ in range(1000):
+        budget.deposit()
+    assert not budget.withdraw()
+    assert repr(budget) == "<0.0 retries to spend>"
+
+
+def test_a_budget_reads_as_english() -> None:
+    assert repr(full()) == f"<{BURST:.1f} retries to spend>"
+    assert repr(spent()) == "<0.0 retries to spend>"
+
+
+@pytest.mark.parametrize(
+    ("values", "pushback"),
+    [
+        ([], None),
+        (["0"], 0.0),
+        (["1500"], 1.5),
+        (["-1"], NEVER),
+        (["1", "1"], NEVER),
+        (["+5"], NEVER),
+        (["1.5"], NEVER),
+        (["\u0661"], NEVER),
+        (["9" * 10_000], NEVER),
+        ([""], NEVER),
+        (["5\n"], NEVER),
+    ],
+)
+def test_pushback_that_is_no_number_means_never(
+    values: list[str], pushback: float | None
+) -> None:
+    assert parse_pushback(values) == pushback
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "100", "1e3", "two", "9" * 10_000, "\u0662", "1\n"]
+)
+def test_an_absurd_attempt_is_a_first_one_and_is_told(text: str) -> None:
+    assert parse_attempt(text) == (0, False)
