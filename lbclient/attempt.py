@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lbclient import wire
 from lbclient.grpc_codes import VERDICT_OF_NUMBER
-from lbclient.grpc_seam import final_status, mark
+from lbclient.grpc_seam import Trailers
 from lbclient.model import Outcome
 
 if TYPE_CHECKING:
@@ -15,33 +15,38 @@ if TYPE_CHECKING:
 
 
 class Attempt(NamedTuple):
-    """What a call is marked with: where it went, after how many seconds of waiting."""
+    """What a call is marked with: where it went, after how many seconds of waiting.
+
+    `number` is 1 for the first time that it was sent, and `sent_at` the clock then.
+    """
 
     backend: "Backend"
     waited: float
+    number: int
+    sent_at: float
 
 
-def watch(
-    call: Any, balancer: "Balancer", backend: "Backend", now: float, waited: float
+new_attempt: Callable[[tuple[object, ...]], Attempt]
+_outcome: Callable[[tuple[object, ...]], Outcome]
+# What a named tuple's own constructor does after a call in Python.
+new_attempt = partial(tuple.__new__, Attempt)
+_outcome = partial(tuple.__new__, Outcome)
+
+
+def settle(
+    balancer: "Balancer",
+    attempt: Attempt,
+    code: int,
+    trailers: Trailers,
+    is_last: bool,
 ) -> None:
-    """Settles when `call`, a grpc.aio call on `backend`, is done.
+    """Tells the balancer what an attempt that is done has taught us.
 
-    The backend has one more call in flight. grpc.aio runs a call's done callbacks
-    once, however it ends: by response, error, deadline or cancellation. A streaming
-    call must not be dropped half-read for that to hold; `calls` sees to it.
+    Once for each: grpc.aio runs a call's done callbacks once, however it ends, by
+    response, error, deadline or cancellation. A streaming call must not be dropped
+    half-read for that to hold; `calls` sees to it.
     """
-    mark(call, _attempt((backend, waited)))
-    call.add_done_callback(partial(settle, balancer, backend, now))
-
-
-def settle(balancer: "Balancer", backend: "Backend", sent_at: float, call: Any) -> None:
-    """Tells the balancer what a call that is done has taught us."""
-    code, trailers = final_status(call)
     now = balancer.clock()
     verdict, report = VERDICT_OF_NUMBER[code], wire.find_report(trailers)
-    balancer.settle(backend, _outcome((verdict, now - sent_at, report)), code, now)
-
-
-# What a named tuple's own constructor does after a call in Python.
-_outcome: Callable[[tuple[object, ...]], Outcome] = partial(tuple.__new__, Outcome)
-_attempt: Callable[[tuple[object, ...]], Attempt] = partial(tuple.__new__, Attempt)
+    outcome = _outcome((verdict, now - attempt.sent_at, report))
+    balancer.settle(attempt.backend, outcome, code if is_last else None, now)

@@ -6,6 +6,7 @@ owns every background task. All state changes are synchronous; tasks only wait.
 
 import asyncio
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 from random import Random
 from threading import get_ident
@@ -97,7 +98,7 @@ class Balancer:
         self._connectivity_changes: dict[asyncio.Future[None], None] = {}
         self._believe_empty: asyncio.TimerHandle | None = None
         self._review: asyncio.TimerHandle | None = None
-        self._is_stopped = False
+        self.is_stopped = False
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._keep(resolver, self._follow_resolver)
 
@@ -122,15 +123,32 @@ class Balancer:
             self.observe(backend, State.CONNECTING, "connection lost")
         return None
 
-    def settle(self, backend: Backend, outcome: Outcome, code: int, now: float) -> None:
-        """The one door for what an attempt taught us."""
+    def pick_another(self, tried: Collection[Backend], now: float) -> Backend | None:
+        """The backend for a call that `tried` would not have: another, if there is one.
+
+        Where the policy insists, it is the less loaded of two others (two choices do
+        nearly as well as all; policies that keep what they computed are left alone).
+        """
+        backend = self.pick(now)
+        if backend in tried:
+            others = [other for other in self.pool.ready if other not in tried]
+            if others:
+                some = self._rng.sample(others, min(2, len(others)))
+                backend = min(some, key=lambda other: other.load.in_flight)
+        return backend
+
+    def settle(
+        self, backend: Backend, outcome: Outcome, code: int | None, now: float
+    ) -> None:
+        """The one door for what an attempt taught us; `code` if it was the last."""
         if get_ident() != self.thread:
             # A collection in another thread can end a call there.
             with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self.settle, backend, outcome, code, now)
             return
         self.pool.finish(backend, outcome, now)
-        self.calls[code] += 1
+        if code is not None:
+            self.calls[code] += 1
         self.latency.observe(outcome.latency)
         report = outcome.report
         if (
@@ -307,7 +325,7 @@ class Balancer:
         """Not at once: who observes may be inside a callback of what is to close."""
         if self._review is not None:
             self._review.cancel()
-        if not self._is_stopped:
+        if not self.is_stopped:
             self._review = self.loop.call_later(delay, self._review_pool)
 
     def _review_pool(self) -> None:
@@ -376,7 +394,7 @@ class Balancer:
             await asyncio.sleep(self._rng.uniform(0.5, 1.5))
 
     def _stop(self) -> None:
-        self._is_stopped = True
+        self.is_stopped = True
         for timer in (self._believe_empty, self._review):
             if timer is not None:
                 timer.cancel()

@@ -5,6 +5,9 @@ are wrapped: one that waits for a backend has no call yet, and a streaming call
 dropped half-read would never end in grpc.aio, so its wrapper cancels it when it is
 collected. Hence nothing that outlives the caller's interest may hold a wrapper,
 except the queue, until it is the call's turn.
+
+A call that no server has taken is sent again, to another backend where there is one,
+and its caller does not notice (gRFC A6 calls that a transparent retry).
 """
 
 import asyncio
@@ -17,18 +20,21 @@ from typing import Any
 
 import grpc
 
-from lbclient.attempt import watch
+from lbclient.attempt import Attempt, new_attempt, settle
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
 from lbclient.grpc_seam import (
+    UNAVAILABLE,
     DeadlineWhileWaiting,
     LocalRpcError,
     awaits_writes,
     channel_of,
+    final_status,
     is_half_closed,
     mark,
-    marked,
+    was_not_sent,
 )
+from lbclient.requests import Requests
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +46,18 @@ MIXED_DETAILS = "The iterator and read/write APIs may not be mixed on a single R
 Invoke = Callable[[Backend, float | None], Any]
 """Starts a grpc.aio call on a backend, with so many seconds left."""
 
+MOST_ATTEMPTS = 5  # a call; more would be a flood where all servers refuse
+
 
 class Call:
     """What all wrapped calls share. Either waiting, started, or over unsent.
 
-    With `error` it is over from the start: what could not even be serialized. A call
-    that is fed has its requests from an iterator.
+    With `error` it is over from the start: what could not even be serialized. With
+    `requests` it has these from an iterator. `tried` are the backends that were sent
+    it and did not take it.
     """
+
+    _lbclient: Attempt  # the last one, as `mark` leaves it
 
     def __init__(
         self,
@@ -55,14 +66,15 @@ class Call:
         timeout: float | None,
         wait_for_ready: bool | None,
         error: Exception | None = None,
-        is_fed: bool = False,
+        requests: Requests | None = None,
+        tried: tuple[Backend, ...] = (),
     ) -> None:
         now = balancer.clock()
         self.wait_for_ready = bool(wait_for_ready)
         self._balancer = balancer
         self._invoke: Invoke | None = invoke  # until it is over: it keeps the request
-        self._is_fed = is_fed
-        self._created_at = now
+        self._requests = requests
+        self._waits_since = now
         self._deadline = None if timeout is None else now + timeout
         self._inner: Any = None
         self._error: BaseException | None = None
@@ -70,45 +82,73 @@ class Call:
         self._decided: asyncio.Event | None = None
         self._decided_at = now
         self._expiry: asyncio.TimerHandle | None = None
+        self._tried = tried
+        if error is None:
+            self._find_backend(now)
+        else:
+            self._decided = asyncio.Event()
+            self._end(error)
 
-        backend = balancer.pick(now) if error is None else None
+    def _find_backend(self, now: float) -> None:
+        self._waits_since = now
+        balancer, tried = self._balancer, self._tried
+        backend = balancer.pick_another(tried, now) if tried else balancer.pick(now)
         if backend is not None:
             self.start(backend, now)
             return
         self._decided = asyncio.Event()
-        if error is not None:
-            self._end(error)
-            return
         balancer.waiting.join(self)
-        if timeout is not None and self._error is None:
+        if self._deadline is not None and self._error is None:
             # The wait is over at the deadline even if nobody holds the call.
-            self._expiry = balancer.loop.call_later(max(0.0, timeout), self._expire)
+            left = max(0.0, self._deadline - now)
+            self._expiry = balancer.loop.call_later(left, self._expire)
 
     def start(self, backend: Backend, now: float) -> None:
         """The call has its backend: from here on it is grpc.aio's."""
-        waited = now - self._created_at
         left = None if self._deadline is None else self._deadline - now
-        invoke, self._invoke = self._invoke, None
-        assert invoke is not None
+        assert self._invoke is not None
         try:
-            self._inner = invoke(backend, left)
+            inner = self._invoke(backend, left)
         except Exception as error:
-            if self._decided is None:
+            if self._decided is None and not self._tried:
                 raise  # grpc.aio's own complaint about an argument
+            self._decided = self._decided or asyncio.Event()
             self._end(error)
             return
+        waited = now - self._waits_since
+        attempt = new_attempt((backend, waited, len(self._tried) + 1, now))
+        mark(self, attempt)
+        self._inner = inner
         balancer = self._balancer
         balancer.pool.begin(backend)
-        watch(self._inner, balancer, backend, now, waited)
-        mark(self, marked(self._inner))
         if self._decided is not None:
             balancer.waited += 1
             balancer.waited_seconds += waited
             self._decide()
-        self._inner.add_done_callback(self._when_done())
+        inner.add_done_callback(
+            partial(_attempt_over, balancer, attempt, self._finder())
+        )
 
-    def _when_done(self) -> Callable[[Any], None]:
-        return lambda _: self._fire()
+    def _finder(self) -> "Callable[[], Call | None]":
+        """How the inner call finds us when it is over. As this keeps us, we stay."""
+        return lambda: self
+
+    def attempt_over(self, is_last: bool) -> None:
+        if is_last:
+            self._let_go()
+            self._fire()
+        else:
+            self._tried = (*self._tried, self._lbclient.backend)
+            self._inner = self._decided = None
+            self._find_backend(self._balancer.clock())
+
+    def may_go_again(self, inner: Any) -> bool:
+        """Whether an attempt that is over can be repeated without anybody's harm."""
+        return (
+            not self._balancer.is_stopped
+            and len(self._tried) + 1 < MOST_ATTEMPTS
+            and was_not_sent(inner, self._lbclient.backend.channel)
+        )
 
     def fail(self, error: LocalRpcError) -> None:
         """The call ends without having been sent."""
@@ -118,7 +158,7 @@ class Call:
     def _expire(self) -> None:
         balancer = self._balancer
         balancer.waiting.leave(self)
-        waited = balancer.clock() - self._created_at
+        waited = balancer.clock() - self._waits_since
         self.fail(
             DeadlineWhileWaiting.because(
                 f"Deadline Exceeded after waiting {waited:.3f} s: {balancer.pool!r}"
@@ -127,9 +167,15 @@ class Call:
 
     def _end(self, error: BaseException) -> None:
         self._error = error
-        self._invoke = None
+        self._let_go()
         self._fire()
         self._decide()
+
+    def _let_go(self) -> None:
+        """Of what only an attempt needs: above all the requests."""
+        self._invoke = None
+        if self._requests is not None:
+            self._requests.drop()
 
     def _fire(self) -> None:
         """Runs the done callbacks, before whoever awaits the call resumes."""
@@ -152,7 +198,7 @@ class Call:
         """The time without a backend, so far."""
         is_waiting = self._inner is None and self._error is None
         until = self._balancer.clock() if is_waiting else self._decided_at
-        return until - self._created_at
+        return until - self._waits_since
 
     @property
     def _channel(self) -> object:
@@ -220,34 +266,50 @@ class Call:
         else:
             self._callbacks.append(callback)
 
+    async def _ask(self, question: str) -> Any:
+        """The answer of the attempt that counts; None if the call was not sent."""
+        while (inner := await self._observed()) is not None:
+            answer = await getattr(inner, question)()
+            if inner is self._inner:
+                return answer
+        return None
+
     async def initial_metadata(self) -> Any:
-        inner = await self._observed()
-        return grpc.aio.Metadata() if inner is None else await inner.initial_metadata()
+        metadata = await self._ask("initial_metadata")
+        return grpc.aio.Metadata() if metadata is None else metadata
 
     async def trailing_metadata(self) -> Any:
-        inner = await self._observed()
-        return grpc.aio.Metadata() if inner is None else await inner.trailing_metadata()
+        metadata = await self._ask("trailing_metadata")
+        return grpc.aio.Metadata() if metadata is None else metadata
 
     async def code(self) -> grpc.StatusCode:
-        inner = await self._observed()
-        if inner is not None:
-            code: grpc.StatusCode = await inner.code()
-            return code
-        return self._unsent_status()[0]
+        code: grpc.StatusCode | None = await self._ask("code")
+        return self._unsent_status()[0] if code is None else code
 
     async def details(self) -> str:
-        inner = await self._observed()
-        return self._unsent_status()[1] if inner is None else await inner.details()
+        details: str | None = await self._ask("details")
+        return self._unsent_status()[1] if self._inner is None else details or ""
 
     async def debug_error_string(self) -> str | None:
-        if (inner := await self._observed()) is not None:
-            debug: str | None = await inner.debug_error_string()
-            return debug
-        return None if self.cancelled() else ""  # as in grpc.aio
+        debug: str | None = await self._ask("debug_error_string")
+        if self._inner is None and not self.cancelled():
+            return ""  # as in grpc.aio
+        return debug
 
     async def wait_for_connection(self) -> None:
-        inner = await self._started()
-        await inner.wait_for_connection()
+        await self._on_inner(self._started, "wait_for_connection")
+
+    async def _on_inner(
+        self, inner_call: Callable[[], Any], act: str, *arguments: Any
+    ) -> Any:
+        """Does it on the inner call, and again on the next if that took its place."""
+        while True:
+            inner = self._inner or await inner_call()
+            try:
+                return await getattr(inner, act)(*arguments)
+            except Exception:
+                if inner is self._inner:
+                    raise
 
     def _unsent_status(self) -> tuple[grpc.StatusCode, str]:
         error = self._error
@@ -277,16 +339,31 @@ class Call:
             self._balancer.loop.call_soon_threadsafe(self._fire)
 
 
-def _fire_if_alive(call: "weakref.ref[Call]", _: Any) -> None:
-    if (alive := call()) is not None:
-        alive._fire()
+def _attempt_over(
+    balancer: Balancer,
+    attempt: Attempt,
+    find: Callable[[], Call | None],
+    inner: Any,
+) -> None:
+    code, trailers = final_status(inner)
+    call = find()
+    again = code == UNAVAILABLE and call is not None and call.may_go_again(inner)
+    settle(balancer, attempt, code, trailers, not again)
+    if call is not None:
+        call.attempt_over(is_last=not again)
 
 
 class _UnaryResponse(Call):
     def __await__(self) -> Generator[Any, None, Any]:
-        if self._inner is None:
-            yield from self._started().__await__()
-        return (yield from self._inner.__await__())
+        while True:
+            if self._inner is None:
+                yield from self._started().__await__()
+            inner = self._inner
+            try:
+                return (yield from inner.__await__())
+            except grpc.aio.AioRpcError:
+                if inner is self._inner:
+                    raise
 
 
 class _StreamResponse(Call):
@@ -299,8 +376,8 @@ class _StreamResponse(Call):
             raise grpc.aio.UsageError(MIXED_DETAILS)
         self._style = style
 
-    def _when_done(self) -> Callable[[Any], None]:
-        return partial(_fire_if_alive, weakref.ref(self))
+    def _finder(self) -> Callable[[], Call | None]:
+        return weakref.ref(self)
 
     def __aiter__(self) -> AsyncIterator[Any]:
         self._settle_on("iterate")
@@ -314,9 +391,8 @@ class _StreamResponse(Call):
     async def read(self) -> Any:
         if not self.done():
             self._settle_on("read")
-        inner = self._inner or await self._started()
         try:
-            return await inner.read()
+            return await self._on_inner(self._started, "read")
         except Exception as error:
             self._release(error)
             raise
@@ -326,7 +402,8 @@ class _StreamResponse(Call):
 
         It would wait for its status for ever, and the error's traceback keeps us.
         """
-        if not isinstance(error, grpc.aio.AioRpcError | grpc.aio.UsageError):
+        known = isinstance(error, grpc.aio.AioRpcError | grpc.aio.UsageError)
+        if not known and self._inner is not None:
             self._inner.cancel()
 
     def __del__(self) -> None:
@@ -338,48 +415,61 @@ class _Responses:
 
     def __init__(self, call: _StreamResponse) -> None:
         self._call = call
+        self._inner = call._inner
         self._iterator: AsyncIterator[Any] | None = None
-        if call._inner is not None:
-            self._iterator = call._inner.__aiter__()
+        if self._inner is not None:
+            self._iterator = self._inner.__aiter__()
 
     def __aiter__(self) -> "_Responses":
         return self
 
     async def __anext__(self) -> Any:
-        if self._iterator is None:
-            self._iterator = (await self._call._started()).__aiter__()
-        try:
-            return await self._iterator.__anext__()
-        except StopAsyncIteration:
-            raise
-        except Exception as error:
-            self._call._release(error)
-            raise
+        while True:
+            if self._iterator is None:
+                self._inner = await self._call._started()
+                self._iterator = self._inner.__aiter__()
+            try:
+                return await self._iterator.__anext__()
+            except StopAsyncIteration:
+                raise
+            except Exception as error:
+                if self._inner is self._call._inner:
+                    self._call._release(error)
+                    raise
+                self._iterator = None  # the call was sent again
 
 
 class _StreamRequest(Call):
     """Who gives up waiting to write does not cancel the call, nor in grpc.aio."""
 
+    _has_written = False  # what is written is not kept
+
     async def write(self, request: Any) -> None:
         self._refuse_if_fed()
         if self._is_unsent():
             raise asyncio.InvalidStateError(FINISHED_DETAILS)
-        inner = self._inner or await self._sent()
-        await inner.write(request)
+        await self._on_inner(self._sent, "write", request)
+        self._has_written = True
 
     async def done_writing(self) -> None:
         self._refuse_if_fed()
         if self._is_unsent():
             return
-        inner = self._inner or await self._started()
-        await inner.done_writing()
+        await self._on_inner(self._started, "done_writing")
+        self._has_written = True
 
     async def wait_for_connection(self) -> None:
-        inner = await self._sent()
-        await inner.wait_for_connection()
+        await self._on_inner(self._sent, "wait_for_connection")
+
+    def may_go_again(self, inner: Any) -> bool:
+        if self._requests is None:
+            are_there = not self._has_written
+        else:
+            are_there = self._requests.are_repeatable
+        return are_there and super().may_go_again(inner)
 
     def _refuse_if_fed(self) -> None:
-        if self._is_fed:
+        if self._requests is not None:
             raise grpc.aio.UsageError(MIXED_DETAILS)
 
     def _is_unsent(self) -> bool:

@@ -116,8 +116,9 @@ class Channel(grpc.aio.Channel):
         )
         subset = _subset(config, rng)
         picker = picker_factory(config.picker, config.slow_start)
+        name = self._target  # a function that knew `self` would keep us alive
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
-            self._target,
+            name,
             resolver,
             subset,
             picker(Random(rng.getrandbits(64))),
@@ -266,9 +267,11 @@ def info(call: object) -> CallInfo:
     For calls made on a channel of ours; of any other it knows nothing.
     """
     sent = beneath(call)
+    sent = getattr(sent, "later", None) or sent
     attempt = marked(sent)
     if attempt is not None:
-        return CallInfo(attempt.backend.endpoint.address, 1, attempt.waited)
+        address = attempt.backend.endpoint.address
+        return CallInfo(address, attempt.number, attempt.waited)
     return CallInfo(None, 0, sent.waited() if isinstance(sent, calls.Call) else 0.0)
 
 

@@ -1,14 +1,19 @@
 """The one door to grpcio's oddities, each with the fact that makes it necessary."""
 
 import json
+import re
 from collections.abc import Callable, Coroutine, Sequence
+from inspect import signature
 from ipaddress import ip_address
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 import grpc
 from grpc._compression import augment_metadata
+from grpc.aio import _call as call_objects
+from grpc.aio import _channel as channel_objects
 from grpc.aio import _interceptor as interceptor  # for `Intercepted` alone
+from grpc.aio._utils import _timeout_to_deadline
 
 from lbclient.errors import ConfigError, LbError
 
@@ -79,6 +84,35 @@ def final_status(call: Any) -> tuple[int, Trailers]:
         return code.value[0], tuple(step(call.trailing_metadata()))
 
 
+# The core's words, since grpcio 1.80, for a stream that no handler has seen: above the
+# last one of a GOAWAY, or refused (REFUSED_STREAM is 7; RFC 9113, section 8.7).
+_NOT_TAKEN = re.compile(
+    r"(Stream removed \()?(RST_STREAM \()?"
+    r"(GOAWAY received;|Received RST_STREAM with error code 7\b)"
+)
+_NOT_CONNECTED = "failed to connect to all addresses"
+UNAVAILABLE: int = grpc.StatusCode.UNAVAILABLE.value[0]
+
+
+def was_not_sent(call: Any, channel: Any) -> bool:
+    """Whether no server has taken a call that is over, so that it may be sent again.
+
+    The core knows, but tells it in words only. A handler can say the same words, of a
+    call that it made itself: a server of ours adds trailers, and one that answered is
+    connected.
+    """
+    code, trailers = final_status(call)
+    if code != UNAVAILABLE or trailers:
+        return False
+    try:
+        details = call._cython_call._status.details()
+    except AttributeError:
+        details = step(call.details())
+    if _NOT_TAKEN.match(details):
+        return True
+    return details.startswith(_NOT_CONNECTED) and not is_ready(channel)
+
+
 def is_ready(channel: Any) -> bool:
     """Whether a channel is connected, as the core knows it, asked at every pick."""
     try:
@@ -98,6 +132,47 @@ def lighten(channel: grpc.aio.Channel) -> grpc.aio.Channel:
     if isinstance(calls, WeakSet) and not calls:
         channel._active_calls = set()  # type: ignore[attr-defined]
     return channel
+
+
+UnaryUnaryCall = call_objects.UnaryUnaryCall
+UnaryUnaryMethod = channel_objects.UnaryUnaryMultiCallable
+deadline_after = _timeout_to_deadline  # by the clock that the core goes by
+
+_CALL_PARAMETERS = (
+    ["self", "request", "deadline", "metadata", "credentials", "wait_for_ready"],
+    ["channel", "method", "request_serializer", "response_deserializer", "loop"],
+)
+_SINCE_1_83 = "registered_call_handle"
+
+
+def call_arguments(method: Any) -> tuple[Any, ...] | None:
+    """What grpc.aio's `UnaryUnaryCall` wants of its method, after `wait_for_ready`.
+
+    None where the method must make its calls itself: interceptors that
+    instrumentation has put into the channel, or a grpcio that we do not know.
+    """
+    if type(method) is not UnaryUnaryMethod or method._interceptors:
+        return None
+    known = [*_CALL_PARAMETERS[0], *_CALL_PARAMETERS[1]]
+    wanted = list(signature(UnaryUnaryCall.__init__).parameters)
+    arguments = (
+        method._channel,
+        method._method,
+        method._request_serializer,
+        method._response_deserializer,
+        method._loop,
+    )
+    if wanted == known:
+        return arguments
+    if wanted == [*known, _SINCE_1_83]:
+        return (*arguments, method._registered_call_handle)
+    return None
+
+
+def active_calls(channel: Any) -> Any:
+    """Where an inner channel finds the calls that its `close` is to end."""
+    calls = getattr(channel, "_active_calls", None)
+    return set() if calls is None else calls  # before 1.83 it looks for itself
 
 
 def mark(call: Any, value: object) -> None:
@@ -129,6 +204,9 @@ OURS: dict[str, int] = {
 }
 DEFAULTS: dict[str, int] = {
     "grpc.enable_http_proxy": 0,
+    # We send again what was not sent, to another backend; the core knows just this one
+    # and takes 5 % more CPU a call to be ready for it.
+    "grpc.enable_retries": 0,
     # An endpoint may be a name, of a pod that is back with another address: the core
     # would not look it up again for 30 s.
     "grpc.dns_min_time_between_resolutions_ms": 1000,
@@ -173,6 +251,8 @@ def inner_options(
     }
     if authority:
         merged["grpc.default_authority"] = authority
+    if "grpc.service_config" in dict(options):
+        del merged["grpc.enable_retries"]  # the user may want them: it has a policy
     return tuple((merged | dict(options) | OURS).items())
 
 

@@ -10,10 +10,20 @@ from typing import Any
 import grpc
 
 from lbclient import calls
-from lbclient.attempt import watch
+from lbclient.attempt import new_attempt
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
-from lbclient.grpc_seam import flaw_of, intercepted, read_once, with_compression
+from lbclient.direct import DirectCall
+from lbclient.grpc_seam import (
+    active_calls,
+    call_arguments,
+    flaw_of,
+    intercepted,
+    mark,
+    read_once,
+    with_compression,
+)
+from lbclient.requests import Requests
 
 OVER = grpc.ChannelConnectivity.SHUTDOWN
 
@@ -61,8 +71,8 @@ class Method:
         return method
 
     def prepared(self, request: Any) -> Any:
-        """What is given to grpc.aio for `request`; raises for what cannot be sent."""
-        return request
+        """What of `request` an attempt begins with; raises for what cannot be sent."""
+        raise NotImplementedError
 
     def call(self, request: Any, timeout: float | None, **options: Any) -> Any:
         balancer = self._get_balancer()
@@ -87,13 +97,21 @@ class Method:
         message: Any,
         error: Exception | None,
         timeout: float | None,
+        *,
+        wait_for_ready: bool | None,
+        tried: tuple[Backend, ...] = (),
         **options: Any,
     ) -> Any:
-        def invoke(backend: Backend, left: float | None) -> Any:
-            return self.on(backend)(message, timeout=left, **options)
+        requests = message if isinstance(message, Requests) else None
 
-        wait_for_ready, is_fed = options["wait_for_ready"], message is not None
-        return self.wrapper(balancer, invoke, timeout, wait_for_ready, error, is_fed)
+        # A backend fails fast: to wait for it is no use while there are others.
+        def invoke(backend: Backend, left: float | None) -> Any:
+            request = message if requests is None else requests.attempt()
+            return self.on(backend)(request, timeout=left, **options)
+
+        return self.wrapper(
+            balancer, invoke, timeout, wait_for_ready, error, requests, tried
+        )
 
     def _call_intercepted(
         self,
@@ -175,6 +193,9 @@ class _UnaryRequest(Method):
 
 
 class _StreamRequest(Method):
+    def prepared(self, request: Any) -> Requests | None:
+        return None if request is None else Requests(request)
+
     @property
     def inner_serializer(self) -> Callable[[Any], bytes] | None:
         return self._request_serializer
@@ -233,7 +254,8 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             return self._wrapped(balancer, None, error, None, wait_for_ready=None)
         now = balancer.clock()
         backend = balancer.pick(now)
-        if backend is None:
+        parts = None if backend is None else self._parts_on(backend.channel)
+        if backend is None or parts is None:
             return self._wrapped(
                 balancer,
                 message,
@@ -244,17 +266,46 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
                 wait_for_ready=wait_for_ready,
                 compression=compression,
             )
-        call = self.on(backend)(
+        if compression is not None:
+            metadata = with_compression(metadata, compression)
+        return DirectCall(
+            balancer,
+            new_attempt((backend, 0.0, 1, now)),
+            self._carry_on,
             message,
-            timeout=timeout,
-            metadata=metadata,
-            credentials=credentials,
-            wait_for_ready=wait_for_ready,
-            compression=compression,
+            timeout,
+            metadata or (),
+            credentials,
+            wait_for_ready,
+            *parts,
         )
-        balancer.pool.begin(backend)
-        watch(call, balancer, backend, now, 0.0)
-        return call
+
+    def _parts_on(self, channel: grpc.aio.Channel) -> tuple[Any, Any] | None:
+        """What a direct call on a channel is made with; None: it must be wrapped."""
+        method = self._on_channels.get(channel) or self._put_on(channel)
+        parts: tuple[Any, Any] | None = method._lbclient
+        return parts
+
+    def _put_on(self, channel: grpc.aio.Channel) -> Any:
+        method = super()._put_on(channel)
+        arguments = call_arguments(method)
+        mark(method, arguments and (active_calls(channel), arguments))
+        return method
+
+    def _carry_on(self, call: DirectCall) -> calls.UnaryUnaryCall:
+        """Sends again what no server has taken."""
+        wrapped: calls.UnaryUnaryCall = self._wrapped(
+            call.balancer,
+            call._request,
+            None,
+            call.time_remaining(),
+            metadata=call._metadata,  # with the compression by now
+            credentials=call.credentials,
+            wait_for_ready=call.wait_for_ready,
+            compression=None,
+            tried=(call.attempt.backend,),
+        )
+        return wrapped
 
 
 class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable[Any, Any]):

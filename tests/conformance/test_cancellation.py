@@ -359,9 +359,10 @@ async def test_requests_that_raise_cancel_the_call(
 async def test_an_endless_request_stream_is_closed_with_its_call(
     side: Side, kind: str
 ) -> Any:
-    closed = []
+    begun, closed = [], []
 
     async def endless() -> Any:
+        begun.append(True)
         try:
             while True:
                 yield b"a"
@@ -372,6 +373,7 @@ async def test_an_endless_request_stream_is_closed_with_its_call(
     channel = await side.channel()
     method: Any = getattr(channel, kind)(f"/conformance.Script/{kind}")
     call = method(endless())
+    await eventually(lambda: begun)
     await asyncio.sleep(0.03)
     call.cancel()
     return await eventually(lambda: closed), call.cancelled(), await call.code()

@@ -87,11 +87,19 @@ async def test_a_message_over_the_limit_is_an_error(side: Side, kind: str) -> An
 
 
 @on_both
-@each_kind
+@pytest.mark.parametrize("kind", ["unary_unary", "unary_stream", "stream_unary"])
 async def test_a_request_over_the_limit_is_not_sent(side: Side, kind: str) -> Any:
     channel = await side.open(options=(("grpc.max_send_message_length", 10),))
     call = await side.begin(kind, [b"x" * 11], on=channel)
     return await answered(call, kind), await end_of(call)
+
+
+@on_both
+async def test_a_request_over_the_limit_in_a_stream_says_so(side: Side) -> Any:
+    channel = await side.open(options=(("grpc.max_send_message_length", 10),))
+    call = await side.begin("stream_stream", [b"x" * 11], on=channel)
+    await answered(call, "stream_stream")
+    return await call.code(), "larger than max" in await call.details()
 
 
 @on_both

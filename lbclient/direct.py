@@ -1,0 +1,149 @@
+"""The call object of the hot path: grpc.aio's own, which can be sent again.
+
+It is on a ready backend from the start, so it costs no wrapper and no task but
+grpc.aio's. Should no server take it, a wrapped call carries on, and answers for it.
+"""
+
+import logging
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from lbclient.attempt import Attempt, settle
+from lbclient.grpc_seam import (
+    UNAVAILABLE,
+    UnaryUnaryCall,
+    deadline_after,
+    was_not_sent,
+)
+
+if TYPE_CHECKING:
+    from lbclient.balancer import Balancer
+    from lbclient.calls import UnaryUnaryCall as Call
+
+logger = logging.getLogger(__name__)
+
+CarryOn = Callable[["DirectCall"], "Call"]
+
+
+class DirectCall(UnaryUnaryCall[Any, Any]):
+    """One attempt. `later` is the call that carries on, if there is one."""
+
+    later: "Call | None" = None
+    _callbacks: tuple[Callable[[Any], object], ...] = ()
+
+    def __init__(
+        self,
+        balancer: "Balancer",
+        attempt: Attempt,
+        carry_on: CarryOn,
+        message: bytes,
+        timeout: float | None,
+        metadata: Any,
+        credentials: grpc.CallCredentials | None,
+        wait_for_ready: bool | None,
+        siblings: Any,
+        arguments: tuple[Any, ...],
+    ) -> None:
+        deadline = deadline_after(timeout)
+        # This backend fails fast: to wait for it is no use while there are others.
+        super().__init__(message, deadline, metadata, credentials, None, *arguments)
+        self.credentials = credentials
+        self.wait_for_ready = wait_for_ready
+        self.attempt = self._lbclient = attempt
+        self.balancer = balancer
+        self._carry_on = carry_on
+        self._siblings = siblings
+        siblings.add(self)
+        balancer.pool.begin(attempt.backend)
+        self._cython_call.add_done_callback(self._attempt_over)
+
+    def _attempt_over(self) -> None:
+        self._siblings.discard(self)
+        status = self._cython_call._status
+        code, trailers = status.code(), status.trailing_metadata() or ()
+        is_last = code != UNAVAILABLE or not self._may_carry_on()
+        settle(self.balancer, self.attempt, code, trailers, is_last)
+        if not is_last:
+            self.later = self._carry_on(self)
+            self.later.add_done_callback(self._tell)
+        elif self._callbacks:
+            self._tell(self)
+        del self._carry_on  # it keeps the channel
+
+    def _may_carry_on(self) -> bool:
+        backend = self.attempt.backend
+        return not self.balancer.is_stopped and was_not_sent(self, backend.channel)
+
+    def _tell(self, _: object) -> None:
+        callbacks, self._callbacks = self._callbacks, ()
+        for callback in callbacks:
+            try:
+                callback(self)
+            except Exception:
+                logger.exception("a done callback of %r failed", self)
+
+    # --- grpc.aio's interface, where a later attempt may answer -----------------
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        if self.done():
+            callback(self)
+        else:
+            self._callbacks = (*self._callbacks, callback)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if self.later is None:
+            try:
+                return (yield from super().__await__())
+            except grpc.aio.AioRpcError:
+                if self.later is None:
+                    raise
+        return (yield from self.later.__await__())
+
+    def cancel(self) -> bool:
+        return super().cancel() if self.later is None else self.later.cancel()
+
+    def cancelled(self) -> bool:
+        return super().cancelled() if self.later is None else self.later.cancelled()
+
+    def done(self) -> bool:
+        return super().done() if self.later is None else self.later.done()
+
+    def time_remaining(self) -> float | None:
+        later = self.later
+        return super().time_remaining() if later is None else later.time_remaining()
+
+    async def initial_metadata(self) -> Any:
+        metadata = await super().initial_metadata()
+        return metadata if self.later is None else await self.later.initial_metadata()
+
+    async def trailing_metadata(self) -> Any:
+        metadata = await super().trailing_metadata()
+        return metadata if self.later is None else await self.later.trailing_metadata()
+
+    async def code(self) -> grpc.StatusCode:
+        code = await super().code()
+        return code if self.later is None else await self.later.code()
+
+    async def details(self) -> str:
+        details = await super().details()
+        return details if self.later is None else await self.later.details()
+
+    async def debug_error_string(self) -> str:
+        said = await super().debug_error_string()
+        if self.later is not None:
+            return await self.later.debug_error_string() or ""
+        return said
+
+    async def wait_for_connection(self) -> None:
+        try:
+            await super().wait_for_connection()
+        except grpc.aio.AioRpcError:
+            if self.later is None:
+                raise
+        if self.later is not None:
+            await self.later.wait_for_connection()
+
+    def _repr(self) -> str:
+        return super()._repr() if self.later is None else repr(self.later)

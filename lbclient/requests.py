@@ -1,0 +1,84 @@
+"""The requests that a streaming call takes from its caller's iterator, in order.
+
+A second attempt gets them from the first on, as long as few were taken: a server
+that refuses a stream does so at its beginning.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import Any
+
+KEPT = 16  # requests, for each may be as large as a message can be
+
+
+class Requests:
+    """Owned by one call, on its loop. Attempts may overlap; one takes at a time."""
+
+    def __init__(self, source: AsyncIterable[Any] | Iterable[Any]) -> None:
+        self._source = source
+        self._iterator: Any = None
+        self._kept: list[Any] = []
+        self._is_free = asyncio.Event()  # nobody is taking the next one
+        self._is_free.set()
+        self.are_repeatable = True
+
+    def attempt(self) -> Any:
+        """An iterator for one more attempt, asynchronous if the caller's is.
+
+        What cannot be iterated over is handed on: grpc.aio says what is wrong with it.
+        """
+        if isinstance(self._source, AsyncIterable):
+            self._iterator = self._iterator or aiter(self._source)
+            return self._asynchronously()
+        if isinstance(self._source, Iterable):
+            self._iterator = self._iterator or iter(self._source)
+            return self._synchronously()
+        return self._source
+
+    def drop(self) -> None:
+        """The call is over."""
+        self.are_repeatable = False
+        self._source = ()
+        self._iterator = iter(())
+        self._kept.clear()
+
+    def _before_next(self) -> None:
+        if len(self._kept) == KEPT:
+            self.are_repeatable = False
+            self._kept.clear()  # whoever asks for the next one has had them
+
+    def _keep(self, request: Any) -> None:
+        if self.are_repeatable:
+            self._kept.append(request)
+
+    def _synchronously(self) -> Iterator[Any]:
+        yield from tuple(self._kept)
+        while True:
+            self._before_next()
+            try:
+                request = next(self._iterator)
+            except StopIteration:
+                return
+            self._keep(request)
+            yield request
+
+    async def _asynchronously(self) -> AsyncIterator[Any]:
+        given = 0
+        while True:
+            if given < len(self._kept):
+                request = self._kept[given]
+            elif not self._is_free.is_set():  # by an attempt that is over: it keeps it
+                await self._is_free.wait()
+                continue
+            else:
+                self._is_free.clear()
+                try:
+                    self._before_next()
+                    request = await anext(self._iterator)
+                    self._keep(request)
+                except StopAsyncIteration:
+                    return
+                finally:
+                    self._is_free.set()
+            given += 1
+            yield request
