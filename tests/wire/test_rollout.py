@@ -20,15 +20,20 @@ import pytest
 import search_pb2 as pb
 
 import lbclient
-from tests.wire.rollout.fleet import Fleet, Load, Task, are_ready, comes_true
+from tests.wire.rollout.fleet import (
+    DEADLINE,
+    Fleet,
+    Load,
+    Task,
+    are_ready,
+    comes_true,
+)
 from tests.wire.rollout.task import PAGES
 
 BACKENDS = 8
 CLIENTS = 3
 ROUNDS = 2  # in which every backend is restarted once
 RATE = 500.0  # calls a second, of all clients together
-WORK = 0.02  # seconds for which a call is in flight at least
-DEADLINE = 20.0  # seconds; for what is never answered
 
 # At 500 a second 1,000 streams of 2 s would be open, with five messages each. A tenth
 # is what two cores carry besides, while processes start.
@@ -54,14 +59,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["openssl", *command.split()], cwd=folder, check=True, capture_output=True
         )
     return folder
-
-
-def unary(stub: Any) -> Any:
-    return stub.Search(pb.Query(text=str(WORK)), timeout=DEADLINE)
-
-
-async def answer(call: Any, served: set[int]) -> None:
-    served.add(int((await call).text))
 
 
 def stream(stub: Any) -> Any:
@@ -135,7 +132,7 @@ async def in_order(task: Task) -> None:
 async def test_a_rolling_restart_costs_no_call(kind: str) -> None:
     """A quarter of the fleet at a time, also where all know grpc.health.v1 only."""
     async with Fleet(BACKENDS, kind) as fleet, connected(fleet) as channels:
-        load = Load(channels, RATE, unary, answer)
+        load = Load(channels, RATE)
         await restart_all(fleet, channels, load, in_order)
     assert (load.failures, load.answered) == ([], load.begun)
 
@@ -151,7 +148,7 @@ async def test_a_rolling_restart_costs_no_call_by_tls(certificates: Path) -> Non
         Fleet(BACKENDS, "tls", str(certificates)) as fleet,
         connected(fleet, connect) as channels,
     ):
-        load = Load(channels, RATE, unary, answer)
+        load = Load(channels, RATE)
         await restart_all(fleet, channels, load, in_order)
     assert (load.failures, load.answered) == ([], load.begun)
 
@@ -176,7 +173,7 @@ async def test_a_killed_backend_costs_at_most_the_calls_in_flight_on_it() -> Non
     most: Counter[str] = Counter()  # failures by backend so far, if that is kept
     killed_under = 0
     async with Fleet(BACKENDS) as fleet, connected(fleet) as channels:
-        load = Load(channels, RATE, unary, answer)
+        load = Load(channels, RATE)
 
         def failed_on(task: Task) -> int:
             return [failure.backend for failure in load.failures].count(task.address)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
+import search_pb2 as pb
 import search_pb2_grpc as pb_grpc
 
 import lbclient
@@ -29,6 +30,8 @@ HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)
 PATIENCE = 60.0  # seconds; for what must come true, on a machine that is busy
 PAUSE = 0.02  # seconds
+DEADLINE = 20.0  # seconds; for what is never answered
+WORK = 0.02  # seconds for which a task has a call at least
 
 
 def free_ports(count: int) -> list[int]:
@@ -140,6 +143,14 @@ class Failure(NamedTuple):
     why: str
 
 
+def ask(stub: Any) -> Any:
+    return stub.Search(pb.Query(text=str(WORK)), timeout=DEADLINE)
+
+
+async def answer(call: Any, served: set[int]) -> None:
+    served.add(int((await call).text))
+
+
 class Load:
     """So many calls a second, on the channels in turn, and what became of them.
 
@@ -151,8 +162,8 @@ class Load:
         self,
         channels: Sequence[lbclient.Channel],
         rate: float,
-        make: Callable[[Any], Any],
-        follow: Callable[[Any, set[int]], Awaitable[None]],
+        make: Callable[[Any], Any] = ask,
+        follow: Callable[[Any, set[int]], Awaitable[None]] = answer,
     ) -> None:
         self.begun = 0
         self.answered = 0
