@@ -36,6 +36,8 @@ BELOW = (
     "backend.py",
     "balancer.py",
     "calls.py",
+    "direct.py",
+    "requests.py",
     "channel.py",
     "cli/*",
     "grpc_codes.py",
