@@ -55,13 +55,16 @@ class Delay:
 
         self._loop.call_later(self._delay, try_to)
 
-    async def _accept(
+    def _accept(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        this = asyncio.current_task()
-        assert this is not None
-        self._pumps[this] = None
+        # Of a task that asyncio makes itself it complains when that is cancelled.
+        self._pumps[self._loop.create_task(self._carry(reader, writer))] = None
         self._writers.append(writer)
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             there, back = await asyncio.open_connection(BACK, self._port)
         except OSError:
