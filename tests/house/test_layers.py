@@ -13,12 +13,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 ABOVE = (
+    "admission.py",
     "config.py",
     "criticality.py",
+    "demand.py",
     "errors.py",
     "ewma.py",
     "health/datagram.py",
     "histogram.py",
+    "lifecycle.py",
     "load.py",
     "model.py",
     "pickers/*",
@@ -43,6 +46,7 @@ BELOW = (
     "grpc_codes.py",
     "grpc_seam.py",
     "health/__init__.py",
+    "health/check.py",
     "health/udp.py",
     "health/watch.py",
     "identity.py",

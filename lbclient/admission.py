@@ -1,0 +1,178 @@
+"""What a task lets in when more comes than it can do.
+
+Each signal of how busy the task is says what share may come in: all up to its target,
+e times less for each width beyond that. An exponential answers twofold and tenfold
+overload alike, each step being the same share of what gets in; a threshold would swing.
+The signal that says least counts, and what comes in is shared out by criticality, the
+highest first, after what has come lately of each. SRE book, ch. 21, "Utilization
+Signals".
+
+A signal must be quicker than what it controls: what comes in must not fill a width
+before it is seen, or the two chase each other.
+"""
+
+from collections.abc import Sequence
+from math import exp, inf
+from random import Random
+from typing import NamedTuple
+
+from lbclient.criticality import Criticality, shares
+from lbclient.retry import ATTEMPTS, Refusal
+
+
+class Signal(NamedTuple):
+    """How busy a task is, in units of its own; refusing begins at `target`."""
+
+    name: str
+    target: float
+    width: float
+
+
+# The width as it is for each criticality: what is dearer gives way later, so that no
+# wave of the signal reaches it while there are cheaper requests to refuse.
+PATIENCE = (1.0, 1.7, 3.0, 4.5)
+
+# Executor load average: requests that run or want to, for each processor. The first
+# signal to have, wherever they can be counted at once. Ours, from the simulation in
+# tests/laws: tenfold overload has twice the p99 of 0.8 of the capacity, where 0.2 % are
+# refused, or 3 % if costs are exponential. A lower target has shorter queues.
+LOAD = Signal("load", 8.0, 0.8)
+
+MIX_MEMORY = 128  # requests: a spike is known for what it is after as many
+ATTEMPT_MEMORY = 4000  # requests: enough to tell 5 % retries from 9 %
+STEP = 32  # requests between two looks at the mix
+
+# At a larger share of retries the others refuse, too: 9 % are retries where all refuse,
+# as clients have no more than 10 % to spend, and 5 % where one of twenty refuses all.
+IN_VAIN = 0.065
+TOO_FEW = 30  # retries, whose share may be chance
+LAST = ATTEMPTS - 1  # attempt, from 0
+
+MEMORY = 30.0  # seconds. Ours: a method may become faster, or slower, with its data
+
+
+class Tally:
+    """How many of the last requests were of each kind, fading with each request.
+
+    By requests, not seconds: in a spike the past must be forgotten faster. It begins
+    with one of each kind.
+    """
+
+    __slots__ = ("_kept", "_new", "_step", "counts")
+
+    def __init__(self, kinds: int, memory: int) -> None:
+        self.counts = [1.0] * kinds
+        self._new = [0] * kinds
+        self._step = 0
+        self._kept = exp(-STEP / memory)
+
+    def add(self, kind: int) -> bool:
+        """True: `counts` are new."""
+        self._new[kind] += 1
+        self._step += 1
+        if self._step < STEP:
+            return False
+        pairs = zip(self.counts, self._new, strict=True)
+        self.counts = [count * self._kept + new for count, new in pairs]
+        self._new = [0] * len(self.counts)
+        self._step = 0
+        return True
+
+
+class Admission:
+    """Owned by a server, which calls `observe` often and `refuses` at each request."""
+
+    def __init__(self, signals: Sequence[Signal], rng: Random) -> None:
+        self._signals = tuple(signals)
+        self._random = rng.random
+        self._mix = Tally(len(Criticality), MIX_MEMORY)
+        self._attempts = Tally(ATTEMPTS, ATTEMPT_MEMORY)
+        self.excess = 0.0  # widths by which the worst signal is beyond its target
+        self.worst = ""  # the name of that signal; "": all are well
+        self.shares = [1.0] * len(Criticality)  # that get in, by criticality
+
+    def observe(self, values: Sequence[float]) -> None:
+        """Takes what each signal says now, in the order they were given."""
+        self.excess, self.worst = 0.0, ""
+        for signal, value in zip(self._signals, values, strict=True):
+            excess = (value - signal.target) / signal.width
+            if excess > self.excess:
+                self.excess, self.worst = excess, signal.name
+        self._share_out()
+
+    def _share_out(self) -> None:
+        offered = self._mix.counts
+        if self.excess == 0.0:
+            self.shares = [1.0] * len(offered)
+            return
+        total = sum(offered)
+        room = [total * exp(-self.excess / patience) for patience in PATIENCE]
+        self.shares = shares(room, offered)
+
+    def refuses(self, criticality: Criticality, attempt: int = 0) -> Refusal | None:
+        """Whether a request that has come is refused, and may it try elsewhere.
+
+        `attempt` as it was sent; what is beyond the last counts as the last.
+        """
+        if not 0 <= attempt <= LAST:
+            attempt = 0 if attempt < 0 else LAST
+        self._attempts.add(attempt)
+        if self._mix.add(criticality):
+            self._share_out()
+        share = self.shares[criticality]
+        if share >= 1.0 or self._random() < share:
+            return None
+        if attempt == LAST or self.is_in_vain():
+            return Refusal.DONT_RETRY
+        return Refusal.OVERLOADED
+
+    def is_in_vain(self) -> bool:
+        """Whether others are likely to refuse, too, by the attempts seen lately."""
+        first, *later = self._attempts.counts
+        retries = sum(later)
+        return retries >= TOO_FEW and retries > IN_VAIN * (first + retries)
+
+    def __repr__(self) -> str:
+        if not self.worst:
+            return "<admits all>"
+        got = ", ".join(
+            f"{share:.0%} of {one.name}"
+            for one, share in zip(Criticality, self.shares, strict=True)
+            if share < 1.0
+        )
+        return (
+            f"<{self.worst} {self.excess:.1f} widths too high: admits {got or 'all'}>"
+        )
+
+
+class Quickest:
+    """The least time in which requests of one method were served lately.
+
+    What has less left until its deadline cannot make it, however idle the task is.
+    """
+
+    __slots__ = ("_before", "_since", "_turns_at")
+
+    def __init__(self) -> None:
+        self._since = self._before = inf  # since the last turn, and before that
+        self._turns_at = -inf
+
+    def observe(self, seconds: float, now: float) -> None:
+        """A request was served in `seconds`, from its arrival on."""
+        if now >= self._turns_at:
+            is_recent = now < self._turns_at + MEMORY
+            self._before = self._since if is_recent else inf
+            self._since = inf
+            self._turns_at = now + MEMORY
+        self._since = min(self._since, seconds)
+
+    def is_too_late(self, left: float, now: float) -> bool:
+        """Whether `left` seconds are too few; if nothing is known, only none are.
+
+        Where everybody comes too late nothing is learned, and soon nothing is known.
+        """
+        if left <= 0.0:
+            return True
+        if now < self._turns_at:
+            return left < min(self._since, self._before)
+        return now < self._turns_at + MEMORY and left < self._since
