@@ -35,7 +35,7 @@ CLIENTS = 3
 ROUNDS = 2  # in which every backend is restarted once
 RATE = 500.0  # calls a second, of all clients together
 
-# At 500 a second 1,000 streams of 2 s would be open, with five messages each. A tenth
+# At 500 a second 1,000 streams of 2 s would be open, with four messages each. A tenth
 # is what two cores carry besides, while processes start.
 STREAM_RATE = 50.0
 STREAM_TIME = 2.0

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 import search_pb2 as pb
 import search_pb2_grpc as pb_grpc
 
-PAGES = 4  # of a stream, spread over its time
+PAGES = 4  # of a stream, spread over its time, and the first at once
 STANDARD_WAIT = 1.0  # seconds; for those who watch to go elsewhere
 STANDARD_GRACE = 0.5  # seconds; `stop` waits as long, as watching is a call, too
 
@@ -43,8 +43,8 @@ class Search(pb_grpc.SearchServicer):
 
     async def Pages(self, request: pb.Query, context: Any) -> AsyncIterator[pb.Answer]:
         for _ in range(PAGES):
-            await asyncio.sleep(float(request.text) / PAGES)
             yield pb.Answer(text=str(os.getpid()))
+            await asyncio.sleep(float(request.text) / PAGES)
 
 
 class Health:
