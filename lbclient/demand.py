@@ -1,0 +1,109 @@
+"""How much attention calls are worth: to one connection, and how many connections.
+
+A client that calls seldom must not spend more on health checks than on calls, nor
+keep connections that nobody needs. Both follow counts that are there anyway, read now
+and then; calls themselves pay nothing. Each answer has a band in which it stays as it
+was: a rate that stays the same changes nothing for long.
+"""
+
+from collections import deque
+
+# One connection's health reports come at the pace of its calls, in coarse steps.
+STEP = 4.0  # between one pace and the next slower one
+SLOWEST = 60.0  # seconds; a frozen backend is then noticed by the calls on it
+CREDIT = 16  # reports that no call has paid for, at first; and that are saved, at most
+GAIN = 0.3  # of each pause between calls, in their mean
+
+SEVERAL = 4  # calls within `idle_after` that make a connection worth opening
+PARTS = 8  # of `idle_after`, by which calls are counted
+
+
+class Attention:
+    """How often one backend is to report: each report is paid for by a call.
+
+    `every` is that, in seconds, from `fastest` up to `SLOWEST`. Slower when nothing is
+    left to pay with, faster when calls are twice as frequent as reports would be, or
+    when one is not answered.
+    """
+
+    __slots__ = (
+        "_credit",
+        "_fastest",
+        "_gap",
+        "_looked_at",
+        "_open_since",
+        "_started",
+        "every",
+        "used_at",
+    )
+
+    def __init__(self, fastest: float, now: float) -> None:
+        self._fastest = fastest
+        self.restart(0, now)
+
+    def restart(self, started: int, now: float) -> None:
+        """There is a new connection; `started` as for `look`."""
+        self.every = self._fastest
+        self.used_at = now  # when it last had a call, as far as was looked
+        self._looked_at = now
+        self._credit = float(CREDIT)
+        self._gap = 0.0  # mean time between calls
+        self._started = started
+        self._open_since: float | None = None  # the oldest call, as far as was looked
+
+    def look(self, started: int, in_flight: int, now: float) -> None:
+        """`started` calls ever, `in_flight` of them now."""
+        calls = started - self._started
+        spent = (now - self._looked_at) / self.every
+        self._credit = min(max(0.0, self._credit - spent) + calls, CREDIT)
+        self._started, self._looked_at = started, now
+        if calls:
+            gap = (now - self.used_at) / calls
+            self._gap += (gap - self._gap) * (1 - (1 - GAIN) ** calls)
+        if not in_flight or calls >= in_flight:
+            self._open_since = None  # or since a moment ago
+        if in_flight and self._open_since is None:
+            self._open_since = now
+        if calls or in_flight:
+            self.used_at = now
+        self._choose_pace(now)
+
+    def _choose_pace(self, now: float) -> None:
+        if self._open_since is not None and now - self._open_since >= self._fastest:
+            self.every = self._fastest  # somebody waits for an answer
+            return
+        gap = max(self._gap, now - self.used_at)
+        while self.every > self._fastest and gap < self._faster() / 2:
+            self.every = self._faster()
+        if not self._credit and self.every < SLOWEST:
+            self.every = min(self.every * STEP, SLOWEST)
+
+    def _faster(self) -> float:
+        """The next faster pace."""
+        pace = self._fastest
+        while pace * STEP < self.every:
+            pace *= STEP
+        return pace
+
+
+class Demand:
+    """How many connections a channel's calls are worth, in the last `idle_after`."""
+
+    def __init__(self, idle_after: float, calls: int, now: float) -> None:
+        self._part = idle_after / PARTS
+        self._marks: deque[tuple[float, int]] = deque([(now, calls)])
+
+    def worth(self, calls: int, now: float) -> tuple[int, int]:
+        """How few are too few and how many too many; `calls` are those ever made.
+
+        With fewer each one would get several calls, also if there were one more.
+        """
+        marks = self._marks
+        if now - marks[-1][0] >= self._part:
+            marks.append((now, calls))
+        while len(marks) > 1 and now - marks[1][0] >= PARTS * self._part:
+            marks.popleft()
+        if now - marks[0][0] >= 2 * PARTS * self._part:  # nobody looked for long
+            marks[0] = (now, calls)
+        recent = calls - marks[0][1]
+        return recent // SEVERAL, recent * 2 // SEVERAL
