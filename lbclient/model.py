@@ -80,6 +80,7 @@ class State(Enum):
     READY = "ready"
     LAME_DUCK = "lame duck"
     REFUSING = "refusing"
+    INACTIVE = "inactive"
 
 
 class LoadReport(NamedTuple):

@@ -1,0 +1,302 @@
+"""Whatever happens to a backend in whatever order, its states keep their promises."""
+
+from copy import copy
+from random import Random
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lbclient.lifecycle import (
+    FIRST_LOOK,
+    LOOK_PERIOD,
+    LOOK_SPREAD,
+    MISSES,
+    REDIAL_INTERVALS,
+    Lifecycle,
+    Link,
+    Order,
+    Step,
+)
+from lbclient.model import State, TaskState
+
+INTERVAL = 2.0
+SERVING = TaskState.SERVING
+TASK_STATES = st.sampled_from(TaskState)
+SECONDS = st.floats(0.0, 400.0)
+
+
+class LifecycleMachine(RuleBasedStateMachine):
+    """A backend's I/O as a model: what is connected, asked and looked at.
+
+    It does what it is ordered, and checks that the orders make sense.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.life = Lifecycle(INTERVAL, Random(7))
+        self.is_connected = False
+        self.speaks = False  # with a load, last
+        self.reported_at = 0.0
+        self.stood_at = 0.0
+        self.is_asked_by_udp = False
+        self.looking = self.checking = False
+        self.served = 0
+        self.vouched_at = -INTERVAL
+
+    def take(self, step: Step, says: TaskState | None = None) -> None:
+        """`says` is the task's own word, if that is what happened."""
+        if step.order is Order.CHECK:
+            assert self.is_connected
+            self.checking = True
+        elif step.order is Order.LOOK:
+            assert self.life.is_away()
+            self.looking = True
+        elif step.order is not None:
+            is_away = step.order is Order.DISCONNECT
+            assert self.life.link is (Link.AWAY if is_away else Link.DOWN)
+            self.is_connected = self.speaks = self.looking = self.checking = False
+        if step.state is None:
+            return
+        assert step.reason
+        assert step.state is not self.life.state
+        if step.state is State.READY:
+            assert says is SERVING
+        self.life.state = step.state
+
+    # --- what happens ---------------------------------------------------------
+
+    @rule(seconds=SECONDS)
+    def wait(self, seconds: float) -> None:
+        """The timer rings when it is due."""
+        until = self.now + seconds
+        for _ in range(1000):
+            due = self.life.due_at()
+            if due is None or due > until:
+                break
+            self.now = max(self.now, due)
+            self.take(self.life.tick(self.now, self.reported_at))
+        else:
+            pytest.fail("it rings for ever")
+        self.now = until
+        if self.life.state is State.READY and self.speaks:
+            last = max(self.reported_at, self.life._counts_from)
+            silent_at = last + self.life.interval
+            grace = self.stood_at + self.life.interval / 2  # its word may lie unread
+            assert self.now < max(silent_at, grace) + 1e-9
+
+    @rule(seconds=SECONDS)
+    def stand_still(self, seconds: float) -> None:
+        """The process was stopped: the timer rings late."""
+        self.now = self.stood_at = self.now + seconds
+        self.take(self.life.tick(self.now, self.reported_at))
+
+    @precondition(lambda self: self.life.link is Link.DOWN)
+    @rule()
+    def connect(self) -> None:
+        self.is_connected, self.speaks, self.checking = True, False, False
+        self.take(self.life.connected())
+
+    @precondition(lambda self: self.life.link is Link.DOWN)
+    @rule()
+    def cannot_connect(self) -> None:
+        self.take(self.life.cannot_connect("refused"))
+        assert self.life.state is State.REFUSING
+
+    @precondition(lambda self: self.is_connected)
+    @rule(is_goaway=st.booleans())
+    def lose(self, is_goaway: bool) -> None:
+        self.is_connected = self.checking = self.speaks = False
+        self.take(self.life.sent_goaway() if is_goaway else self.life.lost())
+
+    @precondition(lambda self: self.is_connected)
+    @rule(state=TASK_STATES, has_report=st.booleans())
+    def hear(self, state: TaskState, has_report: bool) -> None:
+        self.speaks = has_report
+        self.take(self.life.heard(state, has_report, self.now), state)
+        if has_report:
+            self.reported_at = self.now
+
+    @precondition(lambda self: self.is_connected)
+    @rule(interval=st.sampled_from([INTERVAL, 8.0, 120.0]))
+    def ask_at_another_pace(self, interval: float) -> None:
+        self.life.expect_every(interval, self.now)
+
+    @precondition(lambda self: self.life.state is State.READY)
+    @rule(state=st.sampled_from([State.LAME_DUCK, State.CONNECTING]))
+    def others_find_out(self, state: State) -> None:
+        """Through the door: trailers tell of a lame duck, a pick finds it lost."""
+        self.life.state = state
+
+    @precondition(lambda self: self.is_asked_by_udp)
+    @rule(state=st.none() | TASK_STATES)
+    def hear_by_udp(self, state: TaskState | None) -> None:
+        if state is None:
+            self.take(self.life.not_told(self.now))
+            self.is_asked_by_udp = False
+        else:
+            self.take(self.life.told(state))
+
+    @precondition(lambda self: self.looking)
+    @rule(state=st.none() | TASK_STATES)
+    def end_look(self, state: TaskState | None) -> None:
+        self.looking = False
+        if state is None:
+            self.take(self.life.not_seen("refused", self.now))
+            assert self.life.state is State.REFUSING
+        else:
+            self.take(self.life.seen(state, self.now))
+
+    @precondition(lambda self: self.checking)
+    @rule(state=st.none() | TASK_STATES)
+    def end_check(self, state: TaskState | None) -> None:
+        self.checking = False
+        if state is not None:
+            self.vouched_at = self.now
+        self.take(self.life.checked(state, self.now), state)
+
+    @rule(by_udp=st.booleans())
+    def rest(self, by_udp: bool) -> None:
+        was_away = self.life.is_away()
+        self.take(self.life.idle(300.0, self.now, by_udp))
+        if not was_away:
+            self.is_asked_by_udp = by_udp and self.life.is_away()
+
+    @rule()
+    def want(self) -> None:
+        self.take(self.life.wanted())
+        self.is_asked_by_udp = False
+        assert not self.life.is_away()
+
+    @rule(is_served=st.booleans(), has_others=st.booleans())
+    def miss_deadlines(self, is_served: bool, has_others: bool) -> None:
+        was_ready = self.life.state is State.READY
+        self.served += is_served
+        for _ in range(MISSES - 1):
+            self.take(self.life.missed_deadline(self.served, False, self.now))
+        self.take(self.life.missed_deadline(self.served, has_others, self.now))
+        is_early = self.now < self.vouched_at + INTERVAL
+        stays = was_ready and (not has_others or is_early)
+        assert (self.life.state is State.READY) is stays
+
+    # --- what holds -----------------------------------------------------------
+
+    @invariant()
+    def only_who_is_connected_is_ready(self) -> None:
+        assert self.life.is_connected() is self.is_connected
+        if self.life.state is State.READY:
+            assert self.is_connected
+
+    @invariant()
+    def an_inactive_one_has_no_connection(self) -> None:
+        if self.life.state is State.INACTIVE:
+            assert self.life.is_away()
+            assert not self.is_connected
+
+    @invariant()
+    def the_silence_of_who_speaks_is_judged(self) -> None:
+        if self.life.state is State.READY and self.speaks:
+            assert self.life.due_at() is not None
+
+    @invariant()
+    def who_is_away_is_looked_at_seldom_but_not_forgotten(self) -> None:
+        due = self.life.due_at()
+        if self.life.is_away() and not self.looking:
+            assert due is not None or self.is_asked_by_udp
+        if self.life.is_away() and due is not None:
+            assert due <= self.now + LOOK_PERIOD * (1 + LOOK_SPREAD)
+
+    @invariant()
+    def there_is_a_way_back_to_ready(self) -> None:
+        """A new connection that says it serves, from wherever it is."""
+        life = copy(self.life)
+        steps = [life.wanted()] if life.is_away() else [life.lost()]
+        steps += [life.connected(), life.heard(SERVING, True, self.now)]
+        assert steps[-1].state is State.READY or life.state is State.READY
+
+
+TestLifecycleMachine = LifecycleMachine.TestCase
+
+
+def taking(life: Lifecycle, step: Step) -> Step:
+    life.state = life.state if step.state is None else step.state
+    return step
+
+
+def ready(seed: int = 7) -> Lifecycle:
+    """One of ours, that said so at 0."""
+    life = Lifecycle(INTERVAL, Random(seed))
+    taking(life, life.connected())
+    taking(life, life.heard(SERVING, True, 0.0))
+    assert life.state is State.READY
+    return life
+
+
+def test_one_that_stays_silent_is_given_up_for_a_new_connection() -> None:
+    life = ready()
+    assert life.due_at() == INTERVAL
+    assert taking(life, life.tick(INTERVAL, 0.0)).state is State.CONNECTING
+    assert life.due_at() == REDIAL_INTERVALS * INTERVAL
+    assert taking(life, life.tick(REDIAL_INTERVALS * INTERVAL, 0.0)).order is (
+        Order.REDIAL
+    )
+    assert life.link is Link.DOWN
+
+
+def test_a_lame_duck_that_went_away_is_ready_again_by_its_own_word_alone() -> None:
+    life = ready()
+    step = taking(life, life.sent_goaway())
+    assert (step.state, step.reason) == (State.LAME_DUCK, "it sent GOAWAY")
+    assert life.heard(SERVING, True, 1.0).state is None, "on the old connection"
+    assert taking(life, life.connected()).state is None
+    assert taking(life, life.heard(SERVING, True, 1.0)).state is State.READY
+
+
+@given(seed=st.integers(0, 1000))
+def test_one_that_is_gone_is_looked_at_less_and_less_often(seed: int) -> None:
+    life = ready(seed)
+    taking(life, life.idle(300.0, 0.0, by_udp=True))
+    assert life.due_at() is None
+    now, period = 0.0, FIRST_LOOK
+    taking(life, life.not_told(now))
+    due = life.due_at()
+    assert due is not None
+    assert due <= FIRST_LOOK
+    for _ in range(10):
+        now = due
+        assert taking(life, life.tick(now, 0.0)).order is Order.LOOK
+        taking(life, life.not_seen("refused", now))
+        due = life.due_at()
+        assert due is not None
+        assert period <= due - now <= period * (1 + LOOK_SPREAD)
+        period = min(2 * period, LOOK_PERIOD)
+    assert period == LOOK_PERIOD
+    step = taking(life, life.told(SERVING))
+    assert step.state is State.INACTIVE
+    assert life.due_at() is None
+
+
+def test_what_is_served_in_between_ends_a_row_of_missed_deadlines() -> None:
+    life = ready()
+    for served in range(3):
+        for _ in range(MISSES - 1):
+            assert life.missed_deadline(served, True, 0.0) == Step()
+    step = life.missed_deadline(2, True, 0.0)
+    assert step.state is State.CONNECTING
+    assert step.reason == f"{MISSES} deadlines missed in a row"
+
+
+def test_who_is_doubted_is_not_believed_until_it_answers() -> None:
+    life = ready()
+    for _ in range(MISSES):
+        taking(life, life.missed_deadline(0, True, 0.0))
+    assert life.state is State.CONNECTING
+    assert life.heard(SERVING, True, 0.5) == Step()
+    assert taking(life, life.checked(None, 1.0)) == Step()
+    assert taking(life, life.tick(1.0 + INTERVAL, 2.9)).order is None  # it spoke
+    due = life.due_at()
+    assert due is not None
+    assert taking(life, life.tick(due, due)).order is Order.CHECK
+    assert taking(life, life.checked(SERVING, due)).state is State.READY
