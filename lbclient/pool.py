@@ -21,7 +21,10 @@ N = TypeVar("N", bound=Node)
 
 # What may be worth waiting for. A refusing backend is not: the caller of a call
 # that fails fast wants to know, as with gRPC's TRANSIENT_FAILURE.
-PROMISING = frozenset({State.CONNECTING, State.STARTING, State.READY, State.LAME_DUCK})
+PROMISING = frozenset(State) - {State.REFUSING}
+
+# Whom nobody need replace: an inactive backend is as good as connected.
+PRESENT = frozenset({State.READY, State.INACTIVE})
 
 LOST = frozenset({State.CONNECTING, State.REFUSING})
 
@@ -51,9 +54,15 @@ class Pool(Generic[N]):
     """
 
     def __init__(
-        self, make: Callable[[Endpoint], N], subset: Subset, limits: Limits
+        self,
+        make: Callable[[Endpoint], N],
+        subset: Subset,
+        limits: Limits,
+        is_away: Callable[[N], bool] = lambda _: False,
     ) -> None:
+        """`is_away` tells of a lame duck whether it has no connection to be used."""
         self._make = make
+        self._is_away = is_away
         self._subset = subset
         self._limits = limits
         self._active_limit = limits.active_limit
@@ -87,7 +96,7 @@ class Pool(Generic[N]):
             if node is None:
                 node = self._make(endpoint)
                 opened.append(node)
-                if node.state is not State.READY:
+                if node.state not in PRESENT:
                     self._missing_since[node] = now
             node.endpoint = endpoint
             nodes[endpoint.address] = node
@@ -105,7 +114,7 @@ class Pool(Generic[N]):
         due = [
             since + limits.replace_after
             for node, since in self._missing_since.items()
-            if node.state is not State.READY
+            if node.state not in PRESENT
         ]
         if self.replacements():
             due += [
@@ -132,7 +141,7 @@ class Pool(Generic[N]):
             settled += node is not None and self._is_settled(node, now)
 
     def _is_out(self, node: N, now: float) -> bool:
-        if node.state is State.READY:
+        if node.state in PRESENT:
             return False
         if node.state is State.LAME_DUCK:
             return True  # it says that it goes
@@ -141,11 +150,13 @@ class Pool(Generic[N]):
 
     def _is_settled(self, node: N, now: float) -> bool:
         ready_at = node.load.ready_at
-        return ready_at is not None and now >= ready_at + self._limits.settle_after
+        return node.state is State.INACTIVE or (
+            ready_at is not None and now >= ready_at + self._limits.settle_after
+        )
 
     def _still_serving(self, nodes: dict[str, N], leaving: dict[str, N]) -> list[str]:
         """Of those that leave as many as are not yet ready in their stead."""
-        missing = min(self._limits.subset_size, len(nodes)) - _count_ready(nodes)
+        missing = min(self._limits.subset_size, len(nodes)) - _count_present(nodes)
         ready = [a for a, node in leaving.items() if node.state is State.READY]
         return ready[: max(0, missing)]
 
@@ -163,7 +174,7 @@ class Pool(Generic[N]):
         """Records a node's state; False if that is no news."""
         if node.state is state:
             return False
-        if state is not State.READY and self.nodes.get(node.endpoint.address) is node:
+        if state not in PRESENT and self.nodes.get(node.endpoint.address) is node:
             self._miss(node, now)
         if state is State.READY:
             node.load.enter_ready(now)
@@ -176,7 +187,9 @@ class Pool(Generic[N]):
     def _miss(self, node: N, now: float) -> None:
         """It is missing from now on, or since long if it was but a moment ready."""
         ready_at = node.load.ready_at
-        if ready_at is not None and now >= ready_at + self._limits.replace_after:
+        if node.state is State.INACTIVE or (
+            ready_at is not None and now >= ready_at + self._limits.replace_after
+        ):
             self._missing_since[node] = now
         else:
             self._missing_since.setdefault(node, now)
@@ -194,12 +207,20 @@ class Pool(Generic[N]):
         nodes = self.nodes.values()
         usable = [node for node in nodes if node.state is State.READY]
         if not usable:
-            # A lame duck "still serves, but asks not to": better than an error.
-            usable = [node for node in nodes if node.state is State.LAME_DUCK]
+            usable = self._last_resort()
         limit = self._active_limit
         ready = tuple(node for node in usable if node.load.in_flight < limit)
         if ready != self.ready:
             self.ready = ready
+
+    def _last_resort(self) -> list[N]:
+        """A lame duck "still serves, but asks not to": better than an error, but not
+        than to wake an inactive backend."""
+        nodes = self.nodes.values()
+        if any(node.state is State.INACTIVE for node in nodes):
+            return []
+        lame_ducks = [node for node in nodes if node.state is State.LAME_DUCK]
+        return [node for node in lame_ducks if not self._is_away(node)]
 
     def is_promising(self) -> bool:
         """Whether a call that cannot be sent now may yet be."""
@@ -224,5 +245,5 @@ class Pool(Generic[N]):
         return f"{text}: {', '.join(rest)}" if rest else text
 
 
-def _count_ready(nodes: dict[str, N]) -> int:
-    return sum(node.state is State.READY for node in nodes.values())
+def _count_present(nodes: dict[str, N]) -> int:
+    return sum(node.state in PRESENT for node in nodes.values())

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lbclient.model import Endpoint, Outcome, State, Verdict, snapshot
 from lbclient.pickers import PICKERS
-from lbclient.pool import Change, Limits, Pool
+from lbclient.pool import PRESENT, Change, Limits, Pool
 from lbclient.testing import FakeNode
 
 LIMIT = 2
@@ -59,9 +59,12 @@ class PoolMachine(RuleBasedStateMachine):
     def observe(self, data: st.DataObject, state: State) -> None:
         node = data.draw(st.sampled_from(list(self.pool.nodes.values())))
         ready_at = node.load.ready_at
+        was_present = node.state is State.INACTIVE or (
+            ready_at is not None and self.now >= ready_at + REPLACE_AFTER
+        )
         self.pool.observe(node, state, self.now)
-        if state is not State.READY:
-            if ready_at is not None and self.now >= ready_at + REPLACE_AFTER:
+        if state not in PRESENT:
+            if was_present:
                 self.missing_since[node] = self.now
             self.missing_since.setdefault(node, self.now)
 
@@ -94,7 +97,9 @@ class PoolMachine(RuleBasedStateMachine):
     def ready_is_what_may_take_a_call(self) -> None:
         nodes = self.pool.nodes.values()
         ready = [node for node in nodes if node.state is State.READY]
-        usable = ready or [node for node in nodes if node.state is State.LAME_DUCK]
+        can_wake = any(node.state is State.INACTIVE for node in nodes)
+        lame_ducks = [node for node in nodes if node.state is State.LAME_DUCK]
+        usable = ready or ([] if can_wake else lame_ducks)
         expected = [node for node in usable if node.load.in_flight < LIMIT]
         assert [id(n) for n in self.pool.ready] == [id(n) for n in expected]
 
@@ -119,7 +124,7 @@ class PoolMachine(RuleBasedStateMachine):
     def is_out(self, node: FakeNode) -> bool:
         since = self.missing_since.get(node, inf)
         return node.state is State.LAME_DUCK or (
-            node.state is not State.READY and self.now >= since + REPLACE_AFTER
+            node.state not in PRESENT and self.now >= since + REPLACE_AFTER
         )
 
     @invariant()
