@@ -27,6 +27,7 @@ ABOVE = (
     "pickers/*",
     "pool.py",
     "protocols.py",
+    "quota.py",
     "retry.py",
     "subsets/*",
     "throttle.py",

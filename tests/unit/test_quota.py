@@ -1,0 +1,213 @@
+"""Whose requests are refused for want of quota, and how many accounts there are."""
+
+from math import inf, log
+from random import Random
+
+import pytest
+
+from lbclient.criticality import Criticality
+from lbclient.errors import ConfigError
+from lbclient.quota import (
+    HOLD,
+    IDLE,
+    LONGEST,
+    MOST,
+    OTHERS,
+    RESERVE,
+    SMOOTHING,
+    TICK,
+    Quota,
+    allot,
+    room,
+)
+from lbclient.retry import Refusal
+
+CRITICAL, SHEDDABLE = Criticality.CRITICAL, Criticality.SHEDDABLE
+COST = 0.01  # CPU seconds of a request
+SETTLED = 4 * SMOOTHING  # from a sudden start: e^-4 = 2 %
+
+
+def use(
+    quota: Quota,
+    customer: str,
+    rate: float,
+    seconds: float,
+    now: float = 0.0,
+    of: Criticality = CRITICAL,
+) -> float:
+    """Offers so many requests a second; returns the share that was let in."""
+    count = round(rate * seconds)
+    admitted = 0
+    for i in range(count):
+        if quota.refuses(customer, of, now + i / rate) is None:
+            quota.charge(customer, of, COST)
+            admitted += 1
+    return admitted / count
+
+
+@pytest.fixture
+def quota() -> Quota:
+    return Quota({"mail": room(1.0)}, Random(1), default=room(0.5))
+
+
+def test_who_stays_within_the_limit_is_never_refused(quota: Quota) -> None:
+    assert use(quota, "mail", 0.95 / COST, 60.0) == 1.0
+
+
+def test_who_wants_ten_times_the_limit_gets_the_limit(quota: Quota) -> None:
+    rate = 10 / COST
+    use(quota, "mail", rate, SETTLED)
+    assert use(quota, "mail", rate, 60.0, SETTLED) == pytest.approx(0.1, rel=0.05)
+
+
+def test_a_sudden_burst_lasts_half_a_second(quota: Quota) -> None:
+    rate = 10 / COST
+    assert use(quota, "mail", rate, SMOOTHING / 10) == 1.0
+    after = SMOOTHING * log(2)
+    use(quota, "mail", rate, after, SMOOTHING / 10)
+    assert use(quota, "mail", rate, TICK, after) == pytest.approx(0.2, rel=0.2)
+
+
+def test_a_refusal_says_that_it_is_the_quota(quota: Quota) -> None:
+    use(quota, "mail", 1000 / COST, 2.0)
+    answers = {quota.refuses("mail", CRITICAL, 2.0) for _ in range(100)}
+    assert Refusal.QUOTA in answers
+    assert answers <= {Refusal.QUOTA, None}
+
+
+def test_who_is_not_listed_has_the_default_limit_each(quota: Quota) -> None:
+    for customer in ("one", "two"):
+        use(quota, customer, 5 / COST, SETTLED)
+        share = use(quota, customer, 5 / COST, 20.0, SETTLED)
+        assert share == pytest.approx(0.1, rel=0.1)
+
+
+def test_one_customer_at_the_limit_is_nothing_to_the_others(quota: Quota) -> None:
+    use(quota, "mail", 10 / COST, 20.0)
+    assert quota.refusing() == ["mail"]
+    assert use(quota, "calm", 0.4 / COST, 20.0) == 1.0
+
+
+def test_after_a_burst_all_get_in_again(quota: Quota) -> None:
+    use(quota, "mail", 10 / COST, 30.0)
+    assert use(quota, "mail", 0.5 / COST, 10.0, 30.0 + 4 * SMOOTHING) == 1.0
+
+
+def test_what_is_sheddable_gives_way_within_the_same_limit(quota: Quota) -> None:
+    for tenth in range(300):
+        use(quota, "mail", 10 / COST, 0.1, tenth / 10, SHEDDABLE)
+        use(quota, "mail", 0.5 / COST, 0.1, tenth / 10, CRITICAL)
+    assert use(quota, "mail", 0.5 / COST, TICK / 2, 30.0, CRITICAL) == 1.0
+    assert use(quota, "mail", 10 / COST, TICK / 2, 30.0, SHEDDABLE) < 0.1
+
+
+def test_a_criticality_may_have_a_lower_limit_of_its_own() -> None:
+    limits = {"mail": room(1.0, {SHEDDABLE: 0.2})}
+    quota = Quota(limits, Random(1))
+    use(quota, "mail", 1 / COST, SETTLED, of=SHEDDABLE)
+    share = use(quota, "mail", 1 / COST, 30.0, SETTLED, of=SHEDDABLE)
+    assert share == pytest.approx(0.2, rel=0.1)
+
+
+def test_a_limit_of_nothing_lets_nothing_in() -> None:
+    quota = Quota({}, Random(1), default=room(0.0))
+    assert quota.refuses("anybody", CRITICAL, 0.0) is Refusal.QUOTA
+
+
+@pytest.mark.parametrize(
+    ("total", "below"),
+    [(-1.0, {}), (1.0, {SHEDDABLE: 2.0}), (1.0, {CRITICAL: -0.1}), (float("nan"), {})],
+)
+def test_limits_that_contradict_themselves_are_refused(
+    total: float, below: dict[Criticality, float]
+) -> None:
+    with pytest.raises(ConfigError, match="quota"):
+        room(total, below)
+
+
+def test_a_slow_machines_seconds_are_worth_less() -> None:
+    slow = Quota({}, Random(1), default=room(inf), factor=0.5)
+    use(slow, "mail", 1 / COST, 100.0)
+    assert slow.usage(100.0)["mail"] == pytest.approx(0.5, rel=0.02)
+
+
+def test_usage_fades_when_nothing_comes_any_more(quota: Quota) -> None:
+    use(quota, "mail", 0.5 / COST, 60.0)
+    now = quota.usage(60.0)["mail"]
+    assert quota.usage(60.0)["mail"] == now == pytest.approx(0.5, rel=0.02)
+    assert quota.usage(60.0 + 5 * SMOOTHING)["mail"] < 0.05 * now
+
+
+def test_the_fleets_word_holds_for_a_while_and_then_the_fallback() -> None:
+    quota = Quota({"mail": room(4.0)}, Random(1), fallback=0.5)
+    rate = 8 / COST
+
+    def share(begins: float) -> float:
+        use(quota, "mail", rate, SETTLED, begins)
+        return use(quota, "mail", rate, 10.0, begins + SETTLED)
+
+    assert share(0.0) == pytest.approx(0.5 * 4 / 8, rel=0.05)
+    quota.take({"mail": 0.25}, 100.0)
+    assert share(100.0) == pytest.approx(0.25 * 4 / 8, rel=0.05)
+    assert share(100.0 + HOLD) == pytest.approx(0.5 * 4 / 8, rel=0.05)
+
+
+def test_whom_the_fleet_does_not_know_yet_has_the_fallback() -> None:
+    quota = Quota({"mail": room(1.0)}, Random(1), fallback=1.0)
+    quota.take({"calendar": 0.1}, 0.0)
+    assert use(quota, "mail", 0.95 / COST, 60.0) == 1.0
+
+
+def test_millions_of_names_have_a_thousand_accounts(quota: Quota) -> None:
+    for i in range(5 * MOST):
+        quota.refuses(f"customer {i}", CRITICAL, 0.0)
+    assert len(quota.usage(0.0)) == MOST + len(("mail", OTHERS))
+    assert quota.pooled == 4 * MOST
+
+
+def test_those_without_an_account_share_one(quota: Quota) -> None:
+    for i in range(MOST):
+        quota.refuses(f"customer {i}", CRITICAL, 0.0)
+    for second in range(30):
+        use(quota, f"late {second}", 5 / COST, 1.0, float(second))
+    assert quota.refusing() == [OTHERS]
+    assert use(quota, "later", 5 / COST, 5.0, 30.0) == pytest.approx(0.1, rel=0.3)
+
+
+def test_a_name_that_is_too_long_has_no_account(quota: Quota) -> None:
+    quota.refuses("x" * LONGEST, CRITICAL, 0.0)
+    quota.refuses("x" * 10_000, CRITICAL, 0.0)
+    assert set(quota.usage(0.0)) == {"mail", OTHERS, "x" * LONGEST}
+    assert quota.pooled == 1
+
+
+def test_an_account_that_lies_idle_goes_to_somebody_else(quota: Quota) -> None:
+    for i in range(MOST):
+        quota.refuses(f"customer {i}", CRITICAL, 0.0)
+    quota.refuses("customer 0", CRITICAL, IDLE)
+    quota.refuses("new", CRITICAL, IDLE + TICK)
+    names = set(quota.usage(IDLE))
+    assert {"customer 0", "new"} <= names
+    assert "customer 1" not in names
+    assert "mail" in names  # it is in the list of limits, so it stays
+
+
+def test_a_cost_without_an_account_is_paid_by_the_shared_one(quota: Quota) -> None:
+    quota.refuses(OTHERS, CRITICAL, 0.0)
+    quota.charge("unheard of", CRITICAL, 1.0)
+    assert quota.usage(1.0)[OTHERS] > 0.0
+
+
+def test_below_the_limit_each_task_may_give_more_than_it_does() -> None:
+    usages = [0.5, 0.1, 0.0]
+    for usage, share in zip(usages, allot(1.0, usages), strict=True):
+        assert share >= usage + 0.1
+
+
+def test_a_task_that_gives_nothing_yet_may_begin() -> None:
+    assert allot(1.0, [5.0, 0.0])[1] == RESERVE / 2
+
+
+def test_accounts_read_as_english(quota: Quota) -> None:
+    use(quota, "mail", 10 / COST, 20.0)
+    assert repr(quota) == "<2 accounts, 1 at their limits>"
