@@ -1,23 +1,27 @@
 """One call on one backend, and what it taught us, told exactly once."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lbclient import wire
 from lbclient.grpc_codes import VERDICT_OF_NUMBER
-from lbclient.grpc_seam import Trailers
+from lbclient.grpc_seam import Trailers, has_begun, was_not_sent
 from lbclient.model import Outcome
+from lbclient.retry import Failure, Retry, parse_pushback
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend
     from lbclient.balancer import Balancer
 
+logger = logging.getLogger(__name__)
+
 
 class Attempt(NamedTuple):
     """What a call is marked with: where it went, after how many seconds of waiting.
 
-    `number` is 1 for the first time that it was sent, and `sent_at` the clock then.
+    `number` is 1 for the first time that it was sent; `sent_at` is the clock then.
     """
 
     backend: "Backend"
@@ -31,6 +35,31 @@ _outcome: Callable[[tuple[object, ...]], Outcome]
 # What a named tuple's own constructor does after a call in Python.
 new_attempt = partial(tuple.__new__, Attempt)
 _outcome = partial(tuple.__new__, Outcome)
+
+
+def decide(
+    balancer: "Balancer",
+    retry: Retry,
+    attempt: Attempt,
+    call: Any,
+    trailers: Trailers,
+    left: float | None,
+) -> float | None:
+    """Seconds after which a call that ended UNAVAILABLE is sent again; None: never."""
+    told = [str(value) for key, value in trailers if key == wire.PUSHBACK_KEY]
+    failure = Failure(
+        is_sent=not was_not_sent(call, attempt.backend.channel),
+        is_answered=has_begun(call),
+        pushback=parse_pushback(told),
+    )
+    is_other = any(other is not attempt.backend for other in balancer.pool.ready)
+    before = retry.attempt
+    decision = retry.decide(failure, left, is_other)
+    logger.debug("%s: %s", attempt.backend.endpoint.address, decision.reason)
+    if decision.delay is not None:
+        balancer.retries += retry.attempt - before
+        balancer.resends += not failure.is_sent
+    return decision.delay
 
 
 def settle(

@@ -32,6 +32,7 @@ from lbclient.model import (
 from lbclient.pace import Pace
 from lbclient.pool import Change, Limits, Pool
 from lbclient.protocols import Clock, Picker, Resolver, Subset
+from lbclient.retry import BURST, Budget, Retry
 from lbclient.tasks import leaving_no_trace
 from lbclient.waiting import Waiting
 
@@ -78,6 +79,11 @@ class Balancer:
         self.draining: dict[Backend, None] = {}
         self.waiting = Waiting(self.pool, config)
         self.calls = dict.fromkeys(STATUS_OF_NUMBER, 0)  # by number: a cheaper hash
+        self.retries = 0  # of what may have been executed
+        self.resends = 0  # of what no server has taken
+        # Enough for all that can be in flight on one backend when it dies.
+        self._budget = Budget(burst=max(BURST, config.active_limit), start=BURST)
+        self._deposited = 0
         self._retired = dict.fromkeys(Verdict, 0)  # of backends that are closed
         self.latency = Histogram()
         self.waited = 0
@@ -136,6 +142,14 @@ class Balancer:
                 some = self._rng.sample(others, min(2, len(others)))
                 backend = min(some, key=lambda other: other.load.in_flight)
         return backend
+
+    def new_retry(self, is_idempotent: bool) -> Retry:
+        """What decides on the later attempts of a call whose first one failed."""
+        # Counted now, with the one that asks, as most never do.
+        made = sum(self.calls.values()) + 1
+        self._budget.deposit(made - self._deposited)
+        self._deposited = made
+        return Retry(self._budget, self._rng, is_idempotent=is_idempotent)
 
     def settle(
         self, backend: Backend, outcome: Outcome, code: int | None, now: float

@@ -7,7 +7,8 @@ collected. Hence nothing that outlives the caller's interest may hold a wrapper,
 except the queue, until it is the call's turn.
 
 A call that no server has taken is sent again, to another backend where there is one,
-and its caller does not notice (gRFC A6 calls that a transparent retry).
+and so is one that failed and may be executed twice (`retry`). Its caller does not
+notice.
 """
 
 import asyncio
@@ -15,26 +16,27 @@ import logging
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
-from lbclient.attempt import Attempt, new_attempt, settle
+from lbclient.attempt import Attempt, decide, new_attempt, settle
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
 from lbclient.grpc_seam import (
     UNAVAILABLE,
     DeadlineWhileWaiting,
     LocalRpcError,
+    Trailers,
     awaits_writes,
     channel_of,
     final_status,
     is_half_closed,
+    is_provisional,
     mark,
-    was_not_sent,
 )
 from lbclient.requests import Requests
+from lbclient.retry import Retry
 
 logger = logging.getLogger(__name__)
 
@@ -43,18 +45,27 @@ CANCELLED_DETAILS = "Locally cancelled by application!"
 FINISHED_DETAILS = "RPC already finished."
 MIXED_DETAILS = "The iterator and read/write APIs may not be mixed on a single RPC."
 
-Invoke = Callable[[Backend, float | None], Any]
-"""Starts a grpc.aio call on a backend, with so many seconds left."""
 
-MOST_ATTEMPTS = 5  # a call; more would be a flood where all servers refuse
+PAUSE, PATIENCE = 0.001, 200  # seconds, times: how long a true status may take
+
+
+class Sending(Protocol):
+    """What a call sends, as often as it takes: `methods` knows."""
+
+    requests: Requests | None
+
+    def start(self, backend: Backend, left: float | None, attempt: int) -> Any:
+        """A grpc.aio call on a backend, with so many seconds left."""
+
+    def new_retry(self) -> Retry: ...
 
 
 class Call:
     """What all wrapped calls share. Either waiting, started, or over unsent.
 
     With `error` it is over from the start: what could not even be serialized. With
-    `requests` it has these from an iterator. `tried` are the backends that were sent
-    it and did not take it.
+    `retry` it is a later attempt, which is due in `delay` seconds; `tried` are the
+    backends that had it before.
     """
 
     _lbclient: Attempt  # the last one, as `mark` leaves it
@@ -62,18 +73,20 @@ class Call:
     def __init__(
         self,
         balancer: Balancer,
-        invoke: Invoke,
+        sending: Sending,
         timeout: float | None,
         wait_for_ready: bool | None,
         error: Exception | None = None,
-        requests: Requests | None = None,
+        retry: Retry | None = None,
         tried: tuple[Backend, ...] = (),
+        delay: float = 0.0,
     ) -> None:
         now = balancer.clock()
         self.wait_for_ready = bool(wait_for_ready)
         self._balancer = balancer
-        self._invoke: Invoke | None = invoke  # until it is over: it keeps the request
-        self._requests = requests
+        self._sending: Sending | None = sending  # until it is over: it has the request
+        self._requests = sending.requests
+        self._retry = retry
         self._waits_since = now
         self._deadline = None if timeout is None else now + timeout
         self._inner: Any = None
@@ -83,20 +96,33 @@ class Call:
         self._decided_at = now
         self._expiry: asyncio.TimerHandle | None = None
         self._tried = tried
-        if error is None:
-            self._find_backend(now)
-        else:
+        self._pause: asyncio.TimerHandle | None = None
+        if error is not None:
             self._decided = asyncio.Event()
             self._end(error)
+        elif delay:
+            self._find_backend_in(delay)
+        else:
+            self._find_backend(now)
+
+    def _find_backend_in(self, delay: float) -> None:
+        balancer = self._balancer
+        self._decided = asyncio.Event()
+        due = balancer.clock() + delay
+        self._pause = balancer.loop.call_later(delay, self._find_backend, due)
 
     def _find_backend(self, now: float) -> None:
+        self._pause = None
         self._waits_since = now
         balancer, tried = self._balancer, self._tried
+        if balancer.is_stopped:  # while it paused
+            self.cancel()
+            return
         backend = balancer.pick_another(tried, now) if tried else balancer.pick(now)
         if backend is not None:
             self.start(backend, now)
             return
-        self._decided = asyncio.Event()
+        self._decided = self._decided or asyncio.Event()
         balancer.waiting.join(self)
         if self._deadline is not None and self._error is None:
             # The wait is over at the deadline even if nobody holds the call.
@@ -106,9 +132,10 @@ class Call:
     def start(self, backend: Backend, now: float) -> None:
         """The call has its backend: from here on it is grpc.aio's."""
         left = None if self._deadline is None else self._deadline - now
-        assert self._invoke is not None
+        assert self._sending is not None
+        number = 0 if self._retry is None else self._retry.attempt
         try:
-            inner = self._invoke(backend, left)
+            inner = self._sending.start(backend, left, number)
         except Exception as error:
             if self._decided is None and not self._tried:
                 raise  # grpc.aio's own complaint about an argument
@@ -125,30 +152,40 @@ class Call:
             balancer.waited += 1
             balancer.waited_seconds += waited
             self._decide()
-        inner.add_done_callback(
-            partial(_attempt_over, balancer, attempt, self._finder())
-        )
+        self._attempt_end = _End(balancer, attempt, self._finder())
+        inner.add_done_callback(self._attempt_end)
 
     def _finder(self) -> "Callable[[], Call | None]":
         """How the inner call finds us when it is over. As this keeps us, we stay."""
         return lambda: self
 
-    def attempt_over(self, is_last: bool) -> None:
-        if is_last:
+    def attempt_over(self, delay: float | None) -> None:
+        """It is sent again in so many seconds; None: never."""
+        if delay is None:
             self._let_go()
             self._fire()
+            return
+        self._tried = (*self._tried, self._lbclient.backend)
+        self._inner = self._decided = None
+        if delay:
+            self._find_backend_in(delay)
         else:
-            self._tried = (*self._tried, self._lbclient.backend)
-            self._inner = self._decided = None
             self._find_backend(self._balancer.clock())
 
-    def may_go_again(self, inner: Any) -> bool:
-        """Whether an attempt that is over can be repeated without anybody's harm."""
-        return (
-            not self._balancer.is_stopped
-            and len(self._tried) + 1 < MOST_ATTEMPTS
-            and was_not_sent(inner, self._lbclient.backend.channel)
-        )
+    def decide(self, trailers: Trailers) -> float | None:
+        """When to send again what ended UNAVAILABLE."""
+        balancer = self._balancer
+        if self._sending is None or balancer.is_stopped or self._is_committed():
+            return None
+        if self._retry is None:
+            self._retry = self._sending.new_retry()
+        left = self.time_remaining()
+        attempt = self._lbclient
+        return decide(balancer, self._retry, attempt, self._inner, trailers, left)
+
+    def _is_committed(self) -> bool:
+        """Whether the caller has seen, or given, what cannot be repeated."""
+        return False
 
     def fail(self, error: LocalRpcError) -> None:
         """The call ends without having been sent."""
@@ -173,7 +210,7 @@ class Call:
 
     def _let_go(self) -> None:
         """Of what only an attempt needs: above all the requests."""
-        self._invoke = None
+        self._sending = None
         if self._requests is not None:
             self._requests.drop()
 
@@ -187,9 +224,10 @@ class Call:
                 logger.exception("a done callback of %r failed", self)
 
     def _decide(self) -> None:
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
+        for timer in (self._expiry, self._pause):
+            if timer is not None:
+                timer.cancel()
+        self._expiry = self._pause = None
         assert self._decided is not None
         self._decided_at = self._balancer.clock()
         self._decided.set()
@@ -249,7 +287,7 @@ class Call:
 
     def done(self) -> bool:
         if self._inner is not None:
-            return bool(self._inner.done())
+            return self._attempt_end.has_come
         return self._error is not None
 
     def time_remaining(self) -> float | None:
@@ -307,9 +345,15 @@ class Call:
             inner = self._inner or await inner_call()
             try:
                 return await getattr(inner, act)(*arguments)
-            except Exception:
-                if inner is self._inner:
+            except Exception as error:
+                if not await self._goes_on(inner, error):
                     raise
+
+    async def _goes_on(self, inner: Any, error: Exception) -> bool:
+        """Whether another attempt has followed the one that failed."""
+        if inner is self._inner and isinstance(error, grpc.aio.AioRpcError):
+            await self._attempt_end.wait()
+        return inner is not self._inner
 
     def _unsent_status(self) -> tuple[grpc.StatusCode, str]:
         error = self._error
@@ -339,18 +383,45 @@ class Call:
             self._balancer.loop.call_soon_threadsafe(self._fire)
 
 
-def _attempt_over(
-    balancer: Balancer,
-    attempt: Attempt,
-    find: Callable[[], Call | None],
-    inner: Any,
-) -> None:
-    code, trailers = final_status(inner)
-    call = find()
-    again = code == UNAVAILABLE and call is not None and call.may_go_again(inner)
-    settle(balancer, attempt, code, trailers, not again)
-    if call is not None:
-        call.attempt_over(is_last=not again)
+class _End:
+    """What happens when an attempt is over: once, and when its status is the true one.
+
+    `find` gives the call that it is an attempt of, if that is still there.
+    """
+
+    def __init__(
+        self, balancer: Balancer, attempt: Attempt, find: Callable[[], Call | None]
+    ) -> None:
+        self.has_come = False
+        self._awaited: asyncio.Event | None = None
+        self._balancer = balancer
+        self._attempt = attempt
+        self._find = find
+        self._patience = PATIENCE
+
+    async def wait(self) -> None:
+        if not self.has_come:
+            self._awaited = self._awaited or asyncio.Event()
+            await self._awaited.wait()
+
+    def __call__(self, inner: Any) -> None:
+        """A done callback of the attempt."""
+        if self.has_come:
+            return
+        if is_provisional(inner) and self._patience:
+            self._patience -= 1
+            self._balancer.loop.call_later(PAUSE, self, inner)
+            return
+        self.has_come = True
+        if self._awaited is not None:
+            self._awaited.set()
+        code, trailers = final_status(inner)
+        call, delay = self._find(), None
+        if code == UNAVAILABLE and call is not None:
+            delay = call.decide(trailers)
+        settle(self._balancer, self._attempt, code, trailers, is_last=delay is None)
+        if call is not None:
+            call.attempt_over(delay)
 
 
 class _UnaryResponse(Call):
@@ -361,14 +432,15 @@ class _UnaryResponse(Call):
             inner = self._inner
             try:
                 return (yield from inner.__await__())
-            except grpc.aio.AioRpcError:
-                if inner is self._inner:
+            except grpc.aio.AioRpcError as error:
+                if not (yield from self._goes_on(inner, error).__await__()):
                     raise
 
 
 class _StreamResponse(Call):
     _responses: "weakref.ref[_Responses] | None" = None
     _style = ""
+    _has_read = False
 
     def _settle_on(self, style: str) -> None:
         """Reads or iterates, for good; grpc.aio's own call may come too late to say."""
@@ -392,10 +464,15 @@ class _StreamResponse(Call):
         if not self.done():
             self._settle_on("read")
         try:
-            return await self._on_inner(self._started, "read")
+            message = await self._on_inner(self._started, "read")
+            self._has_read = True
+            return message
         except Exception as error:
             self._release(error)
             raise
+
+    def _is_committed(self) -> bool:
+        return self._has_read
 
     def _release(self, error: Exception) -> None:
         """Ends a call that grpc.aio could not begin, for its metadata perhaps.
@@ -429,20 +506,22 @@ class _Responses:
                 self._inner = await self._call._started()
                 self._iterator = self._inner.__aiter__()
             try:
-                return await self._iterator.__anext__()
+                message = await self._iterator.__anext__()
+                self._call._has_read = True
+                return message
             except StopAsyncIteration:
                 raise
             except Exception as error:
-                if self._inner is self._call._inner:
+                if not await self._call._goes_on(self._inner, error):
                     self._call._release(error)
                     raise
-                self._iterator = None  # the call was sent again
+                self._iterator = None
 
 
 class _StreamRequest(Call):
     """Who gives up waiting to write does not cancel the call, nor in grpc.aio."""
 
-    _has_written = False  # what is written is not kept
+    _has_written = False
 
     async def write(self, request: Any) -> None:
         self._refuse_if_fed()
@@ -461,12 +540,11 @@ class _StreamRequest(Call):
     async def wait_for_connection(self) -> None:
         await self._on_inner(self._sent, "wait_for_connection")
 
-    def may_go_again(self, inner: Any) -> bool:
-        if self._requests is None:
-            are_there = not self._has_written
-        else:
-            are_there = self._requests.are_repeatable
-        return are_there and super().may_go_again(inner)
+    def _is_committed(self) -> bool:
+        requests = self._requests
+        if requests is None:
+            return self._has_written  # what is written is not kept
+        return not requests.are_repeatable or super()._is_committed()
 
     def _refuse_if_fed(self) -> None:
         if self._requests is not None:

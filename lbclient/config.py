@@ -30,6 +30,8 @@ SECTIONS = frozenset({"channel", "server"})
 
 SECRET_SIZE = 16  # bytes, as the seal that it makes; shorter ones can be guessed
 
+METHOD_PATH = re.compile(r"/[^/\s]+/[^/\s]+")
+
 # What Kubernetes sets for a Service that is called lbclient.
 SERVICE_LINK = re.compile(r"LBCLIENT_(PORT|SERVICE_(HOST|PORT))(_|$)")
 
@@ -43,6 +45,16 @@ def _whole(field: str, value: object, low: int, high: float = inf) -> None:
 def _seconds(field: str, value: object, low: float, high: float) -> None:
     if type(value) not in (int, float) or not low <= float(str(value)) <= high:
         raise ConfigError(field, value, f"seconds, {low:g} to {high:g}")
+
+
+def _methods(field: str, value: object) -> tuple[str, ...]:
+    """A sequence of method paths; TOML has lists."""
+    paths = tuple(value) if isinstance(value, list | tuple) else (value,)
+    for path in paths:
+        if not isinstance(path, str) or not METHOD_PATH.fullmatch(path):
+            want = "paths such as '/package.Service/Method' or '/package.Service/*'"
+            raise ConfigError(field, path, want)
+    return paths
 
 
 def check_secret(field: str, value: object) -> None:
@@ -129,6 +141,8 @@ def _convert(variable: str, text: str, kind: object) -> Any:
         convert = float
     elif kind is bool:
         convert = _truth
+    elif kind == tuple[str, ...]:
+        convert = _split
     elif kind in (str, WhenFull, str | PickerFactory, str | Subset):
         convert = str
     else:
@@ -141,6 +155,10 @@ def _convert(variable: str, text: str, kind: object) -> Any:
         wants = {int: "a whole number", _truth: "true or false"}
         want = wants.get(convert, "a number")
         raise ConfigError(variable, text, want) from None
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _truth(text: str) -> bool:
@@ -198,6 +216,10 @@ class ChannelConfig(_Sourced):
     """Calls in flight on one backend. SRE book, ch. 20, flow control: a fixed
     limit; 100 is also what HTTP/2 servers commonly allow on a connection."""
 
+    idempotent: tuple[str, ...] = ()
+    """Methods that may be executed twice, beside those whose .proto says so, as
+    `/package.Service/Method`, or `/package.Service/*` for all of a service."""
+
     when_full: WhenFull = "wait"
     """What a call does when every backend is at its limit: wait its turn until
     its deadline, or fail at once."""
@@ -250,6 +272,7 @@ class ChannelConfig(_Sourced):
         _whole("max_replacements", self.max_replacements, 0, 1000)
         _seconds("slow_start", self.slow_start, 0, 3600)
         _whole("active_limit", self.active_limit, 1)
+        object.__setattr__(self, "idempotent", _methods("idempotent", self.idempotent))
         if self.when_full not in get_args(WhenFull):
             raise ConfigError("when_full", self.when_full, "'wait' or 'fail'")
         _whole("max_waiting", self.max_waiting, 0)

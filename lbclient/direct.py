@@ -6,17 +6,18 @@ grpc.aio's. Should no server take it, a wrapped call carries on, and answers for
 
 import logging
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
-from lbclient.attempt import Attempt, settle
+from lbclient.attempt import Attempt, decide, settle
 from lbclient.grpc_seam import (
     UNAVAILABLE,
+    Trailers,
     UnaryUnaryCall,
     deadline_after,
-    was_not_sent,
 )
+from lbclient.retry import Retry
 
 if TYPE_CHECKING:
     from lbclient.balancer import Balancer
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CarryOn = Callable[["DirectCall"], "Call"]
+
+class Method(Protocol):
+    """What a direct call wants of its method, once its attempt has failed."""
+
+    def new_retry(self, balancer: "Balancer") -> Retry: ...
+
+    def carry_on(self, call: "DirectCall", retry: Retry, delay: float) -> "Call":
+        """Sends it again, in so many seconds."""
 
 
 class DirectCall(UnaryUnaryCall[Any, Any]):
@@ -37,7 +45,7 @@ class DirectCall(UnaryUnaryCall[Any, Any]):
         self,
         balancer: "Balancer",
         attempt: Attempt,
-        carry_on: CarryOn,
+        method: Method,
         message: bytes,
         timeout: float | None,
         metadata: Any,
@@ -53,7 +61,7 @@ class DirectCall(UnaryUnaryCall[Any, Any]):
         self.wait_for_ready = wait_for_ready
         self.attempt = self._lbclient = attempt
         self.balancer = balancer
-        self._carry_on = carry_on
+        self._method = method
         self._siblings = siblings
         siblings.add(self)
         balancer.pool.begin(attempt.backend)
@@ -63,18 +71,22 @@ class DirectCall(UnaryUnaryCall[Any, Any]):
         self._siblings.discard(self)
         status = self._cython_call._status
         code, trailers = status.code(), status.trailing_metadata() or ()
-        is_last = code != UNAVAILABLE or not self._may_carry_on()
-        settle(self.balancer, self.attempt, code, trailers, is_last)
-        if not is_last:
-            self.later = self._carry_on(self)
-            self.later.add_done_callback(self._tell)
-        elif self._callbacks:
+        if code == UNAVAILABLE and not self.balancer.is_stopped:
+            self._unavailable(trailers)
+        else:
+            settle(self.balancer, self.attempt, code, trailers, is_last=True)
+        if self._callbacks and self.later is None:
             self._tell(self)
-        del self._carry_on  # it keeps the channel
+        del self._method  # it keeps the channel
 
-    def _may_carry_on(self) -> bool:
-        backend = self.attempt.backend
-        return not self.balancer.is_stopped and was_not_sent(self, backend.channel)
+    def _unavailable(self, trailers: Trailers) -> None:
+        balancer, attempt, left = self.balancer, self.attempt, self.time_remaining()
+        retry = self._method.new_retry(balancer)
+        delay = decide(balancer, retry, attempt, self, trailers, left)
+        settle(balancer, attempt, UNAVAILABLE, trailers, is_last=delay is None)
+        if delay is not None:
+            self.later = self._method.carry_on(self, retry, delay)
+            self.later.add_done_callback(self._tell)
 
     def _tell(self, _: object) -> None:
         callbacks, self._callbacks = self._callbacks, ()

@@ -91,6 +91,8 @@ _NOT_TAKEN = re.compile(
     r"(GOAWAY received;|Received RST_STREAM with error code 7\b)"
 )
 _NOT_CONNECTED = "failed to connect to all addresses"
+_PROVISIONAL = "Internal error from Core"
+INTERNAL: int = grpc.StatusCode.INTERNAL.value[0]
 UNAVAILABLE: int = grpc.StatusCode.UNAVAILABLE.value[0]
 
 
@@ -111,6 +113,25 @@ def was_not_sent(call: Any, channel: Any) -> bool:
     if _NOT_TAKEN.match(details):
         return True
     return details.startswith(_NOT_CONNECTED) and not is_ready(channel)
+
+
+def is_provisional(call: Any) -> bool:
+    """Whether a call that is done will yet be told how it really ended.
+
+    A write that fails makes grpc.aio say INTERNAL, and run the done callbacks; the
+    status, of why it failed, comes a little later.
+    """
+    try:
+        status = call._cython_call._status
+        code, details = status.code(), status.details()
+    except AttributeError:
+        return False
+    return bool(code == INTERNAL and details == _PROVISIONAL)
+
+
+def has_begun(call: Any) -> bool:
+    """Whether a call that failed had an answer that its caller may have seen."""
+    return bool(getattr(getattr(call, "_cython_call", None), "_initial_metadata", None))
 
 
 def is_ready(channel: Any) -> bool:

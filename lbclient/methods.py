@@ -23,9 +23,45 @@ from lbclient.grpc_seam import (
     read_once,
     with_compression,
 )
+from lbclient.idempotent import is_idempotent
 from lbclient.requests import Requests
+from lbclient.retry import Retry
+from lbclient.wire import ATTEMPT_KEY
 
 OVER = grpc.ChannelConnectivity.SHUTDOWN
+
+
+class Sending:
+    """What a wrapped call sends, as often as it takes."""
+
+    def __init__(
+        self, method: "Method", balancer: Balancer, message: Any, options: Any
+    ) -> None:
+        self.requests = message if isinstance(message, Requests) else None
+        self._method = method
+        self._balancer = balancer
+        self._message = message
+        self._options = options
+
+    def start(self, backend: Backend, left: float | None, attempt: int) -> Any:
+        """A grpc.aio call on a backend, with so many seconds left.
+
+        It fails fast: to wait for this backend is no use while there are others.
+        """
+        requests, options = self.requests, self._options
+        message = self._message if requests is None else requests.attempt()
+        if attempt:
+            options = {**options, "metadata": _numbered(options["metadata"], attempt)}
+        return self._method.on(backend)(message, timeout=left, **options)
+
+    def new_retry(self) -> Retry:
+        return self._method.new_retry(self._balancer)
+
+
+def _numbered(metadata: Any, attempt: int) -> grpc.aio.Metadata:
+    """The caller's metadata, which stays as it is, and the number of the attempt."""
+    pairs = [pair for pair in metadata or () if pair[0] != ATTEMPT_KEY]
+    return grpc.aio.Metadata(*pairs, (ATTEMPT_KEY, str(attempt)))
 
 
 class Method:
@@ -99,19 +135,15 @@ class Method:
         timeout: float | None,
         *,
         wait_for_ready: bool | None,
-        tried: tuple[Backend, ...] = (),
         **options: Any,
     ) -> Any:
-        requests = message if isinstance(message, Requests) else None
+        sending = Sending(self, balancer, message, options)
+        return self.wrapper(balancer, sending, timeout, wait_for_ready, error)
 
-        # A backend fails fast: to wait for it is no use while there are others.
-        def invoke(backend: Backend, left: float | None) -> Any:
-            request = message if requests is None else requests.attempt()
-            return self.on(backend)(request, timeout=left, **options)
-
-        return self.wrapper(
-            balancer, invoke, timeout, wait_for_ready, error, requests, tried
-        )
+    def new_retry(self, balancer: Balancer) -> Retry:
+        """What decides on the later attempts of a call whose first one failed."""
+        marked = balancer.config.idempotent
+        return balancer.new_retry(is_idempotent(self._path, marked))
 
     def _call_intercepted(
         self,
@@ -271,7 +303,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         return DirectCall(
             balancer,
             new_attempt((backend, 0.0, 1, now)),
-            self._carry_on,
+            self,
             message,
             timeout,
             metadata or (),
@@ -292,20 +324,23 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         mark(method, arguments and (active_calls(channel), arguments))
         return method
 
-    def _carry_on(self, call: DirectCall) -> calls.UnaryUnaryCall:
-        """Sends again what no server has taken."""
-        wrapped: calls.UnaryUnaryCall = self._wrapped(
+    def carry_on(
+        self, call: DirectCall, retry: Retry, delay: float
+    ) -> calls.UnaryUnaryCall:
+        """Sends it again, in so many seconds."""
+        options = {
+            "metadata": call._metadata,  # with the compression by now
+            "credentials": call.credentials,
+        }
+        return calls.UnaryUnaryCall(
             call.balancer,
-            call._request,
-            None,
+            Sending(self, call.balancer, call._request, options),
             call.time_remaining(),
-            metadata=call._metadata,  # with the compression by now
-            credentials=call.credentials,
-            wait_for_ready=call.wait_for_ready,
-            compression=None,
+            call.wait_for_ready,
+            retry=retry,
             tried=(call.attempt.backend,),
+            delay=delay,
         )
-        return wrapped
 
 
 class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable[Any, Any]):

@@ -52,6 +52,8 @@ FAMILIES = tuple(
             "target verdict",
             "Calls that were sent, and are over.",
         ),
+        ("resends", "counter", "target", "Attempts after one that nobody took."),
+        ("retries", "counter", "target", "Attempts after one that may have been run."),
         ("attempt_latency_seconds", "histogram", "target", "How long those took."),
         ("in_flight", "gauge", "target", "Calls that were sent, and are not over."),
         ("waiting", "gauge", "target", "Calls that wait for a backend."),
@@ -206,6 +208,8 @@ def _channel_counts(channel: ChannelStatistics, target: str) -> Samples:
     for verdict in Verdict:
         attempts = channel.attempts.get(verdict.value, 0)
         yield ("lbclient_attempts_total", target, verdict.value), attempts
+    yield ("lbclient_resends_total", target), channel.resends
+    yield ("lbclient_retries_total", target), channel.retries
     seconds = channel.latency
     yield from _histogram(
         ("lbclient_attempt_latency_seconds", target),

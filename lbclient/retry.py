@@ -61,20 +61,21 @@ class Budget:
 
     A bucket, not a window: its bound holds over any stretch of time whatever, and it
     needs no clock. It may be overdrawn by one retry, so that a client's first request
-    can have one.
+    can have one; `start` retries more are there from the beginning.
     """
 
     __slots__ = ("_balance", "_cost", "_most")
 
-    def __init__(self, ratio: float = RATIO, burst: int = BURST) -> None:
+    def __init__(
+        self, ratio: float = RATIO, burst: int = BURST, start: int = 0
+    ) -> None:
         self._cost = 1.0 / ratio if ratio else inf
         self._most = burst * self._cost if ratio else 0.0
-        self._balance = 0.0
+        self._balance = min(self._most, start * self._cost) if start else 0.0
 
-    def deposit(self) -> None:
-        """A request is sent for the first time."""
-        if self._balance < self._most:
-            self._balance += 1.0
+    def deposit(self, requests: int = 1) -> None:
+        """So many requests were made, since it was last told."""
+        self._balance = min(self._most, self._balance + requests)
 
     def withdraw(self) -> bool:
         """Takes a retry if there is one to be had."""

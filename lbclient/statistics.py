@@ -67,7 +67,9 @@ class LatencyStatistics:
 class ChannelStatistics:
     """What `channel.statistics()` returns.
 
-    `calls` counts finished calls by status code, `attempts` by verdict. `waited`
+    `calls` counts finished calls by status code, `attempts` by verdict. `resends` are
+    attempts after one that no server took, `retries` those after one that may have
+    been executed. `waited`
     of the calls had to wait for a backend, `waiting` do so now, `waited_seconds`
     is the sum of their waits. `replacements` backends are there beyond the subset, as
     some of it are out or not ready yet. `draining` backends have left the subset and
@@ -85,6 +87,8 @@ class ChannelStatistics:
     subset_size: int = 0
     calls: dict[str, int] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
+    resends: int = 0
+    retries: int = 0
     latency: LatencyStatistics = LatencyStatistics()
     waiting: int = 0
     waited: int = 0
@@ -161,6 +165,8 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
             if count
         },
         attempts={v.value: count for v, count in balancer.attempts().items()},
+        resends=balancer.resends,
+        retries=balancer.retries,
         latency=latency_statistics(balancer.latency),
         waiting=len(balancer.waiting),
         waited=balancer.waited,

@@ -15,6 +15,8 @@ from lbclient.model import LoadReport, TaskState
 from lbclient.v1 import health_pb2, load_pb2
 
 LOAD_KEY = "lbclient-load-bin"
+ATTEMPT_KEY = "lbclient-attempt"  # of a retry: 1, 2, ...; none: it is the first
+PUSHBACK_KEY = "grpc-retry-pushback-ms"  # gRFC A6
 ORCA_KEY = "endpoint-load-metrics-bin"  # hidden from Python clients by grpcio
 
 WATCH_METHOD = "/lbclient.v1.BackendHealth/Watch"

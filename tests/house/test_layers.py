@@ -41,6 +41,7 @@ BELOW = (
     "balancer.py",
     "calls.py",
     "direct.py",
+    "idempotent.py",
     "requests.py",
     "channel.py",
     "cli/*",

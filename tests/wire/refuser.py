@@ -1,0 +1,94 @@
+"""A server of bare HTTP/2 frames (RFC 9113) that takes no call, in a way of choice."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+ACK = END_STREAM = 1
+END_HEADERS = 4
+REFUSED_STREAM = 7
+HEALTH_STREAMS = 3  # ours, grpc.health.v1 and ORCA: each is told that it is unknown
+PREFACE = 24
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    size = struct.pack(">I", len(payload))[1:]
+    return size + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A header field that is not indexed (RFC 7541, section 6.2.2)."""
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+UNKNOWN = (  # a method
+    b"\x88"  # :status 200
+    + literal(b"content-type", b"application/grpc")
+    + literal(b"grpc-status", b"12")  # UNIMPLEMENTED
+)
+
+
+class Refuser:
+    """Refuses streams ("refuse"), when their client is done ("late"), or shuts the
+    connection to them ("goaway")."""
+
+    def __init__(self, how: str) -> None:
+        self.refused = 0
+        self.writers: list[asyncio.StreamWriter] = []
+        self._how = how
+        self.address = ""
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.writers.append(writer)
+        await reader.readexactly(PREFACE)
+        writer.write(frame(SETTINGS, 0, 0))
+        streams, calls = 0, set()
+        try:
+            while True:
+                head = await reader.readexactly(9)
+                size = int.from_bytes(head[:3], "big")
+                kind, flags = head[3], head[4]
+                stream = int.from_bytes(head[5:], "big")
+                payload = await reader.readexactly(size)
+                if kind in (SETTINGS, PING) and not flags & ACK:
+                    answer = payload if kind == PING else b""
+                    writer.write(frame(kind, ACK, 0, answer))
+                elif kind == HEADERS:
+                    streams += 1
+                    if streams <= HEALTH_STREAMS:
+                        writer.write(
+                            frame(HEADERS, END_HEADERS | END_STREAM, stream, UNKNOWN)
+                        )
+                    elif self._how == "late":
+                        calls.add(stream)
+                    else:
+                        writer.write(self._refusal(stream))
+                elif kind == DATA and flags & END_STREAM and stream in calls:
+                    writer.write(self._refusal(stream))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    def _refusal(self, stream: int) -> bytes:
+        self.refused += 1
+        if self._how == "goaway":
+            return frame(GOAWAY, 0, 0, struct.pack(">II", stream - 2, 0))
+        return frame(RST_STREAM, 0, stream, struct.pack(">I", REFUSED_STREAM))
+
+
+@asynccontextmanager
+async def refuser(how: str) -> AsyncIterator[Refuser]:
+    """A started one, with its address."""
+    it = Refuser(how)
+    server = await asyncio.start_server(it._serve, "127.0.0.1", 0)
+    it.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield it
+    finally:
+        server.close()
+        for writer in it.writers:
+            writer.close()
+        await server.wait_closed()

@@ -1,0 +1,239 @@
+"""A call that one backend did not take, or failed, gets its answer from another."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+import lbclient
+from lbclient.config import ChannelConfig
+from lbclient.requests import KEPT
+from lbclient.retry import ATTEMPTS, BURST, RATIO, RESENDS
+from tests.wire.conftest import eventually
+from tests.wire.refuser import refuser
+
+# No report comes, and no policy learns to avoid who refuses.
+TURNS = ChannelConfig(picker="round_robin", health_interval=60)
+SEARCH = "/search.Search/Search"
+KINDS = ("Search", "Pages", "Index", "Chat")
+CALLS = 6
+
+
+@asynccontextmanager
+async def between(
+    *addresses: str, config: ChannelConfig = TURNS
+) -> AsyncIterator[lbclient.Channel]:
+    """A channel to all of them, each ready."""
+    target = "ipv4:" + ",".join(addresses)
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        await channel.channel_ready()
+        await eventually(
+            lambda: {b.state for b in channel.statistics().backends} == {"ready"}
+        )
+        yield channel
+
+
+async def answers(stub: Any, search: Any, kind: str, texts: list[str]) -> list[str]:
+    """What a call of any arity is answered, whoever answers it."""
+
+    async def queries() -> AsyncIterator[Any]:
+        for text in texts:
+            yield search.Query(text=text)
+
+    method = getattr(stub, kind)
+    if kind == "Search":
+        return [(await method(search.Query(text=texts[0]), timeout=5)).text]
+    if kind == "Pages":
+        call = method(search.Query(text="3"), timeout=5)
+        return [answer.text async for answer in call]
+    if kind == "Index":
+        return [(await method(queries(), timeout=5)).text]
+    return [answer.text async for answer in method(queries(), timeout=5)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["refuse", "goaway"])
+async def test_what_no_server_took_is_answered_by_another(
+    start: Any, search: Any, how: str, kind: str
+) -> None:
+    task = await start(lbclient.server)
+    name = task.address.rpartition(":")[2]
+    wanted = {
+        "Search": [name],
+        "Pages": [f"{name} {page}" for page in range(3)],
+        "Index": ["3"],
+        "Chat": ["a", "b", "c"],
+    }
+    async with refuser(how) as other, between(task.address, other.address) as channel:
+        stub = search.SearchStub(channel)
+        for _ in range(CALLS):
+            assert await answers(stub, search, kind, ["a", "b", "c"]) == wanted[kind]
+        said = channel.statistics()
+    assert other.refused > 0
+    assert said.resends == other.refused
+    assert said.retries == 0
+    assert said.calls == {"OK": CALLS}
+    assert said.attempts["served"] == CALLS
+    assert said.attempts["failed"] == other.refused
+
+
+async def test_a_call_tells_of_its_attempts(start: Any, search: Any) -> None:
+    task = await start(lbclient.server)
+    async with refuser("refuse") as other, between(task.address, other.address) as c:
+        stub = search.SearchStub(c)
+        calls = [stub.Search(search.Query(), timeout=5) for _ in range(2)]
+        heard: list[Any] = []
+        for call in calls:
+            call.add_done_callback(heard.append)
+        codes = [await call.code() for call in calls]
+        told = sorted(lbclient.info(call).attempts for call in calls)
+        assert {lbclient.info(call).backend for call in calls} == {task.address}
+        assert all(call.done() and not call.cancelled() for call in calls)
+        assert [await call.details() for call in calls] == ["", ""]
+    assert codes == [grpc.StatusCode.OK] * 2
+    assert told == [1, 2]
+    assert heard == calls or heard == calls[::-1]  # each once, with the call it is of
+
+
+async def test_a_call_that_is_sent_again_can_be_cancelled(
+    start: Any, search: Any
+) -> None:
+    task = await start(lbclient.server)
+    async with refuser("refuse") as other, between(task.address, other.address) as c:
+        stub = search.SearchStub(c)
+        query = search.Query(text="sleep 5")
+        calls = [stub.Search(query, timeout=9) for _ in range(2)]
+        await eventually(lambda: task.servicer.served == 2)
+        assert [call.cancel() for call in calls] == [True, True]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
+        assert all(call.cancelled() for call in calls)
+        assert c.statistics().calls == {"CANCELLED": 2}
+
+
+async def test_where_all_refuse_the_caller_gets_the_error(search: Any) -> None:
+    async with refuser("refuse") as one, between(one.address) as channel:
+        stub = search.SearchStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Search(search.Query(), timeout=5)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "RST_STREAM" in (caught.value.details() or "")
+        assert channel.statistics().calls == {"UNAVAILABLE": 1}
+    assert one.refused == RESENDS + 1
+
+
+async def test_a_stream_that_went_too_far_is_not_sent_again(search: Any) -> None:
+    """What is taken from the iterator beyond the limit is not kept."""
+
+    async def queries() -> AsyncIterator[Any]:
+        for _ in range(KEPT + 1):
+            yield search.Query(text="x")
+
+    async with refuser("late") as one, between(one.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await search.SearchStub(channel).Index(queries(), timeout=5)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert channel.statistics().resends == 0
+    assert one.refused == 1
+
+
+# --- methods that may be executed twice -------------------------------------------
+
+
+class Unavailable:
+    """A server whose handler says so, and remembers the attempts' numbers."""
+
+    def __init__(self) -> None:
+        self.attempts: list[str] = []
+
+    async def search(self, request: bytes, context: Any) -> bytes:
+        metadata = dict(context.invocation_metadata())
+        self.attempts.append(metadata.get("lbclient-attempt", "0"))
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "not today")
+        raise AssertionError("abort raises")
+
+    async def pages(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield request
+        await self.search(request, context)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        server = grpc.aio.server()
+        _, service, method = SEARCH.split("/")
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            method: grpc.unary_unary_rpc_method_handler(self.search),
+            "Pages": grpc.unary_stream_rpc_method_handler(self.pages),
+        }
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, handlers),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        yield f"127.0.0.1:{port}"
+        await server.stop(None)
+
+
+def marked(*methods: str) -> ChannelConfig:
+    return ChannelConfig(picker="round_robin", health_interval=60, idempotent=methods)
+
+
+@pytest.mark.parametrize("mark", [SEARCH, "/search.Search/*"])
+async def test_what_failed_is_repeated_if_it_may_be(
+    start: Any, search: Any, mark: str
+) -> None:
+    task, ill = await start(lbclient.server), Unavailable()
+    config = marked(mark)
+    async with ill.serving() as it, between(task.address, it, config=config) as channel:
+        stub = search.SearchStub(channel)
+        for _ in range(CALLS):
+            assert (await stub.Search(search.Query(), timeout=5)).text
+        said = channel.statistics()
+    assert set(ill.attempts) == {"0"}
+    assert (said.retries, said.resends) == (len(ill.attempts), 0)
+    assert said.calls == {"OK": CALLS}
+
+
+async def test_what_failed_is_not_repeated_if_nobody_says_that_it_may_be(
+    start: Any, search: Any
+) -> None:
+    task, ill = await start(lbclient.server), Unavailable()
+    async with ill.serving() as address, between(task.address, address) as channel:
+        stub = search.SearchStub(channel)
+        calls = [stub.Search(search.Query(), timeout=5) for _ in range(CALLS)]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        said = channel.statistics()
+    assert sum(isinstance(end, grpc.aio.AioRpcError) for end in ends) == CALLS // 2
+    assert said.calls == {"OK": CALLS // 2, "UNAVAILABLE": CALLS // 2}
+    assert said.retries == 0
+
+
+async def test_retries_are_numbered_and_never_more_than_a_tenth(search: Any) -> None:
+    ill, calls = Unavailable(), 200
+    async with ill.serving() as one, between(one, config=marked(SEARCH)) as channel:
+        stub = search.SearchStub(channel)
+        for _ in range(calls):
+            with pytest.raises(grpc.aio.AioRpcError, match="not today"):
+                await stub.Search(search.Query(), timeout=5)
+        said = channel.statistics()
+    numbers = Counter(ill.attempts)
+    assert numbers["0"] == calls
+    assert set(numbers) <= {str(number) for number in range(ATTEMPTS)}
+    assert 0 < said.retries <= calls * RATIO + BURST
+    assert len(ill.attempts) == calls + said.retries
+
+
+async def test_a_stream_that_was_read_from_is_not_repeated(search: Any) -> None:
+    """Its reader would get the same twice."""
+    ill = Unavailable()
+    config = marked("/search.Search/*")
+    async with ill.serving() as one, between(one, config=config) as channel:
+        call = search.SearchStub(channel).Pages(search.Query(text="x"), timeout=5)
+        assert (await call.read()).text == "x"
+        with pytest.raises(grpc.aio.AioRpcError, match="not today"):
+            await call.read()
+        assert channel.statistics().retries == 0
+    assert ill.attempts == ["0"]
