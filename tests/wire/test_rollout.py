@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import grpc
@@ -20,6 +20,7 @@ import pytest
 import search_pb2 as pb
 
 import lbclient
+from lbclient.grpc_seam import is_ready
 from tests.wire.rollout.fleet import (
     DEADLINE,
     Fleet,
@@ -167,9 +168,18 @@ def in_flight(channels: Sequence[lbclient.Channel], address: str) -> int:
     return sum(backend.in_flight for backend in backends if backend.address == address)
 
 
+def stand_still_until_known(channels: Sequence[lbclient.Channel], address: str) -> None:
+    """Until gRPC's own threads have noticed that the connections are gone."""
+    for channel in channels:
+        backend = channel.balancer().pool.nodes[address]
+        while is_ready(backend.channel):
+            sleep(0.001)
+
+
 async def test_a_killed_backend_costs_at_most_the_calls_in_flight_on_it() -> None:
     """Of each kill: no more calls fail on that backend until its next one than its
-    clients had in flight there. They stand still between the count and its death."""
+    clients had in flight there. They stand still from the count until they can know:
+    what is sent to a dead process before that is lost too, but is not in flight."""
     most: Counter[str] = Counter()  # failures by backend so far, if that is kept
     killed_under = 0
     async with Fleet(BACKENDS) as fleet, connected(fleet) as channels:
@@ -185,6 +195,7 @@ async def test_a_killed_backend_costs_at_most_the_calls_in_flight_on_it() -> Non
             most[task.address] = failed_on(task) + at_stake
             killed_under += at_stake
             task.kill()
+            stand_still_until_known(channels, task.address)
             assert await task.ended() == -signal.SIGKILL
 
         await restart_all(fleet, channels, load, by_force)
