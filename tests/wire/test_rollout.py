@@ -20,6 +20,7 @@ import pytest
 import search_pb2 as pb
 
 import lbclient
+from lbclient.config import ChannelConfig
 from lbclient.grpc_seam import is_ready
 from tests.wire.rollout.fleet import (
     DEADLINE,
@@ -204,3 +205,25 @@ async def test_a_killed_backend_costs_at_most_the_calls_in_flight_on_it() -> Non
     show(f"{killed_under} in flight on backends when they were killed")
     assert sum(map(failed_on, fleet.tasks)) == load.begun - load.answered
     assert killed_under
+
+
+async def test_a_killed_backend_costs_no_call_of_an_idempotent_method() -> None:
+    in_flight_on_killed = 0
+
+    def connect(target: str) -> lbclient.Channel:
+        config = ChannelConfig(idempotent=("/search.Search/Search",))
+        return lbclient.insecure_channel(target, config=config)
+
+    async with Fleet(BACKENDS) as fleet, connected(fleet, connect) as channels:
+        load = Load(channels, RATE)
+
+        async def by_force(task: Task) -> None:
+            nonlocal in_flight_on_killed
+            in_flight_on_killed += in_flight(channels, task.address)
+            task.kill()
+            assert await task.ended() == -signal.SIGKILL
+
+        await restart_all(fleet, channels, load, by_force)
+    show(f"{in_flight_on_killed} in flight on backends when they were killed")
+    assert in_flight_on_killed
+    assert (load.failures, load.answered) == ([], load.begun)
