@@ -1,23 +1,28 @@
-"""One endpoint that we talk to: its connection, its state, its health.
+"""One endpoint that we talk to: its connection, its health, and the I/O for both.
 
-A backend does no more than watch and tell; its balancer decides what follows. It
-has one task, `follow`, which the balancer starts and cancels.
+What any of it means is decided in `lifecycle`, and what follows for the channel by
+its balancer; a backend watches, tells, and does as it is ordered. It has one task,
+`follow`, which the balancer starts and cancels.
 """
 
 import asyncio
 import logging
 from asyncio import FIRST_COMPLETED
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
-from typing import Any
 
 import grpc
 
 from lbclient import wire
+from lbclient.demand import Attention
 from lbclient.grpc_seam import lighten, step
-from lbclient.health import watch
+from lbclient.health.check import check, reason_of
+from lbclient.health.udp import Prober, Watch, locate
+from lbclient.health.watch import HealthWatch
+from lbclient.lifecycle import Lifecycle, Order, Step
 from lbclient.load import Load
-from lbclient.model import Endpoint, LoadReport, State, TaskState
+from lbclient.model import Endpoint, LoadReport, State, TaskState, Verdict
 from lbclient.pace import Pace
 from lbclient.protocols import Clock
 from lbclient.tasks import leaving_no_trace
@@ -28,23 +33,22 @@ Dial = Callable[[Endpoint], grpc.aio.Channel]
 Observe = Callable[["Backend", State, str], None]
 
 READY = grpc.ChannelConnectivity.READY
-
-# After so many health intervals of silence a connection is given up for a new one. A
-# healed network carries on with the old one only when TCP tries again, which after a
-# minute's silence may take another.
-REDIAL_INTERVALS = 3
+OVER = grpc.ChannelConnectivity.SHUTDOWN
 
 FAREWELL = 60.0  # seconds; a frozen task may yet answer the calls on the old one
 
-STATE_OF_TASK = {
-    TaskState.STARTING: State.STARTING,
-    TaskState.SERVING: State.READY,
-    TaskState.LAME_DUCK: State.LAME_DUCK,
-}
+# A connection that is lost ends its streams within a millisecond, or a few of a loop
+# that is busy; streams that outlive that are those of one that said GOAWAY.
+LAST_WORDS = 0.05  # seconds
+
+LOOK_TIMEOUT = 5.0  # seconds, as for an attempt to connect
 
 
 class Backend:
-    """A node of the pool. `state` is written by the pool, the rest by itself."""
+    """A node of the pool. `state` is written by the pool, the rest by itself.
+
+    An inactive backend's `channel` is closed.
+    """
 
     def __init__(
         self,
@@ -55,106 +59,188 @@ class Backend:
         clock: Clock,
         rng: Random,
         pace: Pace,
+        prober: Callable[[], Prober],
     ) -> None:
         self.endpoint = endpoint
-        self.state = State.CONNECTING
+        self.life = Lifecycle(health_interval, rng)
         self.reason = "new"
         self.since = clock()
         self.load = Load()
         self.channel = lighten(dial(endpoint))
+        # Reports are asked for twice as often as silence is judged, so that one that
+        # is late is no silence.
+        self.attention = Attention(health_interval / 2, clock())
+        self.udp_port = 0  # where it answers health checks, as it last told
         self._dial = dial
-        self._given_up = asyncio.Event()
-        self._former: dict[grpc.aio.Channel, asyncio.TimerHandle] = {}
         self._observe = observe
         self._interval = health_interval
         self._clock = clock
         self._rng = rng
         self._pace = pace
-        self._silence: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._prober = prober
+        self._former: dict[grpc.aio.Channel, asyncio.TimerHandle] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at: float | None = None
+        self._doing: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._watch: HealthWatch | None = None
+        self._is_asked = asyncio.Event()  # to CHECK or to LOOK
+
+    @property
+    def state(self) -> State:
+        return self.life.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.life.state = state
+
+    # --- what happens to it ---------------------------------------------------
 
     def hear(
         self, state: TaskState | None, report: LoadReport | None, reason: str = ""
     ) -> None:
         """Takes the task's own word, from a health report, or why it has none."""
         if state is not None:
-            said = state.name.lower().replace("_", " ")
-            self._observe(self, STATE_OF_TASK[state], reason or f"it says {said}")
+            has_report = report is not None
+            self._take(self.life.heard(state, has_report, self._clock(), reason))
         if report is not None:
             self.load.observe(report, self._clock())
-        if state is not None and report is None:
-            self._end_silence()  # not ours: it speaks only when something changes
-        elif state is not None and self._silence is None:
-            self._judge_silence_in(self._interval)
+        if self._watch is not None and self._watch.is_ours:
+            self.udp_port = self._watch.udp_port
 
-    def _end_silence(self) -> None:
-        for timer in (self._silence, self._patience):
-            if timer is not None:
-                timer.cancel()
-        self._silence = self._patience = None
-
-    def _judge_silence_in(self, delay: float) -> None:
-        self._end_silence()
-        loop = asyncio.get_running_loop()
-        due = self._clock() + delay
-        self._silence = loop.call_later(delay, self._judge_silence, due)
-
-    def _judge_silence(self, due: float) -> None:
-        """Frozen, overloaded or cut off: no calls until its next word."""
-        now = self._clock()
-        silent = now - self.load.reported_at
-        if silent < self._interval:
-            self._judge_silence_in(self._interval - silent)
-        elif now - due > self._interval / 4:
-            # It was us who stood still; its word may lie unread.
-            self._judge_silence_in(self._interval / 2)
+    def hear_by_udp(
+        self, state: TaskState | None, report: LoadReport | None, reason: str = ""
+    ) -> None:
+        """As `hear`; without a state nobody answers there."""
+        if state is None:
+            self._take(self.life.not_told(self._clock()))
         else:
-            self._silence = None  # its next word starts the watch again
-            self._observe(self, State.CONNECTING, f"silent for {silent:.1f} s")
+            self._take(self.life.told(state))
+        if report is not None:
+            self.load.observe(report, self._clock())
+
+    def want(self) -> None:
+        """A call may come: connects if no connection was wanted until now."""
+        self._take(self.life.wanted())
+
+    def miss_deadline(self, has_others: bool) -> None:
+        """A call on it ended by its deadline; others are ready, or not."""
+        served = self.load.counts[Verdict.SERVED]
+        self._take(self.life.missed_deadline(served, has_others, self._clock()))
+
+    def look(self, now: float) -> None:
+        """How much it is called of late says how often it is to report."""
+        self.attention.look(self.load.started, self.load.in_flight, now)
+        interval = 2 * self.attention.every
+        is_ours = self._watch is not None and self._watch.is_ours
+        if is_ours and interval != self.life.interval and self._asking is not None:
+            self.life.expect_every(interval, now)
+            self._asking.cancel()
+            self._set_alarm()
+
+    def rest(self, now: float) -> None:
+        """It is not called: no connection is kept for it."""
+        idle = now - self.attention.used_at
+        self._take(self.life.idle(idle, now, by_udp=self.udp_port > 0))
+
+    def _take(self, decided: Step) -> None:
+        # First what is to be done: to tell may lead to another decision.
+        if decided.order is not None:
+            self._obey(decided.order)
+        if decided.state is not None:
+            self._observe(self, decided.state, decided.reason)
+        self._set_alarm()
+
+    def _obey(self, order: Order) -> None:
+        if order in (Order.CHECK, Order.LOOK):
+            self._is_asked.set()
+            return
+        self._is_asked.clear()
+        if self._doing is not None:
+            self._doing.cancel()  # `follow` goes on with what is to be done now
+        if order is Order.DISCONNECT:
+            step(self.channel.close())
+            return
+        former, self.channel = self.channel, lighten(self._dial(self.endpoint))
+        if order is Order.REDIAL:
+            # One that may be dead is left to the calls that are still on it. Not by a
+            # grace period: a channel whose close is cut short is never closed.
             loop = asyncio.get_running_loop()
-            left = (REDIAL_INTERVALS - 1) * self._interval
-            self._patience = loop.call_later(left, self._given_up.set)
+            self._former[former] = loop.call_later(FAREWELL, self._leave, former)
+            logger.info("%s: dialling again", self.endpoint.address)
+
+    def _set_alarm(self) -> None:
+        due = None if self._doing is None else self.life.due_at()
+        if self._alarm is not None:
+            if self._alarm_at == due:
+                return
+            self._alarm.cancel()
+            self._alarm = None
+        if due is not None:
+            delay = max(0.0, due - self._clock())
+            self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
+            self._alarm_at = due
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._take(self.life.tick(self._clock(), self.load.reported_at))
+
+    # --- what it does meanwhile -----------------------------------------------
 
     async def follow(self) -> None:
-        """Connects, follows, connects again; until cancelled."""
-        while True:
-            await self._connected()
-            self._given_up.clear()
-            jobs = (
-                leaving_no_trace(self._follow_health()),
-                leaving_no_trace(self.channel.wait_for_state_change(READY)),
-                leaving_no_trace(self._wait_given_up()),
-            )
-            try:
-                ended, _ = await asyncio.wait(jobs, return_when=FIRST_COMPLETED)
-                for job in ended:
-                    job.result()  # raises what made it end
-            finally:
-                for job in jobs:
-                    job.cancel()
-                await asyncio.wait(jobs)
-            self._observe(self, State.CONNECTING, "connection lost")
-            if self._given_up.is_set():
-                self._dial_again()
-
-    async def _wait_given_up(self) -> None:
-        await self._given_up.wait()
-
-    def _dial_again(self) -> None:
-        """Leaves a connection that may be dead to the calls that are still on it."""
-        former, self.channel = self.channel, lighten(self._dial(self.endpoint))
-        # Not by a grace period: a channel whose close is cut short is never closed.
-        loop = asyncio.get_running_loop()
-        self._former[former] = loop.call_later(FAREWELL, self._leave, former)
-        logger.info("%s: dialling again", self.endpoint.address)
+        """Connects, follows, connects again, or watches from afar; until cancelled."""
+        try:
+            while True:
+                job = self._from_afar() if self.life.is_away() else self._connected()
+                self._doing = leaving_no_trace(job)
+                self._set_alarm()
+                await _until_ended(self._doing)
+                if not self.life.is_away() and self.channel.get_state() is OVER:
+                    break  # closed, and not by us
+        finally:
+            self._doing = None
+            self._set_alarm()
 
     async def _connected(self) -> None:
+        """One connection, from its making to its end."""
+        await self._connect()
+        self._take(self.life.connected())
+        self.attention.restart(self.load.started, self._clock())
+        watch = self._watch = HealthWatch(self.channel, self.hear)
+        jobs = (
+            leaving_no_trace(self._follow_health(watch)),
+            leaving_no_trace(self.channel.wait_for_state_change(READY)),
+            leaving_no_trace(self._answer_doubts()),
+        )
+        try:
+            ended, _ = await asyncio.wait(jobs, return_when=FIRST_COMPLETED)
+            for job in ended:
+                job.result()  # raises what made it end
+            said_goaway = await self._outlives(watch)
+        finally:
+            self._watch = None
+            for job in jobs:
+                job.cancel()
+            await asyncio.wait(jobs)
+        self._take(self.life.sent_goaway() if said_goaway else self.life.lost())
+
+    async def _outlives(self, watch: HealthWatch) -> bool:
+        """Whether streams go on though the core wants another connection."""
+        if watch.is_broken.is_set():
+            return False
+        self.channel.get_state(try_to_connect=True)  # at once: calls may wait
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                await watch.is_broken.wait()
+        return not watch.is_broken.is_set()
+
+    async def _connect(self) -> None:
         """The core connects, again and again with its own jittered backoff."""
         channel = self.channel
         if channel.get_state() is not READY:
             await self._pace.wait_turn()
         while (connectivity := channel.get_state(try_to_connect=True)) is not READY:
-            if connectivity is grpc.ChannelConnectivity.SHUTDOWN:
+            if connectivity is OVER:
                 raise asyncio.CancelledError
             if (
                 connectivity is grpc.ChannelConnectivity.TRANSIENT_FAILURE
@@ -162,29 +248,76 @@ class Backend:
             ):
                 reason = await self._why_refused()
                 if channel.get_state() is not READY:
-                    self._observe(self, State.REFUSING, reason)
+                    self._take(self.life.cannot_connect(reason))
                 continue
             await channel.wait_for_state_change(connectivity)
 
     async def _why_refused(self) -> str:
         """The core tells its reason to a call that fails on it, and to nobody else."""
-        check: Any = self.channel.unary_unary(wire.CHECK_METHOD)
+        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+        ask = self.channel.unary_unary(wire.CHECK_METHOD)
         try:
-            await check(b"", timeout=1.0)
+            await ask(b"", timeout=1.0)
         except grpc.aio.AioRpcError as error:
-            details = error.details() or ""
-            return f"cannot connect: {details.rpartition('last error: ')[2]}"
+            return reason_of(error)
         return "cannot connect"
 
-    async def _follow_health(self) -> None:
-        # Twice as often as silence is judged, so that one late report is no silence.
-        interval = self._interval / 2
+    async def _follow_health(self, watch: HealthWatch) -> None:
+        """Begins again when a stream broke, and when `look` wants another pace."""
+        while True:
+            pause = self._interval / 2 * (0.8 + 0.4 * self._rng.random())
+            every = self.attention.every
+            self._asking = leaving_no_trace(watch.follow(every, pause))
+            await _until_ended(self._asking)
+
+    async def _answer_doubts(self) -> None:
+        while True:
+            await self._is_asked.wait()
+            self._is_asked.clear()
+            health = await check(self.channel, self._interval, has_served=True)
+            state = None if isinstance(health, str) else health.state
+            self._take(self.life.checked(state, self._clock()))
+
+    # --- without a connection -------------------------------------------------
+
+    async def _from_afar(self) -> None:
+        """Asks by UDP where that is answered, and looks over TCP when told to."""
+        asking: Watch | None = None
         try:
             while True:
-                pause = interval * (0.8 + 0.4 * self._rng.random())
-                await watch.follow(self.channel, interval, pause, self.hear)
+                if asking is None and self.udp_port:
+                    asking = await self._ask_by_udp()
+                await self._is_asked.wait()
+                self._is_asked.clear()
+                await self._look()
         finally:
-            self._end_silence()
+            if asking is not None:
+                self._prober().unwatch(asking)
+
+    async def _ask_by_udp(self) -> Watch | None:
+        host = await locate(self.endpoint)
+        if host is None:
+            self._take(self.life.not_told(self._clock()))
+            return None
+        return self._prober().watch(host, self.udp_port, self.hear_by_udp)
+
+    async def _look(self) -> None:
+        await self._pace.wait_turn()
+        channel = self._dial(self.endpoint)
+        try:
+            health = await check(channel, LOOK_TIMEOUT, has_served=True)
+        finally:
+            step(channel.close())
+        now = self._clock()
+        if isinstance(health, str):
+            self._take(self.life.not_seen(health, now))
+            return
+        self.udp_port = health.udp_port
+        self._take(self.life.seen(health.state, now))
+        if health.report is not None:
+            self.load.observe(health.report, now)
+
+    # --- its end --------------------------------------------------------------
 
     def _leave(self, former: grpc.aio.Channel) -> None:
         self._former.pop(former).cancel()
@@ -208,3 +341,15 @@ class Backend:
             f"<{self.endpoint.address} {self.state.value}, "
             f"{self.load.in_flight} in flight>"
         )
+
+
+async def _until_ended(job: asyncio.Task[None]) -> None:
+    """Raises what made it end, but not that it was cancelled; ends it if we are."""
+    try:
+        await asyncio.wait((job,))
+    finally:
+        if not job.done():
+            job.cancel()
+            await asyncio.wait((job,))
+    if not job.cancelled():
+        job.result()

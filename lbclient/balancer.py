@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 from contextlib import suppress
-from random import Random
+from random import Random, SystemRandom
 from threading import get_ident
 from typing import Any
 
@@ -16,9 +16,11 @@ import grpc
 
 from lbclient.backend import Backend, Dial
 from lbclient.config import ChannelConfig
+from lbclient.demand import SEVERAL, Demand
 from lbclient.errors import ResolveError
 from lbclient.grpc_codes import STATUS_OF_NUMBER
 from lbclient.grpc_seam import is_ready
+from lbclient.health.udp import Prober
 from lbclient.histogram import Histogram
 from lbclient.model import (
     Endpoint,
@@ -41,6 +43,9 @@ logger = logging.getLogger(__name__)
 Connectivity = grpc.ChannelConnectivity
 
 MANY = 1_000_000  # endpoints; no list is longer
+
+# Whom a call wakes first.
+BEST_FIRST = (State.INACTIVE, State.STARTING, State.LAME_DUCK, State.REFUSING)
 
 LAME_DUCK = TaskState.LAME_DUCK  # an enum looks its members up in Python up to 3.11
 
@@ -75,9 +80,10 @@ class Balancer:
                 config.settle_after,
                 config.max_replacements,
             ),
+            lambda backend: backend.life.is_away(),
         )
         self.draining: dict[Backend, None] = {}
-        self.waiting = Waiting(self.pool, config)
+        self.waiting = Waiting(self.pool, config, self._wake_for_waiting)
         self.calls = dict.fromkeys(STATUS_OF_NUMBER, 0)  # by number: a cheaper hash
         self.retries = 0  # of what may have been executed
         self.resends = 0  # of what no server has taken
@@ -104,6 +110,10 @@ class Balancer:
         self._connectivity_changes: dict[asyncio.Future[None], None] = {}
         self._believe_empty: asyncio.TimerHandle | None = None
         self._review: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._demand = Demand(config.idle_after, 0, clock())
+        self._prober: Prober | None = None
         self.is_stopped = False
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._keep(resolver, self._follow_resolver)
@@ -223,8 +233,17 @@ class Balancer:
             refresh = getattr(self._resolver, "refresh", None)
             if refresh is not None:
                 self.loop.call_soon(refresh)  # the backend may live elsewhere now
+        if state is State.CONNECTING:
+            backend.want()  # a pick found it, a lame duck, without a connection
         self._review_in(0.0)
+        self._look_soon()
         self._changed()
+
+    def miss_deadline(self, backend: Backend) -> None:
+        """A call on `backend` ended by its deadline; call it for each."""
+        if self.pool.nodes.get(backend.endpoint.address) is backend:
+            ready = (node.state is State.READY for node in self.pool.nodes.values())
+            backend.miss_deadline(has_others=sum(ready) > 1)
 
     def _changed(self) -> None:
         connectivity = self.connectivity()
@@ -243,13 +262,21 @@ class Balancer:
         """READY if one backend is; else connecting if one may become so."""
         if self._connectivity is Connectivity.SHUTDOWN:
             return Connectivity.SHUTDOWN
-        states = {node.state for node in self.pool.nodes.values()}
+        nodes = self.pool.nodes.values()
+        states = {node.state for node in nodes if not node.life.is_away()}
         if states & {State.READY, State.LAME_DUCK}:
             return Connectivity.READY
         known = bool(self.waiting.trouble)
         if not known or states & {State.CONNECTING, State.STARTING}:
             return Connectivity.CONNECTING
+        if any(node.state is not State.REFUSING for node in nodes):
+            return Connectivity.IDLE
         return Connectivity.TRANSIENT_FAILURE
+
+    def connect(self) -> None:
+        """Wakes a backend if they all are inactive, as a call would."""
+        if self.connectivity() is Connectivity.IDLE:
+            self._wake(1)
 
     async def wait_connectivity_change(self, last: Connectivity) -> None:
         """Returns when it is another; also when the channel is closed."""
@@ -274,7 +301,83 @@ class Balancer:
             self.clock,
             self._rng,
             self._pace,
+            self._get_prober,
         )
+
+    # --- inactive backends ---------------------------------------------------
+
+    def _get_prober(self) -> Prober:
+        if self._prober is None:
+            secret = self.config.udp_secret
+            self._prober = Prober(SystemRandom(), secret)  # nobody may guess nonces
+        return self._prober
+
+    def _wake_for_waiting(self) -> None:
+        """One connection for the calls that wait, more if they are many."""
+        if self.is_stopped or self.pool.ready or not self._away():
+            return
+        waking = sum(node.life.is_waking() for node in self.pool.nodes.values())
+        needed = 1 + len(self.waiting) // SEVERAL
+        if waking < needed:
+            self._wake(needed - waking)
+            self._wake_more_later()
+
+    def _wake_more_later(self) -> None:
+        """One that does not answer, nor refuse, must not keep calls waiting."""
+        if self._patience is None:
+            delay = self.config.replace_after
+            self._patience = self.loop.call_later(delay, self._wake_more)
+
+    def _wake_more(self) -> None:
+        self._patience = None
+        if self.waiting and not self.pool.ready and not self.is_stopped:
+            self._wake(1)
+            self._wake_more_later()
+
+    def _away(self) -> list[Backend]:
+        return [node for node in self.pool.nodes.values() if node.life.is_away()]
+
+    def _wake(self, count: int) -> None:
+        """Connects the best that are away: those that are well, and least loaded."""
+
+        def rank(backend: Backend) -> tuple[int, float, float]:
+            report = backend.load.report
+            # Rounded, as others with the same reports wake too: not all the same one.
+            utilization = 1.0 if report is None else round(report.utilization, 1)
+            state = BEST_FIRST.index(backend.state)
+            return state, utilization, self._rng.random()
+
+        for backend in sorted(self._away(), key=rank)[:count]:
+            backend.want()
+
+    def _look_soon(self) -> None:
+        """Looks now and then what the connections are used for, while there are any."""
+        if self._look is None and not self.is_stopped:
+            delay = self.config.health_interval / 2
+            self._look = self.loop.call_later(delay, self._look_at_use)
+
+    def _look_at_use(self) -> None:
+        self._look = None
+        now = self.clock()
+        present = [n for n in self.pool.nodes.values() if not n.life.is_away()]
+        for backend in present:
+            backend.look(now)
+        if self.config.idle_after:
+            self._follow_demand(present, now)
+        if len(self._away()) < len(self.pool.nodes):
+            self._look_soon()
+
+    def _follow_demand(self, present: list[Backend], now: float) -> None:
+        """Ends connections that nobody needs, opens some that calls are worth."""
+        least, most = self._demand.worth(sum(self.calls.values()), now)
+        if len(present) < least:
+            self._wake(least - len(present))
+        too_many = max(0, len(present) - most)
+        unused_since = now - self.config.idle_after
+        idle = [b for b in present if b.attention.used_at <= unused_since]
+        for backend in idle[:too_many]:
+            if backend.load.in_flight == 0:
+                backend.rest(now)
 
     # --- endpoints -----------------------------------------------------------
 
@@ -409,9 +512,12 @@ class Balancer:
 
     def _stop(self) -> None:
         self.is_stopped = True
-        for timer in (self._believe_empty, self._review):
+        timers = (self._believe_empty, self._review, self._look, self._patience)
+        for timer in timers:
             if timer is not None:
                 timer.cancel()
+        if self._prober is not None:
+            self._prober.close()
         for task in self._tasks.values():
             task.cancel()
 

@@ -194,10 +194,11 @@ class Channel(grpc.aio.Channel):
         if self._is_closed:
             return grpc.ChannelConnectivity.SHUTDOWN
         known = self._balancer
-        if try_to_connect:
-            self.balancer()
         # As grpc.aio does, it tells what was before it tried.
-        return grpc.ChannelConnectivity.IDLE if known is None else known.connectivity()
+        state = grpc.ChannelConnectivity.IDLE if known is None else known.connectivity()
+        if try_to_connect:
+            self.balancer().connect()
+        return state
 
     async def wait_for_state_change(
         self, last_observed_state: grpc.ChannelConnectivity

@@ -232,6 +232,14 @@ class ChannelConfig(_Sourced):
     """A backend that says nothing for this long gets no new calls. It is asked to
     report twice as often. Ours: one report a second costs both sides little."""
 
+    idle_after: float = 300.0
+    """How long a connection may be without calls before it is closed and its backend
+    watched from afar; 0: for ever. Ours: gRPC's own 30 min are long for a server
+    that has many clients, each with its health reports."""
+
+    udp_secret: str = setting(default="", repr=False)
+    """What servers must know to be believed over UDP, as their `udp_secret`."""
+
     resolve_interval: float = 10.0
     """How often names are resolved again, jittered by a tenth. Ours: well within
     the 30 s that clusters commonly let a DNS answer live."""
@@ -277,6 +285,8 @@ class ChannelConfig(_Sourced):
             raise ConfigError("when_full", self.when_full, "'wait' or 'fail'")
         _whole("max_waiting", self.max_waiting, 0)
         _seconds("health_interval", self.health_interval, 0.2, 3600)
+        _seconds("idle_after", self.idle_after, 0, 86400)
+        check_secret("udp_secret", self.udp_secret)
         _seconds("resolve_interval", self.resolve_interval, 0.1, 86400)
         _seconds("empty_after", self.empty_after, 0, 86400)
         _seconds("connect_backoff", self.connect_backoff, 0.01, 3600)

@@ -22,7 +22,7 @@ from lbclient.statistics import ChannelStatistics
 
 logger = logging.getLogger(__name__)
 
-# Bounds on what one process shows: a target has 55 time series.
+# Bounds on what one process shows: a target has 56 time series.
 MAX_TARGETS = 100
 OTHER = "other"  # the label of all targets after those
 MAX_LABEL = 200  # characters; a target may be a list of ten thousand addresses

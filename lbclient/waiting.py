@@ -4,10 +4,12 @@ One queue serves all reasons to wait: no backend is connected yet, or every one 
 at its active limit.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from lbclient.config import ChannelConfig
 from lbclient.grpc_seam import BackendsFull, LocalRpcError, NoBackend
+from lbclient.model import State
 from lbclient.pool import Pool
 
 if TYPE_CHECKING:
@@ -28,11 +30,17 @@ class Waiting:
     """Owned by the balancer, which tells it when something changed.
 
     `trouble` is what the resolver says while there is nothing to wait for; empty as
-    long as its first answer may still come.
+    long as its first answer may still come. `wake` is to connect inactive backends.
     """
 
-    def __init__(self, pool: Pool["Backend"], config: ChannelConfig) -> None:
+    def __init__(
+        self,
+        pool: Pool["Backend"],
+        config: ChannelConfig,
+        wake: Callable[[], None],
+    ) -> None:
         self.trouble = ""
+        self._wake = wake
         self._pool = pool
         self._config = config
         self.waiters: dict[Waiter, None] = {}  # in order of arrival; only read it
@@ -45,6 +53,7 @@ class Waiting:
 
     def join(self, waiter: Waiter) -> None:
         """Lets a call wait; fails it at once where that is hopeless or forbidden."""
+        self._wake()
         error = self._refusal(waiter)
         if error is None and len(self) >= self._config.max_waiting:
             error = BackendsFull.because(
@@ -60,6 +69,8 @@ class Waiting:
 
     def dismiss_hopeless(self) -> None:
         """Fails the calls for which nothing is left to wait for."""
+        if self.waiters:
+            self._wake()
         for waiter in list(self.waiters):
             error = self._refusal(waiter)
             if error is not None and waiter in self.waiters:
@@ -77,7 +88,7 @@ class Waiting:
         starting, and for calls that wait for ready any time to come.
         """
         pool = self._pool
-        if self._config.when_full == "fail" and pool.full():
+        if self._config.when_full == "fail" and self._are_all_full():
             return BackendsFull.because(repr(pool))
         if waiter.wait_for_ready or pool.is_promising():
             return None
@@ -87,3 +98,9 @@ class Waiting:
                 f"{pool!r} (as {node.endpoint.address}: {node.reason})"
             )
         return NoBackend.because(self.trouble) if self.trouble else None
+
+    def _are_all_full(self) -> bool:
+        """Those that are connected; one that can wake, or does, has room."""
+        nodes = self._pool.nodes.values()
+        has_room = any(n.state is State.INACTIVE or n.life.is_waking() for n in nodes)
+        return self._pool.full() > 0 and not has_room

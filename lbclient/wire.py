@@ -7,7 +7,7 @@ NaN, infinite or negative numbers count as missing (gRFC A58).
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -90,7 +90,15 @@ def find_report(trailers: Iterable[tuple[str, Any]]) -> LoadReport | None:
     return None
 
 
-def parse_health(data: bytes) -> tuple[TaskState, LoadReport | None] | None:
+class Health(NamedTuple):
+    """What a `HealthReport` tells. `udp_port` 0: no health checks by UDP."""
+
+    state: TaskState
+    report: LoadReport | None = None
+    udp_port: int = 0
+
+
+def parse_health(data: bytes) -> Health | None:
     """Reads a `HealthReport`; None if it does not parse or names no known state."""
     try:
         message = health_pb2.HealthReport.FromString(data)
@@ -99,4 +107,6 @@ def parse_health(data: bytes) -> tuple[TaskState, LoadReport | None] | None:
     state = _TASK_STATES.get(message.state)
     if state is None:
         return None
-    return state, from_message(message.load) if message.HasField("load") else None
+    report = from_message(message.load) if message.HasField("load") else None
+    port = message.udp_port
+    return Health(state, report, port if port < 2**16 else 0)

@@ -42,117 +42,138 @@ PASSING = frozenset(
 )
 
 
+NO_SERVICE = "it is connected and has no health service"
+
+
 class NotOfferedError(Exception):
     """The server answers, but does not know this kind of health check."""
 
 
-async def follow(
-    channel: grpc.aio.Channel, interval: float, pause: float, tell: Tell
-) -> None:
-    """Tells every state and report; ends `pause` after a stream of ours broke.
+class HealthWatch:
+    """One backend's, over one connection. `udp_port` is what it last told of that.
 
-    A server of ours tells state and report together, every `interval`. Others
-    speak when something changes, one thing at a time; for them it never ends.
+    `is_ours` once it spoke as our servers do, which report every so often. As long as
+    a stream of it is open, `is_broken` is not set: what is lost is lost with all.
     """
-    try:
-        await _backend_health(channel, interval, tell)
-    except NotOfferedError:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_serving_status(channel, pause, tell))
-            group.create_task(_orca(channel, interval, pause, tell))
-            group.create_task(asyncio.Event().wait())
-    await asyncio.sleep(pause)
 
+    def __init__(self, channel: grpc.aio.Channel, tell: Tell) -> None:
+        self.udp_port = 0
+        self.is_ours = False
+        self.is_broken = asyncio.Event()
+        self.is_broken.set()
+        self._channel = channel
+        self._tell = tell
+        self._open = 0  # streams that have spoken
+        self._has_served = False
 
-async def _read(
-    channel: grpc.aio.Channel,
-    method: str,
-    request: bytes,
-    take: Callable[[bytes], None],
-) -> None:
-    """Hands on the raw messages of a server stream until it ends or breaks."""
-    watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
-    watch = channel.unary_stream(method)
-    call = watch(request)
-    try:
-        while isinstance(message := await call.read(), bytes):  # not EOF
-            take(message)
-    except grpc.aio.AioRpcError as error:
-        if error.code() not in PASSING:
-            raise NotOfferedError(f"{method}: {error.details()}") from None
-        logger.debug("%s ended: %s", method, error.details())
-    finally:
-        call.cancel()
+    async def follow(self, interval: float, pause: float) -> None:
+        """Tells every state and report; ends `pause` after a stream of ours broke.
 
-
-async def _backend_health(
-    channel: grpc.aio.Channel, interval: float, tell: Tell
-) -> None:
-    understood = False
-
-    def take(message: bytes) -> None:
-        nonlocal understood
-        if (health := wire.parse_health(message)) is not None:
-            understood = True
-            tell(*health)
-        elif understood:
-            logger.warning("a health report does not parse: %r", message[:80])
-        else:
-            # A server that answers anything: a proxy, or a catch-all handler.
-            raise NotOfferedError(f"{wire.WATCH_METHOD}: {message[:80]!r}")
-
-    request = health_pb2.HealthRequest(report_interval=interval).SerializeToString()
-    try:
-        await _read(channel, wire.WATCH_METHOD, request, take)
-    except NotOfferedError as error:
-        if not understood:
-            raise
-        logger.debug("the health watch broke: %s", error)  # it is offered: once more
-
-
-async def _serving_status(channel: grpc.aio.Channel, pause: float, tell: Tell) -> None:
-    served = False
-
-    def take(message: bytes) -> None:
-        nonlocal served
+        A server of ours tells state and report together, every `interval`. Others
+        speak when something changes, one thing at a time; for them it never ends.
+        """
         try:
-            reply = compat_pb2.ServingReply.FromString(message)
-        except DecodeError:
-            raise NotOfferedError(f"{wire.SERVING_WATCH_METHOD}: {message!r}") from None
-        if reply.status == compat_pb2.ServingReply.SERVICE_UNKNOWN:
-            # It speaks of single services only.
-            raise NotOfferedError(f"{wire.SERVING_WATCH_METHOD}: nothing of the server")
-        if reply.status == compat_pb2.ServingReply.SERVING:
-            served = True
-            tell(TaskState.SERVING, None)
+            await self._backend_health(interval)
+        except NotOfferedError:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._serving_status(pause))
+                group.create_task(self._orca(interval, pause))
+                group.create_task(asyncio.Event().wait())
+        await asyncio.sleep(pause)
+
+    async def _read(
+        self, method: str, request: bytes, take: Callable[[bytes], None]
+    ) -> None:
+        """Hands on the raw messages of a server stream until it ends or breaks."""
+        watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+        watch = self._channel.unary_stream(method)
+        call = watch(request)
+        is_open = False
+        try:
+            while isinstance(message := await call.read(), bytes):  # not EOF
+                if not is_open:
+                    is_open = True
+                    self._opened(1)
+                take(message)
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in PASSING:
+                raise NotOfferedError(f"{method}: {error.details()}") from None
+            logger.debug("%s ended: %s", method, error.details())
+        finally:
+            call.cancel()
+            if is_open:
+                self._opened(-1)
+
+    def _opened(self, more: int) -> None:
+        self._open += more
+        if self._open:
+            self.is_broken.clear()
         else:
-            # Not yet before it first served; not any more after that.
-            tell(TaskState.LAME_DUCK if served else TaskState.STARTING, None)
+            self.is_broken.set()
 
-    request = compat_pb2.ServingRequest().SerializeToString()
-    try:
-        while True:
-            await _read(channel, wire.SERVING_WATCH_METHOD, request, take)
-            await asyncio.sleep(pause)
-    except NotOfferedError as error:
-        logger.debug("no health service: %s", error)
-        tell(TaskState.SERVING, None, "it is connected and has no health service")
+    async def _backend_health(self, interval: float) -> None:
+        def take(message: bytes) -> None:
+            if (health := wire.parse_health(message)) is not None:
+                self.is_ours = True
+                self.udp_port = health.udp_port
+                self._tell(health.state, health.report)
+            elif self.is_ours:
+                logger.warning("a health report does not parse: %r", message[:80])
+            else:
+                # A server that answers anything: a proxy, or a catch-all handler.
+                raise NotOfferedError(f"{wire.WATCH_METHOD}: {message[:80]!r}")
+
+        request = health_pb2.HealthRequest(report_interval=interval)
+        try:
+            await self._read(wire.WATCH_METHOD, request.SerializeToString(), take)
+        except NotOfferedError as error:
+            if not self.is_ours:
+                raise
+            logger.debug("the health watch broke: %s", error)  # it is offered
+
+    async def _serving_status(self, pause: float) -> None:
+        def take(message: bytes) -> None:
+            try:
+                status = compat_pb2.ServingReply.FromString(message).status
+            except DecodeError:
+                said = f"{wire.SERVING_WATCH_METHOD}: {message!r}"
+                raise NotOfferedError(said) from None
+            if status == compat_pb2.ServingReply.SERVICE_UNKNOWN:
+                # It speaks of single services only.
+                said = f"{wire.SERVING_WATCH_METHOD}: nothing of the server"
+                raise NotOfferedError(said)
+            state = serving_state(status, self._has_served)
+            self._has_served = self._has_served or state is TaskState.SERVING
+            self._tell(state, None)
+
+        request = compat_pb2.ServingRequest().SerializeToString()
+        try:
+            while True:
+                await self._read(wire.SERVING_WATCH_METHOD, request, take)
+                await asyncio.sleep(pause)
+        except NotOfferedError as error:
+            logger.debug("no health service: %s", error)
+            self._tell(TaskState.SERVING, None, NO_SERVICE)
+
+    async def _orca(self, interval: float, pause: float) -> None:
+        def take(message: bytes) -> None:
+            if (report := wire.parse_report(message)) is not None:
+                self._tell(None, report)
+
+        seconds, rest = divmod(interval, 1)
+        request = compat_pb2.LoadReportRequest(
+            report_interval=Duration(seconds=int(seconds), nanos=int(rest * 1e9))
+        ).SerializeToString()
+        try:
+            while True:
+                await self._read(wire.ORCA_METHOD, request, take)
+                await asyncio.sleep(pause)
+        except NotOfferedError as error:
+            logger.debug("no out-of-band load reports: %s", error)
 
 
-async def _orca(
-    channel: grpc.aio.Channel, interval: float, pause: float, tell: Tell
-) -> None:
-    def take(message: bytes) -> None:
-        if (report := wire.parse_report(message)) is not None:
-            tell(None, report)
-
-    seconds, rest = divmod(interval, 1)
-    request = compat_pb2.LoadReportRequest(
-        report_interval=Duration(seconds=int(seconds), nanos=int(rest * 1e9))
-    ).SerializeToString()
-    try:
-        while True:
-            await _read(channel, wire.ORCA_METHOD, request, take)
-            await asyncio.sleep(pause)
-    except NotOfferedError as error:
-        logger.debug("no out-of-band load reports: %s", error)
+def serving_state(status: int, has_served: bool) -> TaskState:
+    """What grpc.health.v1 means: not yet before it first served, then not any more."""
+    if status == compat_pb2.ServingReply.SERVING:
+        return TaskState.SERVING
+    return TaskState.LAME_DUCK if has_served else TaskState.STARTING

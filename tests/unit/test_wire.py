@@ -7,6 +7,7 @@ import pytest
 from lbclient import wire
 from lbclient.model import LoadReport, TaskState
 from lbclient.v1 import health_pb2, load_pb2
+from lbclient.wire import Health
 
 
 def report(**fields: float) -> bytes:
@@ -71,12 +72,14 @@ def test_the_report_is_found_among_trailers() -> None:
     assert wire.find_report([(wire.LOAD_KEY, "text")]) is None
 
 
-def test_a_health_report_has_a_state_and_perhaps_a_load() -> None:
+def test_a_health_report_has_a_state_and_perhaps_a_load_and_a_udp_port() -> None:
     message = health_pb2.HealthReport(state=load_pb2.LAME_DUCK)
-    assert wire.parse_health(message.SerializeToString()) == (TaskState.LAME_DUCK, None)
+    said = Health(TaskState.LAME_DUCK)
+    assert wire.parse_health(message.SerializeToString()) == said
     message.load.eps = 2.0
-    assert wire.parse_health(message.SerializeToString()) == (
-        TaskState.LAME_DUCK,
-        LoadReport(eps=2.0),
-    )
+    message.udp_port = 50051
+    said = Health(TaskState.LAME_DUCK, LoadReport(eps=2.0), 50051)
+    assert wire.parse_health(message.SerializeToString()) == said
+    message.udp_port = 2**16
+    assert wire.parse_health(message.SerializeToString()) == said._replace(udp_port=0)
     assert wire.parse_health(b"") is None

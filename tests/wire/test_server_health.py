@@ -92,7 +92,7 @@ async def test_check_tells_state_and_load(host: Host) -> None:
     await asyncio.sleep(0.25)
     parsed = wire.parse_health(await check(b""))
     assert parsed is not None
-    state, report = parsed
+    state, report, _ = parsed
     assert state is TaskState.SERVING
     assert report is not None
     assert report.utilization == pytest.approx(0.5)
