@@ -24,8 +24,8 @@ LONGEST = 100  # characters of a name with an account
 MOST = 1000  # accounts of customers whose limit is the default one
 IDLE = 60.0  # seconds; whoever asked for nothing so long may lose the account
 
-# Seconds. Ours: whoever suddenly wants ten times the limit has it for half a second, and
-# twice the limit after 3.5 s. With a shorter one a rare dear request would be refused.
+# Seconds. Ours: whoever suddenly wants ten times the limit has it for half a second,
+# and twice the limit after 3.5 s. A shorter one would refuse a rare dear request.
 SMOOTHING = 5.0
 TICK = 0.5  # seconds between two looks at one account
 RESERVE = 0.1  # of a limit, in equal parts for tasks that give nothing yet

@@ -124,20 +124,18 @@ class _History:
         here, there, accepted = self.window.totals
         if here + there + accepted > self._k * accepted:
             self._believe(now, log((there + accepted) / accepted))
-        elif self._odds:
-            self._odds, self._growth = 0.0, 1.0
         self._accepted_at = now
 
     def _believe(self, now: float, rarity: float) -> None:
         gain = min(MOST, max(LEAST, rarity))
-        # So the next refusal stops the growth, or slows it at least.
+        # So the next refusal ends the growth or all but ends it, however well it went.
         self._odds = min(self._odds + gain, EVIDENCE + REFUSAL)
         if self._odds <= EVIDENCE:
             return
         since = max(0.0, min(now - self._accepted_at, 1.0 / PROBES))
-        speed = (self._odds - EVIDENCE) / REFUSAL
+        speed = (self._odds - EVIDENCE) / REFUSAL  # as scant evidence often deceives
         self._growth *= exp(speed * since / GROWTH)
-        requests = sum(self.window.totals)
-        if COLD <= requests <= self._allowed(self.window.totals[ACCEPTED]):
+        totals = self.window.totals
+        if sum(totals) <= self._allowed(totals[ACCEPTED]):
             self.window.clear()
             self._odds, self._growth = 0.0, 1.0

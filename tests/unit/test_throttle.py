@@ -1,14 +1,23 @@
 """When a client refuses its own requests, and what it tells of that."""
 
 from collections.abc import Callable
-from math import ceil
+from math import ceil, exp, log
 from random import Random
 
 import pytest
 
 from lbclient.criticality import Criticality
 from lbclient.model import Verdict
-from lbclient.throttle import COLD, INACTIVE_BELOW, PROBES, WINDOW, Throttle
+from lbclient.throttle import (
+    COLD,
+    EVIDENCE,
+    GROWTH,
+    INACTIVE_BELOW,
+    PROBES,
+    REFUSAL,
+    WINDOW,
+    Throttle,
+)
 
 CRITICAL, SHEDDABLE = Criticality.CRITICAL, Criticality.SHEDDABLE
 
@@ -84,6 +93,70 @@ def test_each_criticality_has_its_own_history(throttle: Throttle) -> None:
 def test_a_request_under_way_is_no_refusal(throttle: Throttle) -> None:
     """Ten seconds of a thousand a second, none of which has ended yet."""
     assert all(throttle.admits(CRITICAL, i / 1000) for i in range(10_000))
+
+
+def test_of_few_requests_one_accepted_is_chance(throttle: Throttle) -> None:
+    """A thousand were refused there, so accepting is rarer than `EVIDENCE` asks."""
+    for _ in range(1000):
+        throttle.finish(CRITICAL, Verdict.REJECTED, 0.0)
+    assert log(1000) > EVIDENCE
+    throttle.finish(CRITICAL, Verdict.SERVED, 1.0)
+    assert throttle.probability(CRITICAL, 1.0) == (1001 - PROBES * WINDOW) / 1002
+
+
+def convince(throttle: Throttle, odds: float, accepted: int) -> int:
+    """After 2,000 refusals, all at 1.0; returns how many were accepted in all."""
+    for verdict in [Verdict.SERVED] * accepted + [Verdict.REJECTED] * 2000:
+        throttle.finish(CRITICAL, verdict, 1.0)
+    believed = 0.0
+    while believed <= odds:
+        accepted += 1
+        throttle.finish(CRITICAL, Verdict.SERVED, 1.0)
+        believed += log((2000 + accepted) / accepted)
+    return accepted
+
+
+def growth(throttle: Throttle, accepted: int, now: float) -> float:
+    """How many times as much as by the book may be sent."""
+    requests = 2000 + accepted
+    held_back = throttle.probability(CRITICAL, now) * (requests + 1)
+    return (requests - held_back) / (throttle.k * accepted)
+
+
+@pytest.mark.parametrize(
+    ("odds", "grown"), [(EVIDENCE, False), (EVIDENCE + REFUSAL, True)]
+)
+def test_what_may_be_sent_grows_faster_the_surer_it_is(
+    throttle: Throttle, odds: float, grown: bool
+) -> None:
+    accepted = convince(throttle, odds, 900)
+    throttle.finish(CRITICAL, Verdict.SERVED, 2.0)
+    factor = growth(throttle, accepted + 1, 2.0)
+    full = exp(1.0 / GROWTH)
+    assert factor == pytest.approx(full) if grown else 1.0 < factor < full - 0.05
+
+
+def test_silence_is_no_evidence(throttle: Throttle) -> None:
+    accepted = convince(throttle, EVIDENCE + REFUSAL, 500)
+    throttle.finish(CRITICAL, Verdict.SERVED, 60.0)
+    assert growth(throttle, accepted + 1, 60.0) == pytest.approx(
+        exp(1.0 / PROBES / GROWTH)
+    )
+
+
+def test_without_refusals_there_for_two_minutes_accepting_is_evidence_still() -> None:
+    """However near K is to 1, and however many were refused here."""
+    throttle = Throttle(Random(1), k=1.0)
+    convince(throttle, 0.0, 500)
+    for _ in range(5000):
+        throttle.admits(CRITICAL, WINDOW / 2)
+    now = 1.0 + WINDOW
+    here, there, accepted = throttle.counts(CRITICAL, now)
+    assert here > 3000
+    assert there == accepted == 0
+    for i in range(600):
+        throttle.finish(CRITICAL, Verdict.SERVED, now + i / 20)
+    assert throttle.probability(CRITICAL, now + 30.0) == 0.0
 
 
 @pytest.mark.parametrize(
