@@ -9,18 +9,18 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from random import SystemRandom
+from math import inf
 from statistics import median
 from time import monotonic
 from typing import Any
 
 import grpc
+import search_pb2_grpc as pb_grpc
 
 import lbclient
 from lbclient import wire
-from lbclient.health.udp import Prober
-from lbclient.health.watch import Tell
-from lbclient.model import LoadReport, TaskState
+from lbclient.config import ChannelConfig
+from lbclient.statistics import BackendStatistics
 from lbclient.v1 import health_pb2
 from tests.wire.delay import BACK, FRONT, Delay
 from tests.wire.rollout.fleet import (
@@ -133,12 +133,17 @@ class Trials:
         return median(trips)
 
 
-def lame_for(channel: lbclient.Channel, address: str) -> float | None:
-    """Seconds; None where the channel does not see a lame duck there."""
-    for backend in channel.statistics().backends:
-        if backend.address == address and backend.state == "lame duck":
-            return backend.state_age
-    return None
+def seen(channel: lbclient.Channel, task: Task) -> BackendStatistics:
+    """What the channel knows of the task behind its proxy."""
+    address = f"{FRONT}:{task.port}"
+    (found,) = [b for b in channel.statistics().backends if b.address == address]
+    return found
+
+
+async def heard_at(channel: lbclient.Channel, task: Task) -> float:
+    """When the channel learned that the task is a lame duck."""
+    await comes_true(lambda: seen(channel, task).state == "lame duck")
+    return monotonic() - seen(channel, task).state_age
 
 
 async def test_an_active_client_hears_of_a_lame_duck_within_two_round_trips() -> None:
@@ -154,12 +159,11 @@ async def test_an_active_client_hears_of_a_lame_duck_within_two_round_trips() ->
         address = f"{FRONT}:{task.port}"
         await comes_true(lambda: address in picked_at)
         told_at = await trials.terminate(task)
-        await comes_true(lambda: lame_for(channel, address) is not None)
-        heard_at = monotonic() - (lame_for(channel, address) or 0.0)
-        trials.news.append(heard_at - told_at)
+        heard = await heard_at(channel, task)
+        trials.news.append(heard - told_at)
         enough = load.begun + SOME
         await comes_true(lambda: load.begun >= enough)
-        assert picked_at[address] <= heard_at
+        assert picked_at[address] <= heard
 
     async with (
         Fleet(TRIALS + 1) as fleet,
@@ -186,30 +190,35 @@ async def udp_port(task: Task) -> int:
     return int(health_pb2.HealthReport.FromString(said).udp_port)
 
 
-async def test_an_inactive_client_hears_of_a_lame_duck_within_two_round_trips() -> None:
-    heard: dict[tuple[int, TaskState | None], float] = {}
+def inactive(channel: lbclient.Channel) -> int:
+    """How many backends are, and have answered by UDP since they became so."""
+    return sum(
+        backend.state == "inactive" and (backend.report_age or inf) < backend.state_age
+        for backend in channel.statistics().backends
+    )
 
-    async def hears(port: int, state: TaskState) -> float:
-        await comes_true(lambda: (port, state) in heard)
-        return heard[port, state]
 
-    def tell_of(port: int) -> Tell:
-        def tell(
-            state: TaskState | None, report: LoadReport | None, reason: str = ""
-        ) -> None:
-            heard.setdefault((port, state), monotonic())
-
-        return tell
-
-    async with Fleet(TRIALS) as fleet, far_away(fleet), by_udp() as travel:
+async def test_an_inactive_client_hears_of_a_lame_duck_within_two_round_trips(
+    connections: Callable[..., set[tuple[int, int]]],
+) -> None:
+    """And when it is woken it calls whoever is left."""
+    config = ChannelConfig(idle_after=0.2)
+    async with (
+        Fleet(TRIALS + 1) as fleet,
+        far_away(fleet) as target,
+        lbclient.insecure_channel(target, config=config) as channel,
+        by_udp() as travel,
+    ):
         trials = Trials(travel)
-        with closing(Prober(SystemRandom())) as prober:
-            for task in fleet.tasks:
-                assert await udp_port(task) == task.port
-                prober.watch(FRONT, task.port, tell_of(task.port))
-            for task in fleet.tasks:
-                await hears(task.port, TaskState.SERVING)
-                told_at = await trials.terminate(task)
-                heard_at = await hears(task.port, TaskState.LAME_DUCK)
-                trials.news.append(heard_at - told_at)
+        for task in fleet.tasks:
+            assert await udp_port(task) == task.port
+        channel.get_state(try_to_connect=True)
+        await comes_true(lambda: inactive(channel) == len(fleet.tasks))
+        await comes_true(lambda: not connections(*(task.port for task in fleet.tasks)))
+        for task in fleet.tasks[:TRIALS]:
+            told_at = await trials.terminate(task)
+            trials.news.append(await heard_at(channel, task) - told_at)
+            assert seen(channel, task).reason == "it says lame duck by UDP"
+        answer = await ask(pb_grpc.SearchStub(channel))
+        assert int(answer.text) in fleet.tasks[-1].pids
     assert trials.in_round_trips() <= MOST
