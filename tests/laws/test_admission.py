@@ -192,19 +192,21 @@ def test_the_tail_in_tenfold_overload_is_twice_that_of_a_well_loaded_task(
 
 
 @costs
+@pytest.mark.parametrize(("seconds", "least"), [(2.0, 0.99), (30.0, 0.994)])
 def test_who_is_critical_hardly_notices_twelve_times_the_load_of_others(
-    is_random: bool,
+    seconds: float, least: float, is_random: bool
 ) -> None:
+    """From its first moment on: of 200 requests in two seconds, two."""
     flood = {SHEDDABLE: 12.0, CRITICAL: 0.5}
     calm = {SHEDDABLE: 0.1, CRITICAL: 0.5}
     task = Task(
-        demand=lambda now: flood if 10.0 <= now < 40.0 else calm,
-        seconds=40.0,
-        begins=9.0,
+        demand=lambda now: flood if now >= 10.0 else calm,
+        seconds=10.0 + seconds,
+        begins=10.0,
         is_random=is_random,
     ).run()
-    assert task.success(CRITICAL) >= 0.994
-    assert task.success(SHEDDABLE) < 0.1
+    assert task.success(CRITICAL) >= least
+    assert task.success(SHEDDABLE) < 0.12
     assert task.goodput >= 0.95
 
 

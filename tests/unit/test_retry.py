@@ -63,11 +63,13 @@ def test_an_overloaded_task_is_left_for_another_at_once(begin: Begin) -> None:
 
 
 def test_where_there_is_no_other_the_next_attempt_waits_by_chance() -> None:
-    retry = Retry(full(), Random(1), attempts=10)
+    """Longer each time, up to a bound, and all of it chance."""
+    retry, rng = Retry(full(), Random(1), attempts=10), Random(1)
     for attempt in range(9):
-        delay, _ = retry.decide(OVERLOADED, NO_DEADLINE, is_other=False)
-        assert delay is not None
-        assert 0.0 < delay <= min(PAUSE * 2**attempt, LONGEST_PAUSE)
+        most = min(PAUSE * 2**attempt, LONGEST_PAUSE)
+        decision = retry.decide(OVERLOADED, NO_DEADLINE, is_other=False)
+        assert decision.delay == rng.uniform(0.0, most)
+        assert decision.reason.endswith("as there is no other backend")
 
 
 def test_a_request_has_three_attempts(begin: Begin) -> None:

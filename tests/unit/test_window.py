@@ -18,6 +18,17 @@ def test_a_count_lives_for_the_span_less_one_bucket_at_least() -> None:
     assert window.read(60.0) == [0]
 
 
+def test_buckets_end_when_they_would_have_without_news() -> None:
+    """Else each pause would make the window longer."""
+    window = Window(60.0, 1)
+    width = 60.0 / BUCKETS
+    window.add(0, 0.0)
+    for i in range(1, BUCKETS // 2 + 1):
+        window.turn(1.9 * i * width)
+    window.turn(60.0)
+    assert window.totals == [0]
+
+
 def test_reading_changes_nothing() -> None:
     window = Window(60.0, 1)
     window.add(0, 0.0)
