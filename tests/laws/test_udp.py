@@ -63,3 +63,15 @@ def test_every_report_arrives_as_a_sound_one(
     for number in read.report[:3]:
         assert 0.0 <= number <= datagram.UNKNOWN / 1000
     assert read.report.active is None or 0 <= read.report.active < datagram.UNKNOWN
+
+
+@given(datagrams(), SECRETS, SECRETS)
+def test_nothing_is_believed_that_another_secret_sealed(
+    sent: bytes, ours: str, theirs: str
+) -> None:
+    """Nor what was sealed with ours and changed after that."""
+    body = sent[: -datagram.SEAL_SIZE]
+    sealed = [datagram._seal(body, secret.encode()) for secret in (ours, theirs)]
+    assert datagram.is_sealed(sealed[0], ours.encode())
+    assert datagram.is_sealed(sealed[1], ours.encode()) == (ours == theirs)
+    assert datagram.is_sealed(sent, ours.encode()) == (sent == sealed[0])

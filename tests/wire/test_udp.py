@@ -29,6 +29,7 @@ from lbclient.server.udp import (
     UdpHealth,
 )
 from lbclient.v1 import health_pb2
+from tests.wire import conftest
 
 HOST = "127.0.0.1"
 SECRET = "a secret that both sides know"
@@ -479,70 +480,91 @@ async def test_different_secrets_are_silence(
 # What does no harm
 
 FUZZ = 100_000
-BY_SOCKET = 5_000
+AT_ONCE = 50  # datagrams, which the kernel keeps whatever their size
+SEED = 7
 
 
-class Mutations:
-    """Random bytes of any length, and probes and answers with some bytes changed."""
-
-    def __init__(self, rng: Random) -> None:
-        self._rng = rng
-        answer = datagram.answer(7, LAME_DUCK, LoadReport(), is_news=True)
-        self._sound = (datagram.probe(7), answer)
-
-    def __call__(self) -> bytes:
-        rng = self._rng
+def fuzz(*sound: bytes) -> Iterator[bytes]:
+    """Random bytes of any length, and sound datagrams of which some are changed."""
+    rng = Random(SEED)
+    for _ in range(FUZZ):
         if rng.random() < 0.2:
-            return rng.randbytes(rng.randrange(3 * datagram.PROBE_SIZE))
-        data = bytearray(rng.choice(self._sound))
+            yield rng.randbytes(rng.randrange(3 * datagram.PROBE_SIZE))
+            continue
+        data = bytearray(rng.choice(sound))
         for _ in range(rng.randrange(4)):
             data[rng.randrange(len(data))] = rng.randrange(256)
         whole = rng.random() < 0.7
-        return bytes(data if whole else data[: rng.randrange(len(data))])
+        yield bytes(data if whole else data[: rng.randrange(len(data))])
 
 
-async def test_a_fuzzed_responder_serves_on_in_flat_memory(
-    host: Host, watching: Watching, eventually: Eventually
+async def pour(
+    data: list[bytes], send: Callable[[bytes], object], arrived: Callable[[], int]
 ) -> None:
-    """Most are handed over as asyncio would, from many peers and slowly enough that
-    none is over the limit; the rest goes through a socket, as fast as it can."""
+    """Sends all of it, as fast as it is read; fails if any is not even counted."""
+    before = arrived()
+    for sent, datum in enumerate(data, 1):
+        send(datum)
+        if sent % AT_ONCE == 0 or sent == len(data):
+            for _ in range(AT_ONCE + 1):  # asyncio reads one in each turn
+                await asyncio.sleep(0)
+            await conftest.eventually(lambda want=before + sent: arrived() == want)
+
+
+async def pour_and_weigh(
+    data: list[bytes], send: Callable[[bytes], object], arrived: Callable[[], int]
+) -> int:
+    """The bytes that the second half has left behind."""
+    half = len(data) // 2
+    await pour(data[:half], send, arrived)
+    tracemalloc.start()
+    try:
+        await pour(data[half:], send, arrived)
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("secret", ["", SECRET])
+async def test_a_fuzzed_responder_serves_on_in_flat_memory(
+    host: Host, watching: Watching, eventually: Eventually, secret: str
+) -> None:
+    """So slowly, by its clock, that none of it is over the limit."""
     now = 0.0
-    server = await host(clock=lambda: now)
+    server = await host(clock=lambda: now, udp_secret=secret)
     (listener,) = server._udp._listeners
-    rng = Random(7)
-    mutate = Mutations(rng)
-    sound = [datagram.probe(rng.getrandbits(64)) for _ in range(RECENT_PROBERS)]
-    fuzz = [mutate() for _ in range(FUZZ)]
+    key = secret.encode()
+    news = datagram.answer(SEED, LAME_DUCK, LoadReport(), key, is_news=True)
+    data = list(fuzz(datagram.probe(SEED, key), datagram.probe(SEED, b"else"), news))
+    sound = [datagram.probe(nonce, key) for nonce in range(RECENT_PROBERS)]
 
-    def feed(data: list[bytes]) -> None:
-        nonlocal now
-        for n, datum in enumerate(data):
-            now += 1 / ANSWER_RATE
-            peer = f"127.1.{n // 250 % 200}.{n % 250 + 1}"
-            listener.datagram_received(datum, (peer, sink_port))
-
-    def counted() -> int:
-        said = server.statistics().udp
+    def arrived() -> int:
+        said = server._udp.statistics()
         return said.answered + said.malformed + said.forged + said.limited
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
         sink.bind(("0.0.0.0", 0))
-        sink_port = sink.getsockname()[1]
-        tracemalloc.start()
-        feed(2 * sound)  # as many as are remembered, and replaced once
-        full, _ = tracemalloc.get_traced_memory()
-        feed(fuzz[BY_SOCKET:])
-        for datum in fuzz[:BY_SOCKET]:
+
+        def send(datum: bytes) -> None:
+            nonlocal now
+            now += 1 / ANSWER_RATE
             sink.sendto(datum, (HOST, port_of(server)))
-            await asyncio.sleep(0)
-        await eventually(lambda: counted() == 2 * RECENT_PROBERS + FUZZ)
-        after, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    assert after < full + FUZZ  # bytes: less than one for each datagram
-    assert server.statistics().udp.malformed > FUZZ / 2
+
+        for n, datum in enumerate(sound):  # as many as are remembered
+            now += 1 / ANSWER_RATE
+            peer = (f"127.1.{n // 250 % 200}.{n % 250 + 1}", sink.getsockname()[1])
+            listener.datagram_received(datum, peer)
+        before = server.statistics().udp
+        grown = await pour_and_weigh(data, send, arrived)
+    assert grown < FUZZ / 2  # bytes: less than one for each datagram
+    said = server.statistics().udp
+    assert said.malformed > FUZZ / 2
+    assert said.answered > before.answered
+    assert said.forged > before.forged
+    assert said.limited == before.limited
     assert server.state is SERVING
     now += 1.0
-    watcher = watching()
+    watcher = watching(secret=secret)
     watcher.watch(port_of(server))
     await eventually(lambda: watcher.told == [SERVING])
 
@@ -565,21 +587,33 @@ async def test_what_the_network_does_not_take_is_dropped(host: Host) -> None:
     assert server.statistics().udp.limited == 1
 
 
-async def test_a_fuzzed_prober_believes_none_of_it(
+async def test_a_fuzzed_prober_believes_none_of_it_in_flat_memory(
     host: Host, watching: Watching, eventually: Eventually
 ) -> None:
-    """Not even from the right address; and it hears its task after that."""
-    server = await host()
-    watcher = watching()
+    """Not even from the right address and port, by somebody who has seen the probe
+    but has no secret. It hears its task after that."""
+    server = await host(udp_secret=SECRET)
+    (listener,) = server._udp._listeners
+    watcher = watching(secret=SECRET)
+    prober = watcher.prober
     watcher.watch(port_of(server))
     await eventually(lambda: watcher.told == [SERVING])
-    mutate = Mutations(Random(7))
-    for n in range(FUZZ // 4):
-        watcher.prober.hear(mutate(), (HOST, port_of(server)))
-        if n % 1000 == 0:
-            await asyncio.sleep(0.01)
+    (seen,) = prober._by_nonce
+    (sock,) = prober._sockets.values()
+    address = (HOST, sock.getsockname()[1])
+    forged = [
+        datagram.answer(seen, LAME_DUCK, LoadReport(), secret, is_news=is_news)
+        for secret in (b"", SECRET[::-1].encode())
+        for is_news in (False, True)
+    ]
+    grown = await pour_and_weigh(
+        list(filter(None, fuzz(*forged))),  # asyncio does not send empty ones
+        lambda datum: listener.send(datum, address),
+        lambda: prober.statistics().disbelieved,
+    )
+    assert grown < FUZZ / 2  # bytes: less than one for each datagram
     assert watcher.told == [SERVING]
-    assert watcher.prober.statistics().disbelieved == FUZZ // 4
+    assert list(prober._by_nonce) == [seen]
     server.lame_duck()
     await eventually(lambda: watcher.told == [SERVING, LAME_DUCK])
 
