@@ -49,12 +49,14 @@ from importlib.metadata import version
 
 from lbclient.channel import Channel, info, insecure_channel, secure_channel
 from lbclient.config import ChannelConfig, ServerConfig
+from lbclient.criticality import Criticality, criticality
 from lbclient.errors import ConfigError, LbError, ResolveError
 from lbclient.grpc_seam import (
     BackendsFull,
     DeadlineWhileWaiting,
     LocalRpcError,
     NoBackend,
+    Throttled,
 )
 from lbclient.model import Endpoint
 from lbclient.server import Server, ServerStatistics, serve, server
@@ -68,6 +70,7 @@ __all__ = [
     "ChannelConfig",
     "ChannelStatistics",
     "ConfigError",
+    "Criticality",
     "DeadlineWhileWaiting",
     "Endpoint",
     "LbError",
@@ -77,6 +80,8 @@ __all__ = [
     "Server",
     "ServerConfig",
     "ServerStatistics",
+    "Throttled",
+    "criticality",
     "info",
     "insecure_channel",
     "secure_channel",

@@ -6,14 +6,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lbclient import wire
+from lbclient.criticality import Criticality
 from lbclient.grpc_codes import VERDICT_OF_NUMBER
-from lbclient.grpc_seam import Trailers, has_begun, was_not_sent
-from lbclient.model import Outcome
+from lbclient.grpc_seam import UNAVAILABLE, Trailers, has_begun, was_not_sent
+from lbclient.model import Outcome, Verdict
 from lbclient.retry import Failure, Retry, parse_pushback
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend
     from lbclient.balancer import Balancer
+
+REJECTED = Verdict.REJECTED
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,7 @@ class Attempt(NamedTuple):
     waited: float
     number: int
     sent_at: float
+    criticality: Criticality
 
 
 new_attempt: Callable[[tuple[object, ...]], Attempt]
@@ -48,11 +52,18 @@ def decide(
     """Seconds after which a call that ended UNAVAILABLE is sent again; None: never."""
     told = [str(value) for key, value in trailers if key == wire.PUSHBACK_KEY]
     failure = Failure(
+        refusal=wire.find_refusal(trailers),
         is_sent=not was_not_sent(call, attempt.backend.channel),
         is_answered=has_begun(call),
         pushback=parse_pushback(told),
     )
     is_other = any(other is not attempt.backend for other in balancer.pool.ready)
+    if (
+        failure.is_sent
+        and not retry.why_not(failure)
+        and balancer.refusal(attempt.criticality, balancer.clock()) is not None
+    ):
+        return None  # to the throttle it is a request like any other
     before = retry.attempt
     decision = retry.decide(failure, left, is_other)
     logger.debug("%s: %s", attempt.backend.endpoint.address, decision.reason)
@@ -77,5 +88,7 @@ def settle(
     """
     now = balancer.clock()
     verdict, report = VERDICT_OF_NUMBER[code], wire.find_report(trailers)
+    if code == UNAVAILABLE and wire.find_refusal(trailers) is not None:
+        verdict = REJECTED
     outcome = _outcome((verdict, now - attempt.sent_at, report))
-    balancer.settle(attempt.backend, outcome, code if is_last else None, now)
+    balancer.settle(attempt, outcome, code if is_last else None, now)

@@ -10,16 +10,17 @@ from collections.abc import Collection
 from contextlib import suppress
 from random import Random, SystemRandom
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from lbclient.backend import Backend, Dial
 from lbclient.config import ChannelConfig
+from lbclient.criticality import Criticality
 from lbclient.demand import SEVERAL, Demand
 from lbclient.errors import ResolveError
 from lbclient.grpc_codes import STATUS_OF_NUMBER
-from lbclient.grpc_seam import is_ready
+from lbclient.grpc_seam import Throttled, is_ready
 from lbclient.health.udp import Prober
 from lbclient.histogram import Histogram
 from lbclient.model import (
@@ -36,7 +37,11 @@ from lbclient.pool import Change, Limits, Pool
 from lbclient.protocols import Clock, Picker, Resolver, Subset
 from lbclient.retry import BURST, Budget, Retry
 from lbclient.tasks import leaving_no_trace
+from lbclient.throttle import Throttle
 from lbclient.waiting import Waiting
+
+if TYPE_CHECKING:
+    from lbclient.attempt import Attempt
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +52,9 @@ MANY = 1_000_000  # endpoints; no list is longer
 # Whom a call wakes first.
 BEST_FIRST = (State.INACTIVE, State.STARTING, State.LAME_DUCK, State.REFUSING)
 
+THROTTLE_REVIEW = 10.0  # seconds between two looks at whether it is needed
+
+REJECTED = Verdict.REJECTED
 LAME_DUCK = TaskState.LAME_DUCK  # an enum looks its members up in Python up to 3.11
 
 
@@ -85,6 +93,10 @@ class Balancer:
         self.draining: dict[Backend, None] = {}
         self.waiting = Waiting(self.pool, config, self._wake_for_waiting)
         self.calls = dict.fromkeys(STATUS_OF_NUMBER, 0)  # by number: a cheaper hash
+        self.criticality = Criticality[config.criticality]
+        self.throttle: Throttle | None = None  # as long as nothing was refused of late
+        self.throttled = 0
+        self._throttle_review = 0.0
         self.retries = 0  # of what may have been executed
         self.resends = 0  # of what no server has taken
         # Enough for all that can be in flight on one backend when it dies.
@@ -153,6 +165,29 @@ class Balancer:
                 backend = min(some, key=lambda other: other.load.in_flight)
         return backend
 
+    def refusal(self, criticality: Criticality, now: float) -> Throttled | None:
+        """Why a call is not worth sending. Asked only while there is a throttle."""
+        throttle = self.throttle
+        if throttle is None or throttle.admits(criticality, now):
+            return None
+        self.throttled += 1
+        here, there, accepted = throttle.counts(criticality, now)
+        return Throttled.because(
+            f"throttled: of {here + there + accepted} {criticality.name} requests in "
+            f"two minutes {accepted} were accepted, {there} refused there, {here} here"
+        )
+
+    def _weigh(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
+        if self.throttle is None:
+            if not self.config.throttle:
+                return
+            self.throttle = Throttle(self._rng, self.config.throttle)
+        self.throttle.finish(criticality, verdict, now)
+        if now >= self._throttle_review:
+            self._throttle_review = now + THROTTLE_REVIEW
+            if not self.throttle.is_needed(now):
+                self.throttle = None
+
     def new_retry(self, is_idempotent: bool) -> Retry:
         """What decides on the later attempts of a call whose first one failed."""
         # Counted now, with the one that asks, as most never do.
@@ -162,18 +197,25 @@ class Balancer:
         return Retry(self._budget, self._rng, is_idempotent=is_idempotent)
 
     def settle(
-        self, backend: Backend, outcome: Outcome, code: int | None, now: float
+        self,
+        attempt: "Attempt",
+        outcome: Outcome,
+        code: int | None,
+        now: float,
     ) -> None:
         """The one door for what an attempt taught us; `code` if it was the last."""
+        backend = attempt.backend
         if get_ident() != self.thread:
             # A collection in another thread can end a call there.
             with suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(self.settle, backend, outcome, code, now)
+                self.loop.call_soon_threadsafe(self.settle, attempt, outcome, code, now)
             return
         self.pool.finish(backend, outcome, now)
         if code is not None:
             self.calls[code] += 1
         self.latency.observe(outcome.latency)
+        if self.throttle is not None or outcome.verdict is REJECTED:
+            self._weigh(attempt.criticality, outcome.verdict, now)
         report = outcome.report
         if (
             report is not None

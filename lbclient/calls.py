@@ -23,6 +23,7 @@ import grpc
 from lbclient.attempt import Attempt, decide, new_attempt, settle
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
+from lbclient.criticality import Criticality
 from lbclient.grpc_seam import (
     UNAVAILABLE,
     DeadlineWhileWaiting,
@@ -53,6 +54,7 @@ class Sending(Protocol):
     """What a call sends, as often as it takes: `methods` knows."""
 
     requests: Requests | None
+    criticality: Criticality
 
     def start(self, backend: Backend, left: float | None, attempt: int) -> Any:
         """A grpc.aio call on a backend, with so many seconds left."""
@@ -143,7 +145,9 @@ class Call:
             self._end(error)
             return
         waited = now - self._waits_since
-        attempt = new_attempt((backend, waited, len(self._tried) + 1, now))
+        attempt = new_attempt(
+            (backend, waited, len(self._tried) + 1, now, self._sending.criticality)
+        )
         mark(self, attempt)
         self._inner = inner
         balancer = self._balancer

@@ -14,11 +14,13 @@ from dataclasses import field as setting
 from math import inf
 from typing import Any, Literal, Self, get_args
 
+from lbclient.criticality import Criticality
 from lbclient.errors import ConfigError
 from lbclient.pickers import picker_factory
 from lbclient.pickers.slow_start import SLOW_START
 from lbclient.protocols import PickerFactory, Subset
 from lbclient.subsets import ALGORITHMS
+from lbclient.throttle import K
 
 WhenFull = Literal["wait", "fail"]
 
@@ -45,6 +47,17 @@ def _whole(field: str, value: object, low: int, high: float = inf) -> None:
 def _seconds(field: str, value: object, low: float, high: float) -> None:
     if type(value) not in (int, float) or not low <= float(str(value)) <= high:
         raise ConfigError(field, value, f"seconds, {low:g} to {high:g}")
+
+
+def _number_or_0(field: str, value: object, low: float, high: float) -> None:
+    number = float(str(value)) if type(value) in (int, float) else -1.0
+    if number and not low <= number <= high:
+        raise ConfigError(field, value, f"0, or a number, {low:g} to {high:g}")
+
+
+def _one_of(field: str, value: object, names: tuple[str, ...]) -> None:
+    if value not in names:
+        raise ConfigError(field, value, f"one of {', '.join(names)}")
 
 
 def _methods(field: str, value: object) -> tuple[str, ...]:
@@ -216,6 +229,14 @@ class ChannelConfig(_Sourced):
     """Calls in flight on one backend. SRE book, ch. 20, flow control: a fixed
     limit; 100 is also what HTTP/2 servers commonly allow on a connection."""
 
+    criticality: str = "CRITICAL"
+    """Of calls that say nothing of their own: a name of `lbclient.Criticality`. SRE
+    book, ch. 21: "the default for requests sent from production jobs"."""
+
+    throttle: float = K
+    """How many requests may be sent for each one that the backends accept; 0: any
+    number. SRE book, ch. 21, "adaptive throttling": K = 2."""
+
     idempotent: tuple[str, ...] = ()
     """Methods that may be executed twice, beside those whose .proto says so, as
     `/package.Service/Method`, or `/package.Service/*` for all of a service."""
@@ -280,9 +301,10 @@ class ChannelConfig(_Sourced):
         _whole("max_replacements", self.max_replacements, 0, 1000)
         _seconds("slow_start", self.slow_start, 0, 3600)
         _whole("active_limit", self.active_limit, 1)
+        _one_of("criticality", self.criticality, tuple(Criticality.__members__))
+        _number_or_0("throttle", self.throttle, 1.05, 1000)
         object.__setattr__(self, "idempotent", _methods("idempotent", self.idempotent))
-        if self.when_full not in get_args(WhenFull):
-            raise ConfigError("when_full", self.when_full, "'wait' or 'fail'")
+        _one_of("when_full", self.when_full, get_args(WhenFull))
         _whole("max_waiting", self.max_waiting, 0)
         _seconds("health_interval", self.health_interval, 0.2, 3600)
         _seconds("idle_after", self.idle_after, 0, 86400)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Coroutine, Sequence
 from inspect import signature
 from ipaddress import ip_address
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 import grpc
@@ -29,7 +29,7 @@ class LocalRpcError(LbError, grpc.aio.AioRpcError):
     CODE = grpc.StatusCode.UNAVAILABLE
 
     @classmethod
-    def because(cls, details: str) -> "LocalRpcError":
+    def because(cls, details: str) -> Self:
         return cls(cls.CODE, grpc.aio.Metadata(), grpc.aio.Metadata(), details, "")
 
 
@@ -47,6 +47,13 @@ class BackendsFull(LocalRpcError):
     """
 
     CODE = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class Throttled(LocalRpcError):
+    """The backends refuse so much that this call would most likely be refused, too.
+
+    The call was not sent. The details have the counts of the last two minutes.
+    """
 
 
 class DeadlineWhileWaiting(LocalRpcError):

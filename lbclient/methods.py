@@ -13,8 +13,10 @@ from lbclient import calls
 from lbclient.attempt import new_attempt
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
+from lbclient.criticality import DEFAULT, Criticality, current, parse
 from lbclient.direct import DirectCall
 from lbclient.grpc_seam import (
+    Throttled,
     active_calls,
     call_arguments,
     flaw_of,
@@ -26,7 +28,7 @@ from lbclient.grpc_seam import (
 from lbclient.idempotent import is_idempotent
 from lbclient.requests import Requests
 from lbclient.retry import Retry
-from lbclient.wire import ATTEMPT_KEY
+from lbclient.wire import ATTEMPT_KEY, CRITICALITY_KEY
 
 OVER = grpc.ChannelConnectivity.SHUTDOWN
 
@@ -35,12 +37,18 @@ class Sending:
     """What a wrapped call sends, as often as it takes."""
 
     def __init__(
-        self, method: "Method", balancer: Balancer, message: Any, options: Any
+        self,
+        method: "Method",
+        balancer: Balancer,
+        message: Any,
+        criticality: Criticality,
+        options: Any,
     ) -> None:
         self.requests = message if isinstance(message, Requests) else None
         self._method = method
         self._balancer = balancer
         self._message = message
+        self.criticality = criticality
         self._options = options
 
     def start(self, backend: Backend, left: float | None, attempt: int) -> Any:
@@ -62,6 +70,19 @@ def _numbered(metadata: Any, attempt: int) -> grpc.aio.Metadata:
     """The caller's metadata, which stays as it is, and the number of the attempt."""
     pairs = [pair for pair in metadata or () if pair[0] != ATTEMPT_KEY]
     return grpc.aio.Metadata(*pairs, (ATTEMPT_KEY, str(attempt)))
+
+
+def _with_criticality(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:
+    """What the call's own metadata says, else its context, else the channel."""
+    for key, value in metadata or ():
+        if key == CRITICALITY_KEY:
+            return metadata, parse(value)[0]
+    level = current()
+    if level is None:
+        level = balancer.criticality
+    if level is not DEFAULT:
+        metadata = grpc.aio.Metadata(*(metadata or ()), (CRITICALITY_KEY, level.name))
+    return metadata, level
 
 
 class Method:
@@ -125,20 +146,37 @@ class Method:
             message = self.prepared(request)
         except Exception as reason:
             error = reason
-        return self._wrapped(balancer, message, error, timeout, **options)
+        if error is not None:
+            return self._failed(balancer, error)
+        metadata, level = _with_criticality(metadata, balancer)
+        if balancer.throttle is not None:
+            refusal = balancer.refusal(level, balancer.clock())
+            if refusal is not None:
+                return self._throttled(balancer, refusal)
+        options["metadata"] = metadata
+        return self._wrapped(balancer, message, level, timeout, **options)
+
+    def _failed(self, balancer: Balancer, error: Exception) -> Any:
+        """A call that is over from the start."""
+        sending = Sending(self, balancer, None, DEFAULT, {})
+        return self.wrapper(balancer, sending, None, None, error)
+
+    def _throttled(self, balancer: Balancer, refusal: Throttled) -> Any:
+        balancer.count(refusal.code())
+        return self._failed(balancer, refusal)
 
     def _wrapped(
         self,
         balancer: Balancer,
         message: Any,
-        error: Exception | None,
+        criticality: Criticality,
         timeout: float | None,
         *,
         wait_for_ready: bool | None,
         **options: Any,
     ) -> Any:
-        sending = Sending(self, balancer, message, options)
-        return self.wrapper(balancer, sending, timeout, wait_for_ready, error)
+        sending = Sending(self, balancer, message, criticality, options)
+        return self.wrapper(balancer, sending, timeout, wait_for_ready)
 
     def new_retry(self, balancer: Balancer) -> Retry:
         """What decides on the later attempts of a call whose first one failed."""
@@ -279,19 +317,24 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         if metadata is not None:
             metadata = read_once(metadata)
             if (flaw := flaw_of(metadata)) is not None:
-                return self._wrapped(balancer, None, flaw, None, wait_for_ready=None)
+                return self._failed(balancer, flaw)
         try:
             message = self.prepared(request)
         except Exception as error:
-            return self._wrapped(balancer, None, error, None, wait_for_ready=None)
+            return self._failed(balancer, error)
+        metadata, level = _with_criticality(metadata, balancer)
         now = balancer.clock()
+        if balancer.throttle is not None:
+            refusal = balancer.refusal(level, now)
+            if refusal is not None:
+                return self._throttled(balancer, refusal)
         backend = balancer.pick(now)
         parts = None if backend is None else self._parts_on(backend.channel)
         if backend is None or parts is None:
             return self._wrapped(
                 balancer,
                 message,
-                None,
+                level,
                 timeout,
                 metadata=metadata,
                 credentials=credentials,
@@ -302,7 +345,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             metadata = with_compression(metadata, compression)
         return DirectCall(
             balancer,
-            new_attempt((backend, 0.0, 1, now)),
+            new_attempt((backend, 0.0, 1, now, level)),
             self,
             message,
             timeout,
@@ -334,7 +377,9 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         }
         return calls.UnaryUnaryCall(
             call.balancer,
-            Sending(self, call.balancer, call._request, options),
+            Sending(
+                self, call.balancer, call._request, call.attempt.criticality, options
+            ),
             call.time_remaining(),
             call.wait_for_ready,
             retry=retry,

@@ -54,6 +54,7 @@ FAMILIES = tuple(
         ),
         ("resends", "counter", "target", "Attempts after one that nobody took."),
         ("retries", "counter", "target", "Attempts after one that may have been run."),
+        ("throttled", "counter", "target", "Attempts refused by this client itself."),
         ("attempt_latency_seconds", "histogram", "target", "How long those took."),
         ("in_flight", "gauge", "target", "Calls that were sent, and are not over."),
         ("waiting", "gauge", "target", "Calls that wait for a backend."),
@@ -210,6 +211,7 @@ def _channel_counts(channel: ChannelStatistics, target: str) -> Samples:
         yield ("lbclient_attempts_total", target, verdict.value), attempts
     yield ("lbclient_resends_total", target), channel.resends
     yield ("lbclient_retries_total", target), channel.retries
+    yield ("lbclient_throttled_total", target), channel.throttled
     seconds = channel.latency
     yield from _histogram(
         ("lbclient_attempt_latency_seconds", target),

@@ -123,7 +123,7 @@ class Retry:
         `is_other`: whether another backend is ready. A decision to go on is final: it
         is counted, and taken from the budget.
         """
-        if why_not := self._forbidden(failure):
+        if why_not := self.why_not(failure):
             return Decision(None, why_not)
         delay, how = self._delay(failure, is_other)
         if left is not None and delay >= left:
@@ -136,7 +136,7 @@ class Retry:
         self.attempt += 1
         return Decision(delay, f"attempt {self.attempt + 1} of {self._attempts} {how}")
 
-    def _forbidden(self, failure: Failure) -> str:
+    def why_not(self, failure: Failure) -> str:
         """Why there is no other attempt whatever the time and the budget, or ''."""
         if failure.is_answered:
             return "the application has answered"

@@ -69,7 +69,7 @@ class ChannelStatistics:
 
     `calls` counts finished calls by status code, `attempts` by verdict. `resends` are
     attempts after one that no server took, `retries` those after one that may have
-    been executed. `waited`
+    been executed. `throttled` were refused here, as backends refuse so much. `waited`
     of the calls had to wait for a backend, `waiting` do so now, `waited_seconds`
     is the sum of their waits. `replacements` backends are there beyond the subset, as
     some of it are out or not ready yet. `draining` backends have left the subset and
@@ -89,6 +89,7 @@ class ChannelStatistics:
     attempts: dict[str, int] = field(default_factory=dict)
     resends: int = 0
     retries: int = 0
+    throttled: int = 0
     latency: LatencyStatistics = LatencyStatistics()
     waiting: int = 0
     waited: int = 0
@@ -167,6 +168,7 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         attempts={v.value: count for v, count in balancer.attempts().items()},
         resends=balancer.resends,
         retries=balancer.retries,
+        throttled=balancer.throttled,
         latency=latency_statistics(balancer.latency),
         waiting=len(balancer.waiting),
         waited=balancer.waited,

@@ -64,6 +64,10 @@ class Throttle:
         """
         self._histories[criticality].finish(verdict, now)
 
+    def is_needed(self, now: float) -> bool:
+        """Whether anything was refused in the last two minutes, here or there."""
+        return any(sum(one.window.read(now)[:ACCEPTED]) for one in self._histories)
+
     def probability(self, criticality: Criticality, now: float) -> float:
         """That the next request is refused here, 0.0 to 1.0. Reads only."""
         return self._histories[criticality].probability(now)

@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from lbclient.model import LoadReport, TaskState
+from lbclient.retry import Refusal
 from lbclient.v1 import health_pb2, load_pb2
 
 LOAD_KEY = "lbclient-load-bin"
 ATTEMPT_KEY = "lbclient-attempt"  # of a retry: 1, 2, ...; none: it is the first
+CRITICALITY_KEY = "lbclient-criticality"
+REFUSAL_KEY = "lbclient-refusal"  # a word of `retry.Refusal`
 PUSHBACK_KEY = "grpc-retry-pushback-ms"  # gRFC A6
 ORCA_KEY = "endpoint-load-metrics-bin"  # hidden from Python clients by grpcio
 
@@ -88,6 +91,17 @@ def find_report(trailers: Iterable[tuple[str, Any]]) -> LoadReport | None:
         if key == LOAD_KEY:  # so the value is bytes, as of every key in -bin
             return _remembered(value) if len(value) <= SHORT else _parse(value)
     return None
+
+
+def find_refusal(trailers: Iterable[tuple[str, Any]]) -> Refusal | None:
+    """Why a backend did not execute a request, where it says so in words we know."""
+    for key, value in trailers:
+        if key == REFUSAL_KEY:
+            return _REFUSALS.get(value)
+    return None
+
+
+_REFUSALS: dict[Any, Refusal] = {refusal.value: refusal for refusal in Refusal}
 
 
 class Health(NamedTuple):

@@ -26,7 +26,7 @@ from lbclient.errors import ConfigError
         ("picker", 7, "a name or a factory"),
         ("slow_start", -1.0, "0 to 3600"),
         ("active_limit", 0, "at least 1"),
-        ("when_full", "panic", "'wait' or 'fail'"),
+        ("when_full", "panic", "one of wait, fail"),
         ("max_waiting", -1, "at least 0"),
         ("health_interval", 0.0, "0.2 to 3600"),
         ("health_interval", float("nan"), "0.2 to 3600"),
