@@ -89,6 +89,7 @@ class Balancer:
                 config.max_replacements,
             ),
             lambda backend: backend.life.is_away(),
+            lambda backend: backend.life.is_expected_back(),
         )
         self.draining: dict[Backend, None] = {}
         self.waiting = Waiting(self.pool, config, self._wake_for_waiting)
@@ -316,8 +317,8 @@ class Balancer:
         return Connectivity.TRANSIENT_FAILURE
 
     def connect(self) -> None:
-        """Wakes a backend if they all are inactive, as a call would."""
-        if self.connectivity() is Connectivity.IDLE:
+        """Wakes a backend if they all are inactive or refuse, as a call would."""
+        if self.connectivity() in (Connectivity.IDLE, Connectivity.TRANSIENT_FAILURE):
             self._wake(1)
 
     async def wait_connectivity_change(self, last: Connectivity) -> None:

@@ -87,6 +87,7 @@ class Lifecycle:
         self._is_doubted = False
         self._trusted_until = -inf
         self._is_wanted = False
+        self._is_called_off = False
 
     def due_at(self) -> float | None:
         """When `tick` is wanted; None: not before something happens."""
@@ -103,6 +104,10 @@ class Lifecycle:
         """A call wanted it, and it has not failed yet."""
         return self._is_wanted and self.state is State.CONNECTING
 
+    def is_expected_back(self) -> bool:
+        """It left a connection by GOAWAY, and has said nothing on a new one."""
+        return self._is_called_off
+
     # --- the connection -------------------------------------------------------
 
     def connected(self) -> Step:
@@ -116,7 +121,7 @@ class Lifecycle:
     def cannot_connect(self, why: str) -> Step:
         if self.link is not Link.DOWN:
             return NOTHING
-        self._is_wanted = False
+        self._is_wanted = self._is_called_off = False
         return self._enter(State.REFUSING, why)
 
     def lost(self) -> Step:
@@ -125,6 +130,7 @@ class Lifecycle:
             return NOTHING
         self._forget()
         self.link = Link.DOWN
+        self._is_called_off = False
         if self.state is State.REFUSING:
             return NOTHING
         return self._enter(State.CONNECTING, "connection lost")
@@ -137,6 +143,7 @@ class Lifecycle:
         self.link = Link.DOWN
         if self.state is State.REFUSING:
             return NOTHING
+        self._is_called_off = self.state is not State.LAME_DUCK
         return self._enter(State.LAME_DUCK, "it sent GOAWAY")
 
     # --- its word, over the connection ----------------------------------------
@@ -148,7 +155,7 @@ class Lifecycle:
         load: others than ours speak when something changes."""
         if self.link is not Link.UP:
             return NOTHING
-        self._is_wanted = False
+        self._is_wanted = self._is_called_off = False
         if not has_report:
             self._silent_at = self._give_up_at = None
         elif self._silent_at is None:

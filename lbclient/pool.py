@@ -59,10 +59,13 @@ class Pool(Generic[N]):
         subset: Subset,
         limits: Limits,
         is_away: Callable[[N], bool] = lambda _: False,
+        is_expected_back: Callable[[N], bool] = lambda _: False,
     ) -> None:
-        """`is_away` tells of a lame duck whether it has no connection to be used."""
+        """Of a lame duck these tell whether it has no connection to be used, and
+        whether it may be none any more as soon as it has a new one."""
         self._make = make
         self._is_away = is_away
+        self._is_expected_back = is_expected_back
         self._subset = subset
         self._limits = limits
         self._active_limit = limits.active_limit
@@ -143,7 +146,7 @@ class Pool(Generic[N]):
     def _is_out(self, node: N, now: float) -> bool:
         if node.state in PRESENT:
             return False
-        if node.state is State.LAME_DUCK:
+        if node.state is State.LAME_DUCK and not self._is_expected_back(node):
             return True  # it says that it goes
         since = self._missing_since.get(node)
         return since is not None and now >= since + self._limits.replace_after

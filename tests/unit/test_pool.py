@@ -322,3 +322,48 @@ def test_a_subset_that_fails_leaves_the_pool_as_it_is() -> None:
         pool.reconcile(endpoints("c"), 1.0)
     assert addresses(pool.nodes.values()) == "ab"
     assert pool.endpoints == endpoints("a", "b")
+
+
+def test_an_inactive_node_is_as_good_as_ready_and_is_woken_before_a_lame_duck(
+    pool: Pool[FakeNode],
+) -> None:
+    all_ready(pool, 0.0)
+    pool.observe(node(pool, "a"), State.LAME_DUCK, 5.0)
+    assert addresses(pool.review(5.0).opened) == "d"
+    for name in "bcd":
+        pool.observe(node(pool, name), State.INACTIVE, 6.0)
+    assert pool.review(100.0) == ((), ())
+    assert pool.ready == ()
+    pool.observe(node(pool, "a"), State.INACTIVE, 101.0)
+    assert addresses(pool.review(101.0).drained) == "d", "no need to settle"
+
+
+def test_who_was_inactive_is_missing_from_the_moment_that_it_wakes(
+    pool: Pool[FakeNode],
+) -> None:
+    for one in pool.nodes.values():
+        pool.observe(one, State.INACTIVE, 0.0)
+    woken = node(pool, "a")
+    pool.observe(woken, State.CONNECTING, 50.0)
+    assert pool.review(50.0) == ((), ())
+    assert pool.review_at(50.0) == 51.0
+    assert addresses(pool.review(51.0).opened) == "d"
+
+
+def test_lame_ducks_that_are_away_or_expected_back() -> None:
+    """The one cannot be called; the other is replaced only if it stays a lame duck."""
+    limits = Limits(1, 2, replace_after=1.0, settle_after=10.0, max_replacements=1)
+    away: list[FakeNode] = []
+    back: list[FakeNode] = []
+    pool = Pool(make, lambda all_: all_, limits, away.__contains__, back.__contains__)
+    pool.reconcile(endpoints("a", "b"), 0.0)
+    one = node(pool, "a")
+    pool.observe(one, State.READY, 0.0)
+    back.append(one)
+    pool.observe(one, State.LAME_DUCK, 5.0)
+    assert pool.review(5.0) == ((), ())
+    assert pool.ready == (one,)
+    assert addresses(pool.review(6.0).opened) == "b"
+    away.append(one)
+    pool.observe(node(pool, "b"), State.REFUSING, 7.0)
+    assert not pool.ready

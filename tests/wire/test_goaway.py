@@ -67,6 +67,19 @@ async def test_goaway_costs_no_call_of_those_that_run_nor_of_those_that_come(
         assert channel.statistics().calls == {"OK": short + 1}
 
 
+async def test_who_is_back_at_once_is_not_replaced(
+    start: Any, search: Any, eventually: Any, told: Callable[[], list[str]]
+) -> None:
+    """Else every connection that comes of age would cost two."""
+    tasks = [await start(aged), await start(aged)]
+    target = "ipv4:" + ",".join(task.address for task in tasks)
+    config = lbclient.ChannelConfig(subset_size=1, client_id="one")
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        await channel.channel_ready()
+        await eventually(lambda: sum("GOAWAY" in change for change in told()) >= 3)
+        assert len(channel.statistics().backends) == 1
+
+
 async def test_a_server_that_is_killed_sends_no_goaway(
     start: Any, search: Any, eventually: Any, told: Callable[[], list[str]]
 ) -> None:

@@ -55,7 +55,7 @@ async def test_a_connection_without_calls_is_closed_and_one_call_wakes_one(
     ports = [port_of(task) for task in tasks]
     async with lbclient.insecure_channel(target(*tasks), config=CONFIG) as channel:
         stub = search.SearchStub(channel)
-        assert (await stub.Search(search.Query())).text
+        await channel.channel_ready()
         await eventually(lambda: len(connections(*ports)) == 3)
         await fall_asleep(channel, eventually)
         assert channel.get_state() is IDLE
@@ -65,7 +65,7 @@ async def test_a_connection_without_calls_is_closed_and_one_call_wakes_one(
         assert (await stub.Search(search.Query(), timeout=5)).text
         assert sorted(states(channel).values()) == ["inactive", "inactive", "ready"]
         assert len(connections(*ports)) == 1
-    assert channel.statistics().calls == {"OK": 2}
+    assert channel.statistics().calls == {"OK": 1}
 
 
 async def test_a_call_in_flight_keeps_its_connection(
