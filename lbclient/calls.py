@@ -421,6 +421,7 @@ class _End:
             self._awaited.set()
         code, trailers = final_status(inner)
         call, delay = self._find(), None
+        del self._find  # or the two would keep each other, and the connection
         if code == UNAVAILABLE and call is not None:
             delay = call.decide(trailers)
         settle(self._balancer, self._attempt, code, trailers, is_last=delay is None)

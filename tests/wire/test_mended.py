@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -243,3 +244,31 @@ def test_what_kubernetes_sets_for_a_service_of_our_name_is_not_ours() -> None:
         "LBCLIENT_PORT": "tcp://10.0.0.1:50051",
     }
     assert ChannelConfig.from_environment(environ) == ChannelConfig()
+
+
+async def test_a_call_that_is_over_is_freed_at_once(start: Any, search: Any) -> None:
+    """Not by the next collection: until then its connection could not be closed."""
+    task = await start(lbclient.server)
+
+    async def queries() -> AsyncIterator[Any]:
+        yield search.Query(text="x")
+
+    async def use(stub: Any) -> list["weakref.ref[Any]"]:
+        unary, index = stub.Search(search.Query()), stub.Index(queries())
+        pages, chat = stub.Pages(search.Query(text="2")), stub.Chat(queries())
+        await unary
+        await index
+        for stream in (pages, chat):
+            assert [answer async for answer in stream]
+        return [weakref.ref(call) for call in (unary, index, pages, chat)]
+
+    async with lbclient.insecure_channel(task.address) as channel:
+        stub = search.SearchStub(channel)
+        gc.collect()
+        gc.disable()
+        try:
+            waited, at_once = await use(stub), await use(stub)
+            await asyncio.sleep(0.05)
+            assert [call() for call in (*waited, *at_once)] == [None] * 8
+        finally:
+            gc.enable()
