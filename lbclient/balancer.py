@@ -412,7 +412,8 @@ class Balancer:
 
     def _follow_demand(self, present: list[Backend], now: float) -> None:
         """Ends connections that nobody needs, opens some that calls are worth."""
-        least, most = self._demand.worth(sum(self.calls.values()), now)
+        in_flight = sum(backend.load.in_flight for backend in present)
+        least, most = self._demand.worth(sum(self.calls.values()) + in_flight, now)
         if len(present) < least:
             self._wake(least - len(present))
         too_many = max(0, len(present) - most)

@@ -11,6 +11,7 @@ import pytest
 import lbclient
 from lbclient import lifecycle
 from lbclient.config import ChannelConfig, ServerConfig
+from lbclient.demand import SEVERAL
 
 IDLE_AFTER = 0.4
 CONFIG = ChannelConfig(idle_after=IDLE_AFTER, health_interval=0.2)
@@ -55,7 +56,7 @@ async def test_a_connection_without_calls_is_closed_and_one_call_wakes_one(
     ports = [port_of(task) for task in tasks]
     async with lbclient.insecure_channel(target(*tasks), config=CONFIG) as channel:
         stub = search.SearchStub(channel)
-        await channel.channel_ready()
+        assert (await stub.Search(search.Query())).text
         await eventually(lambda: len(connections(*ports)) == 3)
         await fall_asleep(channel, eventually)
         assert channel.get_state() is IDLE
@@ -65,7 +66,7 @@ async def test_a_connection_without_calls_is_closed_and_one_call_wakes_one(
         assert (await stub.Search(search.Query(), timeout=5)).text
         assert sorted(states(channel).values()) == ["inactive", "inactive", "ready"]
         assert len(connections(*ports)) == 1
-    assert channel.statistics().calls == {"OK": 1}
+    assert channel.statistics().calls == {"OK": 2}
 
 
 async def test_a_call_in_flight_keeps_its_connection(
@@ -219,6 +220,22 @@ async def test_many_calls_wake_all(start: Any, search: Any, eventually: Any) -> 
                 break
             await asyncio.sleep(0.005)
         assert all_are(channel, "ready")()
+
+
+async def test_calls_that_take_long_wake_others_before_they_end(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    tasks = [await start(server()) for _ in range(2)]
+    async with lbclient.insecure_channel(target(*tasks), config=CONFIG) as channel:
+        await fall_asleep(channel, eventually)
+        stub = search.SearchStub(channel)
+        await stub.Search(search.Query(), timeout=5)
+        assert not all_are(channel, "ready")()
+        text = search.Query(text="sleep 60")
+        calls = [stub.Search(text) for _ in range(2 * SEVERAL)]
+        await eventually(all_are(channel, "ready"))
+        for call in calls:
+            call.cancel()
 
 
 async def test_a_full_backend_wakes_another(
