@@ -35,7 +35,7 @@ class Method(Protocol):
         """Sends it again, in so many seconds."""
 
 
-class DirectCall(UnaryUnaryCall[Any, Any]):
+class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.81
     """One attempt. `later` is the call that carries on, if there is one."""
 
     later: "Call | None" = None
