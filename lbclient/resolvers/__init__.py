@@ -1,7 +1,8 @@
 """Where endpoints come from, one source a file; `target` reads the strings."""
 
 from lbclient.resolvers.dns import Dns
+from lbclient.resolvers.file import File
 from lbclient.resolvers.static import Static
 from lbclient.resolvers.target import Target, parse_target
 
-__all__ = ["Dns", "Static", "Target", "parse_target"]
+__all__ = ["Dns", "File", "Static", "Target", "parse_target"]

@@ -11,14 +11,11 @@ from contextlib import suppress
 from random import Random
 
 from lbclient.errors import ResolveError
-from lbclient.model import Endpoint, Endpoints, snapshot
+from lbclient.model import Endpoint, Endpoints
+from lbclient.resolvers.listing import join_host, listing
 
 Lookup = Callable[[str, int], Awaitable[Iterable[str]]]
 """The IP addresses of a name; raises OSError when it cannot tell."""
-
-# Past any answer that DNS can carry (64 kB hold 4,000 records), and a bound for a
-# lookup that is not DNS.
-MAX_ENDPOINTS = 100_000
 
 # The shortest pause between two lookups, whatever is hinted: one a second from each
 # client is what a name server will bear when a whole job is lost.
@@ -71,8 +68,7 @@ class Dns:
             hosts = await self._lookup(self.host, self.port)
         except (OSError, UnicodeError) as error:
             raise ResolveError(f"no answer for {self.host}: {error}") from error
-        found = snapshot([Endpoint(join_host(host, self.port)) for host in hosts])
-        return found[:MAX_ENDPOINTS]
+        return listing(Endpoint(join_host(host, self.port)) for host in hosts)
 
     async def _pause(self) -> None:
         pause = self.interval * self._rng.uniform(0.9, 1.1)
@@ -88,14 +84,3 @@ async def system_lookup(host: str, port: int) -> list[str]:
     loop = asyncio.get_running_loop()
     answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(answer[4][0]) for answer in answers]
-
-
-def join_host(host: str, port: int) -> str:
-    """An address as gRPC dials it; the `%` of an IPv6 scope is escaped for it.
-
-    >>> join_host("1.2.3.4", 50051), join_host("fe80::1%eth0", 50051)
-    ('1.2.3.4:50051', '[fe80::1%25eth0]:50051')
-    """
-    if ":" in host:
-        return f"[{host.replace('%', '%25')}]:{port}"
-    return f"{host}:{port}"

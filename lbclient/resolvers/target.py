@@ -14,7 +14,9 @@ from urllib.parse import unquote
 from lbclient.errors import ConfigError
 from lbclient.model import Endpoint
 from lbclient.protocols import Resolver
-from lbclient.resolvers.dns import Dns, join_host
+from lbclient.resolvers.dns import Dns
+from lbclient.resolvers.file import SUFFIXES, YAML, File
+from lbclient.resolvers.listing import join_host, require
 from lbclient.resolvers.static import Static
 
 # doc/naming.md: "If a port is not specified, 443 is used."
@@ -23,7 +25,7 @@ DEFAULT_PORT = 443
 # The kernel's sun_path has 108 bytes, the last of them NUL.
 MAX_SOCKET_PATH = 107
 
-SCHEMES = ("dns", "ipv4", "ipv6", "unix")
+SCHEMES = ("dns", "file", "ipv4", "ipv6", "unix")
 
 
 class Target(NamedTuple):
@@ -46,6 +48,8 @@ def parse_target(target: str, *, resolve_interval: float, rng: Random) -> Target
     scheme, path = _split_scheme(target)
     if scheme == "unix":
         return Target(Static([Endpoint(f"unix:{_socket_path(target, path)}")]), "")
+    if scheme == "file":
+        return Target(File(_file_path(target, unquote(path))), "")
     if scheme in ("ipv4", "ipv6"):
         elements = unquote(path).split(",")
         addresses = [_address(target, scheme, element) for element in elements]
@@ -76,8 +80,8 @@ def _split_scheme(target: str) -> tuple[str, str]:
     if authority:
         want = f"{scheme}:///..., as an authority ({authority}) is not supported"
         raise ConfigError("target", target, want)
-    if scheme.lower() == "unix":
-        return "unix", rest
+    if scheme.lower() in ("file", "unix"):
+        return scheme.lower(), rest
     return scheme.lower(), rest.removeprefix("/")
 
 
@@ -85,6 +89,15 @@ def _socket_path(target: str, path: str) -> str:
     if not path.strip("/") or len(unquote(path).encode()) > MAX_SOCKET_PATH:
         want = f"the path of a socket, 1 to {MAX_SOCKET_PATH} bytes"
         raise ConfigError("target", target, want)
+    return path
+
+
+def _file_path(target: str, path: str) -> str:
+    if not path.endswith(SUFFIXES) or "\0" in path:
+        want = f"the path of a file that ends in {', '.join(SUFFIXES)}"
+        raise ConfigError("target", target, want)
+    if path.endswith(YAML):
+        require(target, "yaml", "PyYAML", "yaml")
     return path
 
 

@@ -10,7 +10,8 @@ import pytest
 from lbclient.errors import ResolveError
 from lbclient.model import Endpoint, Endpoints
 from lbclient.resolvers import Dns, Static
-from lbclient.resolvers.dns import MAX_ENDPOINTS, system_lookup
+from lbclient.resolvers.dns import system_lookup
+from lbclient.resolvers.listing import MAX_ENDPOINTS
 
 Watch = AsyncGenerator[Endpoints, None]
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from lbclient.errors import ConfigError
-from lbclient.resolvers import Dns, Static, Target, parse_target
+from lbclient.resolvers import Dns, File, Static, Target, parse_target
 
 
 def parse(target: str) -> Target:
@@ -66,6 +66,20 @@ def test_a_name_is_looked_up(target: str) -> None:
     assert resolver.interval == 10.0
 
 
+FILES = {
+    "file:///etc/backends.json": "/etc/backends.json",
+    "file:backends.yaml": "backends.yaml",
+    "FILE:/a%20b.yml": "/a b.yml",
+}
+
+
+@pytest.mark.parametrize("target", FILES)
+def test_a_file_is_watched(target: str) -> None:
+    resolver = parse(target).resolver
+    assert isinstance(resolver, File)
+    assert str(resolver.path) == FILES[target]
+
+
 AUTHORITIES = {
     "dns:///search.prod:50051": "search.prod:50051",
     "search.prod": "search.prod",
@@ -74,6 +88,7 @@ AUTHORITIES = {
     "::1": "::1",
     "ipv4:1.2.3.4:1,5.6.7.8:2": "",
     "unix:/run/a.sock": "",
+    "file:///etc/backends.json": "",
 }
 
 
@@ -86,7 +101,7 @@ def test_the_authority_is_the_name_as_written(target: str) -> None:
 WRONG = {
     "": "dns:///name:50051",
     "xds:///search": "not xds",
-    "foo:///bar": "dns, ipv4, ipv6, unix",
+    "foo:///bar": "dns, file, ipv4, ipv6, unix",
     "http://search.prod:80": "not http",
     "foo:bar": "'bar'",
     "dns://8.8.8.8/search.prod:50051": "authority (8.8.8.8) is not supported",
@@ -131,6 +146,10 @@ WRONG = {
     "ipv6:::1": "'::1'",
     "ipv6:[::1]": "'[::1]'",
     "ipv6:[::1:50051": "'[::1:50051'",
+    "file:": ".json",
+    "file:///etc/backends": "ends in .json, .yaml, .yml",
+    "file://etc/backends.json": "authority (etc)",
+    "file:///etc/%00.json": ".json",
     "unix:": "path",
     "unix:///": "path",
     "unix://run/a.sock": "authority (run)",

@@ -1,0 +1,175 @@
+"""Endpoints from a file that is watched, in the format of Prometheus' file_sd.
+
+Looked at four times a second, and read when it has changed and then stood still from
+one look to the next: somebody may be writing it. A file that makes no sense is an
+error once, not at every look; what was read last holds until it is mended.
+
+Prometheus, "Configuration", file_sd_config. Labels of ours are `task`, `zone` and
+`weight`; all others are for others.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Iterator
+from itertools import islice
+from math import inf
+from pathlib import Path
+
+from lbclient.errors import ConfigError, ResolveError
+from lbclient.model import Endpoint, Endpoints
+from lbclient.resolvers.listing import MAX_ENDPOINTS, listing
+
+LOOK_EVERY = 0.25  # seconds: a change is known within two looks and a read
+
+MAX_BYTES = 64 << 20  # 100,000 endpoints at 600 bytes each
+
+YAML = (".yaml", ".yml")
+SUFFIXES = (".json", *YAML)
+
+ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):[0-9]{1,5}|unix:.+")
+
+GROUP_KEYS = {"targets", "labels"}
+
+Look = tuple[int, ...] | str
+"""What tells one version of a file from the next; words if there is none; empty
+before the first."""
+
+
+class File:
+    """Watches one file, JSON or YAML by its suffix."""
+
+    def __init__(self, path: str, look_every: float = LOOK_EVERY) -> None:
+        self.path = Path(path)
+        self.look_every = look_every  # seconds
+        self._refused: Look = ()  # the version that was an error already
+
+    def __repr__(self) -> str:
+        return f"<{self.path}, looked at every {self.look_every:g} s>"
+
+    async def watch(self) -> AsyncGenerator[Endpoints, None]:
+        """Yields what the file says, and what it says after a change.
+
+        Raises ResolveError once for each version that cannot be used; the next
+        `watch()` waits for another one.
+        """
+        last: Endpoints | None = None
+        read = before = self._refused
+        while True:
+            look = await asyncio.to_thread(self._look)
+            # The very first look need not be confirmed: nothing is known yet.
+            if look != read and (look == before or not before):
+                read = look
+                endpoints = await self._read(look)
+                if endpoints != last:
+                    last = endpoints
+                    yield endpoints
+            before = look
+            await asyncio.sleep(self.look_every)
+
+    def _look(self) -> Look:
+        try:
+            state = self.path.stat()
+        except (OSError, ValueError) as error:
+            return str(error)
+        return state.st_mtime_ns, state.st_size, state.st_ino, state.st_dev
+
+    async def _read(self, look: Look) -> Endpoints:
+        self._refused = look
+        if isinstance(look, str):
+            raise ResolveError(f"cannot read {self.path}: {look}")
+        # In a thread: a disk can hang, and a long file takes its time.
+        endpoints = await asyncio.to_thread(self._parse)
+        self._refused = ()
+        return endpoints
+
+    def _parse(self) -> Endpoints:
+        try:
+            with self.path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:
+                raise ValueError(f"more than {MAX_BYTES:,} bytes")
+            found = endpoints_of(_document(data, self.path.suffix))
+            # Aliases in YAML can make a short file very long.
+            return listing(islice(found, MAX_ENDPOINTS))
+        except OSError as error:
+            raise ResolveError(f"cannot read {self.path}: {error}") from error
+        except (ValueError, RecursionError) as error:
+            words = " ".join(str(error).split())
+            raise ResolveError(f"cannot use {self.path}: {words}") from error
+
+
+def _document(data: bytes, suffix: str) -> object:
+    if suffix not in YAML:
+        return json.loads(data)
+    import yaml  # an extra
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(data, loader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def endpoints_of(document: object) -> Iterator[Endpoint]:
+    """The endpoints of a document; ValueError says which group is wrong, and how.
+
+    >>> groups = [{"targets": ["a:1", "b:1"], "labels": {"zone": "x", "weight": "2"}}]
+    >>> [(e.address, e.zone, e.weight) for e in endpoints_of(groups)]
+    [('a:1', 'x', 2.0), ('b:1', 'x', 2.0)]
+    """
+    if not isinstance(document, list):
+        raise ValueError(f"want a list of groups, not {_short(document)}")
+    for place, group in enumerate(document):
+        try:
+            yield from _group(group)
+        except ValueError as error:
+            raise ValueError(f"group {place}: {error}") from None
+
+
+def _group(group: object) -> Iterator[Endpoint]:
+    if not isinstance(group, dict) or not group.keys() <= GROUP_KEYS:
+        raise ValueError(f"want targets and labels, not {_short(group)}")
+    targets, labels = group.get("targets"), group.get("labels")
+    if not isinstance(targets, list):
+        raise ValueError(f"targets: want a list, not {_short(targets)}")
+    labels = {} if labels is None else labels
+    if not isinstance(labels, dict):
+        raise ValueError(f"labels: want names and values, not {_short(labels)}")
+    zone = labels.get("zone", "")
+    if not isinstance(zone, str):
+        raise ValueError(f"zone: want text, not {_short(zone)}")
+    task, weight = _task(labels), _weight(labels)
+    for address in targets:
+        if not isinstance(address, str) or not ADDRESS.fullmatch(address):
+            raise ValueError(f"targets: want host:port, not {_short(address)}")
+        try:
+            yield Endpoint(address, weight, zone, task)
+        except ConfigError as error:
+            raise ValueError(f"targets: {error}") from None
+
+
+def _task(labels: dict[object, object]) -> int | None:
+    """Values are text in Prometheus, but YAML without quotes has numbers."""
+    if "task" not in labels:
+        return None
+    text = str(labels["task"])
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise ValueError(f"task: want a whole number, not {_short(text)}")
+    return int(text)
+
+
+def _weight(labels: dict[object, object]) -> float:
+    text = str(labels.get("weight", 1.0))
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = 0.0
+    if not 0.0 < weight < inf:
+        raise ValueError(f"weight: want a number above 0, not {_short(text)}")
+    return weight
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

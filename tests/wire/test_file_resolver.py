@@ -1,0 +1,166 @@
+"""Real files, written as people and programs write them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lbclient
+from lbclient.errors import ResolveError
+from lbclient.resolvers import File
+
+LOOK = 0.02
+
+
+def write(path: Path, *targets: str) -> None:
+    """At once, as programs should: nobody sees half of it."""
+    text = json.dumps([{"targets": list(targets)}])
+    fresh = path.with_name("fresh")
+    fresh.write_text(text)
+    fresh.rename(path)
+
+
+def spoil(path: Path) -> None:
+    path.write_text('[{"targets": ["127.')
+
+
+@asynccontextmanager
+async def watching(resolver: File) -> AsyncIterator[Callable[[], Awaitable[list[str]]]]:
+    async with aclosing(resolver.watch()) as watch, asyncio.timeout(20):
+
+        async def following() -> list[str]:
+            return [endpoint.address for endpoint in await anext(watch)]
+
+        yield following
+
+
+async def refused(resolver: File) -> str:
+    async with watching(resolver) as following:
+        with pytest.raises(ResolveError) as caught:
+            await following()
+        return str(caught.value)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "backends.json"
+
+
+async def test_a_change_is_news_and_a_touch_is_none(path: Path) -> None:
+    write(path, "b:1", "a:1", "b:1")
+    async with watching(File(str(path), LOOK)) as following:
+        assert await following() == ["a:1", "b:1"]
+        write(path, "b:1", "a:1")
+        await asyncio.sleep(5 * LOOK)
+        write(path, "a:1", "c:1")
+        assert await following() == ["a:1", "c:1"]
+
+
+async def test_yaml_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "backends.yml"
+    path.write_text("- targets: [a:1]\n  labels: {task: 3, zone: b}\n")
+    async with aclosing(File(str(path), LOOK).watch()) as watch:
+        assert await anext(watch) == (lbclient.Endpoint("a:1", zone="b", task=3),)
+
+
+BROKEN = {
+    ".json": [b'[{"targets": ["a:1"', b"", b"\xff\xfe", b"[" * 100_000, b"{}"],
+    ".yaml": [b"- targets: [a:1", b"", b"\xff\xfe\xfd", b"[" * 5000, b"&a [*a, *b]"],
+}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "data"), [(s, data) for s in BROKEN for data in BROKEN[s]]
+)
+async def test_what_makes_no_sense_is_an_error_of_one_line(
+    tmp_path: Path, suffix: str, data: bytes
+) -> None:
+    path = tmp_path / f"backends{suffix}"
+    path.write_bytes(data)
+    words = await refused(File(str(path), LOOK))
+    assert words.startswith(f"cannot use {path}: ")
+    assert "\n" not in words
+
+
+async def test_aliases_do_not_make_a_short_file_long(tmp_path: Path) -> None:
+    path = tmp_path / "backends.yaml"
+    targets = ", ".join(f"a{n}:1" for n in range(2000))
+    aliases = ", ".join(["*g"] * 2000)
+    path.write_text(f"[&g {{targets: [{targets}]}}, {aliases}]")
+    async with watching(File(str(path), LOOK)) as following:
+        assert len(await following()) == 2000
+
+
+async def test_a_file_that_is_not_there_is_an_error_until_it_is(path: Path) -> None:
+    resolver = File(str(path), LOOK)
+    assert "No such file" in await refused(resolver)
+    async with watching(resolver) as following:
+        asyncio.get_running_loop().call_later(5 * LOOK, write, path, "a:1")
+        assert await following() == ["a:1"]
+
+
+async def test_a_broken_file_is_an_error_once_and_mending_it_is_noticed(
+    path: Path,
+) -> None:
+    spoil(path)
+    resolver = File(str(path), LOOK)
+    assert "cannot use" in await refused(resolver)
+    async with watching(resolver) as following:
+        waiting = asyncio.ensure_future(following())
+        await asyncio.sleep(5 * LOOK)
+        assert not waiting.done()
+        write(path, "a:1")
+        assert await waiting == ["a:1"]
+
+
+async def test_a_file_that_is_being_written_is_left_alone(path: Path) -> None:
+    """A list in YAML that is cut off is a shorter list, and looks sound."""
+    path = path.with_suffix(".yaml")
+    whole = [f"- targets: [a{n}:1]\n" for n in range(10)]
+    path.write_text("".join(whole[:1]))
+    async with watching(File(str(path), 10 * LOOK)) as following:
+        assert await following() == ["a0:1"]
+        with path.open("a") as file:
+            for line in whole[1:]:
+                file.write(line)
+                file.flush()
+                await asyncio.sleep(LOOK)
+        assert len(await following()) == len(whole)
+
+
+async def test_a_mount_that_swaps_a_link_is_noticed(tmp_path: Path) -> None:
+    """As Kubernetes updates the files of a ConfigMap."""
+    for name, target in (("old", "a:1"), ("new", "b:1")):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "backends.json", target)
+    link = tmp_path / "data"
+    link.symlink_to("old")
+    async with watching(File(str(link / "backends.json"), LOOK)) as following:
+        assert await following() == ["a:1"]
+        (tmp_path / "next").symlink_to("new")
+        (tmp_path / "next").rename(link)
+        assert await following() == ["b:1"]
+
+
+async def test_a_channel_follows_a_file_through_good_and_bad(
+    path: Path,
+    start: Callable[..., Awaitable[Any]],
+    search: Any,
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
+    first, second = await start(lbclient.server), await start(lbclient.server)
+    write(path, first.address)
+    async with lbclient.insecure_channel(f"file://{path}") as channel:
+        stub = search.SearchStub(channel)
+        await stub.Search(search.Query(), timeout=5)
+        spoil(path)
+        await eventually(lambda: channel.statistics().resolver.error)
+        assert "cannot use" in channel.statistics().resolver.error
+        assert (await stub.Search(search.Query(), timeout=5)).text
+        write(path, first.address, second.address)
+        await eventually(lambda: len(channel.statistics().backends) == 2)
+        assert channel.statistics().resolver.error == ""
