@@ -52,6 +52,7 @@ MANY = 1_000_000  # endpoints; no list is longer
 # Whom a call wakes first.
 BEST_FIRST = (State.INACTIVE, State.STARTING, State.LAME_DUCK, State.REFUSING)
 
+DEADLINE_EXCEEDED: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 THROTTLE_REVIEW = 10.0  # seconds between two looks at whether it is needed
 
 REJECTED = Verdict.REJECTED
@@ -214,6 +215,8 @@ class Balancer:
         self.pool.finish(backend, outcome, now)
         if code is not None:
             self.calls[code] += 1
+            if code == DEADLINE_EXCEEDED:
+                self._miss_deadline(backend)
         self.latency.observe(outcome.latency)
         if self.throttle is not None or outcome.verdict is REJECTED:
             self._weigh(attempt.criticality, outcome.verdict, now)
@@ -282,8 +285,7 @@ class Balancer:
         self._look_soon()
         self._changed()
 
-    def miss_deadline(self, backend: Backend) -> None:
-        """A call on `backend` ended by its deadline; call it for each."""
+    def _miss_deadline(self, backend: Backend) -> None:
         if self.pool.nodes.get(backend.endpoint.address) is backend:
             ready = (node.state is State.READY for node in self.pool.nodes.values())
             backend.miss_deadline(has_others=sum(ready) > 1)

@@ -104,15 +104,12 @@ def changes(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return changes
 
 
-async def miss_deadlines(channel: lbclient.Channel, stub: Any, search: Any) -> None:
+async def miss_deadlines(stub: Any, search: Any) -> None:
     """One on each of two backends, which are picked in turn."""
     for _ in range(2):
         call = stub.Search(search.Query(text="sleep 60"), timeout=0.05)
         with pytest.raises(grpc.aio.AioRpcError):
             await call
-        balancer = channel.balancer()
-        address = lbclient.info(call).backend
-        balancer.miss_deadline(balancer.pool.nodes[str(address)])
 
 
 async def test_deadlines_missed_in_a_row_have_a_backend_asked_and_it_answers(
@@ -126,7 +123,7 @@ async def test_deadlines_missed_in_a_row_have_a_backend_asked_and_it_answers(
         await channel.channel_ready()
         await eventually(lambda: set(states(channel).values()) == {"ready"})
         for _ in range(MISSES):
-            await miss_deadlines(channel, stub, search)
+            await miss_deadlines(stub, search)
         doubted = f"connecting (was ready): {MISSES} deadlines missed in a row"
         believed = "ready (was connecting): asked, it says serving"
         await eventually(lambda: believed in changes())
@@ -168,7 +165,7 @@ async def test_missed_deadlines_find_a_frozen_backend_before_its_silence_does(
         await eventually(lambda: set(states(channel).values()) == {"ready"}, turns=2000)
         os.kill(frozen.pid, signal.SIGSTOP)
         for _ in range(MISSES):
-            await miss_deadlines(channel, stub, search)
+            await miss_deadlines(stub, search)
         assert states(channel)[address] == "connecting"
         for _ in range(10):
             await stub.Search(search.Query(), timeout=5)
@@ -184,5 +181,5 @@ async def test_the_last_ready_backend_is_not_doubted(
         stub = search.SearchStub(channel)
         await stub.Search(search.Query())
         for _ in range(MISSES):
-            await miss_deadlines(channel, stub, search)
+            await miss_deadlines(stub, search)
         assert states(channel) == {task.address: "ready"}
