@@ -1,0 +1,251 @@
+"""What inactive backends cost a client: connections, CPU and memory.
+
+    python -m benchmarks.idle                about 4 minutes
+
+One client process with 500 connected backends, which then become inactive; the servers
+answer UDP health checks, as ours do. CPU is that of the whole process, its C threads
+included, in stretches that follow each other, as a prober asks less and less often.
+
+Memory is what the process has more than before it had backends, three ways: resident;
+resident when the C allocator has given back (`malloc_trim`) what it keeps of the time
+with connections, to use it again; and what is in use by Python, which is measured in a
+run of its own, as to trace it costs CPU. The second is held against the target: the
+first depends on how many connections there were, and not on backends.
+
+Exit status 1 if a target is missed.
+"""
+
+import argparse
+import asyncio
+import ctypes
+import gc
+import json
+import os
+import sys
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import lbclient
+from benchmarks.overhead import echo_on, spawned
+from lbclient.config import ChannelConfig
+
+BACKENDS = 500
+PROCESSES = 2  # of the servers
+LOOK_EVERY = 0.1  # seconds
+LOOKS = 1200  # until a state must be reached; 500 connections take some 60
+
+MOST_CPU = 0.005  # of a core
+MOST_MEMORY = 50.0  # KB for each backend
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one client is measured. Times in seconds."""
+
+    is_traced: bool = False
+    idle_after: float = 20.0  # all are to be connected before the first is inactive
+    stretches: int = 3
+    stretch: float = 30.0
+
+
+PLAIN, TRACED = Plan(), Plan(is_traced=True, stretches=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What one client found after its last stretch. Memory in KB for each backend."""
+
+    states: dict[str, int]  # of the backends
+    connections: int
+    cpu: list[float]  # shares of a core, by stretch
+    probes: list[int]  # sent, by stretch
+    resident: float
+    trimmed: float
+    traced: float | None  # None: it was not
+    call: float  # seconds, of the one that ended the idle time
+
+    def misses(self) -> list[str]:
+        """The targets that were missed; a traced client has none for CPU."""
+        found = []
+        if self.states.keys() != {"inactive"}:
+            found.append(f"all inactive, not {self.states}")
+        if self.connections:
+            found.append(f"no connection, not {self.connections}")
+        if self.traced is None and max(self.cpu) >= MOST_CPU:
+            found.append(f"CPU below {MOST_CPU:.1%} of a core")
+        memory = self.trimmed if self.traced is None else self.traced
+        if memory > MOST_MEMORY:
+            found.append(f"at most {MOST_MEMORY:.0f} KB for each")
+        return found
+
+
+# --- the client ---------------------------------------------------------------
+
+
+async def client(ports: list[int], plan: Plan) -> Idle:
+    """Raises TimeoutError if the backends do not get ready, or not inactive."""
+    async with lbclient.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
+        await echo_on(channel)()  # for what is there once, whoever is called
+    gc.collect()
+    if plan.is_traced:
+        tracemalloc.start()
+    resident_before, in_use_before = resident(), in_use()
+    config = ChannelConfig(subset="whole", idle_after=plan.idle_after)
+    target = "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports)
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        await channel.channel_ready()
+        await all_are(channel, "ready")
+        await all_are(channel, "inactive")
+        cpu, probes = [], []
+        for _ in range(plan.stretches):
+            sent = probes_of(channel)
+            cpu.append(await share_of_a_core(plan.stretch))
+            probes.append(probes_of(channel) - sent)
+        gc.collect()
+        grown, in_use_now = resident() - resident_before, in_use() - in_use_before
+        give_back()
+        trimmed = resident() - resident_before
+        states, connections = states_of(channel), own_connections()
+        began = time.monotonic()
+        await echo_on(channel)()
+        call = time.monotonic() - began
+    tracemalloc.stop()
+    return Idle(
+        states=dict(states),
+        connections=connections,
+        cpu=cpu,
+        probes=probes,
+        resident=grown / len(ports),
+        trimmed=trimmed / len(ports),
+        traced=in_use_now / len(ports) if plan.is_traced else None,
+        call=call,
+    )
+
+
+def states_of(channel: lbclient.Channel) -> Counter[str]:
+    return Counter(backend.state for backend in channel.statistics().backends)
+
+
+async def all_are(channel: lbclient.Channel, state: str) -> None:
+    for _ in range(LOOKS):
+        states = states_of(channel)
+        if states.keys() == {state}:
+            return
+        await asyncio.sleep(LOOK_EVERY)
+    raise TimeoutError(f"not all {state}: {dict(states)}")
+
+
+def probes_of(channel: lbclient.Channel) -> int:
+    prober = channel.balancer()._prober
+    return 0 if prober is None else prober.statistics().sent
+
+
+async def share_of_a_core(seconds: float) -> float:
+    began, used = time.monotonic(), time.process_time()
+    await asyncio.sleep(seconds)
+    return (time.process_time() - used) / (time.monotonic() - began)
+
+
+def resident() -> float:
+    """KB of this process that are in RAM."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1024
+
+
+def in_use() -> float:
+    """KB that Python has in use, of those asked for while traced."""
+    return tracemalloc.get_traced_memory()[0] / 1024
+
+
+def give_back() -> None:
+    trim: Callable[[int], Any] | None
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
+
+
+def own_connections() -> int:
+    """TCP sockets of this process, in whatever state."""
+    files = Path("/proc/self/fd")
+    mine = {
+        os.readlink(file) for file in files.iterdir() if file.is_socket()
+    }  # "socket:[inode]"
+    tables = [Path("/proc/net") / name for name in ("tcp", "tcp6")]
+    lines = [
+        line.split()
+        for table in tables
+        if table.exists()
+        for line in table.read_text().splitlines()[1:]
+    ]
+    return sum(f"socket:[{line[9]}]" in mine for line in lines)
+
+
+# --- the servers, and what is said --------------------------------------------
+
+
+async def measured(ports: list[int], plan: Plan) -> Idle:
+    """What a client in a process of its own finds. Raises RuntimeError if it fails."""
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.idle"),
+        *("--client", json.dumps({"ports": ports, "plan": asdict(plan)})),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await child.communicate()
+    if child.returncode:
+        raise RuntimeError(f"the client ended with status {child.returncode}")
+    return Idle(**json.loads(said))
+
+
+def say(idle: Idle, plan: Plan) -> None:
+    print(", ".join(f"{count} {state}" for state, count in idle.states.items()))
+    print(f"  TCP connections     {idle.connections}")
+    if idle.traced is None:
+        for n, (cpu, probes) in enumerate(zip(idle.cpu, idle.probes, strict=True)):
+            since = f"{n * plan.stretch:.0f} to {(n + 1) * plan.stretch:.0f} s"
+            print(f"  CPU, {since:14} {cpu:.2%} of a core, {probes} probes")
+        trimmed = f"{idle.trimmed:.1f} when trimmed"
+        print(f"  resident memory     {idle.resident:.1f} KB for each, {trimmed}")
+    else:
+        print(f"  memory in Python    {idle.traced:.1f} KB for each")
+    print(f"  the next call       {idle.call * 1000:.0f} ms")
+    for target in idle.misses():
+        print(f"  MISSED              {target}")
+
+
+async def run(backends: int) -> bool:
+    """Whether all targets were met."""
+    async with AsyncExitStack() as stack:
+        ports: list[int] = []
+        for _ in range(PROCESSES):
+            servers = spawned("lbclient", backends // PROCESSES)
+            ports += await stack.enter_async_context(servers)
+        is_met = True
+        for plan in (PLAIN, TRACED):
+            idle = await measured(ports, plan)
+            say(idle, plan)
+            is_met = is_met and not idle.misses()
+        return is_met
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.idle", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--backends", type=int, default=BACKENDS)
+    parser.add_argument("--client", type=json.loads, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if (told := arguments.client) is not None:
+        idle = asyncio.run(client(told["ports"], Plan(**told["plan"])))
+        print(json.dumps(asdict(idle)))
+    elif not asyncio.run(run(arguments.backends)):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
