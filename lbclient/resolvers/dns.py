@@ -1,25 +1,33 @@
-"""Endpoints from the system's resolver, which is asked again and again.
+"""Endpoints from the addresses of a name, which is looked up again and again.
 
-grpcio looks a name up again only when a connection is lost, so its clients never
-find a new replica while the old ones live. Here the interval decides.
+By name servers directly where dnspython is installed, as they tell how long an answer
+holds; else by the system's resolver, which does not.
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import suppress
 from random import Random
+from typing import NamedTuple
 
 from lbclient.errors import ResolveError
 from lbclient.model import Endpoint, Endpoints
-from lbclient.resolvers.listing import join_host, listing
+from lbclient.resolvers.listing import is_installed, join_host, listing
+from lbclient.resolvers.polling import Answer, Polling
 
-Lookup = Callable[[str, int], Awaitable[Iterable[str]]]
-"""The IP addresses of a name; raises OSError when it cannot tell."""
+logger = logging.getLogger(__name__)
 
-# The shortest pause between two lookups, whatever is hinted: one a second from each
-# client is what a name server will bear when a whole job is lost.
-MIN_PAUSE = 1.0
+
+class Addresses(NamedTuple):
+    """The IP addresses of a name, and for how many seconds they hold; 0.0: unknown."""
+
+    hosts: Iterable[str]
+    ttl: float = 0.0
+
+
+Lookup = Callable[[str, int], Awaitable[Addresses]]
+"""From host and port to addresses; raises OSError when it cannot tell."""
 
 
 class Dns:
@@ -36,51 +44,53 @@ class Dns:
         self.host = host
         self.port = port
         self.interval = interval
-        self._rng = rng
-        self._lookup = system_lookup if lookup is None else lookup
-        self._hint = asyncio.Event()
+        self._lookup = best_lookup() if lookup is None else lookup
+        self._polling = Polling(self._resolve, interval, rng)
+        self._is_first = True
 
     def __repr__(self) -> str:
         return f"<{self.host}:{self.port} looked up every {self.interval:g} s>"
 
     def refresh(self) -> None:
         """Hints that the answer may have changed: look the name up soon."""
-        self._hint.set()
+        self._polling.refresh()
 
-    async def watch(self) -> AsyncGenerator[Endpoints, None]:
-        """Yields the first answer and every different one after it.
+    def watch(self) -> AsyncGenerator[Endpoints, None]:
+        """Yields the first answer and every different one; see `Polling.watch`."""
+        return self._polling.watch()
 
-        Every failed lookup raises ResolveError, which ends this iterator: the
-        caller knows at once, and its next `watch()` is the next lookup.
-        """
-        last: Endpoints | None = None
-        while True:
-            # Cleared before the lookup: a hint during it may be news to it.
-            self._hint.clear()
-            endpoints = await self._resolve()
-            if endpoints != last:
-                last = endpoints
-                yield endpoints
-            await self._pause()
-
-    async def _resolve(self) -> Endpoints:
+    async def _resolve(self) -> Answer:
         try:
-            hosts = await self._lookup(self.host, self.port)
+            hosts, ttl = await self._lookup(self.host, self.port)
         except (OSError, UnicodeError) as error:
             raise ResolveError(f"no answer for {self.host}: {error}") from error
-        return listing(Endpoint(join_host(host, self.port)) for host in hosts)
+        endpoints = listing(Endpoint(join_host(host, self.port)) for host in hosts)
+        if self._is_first:
+            self._is_first = False
+            self._doubt(endpoints)
+        return Answer(endpoints, ttl)
 
-    async def _pause(self) -> None:
-        pause = self.interval * self._rng.uniform(0.9, 1.1)
-        shortest = min(MIN_PAUSE, pause)
-        await asyncio.sleep(shortest)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause - shortest):
-                await self._hint.wait()
+    def _doubt(self, endpoints: Endpoints) -> None:
+        """One address may well be one backend, or else hide all of them."""
+        if len(endpoints) != 1 or endpoints[0].address.startswith(("127.", "[::1]")):
+            return
+        logger.warning(
+            "%s has one address only, %s: is the Service headless?",
+            self.host,
+            endpoints[0].address,
+        )
 
 
-async def system_lookup(host: str, port: int) -> list[str]:
+def best_lookup() -> Lookup:
+    if not is_installed("dns.resolver"):
+        return system_lookup
+    from lbclient.resolvers.name_servers import NameServers
+
+    return NameServers().addresses
+
+
+async def system_lookup(host: str, port: int) -> Addresses:
     """Asks getaddrinfo, in a thread: a lookup that hangs holds up nobody."""
     loop = asyncio.get_running_loop()
     answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(answer[4][0]) for answer in answers]
+    return Addresses([str(answer[4][0]) for answer in answers])

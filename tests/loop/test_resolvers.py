@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from lbclient.errors import ResolveError
 from lbclient.model import Endpoint, Endpoints
 from lbclient.resolvers import Dns, Static
-from lbclient.resolvers.dns import system_lookup
+from lbclient.resolvers.dns import Addresses, system_lookup
 from lbclient.resolvers.listing import MAX_ENDPOINTS
 
 Watch = AsyncGenerator[Endpoints, None]
@@ -19,11 +20,12 @@ Watch = AsyncGenerator[Endpoints, None]
 class Zone:
     """A name service that plays its answers; the last one holds."""
 
-    def __init__(self, *answers: Iterable[str] | Exception) -> None:
+    def __init__(self, *answers: Iterable[str] | Exception, ttl: float = 0.0) -> None:
         self.answers = list(answers)
+        self.ttl = ttl
         self.asked_at: list[float] = []
 
-    async def lookup(self, host: str, port: int) -> Iterable[str]:
+    async def lookup(self, host: str, port: int) -> Addresses:
         assert (host, port) == ("search", 80)
         self.asked_at.append(asyncio.get_running_loop().time())
         answer = self.answers[0]
@@ -31,7 +33,7 @@ class Zone:
             del self.answers[0]
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return Addresses(answer, self.ttl)
 
     def dns(self, interval: float = 10.0) -> Dns:
         return Dns("search", 80, interval, Random(7), self.lookup)
@@ -85,10 +87,59 @@ async def test_the_pauses_are_jittered_by_a_tenth() -> None:
     async with aclosing(zone.dns(interval=10.0).watch()) as watch:
         await anext(watch)
         await nothing_more(watch, within=10_000.0)
-    pauses = [b - a for a, b in zip(zone.asked_at, zone.asked_at[1:], strict=False)]
+    pauses = [b - a for a, b in pairwise(zone.asked_at)]
     # Of 900 uniform ones, all miss an outer tenth of the range once in e^90 runs.
     assert 9.0 <= min(pauses) < 9.2
     assert 10.8 < max(pauses) <= 11.0
+
+
+@pytest.mark.parametrize(
+    ("ttl", "shortest", "longest"),
+    [
+        (0.0, 9.0, 11.0),  # unknown
+        (0.2, 1.0, 1.1),  # a name server is asked once a second at most
+        (1.0, 1.0, 1.1),
+        (5.0, 5.0, 5.5),
+        (300.0, 9.0, 11.0),  # the interval, where that is shorter
+    ],
+)
+async def test_an_answer_is_asked_for_again_when_it_expires(
+    ttl: float, shortest: float, longest: float
+) -> None:
+    zone = Zone(["10.0.0.1"], ttl=ttl)
+    async with aclosing(zone.dns(interval=10.0).watch()) as watch:
+        await anext(watch)
+        await nothing_more(watch, within=100 * longest)
+    pauses = [b - a for a, b in pairwise(zone.asked_at)]
+    assert shortest <= min(pauses) < max(pauses) <= longest
+    # Of 100 uniform ones the range is less once in 100 million runs.
+    assert max(pauses) - min(pauses) > 0.8 * (longest - shortest)
+
+
+@pytest.mark.parametrize(
+    ("answers", "warnings"),
+    [
+        ([["10.0.0.1"]], 1),
+        ([["::2"]], 1),
+        ([["10.0.0.1", "10.0.0.2"]], 0),
+        ([["10.0.0.1", "10.0.0.2"], ["10.0.0.1"]], 0),
+        ([["127.0.0.1"]], 0),
+        ([["::1"]], 0),
+        ([[]], 0),
+        ([["10.0.0.1"], ["10.0.0.2"]], 1),
+    ],
+)
+async def test_a_name_with_one_address_is_doubted_once(
+    answers: list[list[str]], warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    resolver = Zone(*answers).dns()
+    for _ in range(2):
+        async with aclosing(resolver.watch()) as watch:
+            await anext(watch)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(100.0):
+                    await anext(watch)
+    assert caplog.text.count("is the Service headless?") == warnings
 
 
 async def test_an_interval_below_a_second_is_kept() -> None:
@@ -119,9 +170,9 @@ async def test_a_failed_lookup_says_who_and_why(error: Exception) -> None:
 
 
 async def test_a_lookup_that_hangs_does_not_hold_up_its_caller() -> None:
-    async def lookup(host: str, port: int) -> list[str]:
+    async def lookup(host: str, port: int) -> Addresses:
         await asyncio.get_running_loop().create_future()
-        return []
+        return Addresses([])
 
     async with aclosing(Dns("search", 80, 10.0, Random(7), lookup).watch()) as watch:
         await nothing_more(watch, within=60.0)
@@ -157,10 +208,10 @@ async def test_hints_cause_no_more_than_a_lookup_a_second() -> None:
 async def test_a_hint_during_a_lookup_is_not_lost() -> None:
     asked_at: list[float] = []
 
-    async def lookup(host: str, port: int) -> list[str]:
+    async def lookup(host: str, port: int) -> Addresses:
         asked_at.append(asyncio.get_running_loop().time())
         resolver.refresh()
-        return [f"10.0.0.{len(asked_at)}"]
+        return Addresses([f"10.0.0.{len(asked_at)}"])
 
     resolver = Dns("search", 80, 3600.0, Random(7), lookup)
     async with aclosing(resolver.watch()) as watch:
@@ -176,14 +227,16 @@ async def test_an_answer_without_bound_is_cut() -> None:
 
 
 def test_the_system_knows_its_own_name() -> None:
-    assert {"127.0.0.1", "::1"} >= set(asyncio.run(system_lookup("localhost", 80)))
+    assert {"127.0.0.1", "::1"} >= set(
+        asyncio.run(system_lookup("localhost", 80)).hosts
+    )
 
 
 def test_the_system_says_why_it_cannot_tell() -> None:
     name = "x" * 64  # refused on this machine, so the test needs no network
 
     async def ask() -> None:
-        await anext(Dns(name, 80, 10.0, Random(7)).watch())
+        await anext(Dns(name, 80, 10.0, Random(7), system_lookup).watch())
 
     with pytest.raises(ResolveError, match=f"no answer for {name}: .*too long"):
         asyncio.run(ask())

@@ -1,0 +1,101 @@
+"""Asking the name servers of /etc/resolv.conf directly, by dnspython (an extra).
+
+A system's resolver knows more than DNS. What /etc/hosts has goes first, as it does
+there, and what DNS does not know at all is left to the system. In threads, as
+dnspython takes 0.1 ms for a record, and an answer may have 4,000.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lbclient.resolvers.dns import Addresses, system_lookup
+
+if TYPE_CHECKING:
+    import dns.resolver
+
+HOSTS = Path("/etc/hosts")
+
+MOST_WORDS = 300  # characters of an error: dnspython's tell of every server
+
+
+class Records(NamedTuple):
+    """What a name has of one type; `ttl` in seconds, 0.0 if it has nothing."""
+
+    found: tuple[Any, ...] = ()
+    ttl: float = 0.0
+
+
+class UnknownName(OSError):
+    """No name server knows it, or there is none: the system may."""
+
+
+class NameServers:
+    """One resolver's view of them. `make` gives dnspython's, read from resolv.conf."""
+
+    def __init__(
+        self,
+        make: "Callable[[], dns.resolver.Resolver] | None" = None,
+        hosts: Path = HOSTS,
+    ) -> None:
+        self._make = make
+        self._hosts = hosts
+        self._last = [Records(), Records()]  # of A and AAAA
+
+    async def addresses(self, host: str, port: int) -> Addresses:
+        """A and AAAA together. Raises OSError when nobody can tell.
+
+        While one of them fails and the other does not, its last answer holds: half
+        of a fleet must not vanish with a lost packet.
+        """
+        if await asyncio.to_thread(is_local, host, self._hosts):
+            return await system_lookup(host, port)
+        told = await asyncio.gather(
+            self._look(host, "A"), self._look(host, "AAAA"), return_exceptions=True
+        )
+        errors = [answer for answer in told if isinstance(answer, BaseException)]
+        if errors and not any(isinstance(a, Records) and a.found for a in told):
+            if any(isinstance(error, UnknownName) for error in errors):
+                return await system_lookup(host, port)
+            raise errors[0]
+        for place, answer in enumerate(told):
+            if isinstance(answer, Records):
+                self._last[place] = answer
+        ttls = [answer.ttl for answer in self._last if answer.found]
+        hosts = [record.address for answer in self._last for record in answer.found]
+        return Addresses(hosts, min(ttls, default=0.0))
+
+    async def services(self, name: str) -> Records:
+        """The SRV records. Raises OSError when nobody can tell."""
+        return await self._look(name, "SRV")
+
+    def _look(self, name: str, kind: str) -> Awaitable[Records]:
+        return asyncio.to_thread(self._ask, name, kind)
+
+    def _ask(self, name: str, kind: str) -> Records:
+        import dns.exception
+        import dns.resolver
+
+        make = dns.resolver.Resolver if self._make is None else self._make
+        try:
+            answer = make().resolve(name, kind, search=True, raise_on_no_answer=False)
+        except (dns.resolver.NXDOMAIN, dns.resolver.NoResolverConfiguration) as error:
+            raise UnknownName(str(error)) from error
+        except dns.exception.DNSException as error:
+            raise OSError(str(error)[:MOST_WORDS]) from error
+        if answer.rrset is None:
+            return Records()
+        return Records(tuple(answer.rrset), float(answer.chaining_result.minimum_ttl))
+
+
+def is_local(host: str, hosts: Path = HOSTS) -> bool:
+    """Whether a name is this machine's own affair (RFC 6761, 6.3, and hosts(5))."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        lines = hosts.read_text(errors="replace").lower().splitlines()
+    except OSError:
+        return False
+    return any(name in line.partition("#")[0].split()[1:] for line in lines)

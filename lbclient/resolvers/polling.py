@@ -1,0 +1,76 @@
+"""Asking again and again a source that does not tell of changes.
+
+grpcio looks a name up again only when a connection is lost, so its clients never
+find a new replica while the old ones live. Here time decides: that after which the
+answer expires, where it says so, and the interval where not.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from random import Random
+from typing import NamedTuple
+
+from lbclient.model import Endpoints
+
+# The shortest pause between two questions, whatever is hinted: one a second from each
+# client is what a name server will bear when a whole job is lost.
+MIN_PAUSE = 1.0
+
+
+class Answer(NamedTuple):
+    """Endpoints, and for how many seconds they hold; 0.0: nobody knows.
+
+    A name server's TTL of 0 forbids to keep an answer. It does not say that the next
+    one will differ, and is taken as unknown.
+    """
+
+    endpoints: Endpoints
+    ttl: float = 0.0
+
+
+class Polling:
+    """The half of a resolver that knows when to ask. `interval` is in seconds."""
+
+    def __init__(
+        self, ask: Callable[[], Awaitable[Answer]], interval: float, rng: Random
+    ) -> None:
+        self.interval = interval
+        self._ask = ask
+        self._rng = rng
+        self._hint = asyncio.Event()
+
+    def refresh(self) -> None:
+        """Hints that the answer may have changed: ask again soon."""
+        self._hint.set()
+
+    async def watch(self) -> AsyncGenerator[Endpoints, None]:
+        """Yields the first answer and every different one after it.
+
+        Passes on the ResolveError of a question that failed, which ends this
+        iterator: its caller knows at once, and its next `watch()` asks again.
+        """
+        last: Endpoints | None = None
+        while True:
+            # Cleared before the question: a hint during it may be news to it.
+            self._hint.clear()
+            endpoints, ttl = await self._ask()
+            if endpoints != last:
+                last = endpoints
+                yield endpoints
+            await self._pause(self._until_next(ttl))
+
+    def _until_next(self, ttl: float) -> float:
+        """At most the interval, as long as it is if nobody knows better."""
+        pause = self.interval * self._rng.uniform(0.9, 1.1)
+        if not ttl:
+            return pause
+        # Never before the answer expires: a cache would only repeat it.
+        return min(pause, max(MIN_PAUSE, ttl) * self._rng.uniform(1.0, 1.1))
+
+    async def _pause(self, pause: float) -> None:
+        shortest = min(MIN_PAUSE, pause)
+        await asyncio.sleep(shortest)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause - shortest):
+                await self._hint.wait()
