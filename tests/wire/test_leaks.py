@@ -139,7 +139,7 @@ class Caller:
         return self._rng.choice([0.0, self._rng.uniform(0.0, 0.01)])
 
     def _query(self) -> pb.Query:
-        return pb.Query(text=self._rng.choice(["", "20", "sleep 0.002", "abort"]))
+        return pb.Query(text=self._rng.choice(["", "9", "sleep 0.002", "abort"]))
 
     def _begin(self, timeout: float = 10.0) -> Any:
         if not self._sends_many:
@@ -206,7 +206,7 @@ class Surroundings:
         for _ in range(3):  # a call that is collected ends a little later
             gc.collect()
             await self._eventually(self.is_quiet)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
 
     async def remember(self) -> None:
         await self.settle()
