@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lbclient.resolvers.dns import Addresses, system_lookup
+from lbclient.resolvers.srv import Service, Services
 
 if TYPE_CHECKING:
     import dns.resolver
@@ -66,9 +67,16 @@ class NameServers:
         hosts = [record.address for answer in self._last for record in answer.found]
         return Addresses(hosts, min(ttls, default=0.0))
 
-    async def services(self, name: str) -> Records:
+    async def services(self, name: str) -> Services:
         """The SRV records. Raises OSError when nobody can tell."""
-        return await self._look(name, "SRV")
+        found, ttl = await self._look(name, "SRV")
+        return Services(
+            [
+                Service(record.priority, record.weight, record.port, str(record.target))
+                for record in found
+            ],
+            ttl,
+        )
 
     def _look(self, name: str, kind: str) -> Awaitable[Records]:
         return asyncio.to_thread(self._ask, name, kind)

@@ -17,6 +17,7 @@ from lbclient.protocols import Resolver
 from lbclient.resolvers.dns import Dns
 from lbclient.resolvers.file import SUFFIXES, YAML, File
 from lbclient.resolvers.listing import join_host, require
+from lbclient.resolvers.srv import Srv
 from lbclient.resolvers.static import Static
 
 # doc/naming.md: "If a port is not specified, 443 is used."
@@ -25,7 +26,7 @@ DEFAULT_PORT = 443
 # The kernel's sun_path has 108 bytes, the last of them NUL.
 MAX_SOCKET_PATH = 107
 
-SCHEMES = ("dns", "file", "ipv4", "ipv6", "unix")
+SCHEMES = ("dns", "file", "ipv4", "ipv6", "srv", "unix")
 
 
 class Target(NamedTuple):
@@ -54,6 +55,11 @@ def parse_target(target: str, *, resolve_interval: float, rng: Random) -> Target
         elements = unquote(path).split(",")
         addresses = [_address(target, scheme, element) for element in elements]
         return Target(Static(map(Endpoint, addresses)), "")
+    if scheme == "srv":
+        name = unquote(path)
+        _check_name(target, name)
+        require(target, "dns.resolver", "dnspython", "dns")
+        return Target(Srv(name, resolve_interval, rng), service_host(name))
     host, port = _split_port(target, unquote(path))
     if is_ip(host):
         return Target(Static([Endpoint(_canonical(host, port))]), path)
@@ -145,6 +151,15 @@ def _check_name(target: str, host: str) -> None:
     almost_an_ip = "." in host and re.fullmatch(r"[\d.]+", host)
     if not sound or almost_an_ip or not re.fullmatch(r"[\w.-]+", host):
         raise ConfigError("target", target, f"a name or an IP address, not {host!r}")
+
+
+def service_host(name: str) -> str:
+    """The host in the name of a service (RFC 2782), which a certificate is for.
+
+    >>> service_host("_grpc._tcp.search.prod"), service_host("search.service.consul")
+    ('search.prod', 'search.service.consul')
+    """
+    return re.sub(r"^(_[^.]+\.)+", "", name)
 
 
 def is_ip(host: str) -> bool:

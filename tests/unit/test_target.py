@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from lbclient.errors import ConfigError
-from lbclient.resolvers import Dns, File, Static, Target, parse_target
+from lbclient.resolvers import Dns, File, Srv, Static, Target, parse_target
 
 
 def parse(target: str) -> Target:
@@ -80,6 +80,13 @@ def test_a_file_is_watched(target: str) -> None:
     assert str(resolver.path) == FILES[target]
 
 
+@pytest.mark.parametrize("target", ["srv:///_grpc._tcp.a.b", "SRV:_grpc._tcp.a.b"])
+def test_a_service_is_looked_up(target: str) -> None:
+    resolver = parse(target).resolver
+    assert isinstance(resolver, Srv)
+    assert (resolver.name, resolver.interval) == ("_grpc._tcp.a.b", 10.0)
+
+
 AUTHORITIES = {
     "dns:///search.prod:50051": "search.prod:50051",
     "search.prod": "search.prod",
@@ -89,6 +96,8 @@ AUTHORITIES = {
     "ipv4:1.2.3.4:1,5.6.7.8:2": "",
     "unix:/run/a.sock": "",
     "file:///etc/backends.json": "",
+    "srv:///_grpc._tcp.search.prod": "search.prod",
+    "srv:///search.service.consul": "search.service.consul",
 }
 
 
@@ -101,7 +110,7 @@ def test_the_authority_is_the_name_as_written(target: str) -> None:
 WRONG = {
     "": "dns:///name:50051",
     "xds:///search": "not xds",
-    "foo:///bar": "dns, file, ipv4, ipv6, unix",
+    "foo:///bar": "dns, file, ipv4, ipv6, srv, unix",
     "http://search.prod:80": "not http",
     "foo:bar": "'bar'",
     "dns://8.8.8.8/search.prod:50051": "authority (8.8.8.8) is not supported",
@@ -150,6 +159,9 @@ WRONG = {
     "file:///etc/backends": "ends in .json, .yaml, .yml",
     "file://etc/backends.json": "authority (etc)",
     "file:///etc/%00.json": ".json",
+    "srv:///_grpc._tcp.search:50051": "'_grpc._tcp.search:50051'",
+    "srv://8.8.8.8/_grpc._tcp.search": "authority (8.8.8.8)",
+    "srv:": "a name or an IP address",
     "unix:": "path",
     "unix:///": "path",
     "unix://run/a.sock": "authority (run)",

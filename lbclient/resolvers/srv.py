@@ -1,0 +1,100 @@
+"""Endpoints from the SRV records of a name, which tell hosts and ports.
+
+The hosts stay names: grpcio looks one up when it connects, so a pod that comes back
+with another address is the same backend, and subsets can go by the number in its
+name. They keep the dot at their end, which says that no search list applies to them;
+but for localhost, which grpcio 1.85.1 knows only without.
+
+RFC 2782. Of its priorities only the first is used: a resolver cannot see who answers.
+"""
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from random import Random
+from typing import NamedTuple
+
+from lbclient.errors import ResolveError
+from lbclient.model import Endpoint, Endpoints
+from lbclient.resolvers.listing import join_host, listing
+from lbclient.resolvers.polling import Answer, Polling
+
+# What a record may name; a name server can put any bytes there.
+HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+LEAST_WEIGHT = 0.01  # RFC 2782: weight 0 has "a very small chance of being selected"
+
+
+class Service(NamedTuple):
+    """One record, as RFC 2782 has it."""
+
+    priority: int
+    weight: int
+    port: int
+    host: str
+
+
+class Services(NamedTuple):
+    """The records of a name, and for how many seconds they hold; 0.0: unknown."""
+
+    services: Sequence[Service]
+    ttl: float = 0.0
+
+
+Lookup = Callable[[str], Awaitable[Services]]
+"""From a name to its services; raises OSError when it cannot tell."""
+
+
+class Srv:
+    """Watches one name. `interval` is in seconds, jittered by a tenth."""
+
+    def __init__(
+        self, name: str, interval: float, rng: Random, lookup: Lookup | None = None
+    ) -> None:
+        self.name = name
+        self.interval = interval
+        self._lookup = name_servers() if lookup is None else lookup
+        self._polling = Polling(self._resolve, interval, rng)
+
+    def __repr__(self) -> str:
+        return f"<SRV of {self.name} looked up every {self.interval:g} s>"
+
+    def refresh(self) -> None:
+        """Hints that the answer may have changed: look the name up soon."""
+        self._polling.refresh()
+
+    def watch(self) -> AsyncGenerator[Endpoints, None]:
+        """Yields the first answer and every different one; see `Polling.watch`."""
+        return self._polling.watch()
+
+    async def _resolve(self) -> Answer:
+        try:
+            services, ttl = await self._lookup(self.name)
+        except OSError as error:
+            raise ResolveError(f"no answer for {self.name}: {error}") from error
+        return Answer(listing(endpoints_of(services)), ttl)
+
+
+def name_servers() -> Lookup:
+    from lbclient.resolvers.name_servers import NameServers  # needs an extra
+
+    return NameServers().services
+
+
+def endpoints_of(services: Sequence[Service]) -> Iterator[Endpoint]:
+    """Those of the lowest priority; the mean of their weights is 1.
+
+    >>> far = Service(20, 0, 50051, "b-0.search.")
+    >>> near = [Service(10, w, 50051, f"a-{w}.search.") for w in (1, 3)]
+    >>> [(e.address, e.weight) for e in endpoints_of([far, *near])]
+    [('a-1.search.:50051', 0.5), ('a-3.search.:50051', 1.5)]
+    """
+    # A single "." is a host that says that there is no such service.
+    sound = [each for each in services if each.port and HOST.fullmatch(each.host)]
+    first = min((each.priority for each in sound), default=0)
+    chosen = [each for each in sound if each.priority == first]
+    total = sum(each.weight for each in chosen)
+    for each in chosen:
+        weight = each.weight * len(chosen) / total if total else 1.0
+        host = re.sub(r"(?<=localhost)\.$", "", each.host)
+        address = join_host(host, each.port)
+        yield Endpoint(address, max(LEAST_WEIGHT, weight))
