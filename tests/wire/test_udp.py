@@ -5,6 +5,7 @@ import socket
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from time import monotonic
@@ -503,12 +504,16 @@ async def pour(
 ) -> None:
     """Sends all of it, as fast as it is read; fails if any is not even counted."""
     before = arrived()
+
+    def have_come(count: int) -> bool:
+        return arrived() == before + count
+
     for sent, datum in enumerate(data, 1):
         send(datum)
         if sent % AT_ONCE == 0 or sent == len(data):
             for _ in range(AT_ONCE + 1):  # asyncio reads one in each turn
                 await asyncio.sleep(0)
-            await conftest.eventually(lambda want=before + sent: arrived() == want)
+            await conftest.eventually(partial(have_come, sent))
 
 
 async def pour_and_weigh(
