@@ -59,7 +59,7 @@ from lbclient.grpc_seam import (
     Throttled,
 )
 from lbclient.model import Endpoint
-from lbclient.server import Server, ServerStatistics, serve, server
+from lbclient.server import Server, ServerStatistics, degraded, serve, server
 from lbclient.statistics import BackendStatistics, CallInfo, ChannelStatistics
 
 __all__ = [
@@ -82,6 +82,7 @@ __all__ = [
     "ServerStatistics",
     "Throttled",
     "criticality",
+    "degraded",
     "info",
     "insecure_channel",
     "secure_channel",

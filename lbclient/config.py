@@ -27,7 +27,7 @@ WhenFull = Literal["wait", "fail"]
 # Variables with our prefix that are not fields of a config.
 RESERVED = frozenset({"LBCLIENT_CONFIG", "LBCLIENT_DISABLE"})
 # Fields that are functions, which no text can name.
-IN_CODE = frozenset({"LBCLIENT_RUNNABLE", "LBCLIENT_UTILIZATION"})
+IN_CODE = frozenset({"LBCLIENT_RUNNABLE", "LBCLIENT_SIGNALS", "LBCLIENT_UTILIZATION"})
 SECTIONS = frozenset({"channel", "server"})
 
 SECRET_SIZE = 16  # bytes, as the seal that it makes; shorter ones can be guessed
@@ -58,6 +58,11 @@ def _number_or_0(field: str, value: object, low: float, high: float) -> None:
 def _one_of(field: str, value: object, names: tuple[str, ...]) -> None:
     if value not in names:
         raise ConfigError(field, value, f"one of {', '.join(names)}")
+
+
+def _number(field: str, value: object, low: float, high: float) -> None:
+    if type(value) not in (int, float) or not low <= float(str(value)) <= high:
+        raise ConfigError(field, value, f"a number, {low:g} to {high:g}")
 
 
 def _methods(field: str, value: object) -> tuple[str, ...]:
@@ -336,6 +341,22 @@ class ServerConfig(_Sourced):
     runnable: Callable[[], int] | None = None
     """How many requests want a processor now, where the application can tell."""
 
+    max_load: float = 8.0
+    """Requests that run or want to, for each processor, beyond which some are refused;
+    0: none for that. Ours: see `lbclient.admission.LOAD`."""
+
+    max_cpu: float = 0.0
+    """The CPU utilization beyond which requests are refused; 0: none for that. Off, as
+    it cannot tell a task that is just full from one with a long queue."""
+
+    max_memory: float = 0.95
+    """The share of the memory's limit beyond which requests are refused; 0: none for
+    that. Ours: later is too late, and caches may fill what is below."""
+
+    signals: Mapping[str, Callable[[], float]] | None = None
+    """More of them, by name, read every 0.1 s: some requests are refused beyond 1.0,
+    and nearly all at 2.0."""
+
     smoothing: float = 2.0
     """Time constant of what is reported; 1 to 2 s suits the pickers best."""
 
@@ -365,6 +386,13 @@ class ServerConfig(_Sourced):
             signal = getattr(self, field)
             if signal is not None and not callable(signal):
                 raise ConfigError(field, signal, "a callable without arguments")
+        _number("max_load", self.max_load, 0, 1e6)
+        _number("max_cpu", self.max_cpu, 0, 1)
+        _number("max_memory", self.max_memory, 0, 1)
+        for name, signal in (self.signals or {}).items():
+            if not callable(signal) or not isinstance(name, str):
+                want = "callables without arguments, by name"
+                raise ConfigError("signals", {name: signal}, want)
         _seconds("smoothing", self.smoothing, 0.01, 3600)
         _seconds("report_interval", self.report_interval, 0.1, 3600)
         _seconds("orca_min_interval", self.orca_min_interval, 0.1, 3600)

@@ -60,6 +60,11 @@ def criticality(value: Criticality) -> Iterator[None]:
         _current.reset(token)
 
 
+def adopt(value: Criticality) -> None:
+    """That of a request, for the rest of the task that serves it."""
+    _current.set(value)
+
+
 def current() -> Criticality | None:
     """That of the request being served, or of `criticality`; None: nobody said."""
     return _current.get()

@@ -73,6 +73,14 @@ FAMILIES = tuple(
         ("server_latency_seconds", "histogram", "", "How long requests took."),
         ("server_active_requests", "gauge", "", "Requests that are not over."),
         ("server_utilization", "gauge", "", "As told to clients; 1 is full."),
+        ("server_load", "gauge", "", "Requests that run or want to, a processor."),
+        (
+            "server_refused",
+            "counter",
+            "reason criticality",
+            "Requests that were not begun.",
+        ),
+        ("server_misread", "counter", "key", "Requests with unsound metadata."),
         ("server_state", "gauge", "state", "Servers in that state."),
         ("server_watchers", "gauge", "", "Open streams of health and load."),
         ("server_udp_probes", "counter", "outcome", "UDP health checks that came."),
@@ -86,6 +94,7 @@ HIGHEST = frozenset(
     {
         "lbclient_resolver_age_seconds",
         "lbclient_resolver_endpoints",
+        "lbclient_server_load",
         "lbclient_server_utilization",
     }
 )
@@ -252,6 +261,12 @@ def _server_counts(server: ServerStatistics) -> Samples:
         server.latency_counts,
         server.latency_sum,
     )
+    for reason, by_criticality in server.refused.items():
+        for criticality, refused in by_criticality.items():
+            labels = (reason, criticality.lower())
+            yield ("lbclient_server_refused_total", *labels), refused
+    for key, misread in server.misread.items():
+        yield ("lbclient_server_misread_total", key), misread
     for outcome in ("answered", "malformed", "forged", "limited"):
         probes = getattr(server.udp, outcome)
         yield ("lbclient_server_udp_probes_total", outcome), probes
@@ -262,6 +277,7 @@ def _server_counts(server: ServerStatistics) -> Samples:
 def _server_gauges(server: ServerStatistics) -> Samples:
     yield ("lbclient_server_active_requests",), server.active
     yield ("lbclient_server_utilization",), server.utilization
+    yield ("lbclient_server_load",), server.load
     yield ("lbclient_server_watchers",), server.watchers
     for state in TaskState:
         yield ("lbclient_server_state", state.name.lower()), state is server.state

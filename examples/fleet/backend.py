@@ -63,6 +63,7 @@ async def main() -> None:
             utilization=cpu.utilization,
             runnable=lambda: cpu.runnable,
             smoothing=options.smoothing,
+            max_load=0,  # it shows who balances better, not what a task sheds
             lame_duck_quiet=LAME_DUCK_QUIET,
         ),
         # Two servers on one port would share it unseen.

@@ -1,7 +1,8 @@
 """The server's side: it reports its load, answers health checks, leaves in order."""
 
+from lbclient.server.gate import degraded
 from lbclient.server.grpc_server import Server, server
 from lbclient.server.signals import serve
 from lbclient.server.statistics import ServerStatistics
 
-__all__ = ["Server", "ServerStatistics", "serve", "server"]
+__all__ = ["Server", "ServerStatistics", "degraded", "serve", "server"]

@@ -9,19 +9,23 @@ grpcio's contexts, not derived: what is not here goes to grpcio's as it is.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Never
+from contextvars import copy_context
+from typing import Any, Never, TypeVar
 
 import grpc
 import grpc.aio
 from grpc import StatusCode
 
 from lbclient.grpc_codes import STATUS_OF_NUMBER
+from lbclient.server.gate import Answer
 from lbclient.server.reporter import Reporter, Trailers
 
 # In a server's metadata each of these ends the process: a failed check in C-core.
 LETHAL = frozenset({"grpc-timeout", "grpclb_client_stats"})
 
 _OK = StatusCode.OK
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +36,7 @@ class Call:
     Owned by the handler that serves it.
     """
 
-    __slots__ = ("_begun_at", "_code", "_finished", "_inner", "_reporter", "_trailers")
+    __slots__ = ("_code", "_finished", "_inner", "_reporter", "_trailers", "begun_at")
 
     def __init__(self, reporter: Reporter, inner: Any) -> None:
         self._reporter = reporter
@@ -40,7 +44,7 @@ class Call:
         self._code: Any = None  # what the handler set, as it set it
         self._trailers: Trailers = ()  # the handler's own
         self._finished = False
-        self._begun_at = reporter.clock()
+        self.begun_at = reporter.clock()
         reporter.monitor.begin()
 
     # What a handler does
@@ -102,13 +106,13 @@ class Call:
         """Ends the request; the trailers are to be sent at once."""
         if not self._finished:
             self._finished = True
-            self._reporter.finish(_status(code), self._begun_at)
+            self._reporter.finish(_status(code), self.begun_at)
         return self._with_report(self._trailers, self._reporter.monitor.active)
 
     def _finish(self, code: Callable[[], StatusCode]) -> None:
         if not self._finished:
             self._finished = True
-            self._reporter.finish(code(), self._begun_at)
+            self._reporter.finish(code(), self.begun_at)
 
     def _merged(self, own: Trailers) -> Trailers:
         """While the request is still among the active ones."""
@@ -130,7 +134,7 @@ class Call:
             return StatusCode.CANCELLED
         # On the wire a timeout above 1 s is rounded up by up to 1 %, so the client,
         # whose clock runs out first, cancels a little before our deadline.
-        timeout = self._reporter.clock() - self._begun_at + remaining
+        timeout = self._reporter.clock() - self.begun_at + remaining
         if remaining <= 0.005 + 0.01 * timeout:
             return StatusCode.DEADLINE_EXCEEDED
         return StatusCode.CANCELLED
@@ -166,6 +170,10 @@ class AsyncCall(Call):
     async def abort_with_status(self, status: grpc.Status) -> Never:
         await self.abort(status.code, status.details, status.trailing_metadata or ())
 
+    async def refuse(self, answer: Answer, reason: str) -> Never:
+        self._reporter.gate.count(reason)
+        await self.abort(*answer)
+
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         self._inner.add_done_callback(lambda _: callback(self))
 
@@ -176,21 +184,28 @@ class SyncCall(Call):
     Made on the loop's thread, and ended there: in a thread nothing is counted.
     """
 
-    __slots__ = ("_answered", "is_refused")
+    __slots__ = ("_answered", "_context", "refusal")
 
     def __init__(self, reporter: Reporter, inner: Any = None) -> None:
         super().__init__(reporter, inner)
         self._answered: StatusCode | None = None
-        self.is_refused = False
+        self._context = copy_context()
+        self.refusal: Answer | None = None
+        reporter.gate.threads.queue(self)
 
     def enter(self, inner: Any) -> None:
         """It has a thread at last, and a context."""
         self._inner = inner
 
-    def refuse(self, code: StatusCode) -> None:
-        """Ends it before it has a thread."""
-        self.is_refused = True
-        self._finish(lambda: code)
+    def refuse(self, answer: Answer, reason: str) -> None:
+        """Ends it before its handler begins."""
+        self.refusal = answer
+        self._reporter.gate.count(reason)
+        self._finish(lambda: answer.code)
+
+    def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """In the context of the request: threads have none of their own."""
+        return self._context.run(work, *arguments)
 
     def abort(
         self,
@@ -204,6 +219,10 @@ class SyncCall(Call):
 
     def abort_with_status(self, status: grpc.Status) -> Never:
         self.abort(status.code, status.details, status.trailing_metadata or ())
+
+    def ended(self, _task: object = None) -> None:
+        self._reporter.gate.threads.leave(self)
+        super().ended()
 
     def _answer(self, code: Any) -> Trailers:
         self._answered = _status(code)

@@ -41,7 +41,7 @@ def cgroup_limit(root: Path = Path("/")) -> float | None:
     """The smallest CPU quota on the way up from this process's control groups."""
     limits = [
         limit
-        for folder in _cgroup_folders(root)
+        for folder in cgroup_folders(root, "cpu")
         if (limit := _folder_limit(folder)) is not None
     ]
     return min(limits, default=None)
@@ -57,7 +57,7 @@ def available_cpus(root: Path = Path("/")) -> float:
     return cpus if limit is None else min(cpus, limit)
 
 
-def _cgroup_folders(root: Path) -> Iterator[Path]:
+def cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
     """Each control group around us, from the innermost out, as mounted here.
 
     Inside a container the listed path is often the host's and does not exist; the
@@ -68,8 +68,8 @@ def _cgroup_folders(root: Path) -> Iterator[Path]:
         controllers, _, path = rest.partition(":")
         if not controllers:
             mounts = ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
-        elif "cpu" in controllers.split(","):
-            mounts = [f"sys/fs/cgroup/{controllers}", "sys/fs/cgroup/cpu"]
+        elif controller in controllers.split(","):
+            mounts = [f"sys/fs/cgroup/{controllers}", f"sys/fs/cgroup/{controller}"]
         else:
             continue
         inner = Path(path.lstrip("/"))

@@ -21,12 +21,7 @@ from lbclient.model import TaskState
 from lbclient.protocols import Clock
 from lbclient.server.handlers import Wrapper
 from lbclient.server.health import HealthServices
-from lbclient.server.interceptor import (
-    Interceptor,
-    UnknownMethods,
-    WrappedLookup,
-    wrapped_methods,
-)
+from lbclient.server.interceptor import Interceptor, UnknownMethods, WrappedLookup
 from lbclient.server.lame_duck import until_quiet
 from lbclient.server.reporter import Reporter
 from lbclient.server.statistics import ServerStatistics
@@ -91,11 +86,14 @@ class Server(grpc.aio.Server):
         method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
     ) -> None:
         self._services[service_name] = None
-        if not self._intercepts:
-            method_handlers = wrapped_methods(
-                self._wrapper, service_name, method_handlers
-            )
-        self._inner.add_registered_method_handlers(service_name, method_handlers)
+        if self._intercepts:
+            self._inner.add_registered_method_handlers(service_name, method_handlers)
+            return
+        # grpcio finds these without looking at a request's metadata, as we must.
+        generic = grpc.method_handlers_generic_handler(
+            service_name, dict(method_handlers)
+        )
+        self.add_generic_rpc_handlers((generic,))
 
     def add_insecure_port(self, address: str) -> int:
         port = self._inner.add_insecure_port(address)

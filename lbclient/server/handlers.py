@@ -14,14 +14,14 @@ from math import inf
 from typing import Any, TypeAlias
 
 import grpc
-from grpc import StatusCode
 
-from lbclient.server.calls import AsyncCall, SyncCall
+from lbclient.admission import Quickest
+from lbclient.criticality import current
+from lbclient.server.calls import AsyncCall, Call, SyncCall
+from lbclient.server.gate import FULL, TOO_LATE, Answer
 from lbclient.server.reporter import Reporter
 
 KEPT = 1024  # methods; a generic handler may serve any name that a client invents
-
-FULL = (StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -39,6 +39,12 @@ class Wrapper:
 
     def wrap(self, handler: Handler) -> Any:
         return kind_of(handler)(self._reporter, self._limit, handler)
+
+    def refused(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """What is to answer this request in place of its handler, or None."""
+        metadata = handler_call_details.invocation_metadata or ()
+        answer = self._reporter.gate.refuses(metadata)
+        return None if answer is None else Refused(self._reporter, answer)
 
     def wrap_found(self, method: str, handler: Handler) -> Any:
         """The same as before if the method has the same handler as before."""
@@ -79,6 +85,23 @@ def kind_of(handler: Handler) -> "type[_Wrapped]":
     return SyncResponses
 
 
+class Refused:
+    """A handler, as far as grpcio looks, of whatever arity: it reads no request."""
+
+    request_streaming = response_streaming = True
+    request_deserializer = response_serializer = None
+
+    def __init__(self, reporter: Reporter, answer: Answer) -> None:
+        self._reporter = reporter
+        self._answer = answer
+        reporter.refuse(answer.code)
+
+    async def stream_stream(self, _requests: Any, context: Any) -> None:
+        code, details, trailers = self._answer
+        report = self._reporter.trailers(self._reporter.monitor.active)
+        await context.abort(code, details, trailers + report)
+
+
 class _Wrapped:
     """A handler, as far as grpcio looks."""
 
@@ -99,7 +122,9 @@ class _Wrapped:
         self._behavior = behavior_of(handler)
         self._reporter = reporter
         self._monitor = reporter.monitor
+        self._gate = reporter.gate
         self._limit = limit
+        self._quickest = Quickest()
 
     def _received(self, request: Any) -> Any:
         return request if self._deserialize is None else self._deserialize(request)
@@ -107,13 +132,28 @@ class _Wrapped:
     def _sent(self, response: Any) -> Any:
         return response if self._serialize is None else self._serialize(response)
 
+    def _is_too_late(self, call: Call, now: float) -> bool:
+        left = call.time_remaining()
+        return left is not None and self._quickest.is_too_late(left, now)
+
+    async def _enter(self, call: AsyncCall) -> None:
+        """Waits for the request's turn. Raises if it is not to be served."""
+        if self._monitor.active > self._limit:
+            await call.refuse(FULL, "concurrency")
+        if self._is_too_late(call, call.begun_at):
+            await call.refuse(TOO_LATE, "too-late")
+        turn = self._gate.queue.enter(call.begun_at)
+        if turn is not None:
+            await turn
+            if self._is_too_late(call, self._reporter.clock()):
+                await call.refuse(TOO_LATE, "too-late")
+
 
 class AsyncResponse(_Wrapped):
     async def respond(self, request: Any, context: Any) -> Any:
         call = AsyncCall(self._reporter, context, self._sent)
         try:
-            if self._monitor.active > self._limit:
-                await call.abort(*FULL)
+            await self._enter(call)
             response = await self._behavior(self._received(request), call)
             if call.is_ok():  # else grpcio drops the response
                 response = self._sent(response)
@@ -121,6 +161,9 @@ class AsyncResponse(_Wrapped):
             call.raised(error)
             raise
         call.served()
+        if not self.request_streaming:  # else it took what its client took
+            now = self._reporter.clock()
+            self._quickest.observe(now - call.begun_at, now)
         return response
 
     unary_unary = stream_unary = respond
@@ -132,8 +175,7 @@ class AsyncWriter(_Wrapped):
     async def respond(self, request: Any, context: Any) -> None:
         call = AsyncCall(self._reporter, context, self._sent)
         try:
-            if self._monitor.active > self._limit:
-                await call.abort(*FULL)
+            await self._enter(call)
             await self._behavior(self._received(request), call)
         except BaseException as error:
             call.raised(error)
@@ -149,8 +191,7 @@ class AsyncResponses(_Wrapped):
         _at_end_of_task(call.ended)  # which may come while a response is being sent
         call.preset()
         try:
-            if self._monitor.active > self._limit:
-                await call.abort(*FULL)
+            await self._enter(call)
             responses = self._behavior(self._received(request), call)
             async with aclosing(responses):
                 async for response in responses:
@@ -168,8 +209,20 @@ class _InThread(_Wrapped):
         """On the loop's thread."""
         call = SyncCall(self._reporter, context)
         if self._monitor.active > self._limit:
-            call.refuse(FULL[0])
+            call.refuse(FULL, "concurrency")
         return call
+
+    def _admitted(self, call: SyncCall) -> None:
+        """In a thread, at last. Raises if the request is not to be served."""
+        now = self._reporter.clock()
+        self._gate.threads.leave(call, now - call.begun_at)
+        answer = call.refusal
+        if answer is None and self._is_too_late(call, now):
+            answer = TOO_LATE
+            loop, count = self._reporter.loop, self._gate.count
+            loop.call_soon_threadsafe(count, "too-late", call.run(current))
+        if answer is not None:
+            call.abort(*answer)
 
 
 class SyncResponse(_InThread):
@@ -197,6 +250,7 @@ class SyncResponse(_InThread):
     def stream_unary(self, requests: Any, context: Any) -> Any:
         loop = self._reporter.loop
         call = _on_loop(loop, lambda: self._begin(context))
+        call.run(self._gate.adopt, context.invocation_metadata())
         try:
             return self._respond(call, requests)
         finally:
@@ -204,15 +258,17 @@ class SyncResponse(_InThread):
 
     def _respond(self, call: SyncCall, request: Any) -> Any:
         try:
-            if call.is_refused:
-                call.abort(*FULL)
-            response = self._behavior(self._received(request), call)
+            self._admitted(call)
+            response = call.run(self._behavior, self._received(request), call)
             if call.is_ok():
                 response = self._sent(response)
         except BaseException as error:
             call.raised(error)
             raise
         call.served()
+        if not self.request_streaming:
+            now = self._reporter.clock()
+            self._quickest.observe(now - call.begun_at, now)
         return response
 
 
@@ -226,15 +282,21 @@ class SyncResponses(_InThread):
 
     def _responses(self, call: SyncCall, request: Any) -> Iterator[Any]:
         try:
-            if call.is_refused:
-                call.abort(*FULL)
-            yield from map(self._sent, self._behavior(self._received(request), call))
+            self._admitted(call)
+            responses = call.run(self._behavior, self._received(request), call)
+            yield from map(self._sent, _in_context(call, iter(responses)))
         except BaseException as error:
             call.raised(error)
             raise
         call.served()
 
     unary_stream = stream_stream = respond
+
+
+def _in_context(call: SyncCall, responses: Iterator[Any]) -> Iterator[Any]:
+    over = object()
+    while (response := call.run(next, responses, over)) is not over:
+        yield response
 
 
 def _at_end_of_task(callback: Callable[[Any], None]) -> None:

@@ -5,7 +5,7 @@ interceptor costs 5 % of a small call, so where the user has none there is none:
 handlers are then wrapped where grpcio looks them up.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -35,15 +35,6 @@ UNCOUNTED = frozenset(
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
 
 
-def wrapped_methods(
-    wrapper: Wrapper, service: str, handlers: Mapping[str, Handler]
-) -> dict[str, Handler]:
-    return {
-        name: handler if f"/{service}/{name}" in UNCOUNTED else wrapper.wrap(handler)
-        for name, handler in handlers.items()
-    }
-
-
 class WrappedLookup(grpc.GenericRpcHandler):
     """Finds what the user's generic handler finds, wrapped."""
 
@@ -59,7 +50,8 @@ class WrappedLookup(grpc.GenericRpcHandler):
         method = handler_call_details.method
         if handler is None or method in UNCOUNTED:
             return handler
-        return self._wrapper.wrap_found(method, handler)
+        refused = self._wrapper.refused(handler_call_details)
+        return refused or self._wrapper.wrap_found(method, handler)
 
 
 class UnknownMethods(grpc.GenericRpcHandler):
@@ -86,6 +78,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if method in UNCOUNTED:
             return await continuation(handler_call_details)
+        refused = self._wrapper.refused(handler_call_details)
+        if refused is not None:
+            return refused
         # Among the active while the user's interceptors have it; then it begins.
         self._monitor.begin()
         try:

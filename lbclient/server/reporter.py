@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
+from random import Random
 
 from grpc import StatusCode
 
@@ -20,6 +21,7 @@ from lbclient.histogram import Histogram
 from lbclient.model import LoadReport, TaskState, Verdict
 from lbclient.protocols import Clock
 from lbclient.server.cpu import CpuMeter
+from lbclient.server.gate import Gate
 from lbclient.server.monitor import LoadMonitor
 from lbclient.server.statistics import ServerStatistics
 from lbclient.v1 import health_pb2, load_pb2
@@ -51,6 +53,9 @@ class Reporter:
         self.stopping = False
         self.udp_port = 0  # where this task answers UDP health checks
         self.monitor = LoadMonitor(config.smoothing)
+        self.gate = Gate(
+            config, self.monitor, clock, self._read_runnable, self._complain, Random()
+        )
         self._config = config
         self._read_cpu = CpuMeter().read if read_cpu is None else read_cpu
         self._requests: dict[str, int] = {"OK": 0}
@@ -78,6 +83,7 @@ class Reporter:
         now = self.clock()
         cpu = wire.sound(self._read_cpu(now))
         self.monitor.sample(now, cpu, self._read_utilization(cpu))
+        self.gate.sample(now, cpu)
         self._encode()
 
     def enter(self, state: TaskState, *, stopping: bool = False) -> None:
@@ -115,6 +121,12 @@ class Reporter:
             if verdict is Verdict.ABANDONED:
                 return
         self._latency.observe(self.clock() - begun_at)
+
+    def refuse(self, code: StatusCode) -> None:
+        """A request that never began: an error to whoever looks for one."""
+        self.monitor.begin()
+        self.monitor.finish(Verdict.REJECTED)
+        self._requests[code.name] = self._requests.get(code.name, 0) + 1
 
     def encoded(self, active: int) -> bytes:
         """A serialized `lbclient.v1.LoadReport`, which is an ORCA report too."""
@@ -159,6 +171,9 @@ class Reporter:
             latency_bounds=self._latency.bounds,
             latency_counts=tuple(self._latency.counts),
             latency_sum=self._latency.sum,
+            load=self.gate.load(self.clock()),
+            refused=self.gate.refused,
+            misread=dict(self.gate.misread),
         )
 
     def _encode(self) -> None:

@@ -39,11 +39,20 @@ class ServerStatistics:
     """Health and load streams that are open now."""
 
     signal_failures: int
-    """How often `ServerConfig.utilization` or `runnable` gave no sound number."""
+    """How often a signal of `ServerConfig` gave no sound number."""
 
     latency_bounds: tuple[float, ...]
     latency_counts: tuple[int, ...]
     """Per bucket, as in `Histogram`; requests that their clients gave up left out."""
 
     latency_sum: float
+    load: float
+    """Requests that run or want to, for each processor: see `ServerConfig.max_load`."""
+
+    refused: Mapping[str, Mapping[str, int]]
+    """Requests that were refused, by reason and criticality."""
+
+    misread: Mapping[str, int]
+    """Requests with metadata that was not understood, by its key."""
+
     udp: UdpStatistics = UdpStatistics()

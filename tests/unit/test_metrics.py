@@ -76,6 +76,9 @@ SERVER = ServerStatistics(
     latency_bounds=(0.1, 1.0),
     latency_counts=(4, 1, 0),
     latency_sum=0.9,
+    load=3.0,
+    refused={"overloaded": {"SHEDDABLE": 7, "CRITICAL": 0}},
+    misread={"lbclient-attempt": 2},
     udp=UdpStatistics(50051, 11, 12, 13, 14, 15),
 )
 

@@ -1,0 +1,273 @@
+"""Whether a request gets in: asked where grpcio looks its handler up.
+
+That is before a message is read, let alone deserialized, and the request's metadata are
+there: to refuse costs what grpcio takes to begin and end a call, and little more. What
+is refused has not been executed, and is told so.
+
+Signals are read here, `lbclient.admission` decides. SRE book, ch. 21.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from math import exp, inf
+from random import Random
+from typing import NamedTuple
+
+from grpc import StatusCode
+
+from lbclient import wire
+from lbclient.admission import LOAD, Admission, Signal
+from lbclient.config import ServerConfig
+from lbclient.criticality import DEFAULT, Criticality, adopt, current, parse
+from lbclient.ewma import Ewma
+from lbclient.protocols import Clock
+from lbclient.retry import Refusal, parse_attempt
+from lbclient.server.cpu import available_cpus
+from lbclient.server.memory import MemoryMeter
+from lbclient.server.monitor import LoadMonitor
+from lbclient.server.run_queue import RunQueue
+from lbclient.server.threads import Threads
+
+# Ours. A burst is no overload: up to three times the target may come at once. While it
+# stays beyond the target patience goes, slower than a task that has twice the work it
+# can do works off what it has; it comes back when that is over.
+PATIENT = 3.0
+TIRES = 0.5  # seconds
+RECOVERS = 1.0  # seconds
+
+# Widths of the other signals, in their own units: a tenth to all refused.
+CPU_WIDTH = 0.05
+CPU_SMOOTHING = 1.0  # seconds
+MEMORY_WIDTH = 0.01
+USER_WIDTH = 0.1
+
+STRAINED = 0.5  # of the target: from here on cheaper answers are wanted
+
+_PREFIX = "lbclient-"
+_gate: ContextVar["Gate | None"] = ContextVar("gate", default=None)
+
+logger = logging.getLogger(__name__)
+
+
+class Answer(NamedTuple):
+    """What a request that is refused is told."""
+
+    code: StatusCode
+    details: str
+    trailers: tuple[tuple[str, str], ...]
+
+
+def trailers_of(refusal: Refusal) -> tuple[tuple[str, str], ...]:
+    named = (wire.REFUSAL_KEY, refusal.value)
+    if refusal is Refusal.DONT_RETRY:
+        return (named, (wire.PUSHBACK_KEY, "-1"))
+    return (named,)
+
+
+TRAILERS = {refusal: trailers_of(refusal) for refusal in Refusal}
+
+# As grpcio says it, so that whoever looks for that finds it.
+FULL = Answer(
+    StatusCode.RESOURCE_EXHAUSTED,
+    "Concurrent RPC limit exceeded!",
+    TRAILERS[Refusal.OVERLOADED],
+)
+TOO_LATE = Answer(
+    StatusCode.DEADLINE_EXCEEDED,
+    "refused: too late to be served before its deadline",
+    TRAILERS[Refusal.DONT_RETRY],
+)
+REASONS = (*(refusal.value for refusal in Refusal), "concurrency", "too-late")
+
+
+class Patience:
+    """By how much a signal may be beyond its target, at the moment."""
+
+    def __init__(self, target: float) -> None:
+        self._target = target
+        self._read_at = 0.0
+        self.factor = PATIENT
+
+    def read(self, value: float, now: float) -> float:
+        """`value` as if its target were always the same."""
+        elapsed, self._read_at = max(0.0, now - self._read_at), now
+        if value > self._target:
+            self.factor = 1.0 + (self.factor - 1.0) * exp(-elapsed / TIRES)
+        else:
+            missing = (PATIENT - self.factor) * exp(-elapsed / RECOVERS)
+            self.factor = PATIENT - missing
+        return value / self.factor
+
+
+class Gate:
+    """Owned by the server, used on its loop's thread only."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        monitor: LoadMonitor,
+        clock: Clock,
+        read_runnable: Callable[[], int | None],
+        complain: Callable[[str, str], None],
+        rng: Random,
+        read_memory: Callable[[float], float] | None = None,
+    ) -> None:
+        self.queue = RunQueue(clock)
+        self.threads = Threads()
+        self._monitor = monitor
+        self._clock = clock
+        self._has_runnable = config.runnable is not None
+        self._read_runnable = read_runnable
+        self._complain = complain
+        self._cpus = 1.0
+        self._cpu = Ewma(CPU_SMOOTHING)
+        self._read_memory = MemoryMeter().read if read_memory is None else read_memory
+        self._user = config.signals or {}
+        most = config.max_load or inf
+        self._strained_at = most * STRAINED
+        self._most = most
+        self._patience = Patience(most)
+        self._load = 0.0  # when the last request came
+        self._max_cpu = config.max_cpu
+        signals = [LOAD._replace(target=most, width=LOAD.width * most / LOAD.target)]
+        if most == inf:
+            signals = [Signal(LOAD.name, inf, 1.0)]
+        if config.max_cpu:
+            signals.append(Signal("CPU utilization", config.max_cpu, CPU_WIDTH))
+        self._has_memory = bool(config.max_memory)
+        if self._has_memory:
+            signals.append(Signal("memory", config.max_memory, MEMORY_WIDTH))
+        signals += [Signal(name, 1.0, USER_WIDTH) for name in self._user]
+        self._signals = {signal.name: signal for signal in signals}
+        self._values = [0.0] * len(signals)
+        self._is_beyond = False  # a signal that is not the load
+        self.admission = Admission(signals, rng)
+        self._refused: dict[str, list[int]] = {
+            reason: [0] * len(Criticality) for reason in REASONS
+        }
+        self.misread = {wire.CRITICALITY_KEY: 0, wire.ATTEMPT_KEY: 0}
+
+    # Signals
+
+    def sample(self, now: float, cpu: float) -> None:
+        """Reads those that are not read for each request."""
+        self._cpus = available_cpus() if self._has_runnable else 1.0
+        self.threads.sample(now)
+        self._cpu.update(cpu, now)
+        values = [0.0]
+        if self._max_cpu:
+            values.append(self._cpu.value)
+        if self._has_memory:
+            values.append(self._read_memory(now))
+        values += [self._ask(name) for name in self._user]
+        self._values = values
+        targets = [signal.target for signal in self._signals.values()]
+        self._is_beyond = any(
+            value > target for value, target in zip(values, targets, strict=True)
+        )
+        self._look(now)
+
+    def _ask(self, name: str) -> float:
+        try:
+            value = float(self._user[name]())
+        except Exception as error:
+            self._complain(f"signals[{name!r}]", f"raised {error!r}")
+            return 0.0
+        if 0.0 <= value < inf:
+            return value
+        self._complain(f"signals[{name!r}]", f"returned {value}")
+        return 0.0
+
+    def load(self, now: float) -> float:
+        """Requests that run or want to, for each processor."""
+        if self._has_runnable:
+            return (self._read_runnable() or 0) / self._cpus
+        on_loop = self.queue.load(now, self._monitor.active)
+        return max(on_loop, self.threads.load())
+
+    def _look(self, now: float) -> None:
+        self._load = self.load(now)
+        load = self._values[0] = self._patience.read(self._load, now)
+        if self._is_beyond or self.admission.worst or load > self._most:
+            self.admission.observe(self._values)
+
+    # Requests
+
+    def refuses(self, metadata: Iterable[tuple[str, str | bytes]]) -> Answer | None:
+        """What to answer in place of a handler, if anything.
+
+        To be called in the task of the request, whose context learns who asks.
+        """
+        self.queue.arrive()
+        criticality, attempt = self._read(metadata)
+        self._look(self._clock())
+        refusal = self.admission.refuses(criticality, attempt)
+        if refusal is None:
+            _gate.set(self)
+            return None
+        self.count(refusal.value, criticality)
+        return Answer(StatusCode.UNAVAILABLE, self._why(), TRAILERS[refusal])
+
+    def _read(
+        self, metadata: Iterable[tuple[str, str | bytes]]
+    ) -> tuple[Criticality, int]:
+        criticality, attempt = DEFAULT, 0
+        for key, value in metadata:
+            if not key.startswith(_PREFIX):
+                continue
+            if key == wire.CRITICALITY_KEY:
+                criticality, is_known = parse(value)
+                if is_known:
+                    adopt(criticality)
+                else:
+                    self.misread[key] += 1
+            elif key == wire.ATTEMPT_KEY and isinstance(value, str):
+                attempt, is_known = parse_attempt(value)
+                self.misread[key] += not is_known
+        return criticality, attempt
+
+    def adopt(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """For a request that is let in, where its context is another one."""
+        _gate.set(self)
+        for key, value in metadata:
+            if key == wire.CRITICALITY_KEY and parse(value)[1]:
+                adopt(parse(value)[0])
+
+    def _why(self) -> str:
+        worst = self.admission.worst
+        signal = self._signals[worst]
+        value = signal.target + self.admission.excess * signal.width
+        value = self._load if worst == LOAD.name else value
+        return f"overloaded: {worst} is {value:.2f}, and {signal.target:g} is enough"
+
+    def count(self, reason: str, criticality: Criticality | None = None) -> None:
+        if criticality is None:
+            found = current()
+            criticality = DEFAULT if found is None else found
+        self._refused[reason][criticality] += 1
+
+    @property
+    def is_strained(self) -> bool:
+        return (
+            bool(self.admission.worst) or self.load(self._clock()) > self._strained_at
+        )
+
+    @property
+    def refused(self) -> dict[str, dict[str, int]]:
+        return {
+            reason: {one.name: counts[one] for one in Criticality}
+            for reason, counts in self._refused.items()
+        }
+
+    def __repr__(self) -> str:
+        return repr(self.admission)
+
+
+def degraded() -> bool:
+    """Whether the server of the request being served would like a cheaper answer.
+
+    False where no request is being served.
+    """
+    gate = _gate.get()
+    return gate is not None and gate.is_strained

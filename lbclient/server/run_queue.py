@@ -1,0 +1,133 @@
+"""Who runs next on the loop: handlers begin one by one where each takes its time.
+
+grpcio takes in one request in every two or three turns of the loop. So where handlers
+keep the loop busy the queue forms inside of gRPC, where it is not seen, cannot be
+refused, and is served after its deadlines. Here the loop takes in all that has arrived
+each time that handlers had it for a while, and only then the next one begins: what
+waits can be counted, which is the executor load average of SRE book, ch. 21.
+
+Handlers that give the loop back soon, as almost all do, never wait.
+"""
+
+import asyncio
+from collections import deque
+from math import exp
+
+from lbclient.protocols import Clock
+
+# Seconds in which handlers have the loop before it looks for arrivals. gRPC hands over
+# one in 0.2 to 0.5 ms; nothing is waiting there if none has come for three times as
+# long as it took lately, which is what looking costs where nothing is found: 2 or 3 %.
+SLICE = 0.02
+QUIET = 3.0
+LEAST_QUIET, MOST_QUIET = 0.0002, 0.002  # seconds
+SMOOTHING = 0.2  # seconds, of how long a turn of the loop takes
+STALL = 0.3  # seconds: as long as one turn counts; more is the machine's, not ours
+GAIN = 1 / 16  # of the newest, in what it costs to begin a request
+
+# What takes less counts as less than a request: hundreds of quick ones are no overload.
+UNIT = 0.01  # seconds
+
+
+class RunQueue:
+    """Owned by the server, used on its loop's thread only."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.is_closed = False  # whoever comes has to wait
+        self._busy = 0.0  # seconds since arrivals were looked for
+        self._turn_at: float | None = None  # when the turn that is timed began
+        self._has_arrived = False
+        self._gap = LEAST_QUIET  # seconds between two arrivals that had to wait
+        self._last_at = 0.0
+        self._give_up_at = 0.0
+        self._cost = 0.0  # seconds that one takes until it gives the loop back
+        self._lag = 0.0  # seconds that a turn takes
+        self._lag_at = 0.0
+
+    def arrive(self) -> None:
+        """A request has come, whatever becomes of it."""
+        self._has_arrived = True
+
+    def enter(self, now: float) -> asyncio.Future[None] | None:
+        """A handler is to begin: at once, or when this is done."""
+        if self.is_closed:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            return turn
+        if self._turn_at is None:
+            self._turn_at = now
+            asyncio.get_running_loop().call_soon(self._turned)
+        return None
+
+    def load(self, now: float, active: int) -> float:
+        """Requests that run or want to; `active` of them are not over."""
+        waiting = len(self._waiting)
+        queued = min(waiting, waiting * self._cost / UNIT)
+        lag = self._lag * exp(min(0.0, self._lag_at - now) / SMOOTHING)
+        return max(queued, min(active, lag / UNIT))
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def _timed(self) -> tuple[float, float]:
+        """Now, and how long that turn took."""
+        now = self._clock()
+        began_at, self._turn_at = self._turn_at, None
+        took = 0.0 if began_at is None else max(0.0, now - began_at)
+        kept = exp(min(0.0, self._lag_at - now) / SMOOTHING)
+        sample = min(took, STALL)
+        self._lag, self._lag_at = self._lag * kept + sample * (1.0 - kept), now
+        self._busy += took
+        return now, took
+
+    def _turned(self) -> None:
+        now, took = self._timed()
+        if self._busy >= SLICE and not self.is_closed:
+            self._look(now, took)
+
+    def _look(self, now: float, took: float) -> None:
+        self.is_closed = True
+        self._has_arrived = False
+        self._last_at = now
+        # Refusing may take as long as serving did, and no longer: else a flood of
+        # requests to refuse would leave nothing for the others.
+        self._give_up_at = now + max(SLICE, took)
+        asyncio.get_running_loop().call_soon(self._looked)
+
+    def _looked(self) -> None:
+        now = self._clock()
+        gap = now - self._last_at
+        if self._has_arrived:
+            self._has_arrived = False
+            self._last_at = now
+            self._gap += (gap - self._gap) * GAIN
+        quiet = min(max(LEAST_QUIET, QUIET * self._gap), MOST_QUIET)
+        if gap < quiet and now < self._give_up_at:
+            asyncio.get_running_loop().call_soon(self._looked)
+            return
+        self._busy = 0.0
+        self._next()
+
+    def _next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else its client has given up
+                self._turn_at = self._clock()
+                turn.set_result(None)
+                # Behind the step of the task that this wakes.
+                asyncio.get_running_loop().call_soon(self._began)
+                return
+        self.is_closed = False
+
+    def _began(self) -> None:
+        now, took = self._timed()
+        self._cost += (took - self._cost) * GAIN
+        if self._busy >= SLICE:
+            self._look(now, took)
+        else:
+            self._next()
+
+    def __repr__(self) -> str:
+        return f"<{len(self._waiting)} wait, {self._cost:.4f} s each>"

@@ -1,0 +1,73 @@
+"""How many threads run, or want to, for each processor; and who waits for a thread.
+
+The kernel adds up for each thread how long it ran and how long it was ready and did
+not: /proc/PID/task/*/schedstat. Who waits for Python's own lock is not ready for the
+kernel, so of handlers in threads the queue for a thread is looked at besides.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lbclient.server.cpu import available_cpus
+from lbclient.server.run_queue import UNIT
+
+
+def schedstat(tasks: Path = Path("/proc/self/task")) -> dict[str, int]:
+    """Nanoseconds, by thread, that it ran or was ready to; empty where nobody tells."""
+    times = {}
+    try:
+        for task in tasks.iterdir():
+            try:
+                ran, waited, _ = (task / "schedstat").read_text().split()
+            except (OSError, ValueError):
+                continue  # it has just ended, or this kernel does not count
+            times[task.name] = int(ran) + int(waited)
+    except OSError:
+        return {}
+    return times
+
+
+class Threads:
+    """Owned by the server. `leave` is called in any thread, all else on the loop's."""
+
+    def __init__(
+        self,
+        read: Callable[[], dict[str, int]] = schedstat,
+        cpus: Callable[[], float] = available_cpus,
+    ) -> None:
+        self._read = read
+        self._cpus = cpus
+        self._waiting: dict[object, None] = {}  # whose methods threads may share
+        self._wait = 0.0
+        self._is_used = False
+        self._runnable = 0.0
+        self._times: dict[str, int] = {}
+        self._read_at: float | None = None
+
+    def queue(self, request: object) -> None:
+        self._waiting[request] = None
+        self._is_used = True
+
+    def leave(self, request: object, wait: float | None = None) -> None:
+        """It has a thread, after so many seconds; or it is over. Once or twice."""
+        self._waiting.pop(request, None)
+        if wait is not None:
+            self._wait = wait
+
+    def sample(self, now: float) -> None:
+        """Every now and then; costs nothing until anybody has come to queue."""
+        if not self._is_used:
+            return
+        before, since = self._times, self._read_at
+        self._times, self._read_at = self._read(), now
+        if since is None or now <= since:
+            return
+        spent = sum(
+            after - before[name]
+            for name, after in self._times.items()
+            if name in before
+        )
+        self._runnable = spent * 1e-9 / (now - since) / self._cpus()
+
+    def load(self) -> float:
+        return max(self._runnable, min(len(self._waiting), self._wait / UNIT))

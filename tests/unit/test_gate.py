@@ -1,0 +1,219 @@
+"""What a server's signals and a request's metadata do at its gate."""
+
+from collections.abc import Callable
+from contextvars import copy_context
+from random import Random
+from typing import Any
+
+import pytest
+from grpc import StatusCode
+
+from lbclient import wire
+from lbclient.admission import LOAD
+from lbclient.config import ServerConfig
+from lbclient.criticality import Criticality, current
+from lbclient.server.cpu import available_cpus
+from lbclient.server.gate import (
+    PATIENT,
+    RECOVERS,
+    TIRES,
+    USER_WIDTH,
+    Answer,
+    Gate,
+    Patience,
+    degraded,
+)
+from lbclient.server.monitor import LoadMonitor
+
+MANY = 400
+
+
+class Task:
+    """A gate whose signals are numbers."""
+
+    def __init__(self, **config: Any) -> None:
+        self.now = 0.0
+        self.runnable = 0
+        self.memory = 0.0
+        self.complaints: list[str] = []
+        config.setdefault("runnable", lambda: self.runnable)
+        self.gate = Gate(
+            ServerConfig(**config),
+            LoadMonitor(1.0),
+            lambda: self.now,
+            lambda: self.runnable,
+            lambda signal, what: self.complaints.append(signal),
+            Random(1),
+            lambda now: self.memory,
+        )
+        self.sample()
+
+    def sample(self, cpu: float = 0.0) -> None:
+        self.now += 0.1
+        self.gate.sample(self.now, cpu)
+
+    def overload(self) -> None:
+        """So long that patience is gone, and so much that nobody gets in."""
+        self.runnable = 10**9
+        for _ in range(100):
+            self.sample()
+
+    def refused(self, *metadata: tuple[str, str]) -> float:
+        """The share of many such requests."""
+        answers = [self.ask(*metadata) for _ in range(MANY)]
+        return sum(answer is not None for answer in answers) / MANY
+
+    def ask(self, *metadata: tuple[str, str]) -> Answer | None:
+        return copy_context().run(self.gate.refuses, metadata)
+
+
+def in_request(
+    task: Task, *metadata: tuple[str, str], ask: Callable[[], object]
+) -> object:
+    """What a handler of such a request is told."""
+
+    def serve() -> object:
+        assert task.gate.refuses(metadata) is None
+        return ask()
+
+    return copy_context().run(serve)
+
+
+def test_an_idle_task_refuses_nobody() -> None:
+    task = Task()
+    assert task.refused() == 0.0
+    assert not any(sum(by.values()) for by in task.gate.refused.values())
+
+
+def test_an_overloaded_task_says_why_and_that_nothing_was_executed() -> None:
+    task = Task()
+    task.overload()
+    answer = task.ask()
+    assert answer is not None
+    assert answer.code is StatusCode.UNAVAILABLE
+    assert answer.trailers == ((wire.REFUSAL_KEY, "overloaded"),)
+    assert "load is" in answer.details
+    assert f"{LOAD.target:g} is enough" in answer.details
+
+
+def test_a_last_attempt_is_told_not_to_retry_in_words_of_stock_clients_too() -> None:
+    task = Task()
+    task.overload()
+    answer = task.ask((wire.ATTEMPT_KEY, "2"))
+    assert answer is not None
+    assert answer.trailers == (
+        (wire.REFUSAL_KEY, "overloaded-dont-retry"),
+        (wire.PUSHBACK_KEY, "-1"),
+    )
+    assert task.gate.refused["overloaded-dont-retry"]["CRITICAL"] == 1
+
+
+def test_what_is_sheddable_goes_first() -> None:
+    task = Task(signals={"mine": lambda: 1.0 + 2 * USER_WIDTH})
+    task.sample()
+    key = wire.CRITICALITY_KEY
+    low = [task.ask((key, "SHEDDABLE")) is None for _ in range(MANY)]
+    high = [task.ask((key, "CRITICAL_PLUS")) is None for _ in range(MANY)]
+    assert sum(low) < sum(high)
+
+
+def test_a_burst_is_let_in_and_a_flood_is_not() -> None:
+    patience = Patience(LOAD.target)
+    beyond = 0.9 * PATIENT * LOAD.target
+    assert patience.read(beyond, 0.0) < LOAD.target
+    assert patience.read(beyond, 10 * TIRES) == pytest.approx(beyond, rel=0.01)
+    patience.read(0.0, 10 * TIRES + 10 * RECOVERS)
+    assert patience.read(beyond, 10 * TIRES + 10 * RECOVERS) < LOAD.target
+
+
+def test_a_load_at_the_target_for_ever_is_no_overload() -> None:
+    patience = Patience(LOAD.target)
+    for now in range(1000):
+        assert patience.read(LOAD.target, float(now)) <= LOAD.target
+
+
+def test_each_signal_refuses_by_itself() -> None:
+    task = Task(max_memory=0.9)
+    task.memory = 1.5
+    task.sample()
+    assert task.refused() > 0.9
+    assert task.gate.admission.worst == "memory"
+
+    task = Task(max_cpu=0.8)
+    for _ in range(100):
+        task.sample(cpu=2.0)
+    assert task.refused() > 0.9
+    assert task.gate.admission.worst == "CPU utilization"
+
+    mine = [0.5]
+    task = Task(signals={"disk": lambda: mine[0]})
+    task.sample()
+    assert task.refused() == 0.0
+    mine[0] = 3.0
+    task.sample()
+    assert task.refused() > 0.9
+    answer = task.ask()
+    assert answer is not None
+    assert "disk is 3.00, and 1 is enough" in answer.details
+
+
+def test_signals_that_are_off_refuse_nobody() -> None:
+    task = Task(max_load=0, max_memory=0, max_cpu=0)
+    task.memory = 5.0
+    task.overload()
+    task.sample(cpu=5.0)
+    assert task.refused() == 0.0
+
+
+@pytest.mark.parametrize("nonsense", [float("nan"), -1.0, float("inf"), "much", None])
+def test_a_signal_that_makes_no_sense_is_not_used(nonsense: Any) -> None:
+    task = Task(signals={"mine": lambda: nonsense})
+    task.sample()
+    assert task.refused() == 0.0
+    assert set(task.complaints) == {"signals['mine']"}
+
+
+def test_a_signal_that_raises_is_not_used() -> None:
+    def fail() -> float:
+        raise OSError("no sensor")
+
+    task = Task(signals={"mine": fail})
+    assert task.refused() == 0.0
+    assert task.complaints
+
+
+def test_a_handler_is_told_its_requests_criticality() -> None:
+    task = Task()
+    key = wire.CRITICALITY_KEY
+    assert in_request(task, (key, "SHEDDABLE"), ask=current) is Criticality.SHEDDABLE
+    assert in_request(task, ask=current) is None
+
+
+@pytest.mark.parametrize("value", ["urgent!", "", "CRITICAL ", "x" * 10_000])
+def test_an_unknown_criticality_is_the_default_and_is_counted(value: str) -> None:
+    task = Task()
+    assert in_request(task, (wire.CRITICALITY_KEY, value), ask=current) is None
+    assert task.gate.misread[wire.CRITICALITY_KEY] == 1
+
+
+@pytest.mark.parametrize("value", ["-1", "100", "one", "", "9" * 10_000, "٣"])
+def test_an_absurd_attempt_is_the_first_and_is_counted(value: str) -> None:
+    task = Task()
+    task.overload()
+    answer = task.ask((wire.ATTEMPT_KEY, value))
+    assert answer is not None
+    assert answer.trailers == ((wire.REFUSAL_KEY, "overloaded"),)
+    assert task.gate.misread[wire.ATTEMPT_KEY] == 1
+
+
+def test_a_cheaper_answer_is_wanted_before_anything_is_refused() -> None:
+    task = Task()
+    assert in_request(task, ask=degraded) is False
+    busy = Task()
+    busy.runnable = int(0.9 * LOAD.target * available_cpus()) + 1
+    assert in_request(busy, ask=degraded) is True
+    assert busy.refused() == 0.0
+
+
+def test_outside_of_a_request_nothing_is_degraded() -> None:
+    assert degraded() is False

@@ -1,0 +1,309 @@
+"""What a server in more demand than it can meet does on the wire."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc import StatusCode
+
+import lbclient
+from lbclient import wire
+from lbclient.config import ServerConfig
+from lbclient.criticality import Criticality, current
+from lbclient.server import Server
+from lbclient.server.reporter import SAMPLE_INTERVAL
+
+PATH = "/test.Service/Method"
+ARITIES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+KINDS = [(arity, kind) for arity in ARITIES for kind in ("async", "sync")]
+KINDS += [("unary_stream", "generator"), ("stream_stream", "generator")]
+
+Host = Callable[..., Awaitable[tuple[Server, grpc.aio.Channel]]]
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    async with AsyncExitStack() as stack:
+
+        async def host(handler: Any, **options: Any) -> Any:
+            server = Server(**options)
+            server.add_generic_rpc_handlers(
+                [
+                    grpc.method_handlers_generic_handler(
+                        "test.Service", {"Method": handler}
+                    )
+                ]
+            )
+            port = server.add_insecure_port("127.0.0.1:0")
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+            await stack.enter_async_context(channel)
+            return server, channel
+
+        yield host
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(2)
+    yield pool
+    await asyncio.to_thread(pool.shutdown)
+
+
+def handler_of(
+    arity: str, kind: str, ask: Callable[[], object], deserializer: Any = None
+) -> Any:
+    """Answers with what `ask` returns, as text."""
+
+    def answer() -> bytes:
+        return str(ask()).encode()
+
+    async def respond(_request: Any, context: Any) -> bytes:
+        return answer()
+
+    async def write(_request: Any, context: Any) -> None:
+        await context.write(answer())
+
+    async def generate(_request: Any, context: Any) -> AsyncIterator[bytes]:
+        yield answer()
+
+    def respond_in_thread(_request: Any, context: Any) -> bytes:
+        return answer()
+
+    def generate_in_thread(_request: Any, context: Any) -> Iterator[bytes]:
+        yield answer()
+
+    streams = arity.endswith("stream")
+    functions: dict[str, Any] = {
+        "async": write if streams else respond,
+        "generator": generate,
+        "sync": generate_in_thread if streams else respond_in_thread,
+    }
+    make = getattr(grpc, f"{arity}_rpc_method_handler")
+    return make(functions[kind], request_deserializer=deserializer)
+
+
+def begin(channel: Any, arity: str, **options: Any) -> Any:
+    method = getattr(channel, arity)(PATH)
+    single = arity.startswith("unary")
+    return method(b"a", **options) if single else method(iter([b"a"]), **options)
+
+
+async def ask(channel: Any, arity: str, **options: Any) -> tuple[bytes, Any]:
+    """What the handler said, if anything, and the call."""
+    call = begin(channel, arity, **options)
+    said = b""
+    with suppress(grpc.aio.AioRpcError):
+        if arity.endswith("stream"):
+            async for message in call:
+                said = message
+        else:
+            said = await call
+    return said, call
+
+
+FULL = ServerConfig(signals={"test": lambda: 1000.0})
+
+
+def forbidden(*_: object) -> Any:
+    raise AssertionError("it was refused")
+
+
+class Passing(grpc.aio.ServerInterceptor):
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        return await continuation(details)
+
+
+@pytest.mark.parametrize("interceptors", [None, [Passing()]])
+@pytest.mark.parametrize(("arity", "kind"), KINDS)
+async def test_what_is_refused_is_neither_read_nor_begun(
+    host: Host, pool: ThreadPoolExecutor, arity: str, kind: str, interceptors: Any
+) -> None:
+    server, channel = await host(
+        handler_of(arity, kind, forbidden, forbidden),
+        config=FULL,
+        interceptors=interceptors,
+        migration_thread_pool=pool,
+    )
+    _, call = await ask(channel, arity)
+    assert await call.code() is StatusCode.UNAVAILABLE
+    assert "test is 1000.00, and 1 is enough" in await call.details()
+    trailers = await call.trailing_metadata()
+    assert trailers[wire.REFUSAL_KEY] == "overloaded"
+    assert wire.find_report(trailers) is not None
+    seen = server.statistics()
+    assert seen.refused["overloaded"]["CRITICAL"] == 1
+    assert seen.requests == {"OK": 0, "UNAVAILABLE": 1}
+    assert seen.active == 0
+
+
+async def test_a_refusal_is_an_error_to_those_who_read_reports(
+    host: Host, eventually: Any
+) -> None:
+    server, channel = await host(
+        handler_of("unary_unary", "async", forbidden), config=FULL
+    )
+    await ask(channel, "unary_unary")
+    await eventually(lambda: server.statistics().eps > 0.0)
+    assert server.statistics().qps == server.statistics().eps
+
+
+async def test_a_last_attempt_is_told_not_to_retry(host: Host) -> None:
+    _, channel = await host(handler_of("unary_unary", "async", forbidden), config=FULL)
+    metadata = ((wire.ATTEMPT_KEY, "2"),)
+    _, call = await ask(channel, "unary_unary", metadata=metadata)
+    trailers = await call.trailing_metadata()
+    assert trailers[wire.REFUSAL_KEY] == "overloaded-dont-retry"
+    assert trailers[wire.PUSHBACK_KEY] == "-1"
+
+
+async def test_health_and_load_are_told_however_full_a_task_is(host: Host) -> None:
+    _, channel = await host(handler_of("unary_unary", "async", forbidden), config=FULL)
+    method: Any
+    for path in (wire.CHECK_METHOD, wire.SERVING_CHECK_METHOD):
+        method = channel.unary_unary(path)
+        await method(b"", timeout=5)
+    method = channel.unary_stream(wire.ORCA_METHOD)
+    watch = method(b"")
+    assert await watch.read() is not grpc.aio.EOF
+    watch.cancel()
+
+
+@pytest.mark.parametrize("interceptors", [None, [Passing()]])
+@pytest.mark.parametrize(("arity", "kind"), KINDS)
+async def test_a_handler_knows_how_much_its_request_matters(
+    host: Host, pool: ThreadPoolExecutor, arity: str, kind: str, interceptors: Any
+) -> None:
+    _, channel = await host(
+        handler_of(arity, kind, lambda: (current(), lbclient.degraded())),
+        interceptors=interceptors,
+        migration_thread_pool=pool,
+    )
+    for level in Criticality:
+        metadata = ((wire.CRITICALITY_KEY, level.name),)
+        said, _ = await ask(channel, arity, metadata=metadata)
+        assert said.decode() == str((level, False))
+    said, _ = await ask(channel, arity)
+    assert said.decode() == str((None, False)), "nothing is left of those before"
+
+
+async def test_a_handlers_own_calls_matter_as_much_as_its_request(host: Host) -> None:
+    below = Server()
+    methods = {"Method": handler_of("unary_unary", "async", current)}
+    below.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("test.Service", methods)]
+    )
+    target = f"127.0.0.1:{below.add_insecure_port('127.0.0.1:0')}"
+    await below.start()
+    async with lbclient.insecure_channel(target) as channel:
+
+        async def forward(request: bytes, context: Any) -> Any:
+            return await channel.unary_unary(PATH)(request, timeout=5)
+
+        _, above = await host(grpc.unary_unary_rpc_method_handler(forward))
+        metadata = ((wire.CRITICALITY_KEY, "SHEDDABLE_PLUS"),)
+        said, _ = await ask(above, "unary_unary", metadata=metadata)
+    await below.stop(None)
+    assert said.decode() == str(Criticality.SHEDDABLE_PLUS)
+
+
+async def test_a_cheaper_answer_is_wanted_from_a_busy_task(
+    host: Host, eventually: Any
+) -> None:
+    runnable = [0]
+    _, channel = await host(
+        handler_of("unary_unary", "async", lbclient.degraded),
+        config=ServerConfig(runnable=lambda: runnable[0], max_load=1000.0),
+    )
+    assert (await ask(channel, "unary_unary"))[0] == b"False"
+    runnable[0] = 900 * 1000
+    # Patience lets in what is up to three times the target; this is more.
+    _, refused = await ask(channel, "unary_unary")
+    assert await refused.code() is StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_what_cannot_be_done_in_time_is_not_begun(
+    host: Host, pool: ThreadPoolExecutor, kind: str
+) -> None:
+    """Two requests that took 0.3 s each; the third has less than that."""
+    began = 0
+
+    def slow() -> str:
+        nonlocal began
+        began += 1
+        time.sleep(0.3)
+        return "done"
+
+    server, channel = await host(
+        handler_of("unary_unary", kind, slow), migration_thread_pool=pool
+    )
+    for _ in range(2):
+        assert (await ask(channel, "unary_unary", timeout=20))[0] == b"done"
+    _, call = await ask(channel, "unary_unary", timeout=0.2)
+    assert await call.code() is StatusCode.DEADLINE_EXCEEDED
+    await asyncio.sleep(0)
+    assert began == 2
+    assert server.statistics().refused["too-late"]["CRITICAL"] == 1
+    assert (await ask(channel, "unary_unary", timeout=20))[0] == b"done"
+
+
+async def test_a_busy_loop_sheds_by_itself_and_then_no_more(host: Host) -> None:
+    """Each request has the loop for 10 ms; two seconds of them come at once."""
+
+    def burn() -> str:
+        until = time.thread_time() + 0.01
+        while time.thread_time() < until:
+            pass
+        return "done"
+
+    server, channel = await host(handler_of("unary_unary", "async", burn))
+    calls = await asyncio.gather(*(ask(channel, "unary_unary") for _ in range(200)))
+    codes = [await call.code() for _, call in calls]
+    assert set(codes) == {StatusCode.OK, StatusCode.UNAVAILABLE}
+    assert codes.count(StatusCode.OK) >= 20
+    await asyncio.sleep(2 * SAMPLE_INTERVAL)
+    said, _ = await ask(channel, "unary_unary")
+    assert said == b"done"
+    assert server.statistics().active == 0
+
+
+async def test_a_crowd_of_quick_requests_is_all_served(host: Host) -> None:
+    server, channel = await host(handler_of("unary_unary", "async", lambda: "done"))
+    calls = await asyncio.gather(*(ask(channel, "unary_unary") for _ in range(300)))
+    assert [said for said, _ in calls] == [b"done"] * 300
+    assert not any(sum(by.values()) for by in server.statistics().refused.values())
+
+
+async def test_waiting_for_others_is_no_load(host: Host) -> None:
+    """Many requests that wait for something else than a processor."""
+    going = asyncio.Event()
+
+    async def wait(request: bytes, context: Any) -> bytes:
+        await going.wait()
+        return b"done"
+
+    server, channel = await host(grpc.unary_unary_rpc_method_handler(wait))
+    calls = [asyncio.ensure_future(ask(channel, "unary_unary")) for _ in range(90)]
+    await asyncio.sleep(3 * SAMPLE_INTERVAL)
+    going.set()
+    assert [said for said, _ in await asyncio.gather(*calls)] == [b"done"] * 90
+    assert not any(sum(by.values()) for by in server.statistics().refused.values())
+
+
+async def test_criticality_that_is_not_understood_is_counted(host: Host) -> None:
+    server, channel = await host(handler_of("unary_unary", "async", current))
+    metadata = ((wire.CRITICALITY_KEY, "urgent!"), (wire.ATTEMPT_KEY, "-1"))
+    said, _ = await ask(channel, "unary_unary", metadata=metadata)
+    assert said == b"None"
+    assert server.statistics().misread == {
+        wire.CRITICALITY_KEY: 1,
+        wire.ATTEMPT_KEY: 1,
+    }
