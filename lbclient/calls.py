@@ -575,6 +575,18 @@ class StreamUnaryCall(
 ):
     """Runs to its end when dropped, unless it waits for writes that cannot come."""
 
+    def _finder(self) -> Callable[[], Call | None]:
+        # Weakly as long as it is written to: else it would keep itself.
+        return weakref.ref(self) if self._requests is None else super()._finder()
+
+    async def done_writing(self) -> None:
+        await super().done_writing()
+        if self._inner is not None:
+            self._inner.add_done_callback(self._stay)
+
+    def _stay(self, _: Any) -> None:
+        """As this is to be called at the end, we are there until then."""
+
     def __del__(self) -> None:
         inner = self.__dict__.get("_inner")
         if inner is not None and awaits_writes(inner):

@@ -144,7 +144,7 @@ class Caller:
     def _begin(self, timeout: float = 10.0) -> Any:
         if not self._sends_many:
             return self._method(self._query(), timeout=timeout)
-        self._writes = self._gets_many and self._rng.random() < 0.5
+        self._writes = self._sends_many and self._rng.random() < 0.5
         return self._method(None if self._writes else self._queries(), timeout=timeout)
 
     async def _queries(self) -> AsyncIterator[pb.Query]:

@@ -272,3 +272,37 @@ async def test_a_call_that_is_over_is_freed_at_once(start: Any, search: Any) -> 
             assert [call() for call in (*waited, *at_once)] == [None] * 8
         finally:
             gc.enable()
+
+
+@pytest.mark.parametrize("writes", [0, 1])
+async def test_a_call_dropped_before_it_is_half_closed_gives_its_place_back(
+    start: Any, search: Any, eventually: Any, writes: int
+) -> None:
+    """It kept itself, by its callback on the inner call, until its deadline."""
+    task = await start(lbclient.server)
+    async with lbclient.insecure_channel(task.address) as channel:
+        await channel.channel_ready()
+        call = search.SearchStub(channel).Index()
+        for _ in range(writes):
+            await call.write(search.Query())
+        del call
+        gc.collect()
+        await eventually(lambda: channel.statistics().in_flight == 0)
+        assert set(channel.statistics().calls) == {"CANCELLED"}
+
+
+async def test_a_call_dropped_when_it_is_half_closed_runs_to_its_end(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    task = await start(lbclient.server)
+    told: list[object] = []
+    async with lbclient.insecure_channel(task.address) as channel:
+        await channel.channel_ready()
+        call = search.SearchStub(channel).Index()
+        call.add_done_callback(told.append)
+        await call.write(search.Query(text="sleep 0.1"))
+        await call.done_writing()
+        del call
+        gc.collect()
+        await eventually(lambda: channel.statistics().calls == {"OK": 1})
+        assert len(told) == 1
