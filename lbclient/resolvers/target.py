@@ -26,7 +26,15 @@ DEFAULT_PORT = 443
 # The kernel's sun_path has 108 bytes, the last of them NUL.
 MAX_SOCKET_PATH = 107
 
-SCHEMES = ("dns", "file", "ipv4", "ipv6", "srv", "unix")
+# RFC 1123 labels, as Kubernetes names Services and namespaces, and its names of ports.
+LABEL = "[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+SERVICE = re.compile(
+    rf"(?P<name>(?P<service>{LABEL})(?:\.(?P<namespace>{LABEL})(?:\.svc(?:\.[\w.-]+)?)?)?)"
+    r":(?P<port>.*)"
+)
+PORT_NAME = re.compile("[0-9]+|[a-z0-9](?:[-a-z0-9]{0,13}[a-z0-9])?")
+
+SCHEMES = ("dns", "file", "ipv4", "ipv6", "k8s", "srv", "unix")
 
 
 class Target(NamedTuple):
@@ -51,6 +59,8 @@ def parse_target(target: str, *, resolve_interval: float, rng: Random) -> Target
         return Target(Static([Endpoint(f"unix:{_socket_path(target, path)}")]), "")
     if scheme == "file":
         return Target(File(_file_path(target, unquote(path))), "")
+    if scheme == "k8s":
+        return _kubernetes(target, unquote(path), rng)
     if scheme in ("ipv4", "ipv6"):
         elements = unquote(path).split(",")
         addresses = [_address(target, scheme, element) for element in elements]
@@ -151,6 +161,22 @@ def _check_name(target: str, host: str) -> None:
     almost_an_ip = "." in host and re.fullmatch(r"[\d.]+", host)
     if not sound or almost_an_ip or not re.fullmatch(r"[\w.-]+", host):
         raise ConfigError("target", target, f"a name or an IP address, not {host!r}")
+
+
+def _kubernetes(target: str, path: str, rng: Random) -> Target:
+    """`service.namespace:port`, also as DNS has it, with `.svc` and what follows."""
+    found = SERVICE.fullmatch(path)
+    if found is None or not PORT_NAME.fullmatch(found["port"]):
+        want = f"k8s:///service.namespace:port, not {path!r}"
+        raise ConfigError("target", target, want)
+    port = found["port"]
+    if port.isdecimal():
+        port = str(_port(target, port))
+    require(target, "aiohttp", "aiohttp", "k8s")
+    from lbclient.resolvers.kubernetes import Kubernetes  # needs the extra
+
+    resolver = Kubernetes(found["service"], found["namespace"] or "", port, rng)
+    return Target(resolver, path if port.isdecimal() else found["name"])
 
 
 def service_host(name: str) -> str:

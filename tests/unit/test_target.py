@@ -6,6 +6,7 @@ import pytest
 
 from lbclient.errors import ConfigError
 from lbclient.resolvers import Dns, File, Srv, Static, Target, parse_target
+from lbclient.resolvers.kubernetes import Kubernetes
 
 
 def parse(target: str) -> Target:
@@ -87,6 +88,23 @@ def test_a_service_is_looked_up(target: str) -> None:
     assert (resolver.name, resolver.interval) == ("_grpc._tcp.a.b", 10.0)
 
 
+SERVICES = {
+    "k8s:///search.prod:50051": ("search", "prod", "50051"),
+    "K8S:search.prod:grpc": ("search", "prod", "grpc"),
+    "k8s:///search.prod.svc:1": ("search", "prod", "1"),
+    "k8s:///search.prod.svc.cluster.local:1": ("search", "prod", "1"),
+    "k8s:///search:01": ("search", "", "1"),
+}
+
+
+@pytest.mark.parametrize("target", SERVICES)
+def test_a_service_of_kubernetes_is_watched(target: str) -> None:
+    resolver = parse(target).resolver
+    assert isinstance(resolver, Kubernetes)
+    told = (resolver.service, resolver.namespace, resolver.port)
+    assert told == SERVICES[target]
+
+
 AUTHORITIES = {
     "dns:///search.prod:50051": "search.prod:50051",
     "search.prod": "search.prod",
@@ -97,6 +115,8 @@ AUTHORITIES = {
     "unix:/run/a.sock": "",
     "file:///etc/backends.json": "",
     "srv:///_grpc._tcp.search.prod": "search.prod",
+    "k8s:///search.prod:50051": "search.prod:50051",
+    "k8s:///search.prod.svc:grpc": "search.prod.svc",
     "srv:///search.service.consul": "search.service.consul",
 }
 
@@ -110,7 +130,7 @@ def test_the_authority_is_the_name_as_written(target: str) -> None:
 WRONG = {
     "": "dns:///name:50051",
     "xds:///search": "not xds",
-    "foo:///bar": "dns, file, ipv4, ipv6, srv, unix",
+    "foo:///bar": "dns, file, ipv4, ipv6, k8s, srv, unix",
     "http://search.prod:80": "not http",
     "foo:bar": "'bar'",
     "dns://8.8.8.8/search.prod:50051": "authority (8.8.8.8) is not supported",
@@ -161,6 +181,16 @@ WRONG = {
     "file:///etc/%00.json": ".json",
     "srv:///_grpc._tcp.search:50051": "'_grpc._tcp.search:50051'",
     "srv://8.8.8.8/_grpc._tcp.search": "authority (8.8.8.8)",
+    "k8s:": "k8s:///service.namespace:port, not ''",
+    "k8s:///search.prod": "not 'search.prod'",
+    "k8s:///search.prod:": "not 'search.prod:'",
+    "k8s:///search.prod:0": "'0'",
+    "k8s:///search.prod:70000": "'70000'",
+    "k8s:///Search.prod:1": "'Search.prod:1'",
+    "k8s:///search.prod.pod:1": "'search.prod.pod:1'",
+    "k8s:///search.prod/x:1": "'search.prod/x:1'",
+    "k8s:///search.prod:a/b": "'search.prod:a/b'",
+    "k8s://search.prod:50051": "authority (search.prod:50051)",
     "srv:": "a name or an IP address",
     "unix:": "path",
     "unix:///": "path",

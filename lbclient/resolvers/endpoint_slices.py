@@ -1,0 +1,226 @@
+"""From Kubernetes' EndpointSlices to endpoints; no network here.
+
+A Service has many slices, of 100 endpoints or so; each change sends one of them whole.
+Lists are read slice by slice: json.loads keeps all other threads waiting, for 10,000
+endpoints a tenth of a second.
+
+Kubernetes, "EndpointSlice", discovery.k8s.io/v1.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from lbclient.errors import ResolveError
+from lbclient.model import Endpoint, Endpoints
+from lbclient.resolvers.listing import join_host, listing, ordinal
+
+GONE = 410  # the API has forgotten the version that we asked for
+
+# A Service with both families has every pod twice: the first of these is taken.
+FAMILIES = ("IPv4", "IPv6")
+
+# What comes of reading a document as something that it is not.
+NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+SPACE = re.compile(r"[ \t\r\n]*")
+
+
+class Gone(Exception):
+    """What we know is too old to go on from: list again."""
+
+
+class Pod(NamedTuple):
+    """One ready endpoint. `host` is the name that a StatefulSet gave it, else empty."""
+
+    address: str
+    zone: str
+    host: str
+
+
+class Slice(NamedTuple):
+    """What a slice means to us. `ports` are words for those that it has."""
+
+    family: str
+    pods: tuple[Pod, ...]
+    ports: str = ""
+
+
+class Slices:
+    """All slices of a Service. Raises ResolveError for what makes no sense."""
+
+    def __init__(self, port: str) -> None:
+        self.port = port
+        self._slices: dict[str, Slice] = {}
+
+    def replace(self, text: str) -> tuple[str, Endpoints]:
+        """Takes a list instead of all before; returns its version and endpoints."""
+        slices: dict[str, Slice] = {}
+        version = ""
+        try:
+            for key, value in members(text):
+                if key == "metadata":
+                    version = value["resourceVersion"]
+                elif key == "items":
+                    slices[value["metadata"]["name"]] = slice_of(value, self.port)
+        except NONSENSE as error:
+            raise ResolveError(f"no list of EndpointSlices: {error!r}") from error
+        if not version or not isinstance(version, str):
+            raise ResolveError("no list of EndpointSlices: it has no resourceVersion")
+        self._slices = slices
+        return version, self.endpoints()
+
+    def apply(self, lines: Iterable[bytes], version: str) -> tuple[str, Endpoints]:
+        """Takes events that follow a version; returns the last one and the endpoints.
+
+        Raises Gone when the API cannot go on from the version it was asked for.
+        """
+        for line in lines:
+            try:
+                event = json.loads(line)
+                kind, value = event["type"], event["object"]
+                if kind != "ERROR":
+                    version = value["metadata"]["resourceVersion"]
+                    self._put(kind, value)
+                    continue
+                code, words = value.get("code"), value.get("message")
+            except NONSENSE as error:
+                raise ResolveError(f"no event of a watch: {error!r}") from error
+            if code == GONE:
+                raise Gone
+            raise ResolveError(f"the watch ended: {code} {words}")
+        return version, self.endpoints()
+
+    def _put(self, kind: str, value: Any) -> None:
+        if kind in ("ADDED", "MODIFIED"):
+            self._slices[value["metadata"]["name"]] = slice_of(value, self.port)
+        elif kind == "DELETED":
+            self._slices.pop(value["metadata"]["name"], None)
+
+    def endpoints(self) -> Endpoints:
+        slices = self._slices.values()
+        for family in FAMILIES:
+            chosen = [each for each in slices if each.family == family]
+            pods = [pod for each in chosen for pod in each.pods]
+            if pods:
+                tasks = tasks_of(pods)
+                return listing(
+                    Endpoint(pod.address, zone=pod.zone, task=task)
+                    for pod, task in zip(pods, tasks, strict=True)
+                )
+        others = sorted({each.ports for each in slices if each.ports})
+        if others:
+            raise ResolveError(f"no port {self.port}, but {'; '.join(others)}")
+        return ()
+
+
+def slice_of(value: Any, port: str) -> Slice:
+    """The ready endpoints of an EndpointSlice, at `port`: a name or a number.
+
+    One that is terminating has left: its calls end, and it gets no new ones.
+    """
+    family = value["addressType"]
+    ready = [each for each in value.get("endpoints") or () if is_ready(each)]
+    ports = value.get("ports") or ()
+    number = number_of(ports, port)
+    if number is None:
+        words = (f"{each.get('port')} ({each.get('name')})" for each in ports)
+        return Slice(family, (), ", ".join(words) if ready else "")
+    return Slice(
+        family,
+        tuple(
+            Pod(
+                join_host(each["addresses"][0], number),
+                zone_of(each),
+                str(each.get("hostname") or ""),
+            )
+            for each in ready
+        ),
+    )
+
+
+def is_ready(endpoint: Any) -> bool:
+    """The API: a condition that is null is to be read as ready, not terminating."""
+    conditions = endpoint.get("conditions") or {}
+    return conditions.get("ready") is not False and not conditions.get("terminating")
+
+
+def number_of(ports: Iterable[Any], port: str) -> int | None:
+    """The number of a pod's port; None if the slice has ports, and not that one.
+
+    >>> grpc = {"name": "grpc", "port": 50051}
+    >>> number_of([grpc], "grpc"), number_of([grpc], "50051"), number_of([grpc], "80")
+    (50051, 50051, None)
+    """
+    if port.isdecimal():
+        numbers = [each.get("port") for each in ports]
+        # Without a number "all ports" are meant.
+        is_there = not numbers or None in numbers or int(port) in numbers
+        return int(port) if is_there else None
+    for each in ports:
+        if each.get("name") == port:
+            number = int(each["port"])
+            if not 1 <= number <= 65535:
+                raise ValueError(f"port {number}")
+            return number
+    return None
+
+
+def zone_of(endpoint: Any) -> str:
+    """The zone that it shall serve, where the API gives hints, else where it is."""
+    hints = (endpoint.get("hints") or {}).get("forZones") or ()
+    for hint in hints:
+        return str(hint["name"])
+    return str(endpoint.get("zone") or "")
+
+
+def tasks_of(pods: Iterable[Pod]) -> list[int | None]:
+    """Their numbers, unless they are of several jobs, whose numbers would clash."""
+    hosts = [pod.host for pod in pods]
+    tasks = [ordinal(host) for host in hosts]
+    jobs = {
+        host.rpartition("-")[0]: None
+        for host, task in zip(hosts, tasks, strict=True)
+        if task is not None
+    }
+    return tasks if len(jobs) == 1 else [None] * len(tasks)
+
+
+def members(text: str) -> Iterator[tuple[str, Any]]:
+    """Key and value of a JSON object's members, those of `items` one by one.
+
+    >>> list(members('{"kind": "List", "items": [1, {"a": 2}]}'))
+    [('kind', 'List'), ('items', 1), ('items', {'a': 2})]
+    """
+    decode = json.JSONDecoder().raw_decode
+    at = _skip(text, 0, "{")
+    while not text.startswith("}", at):
+        key, at = decode(text, at)
+        at = _skip(text, at, ":")
+        if key == "items" and text.startswith("[", at):
+            at = _skip(text, at, "[")
+            while not text.startswith("]", at):
+                item, at = decode(text, at)
+                yield key, item
+                at = _skip(text, at, ",", "]")
+            at = _skip(text, at, "]")
+        else:
+            value, at = decode(text, at)
+            yield key, value
+        at = _skip(text, at, ",", "}")
+
+
+def _skip(text: str, at: int, sign: str, end: str = "") -> int:
+    """Behind a sign and the space around it; or before `end`, if that comes."""
+    at = _space(text, at)
+    if end and text.startswith(end, at):
+        return at
+    if not text.startswith(sign, at):
+        raise ValueError(f"want {sign} at {at}")
+    return _space(text, at + 1)
+
+
+def _space(text: str, at: int) -> int:
+    found = SPACE.match(text, at)
+    return found.end() if found else at

@@ -1,0 +1,494 @@
+"""EndpointSlices, listed and watched at a small API on loopback."""
+
+import asyncio
+import json
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import lbclient
+from lbclient.errors import ResolveError
+from lbclient.model import Endpoints
+from lbclient.resolvers import kubernetes
+from lbclient.resolvers.kubernetes import Api, Kubernetes, Patience, in_cluster
+from tests.wire.kubernetes_api import (
+    KubernetesApi,
+    endpoint,
+    endpoint_slice,
+    kubernetes_api,
+)
+
+PATIENT = Patience(20.0, 20.0, 20.0, pause=0.05)
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[KubernetesApi]:
+    async with kubernetes_api(tmp_path) as api:
+        yield api
+
+
+def resolver(
+    api: KubernetesApi,
+    port: str = "grpc",
+    namespace: str = "prod",
+    patience: Patience = PATIENT,
+) -> Kubernetes:
+    return Kubernetes("search", namespace, port, Random(7), api.api, patience)
+
+
+@asynccontextmanager
+async def watching(
+    resolver: Kubernetes,
+) -> AsyncIterator[Callable[[], Awaitable[Endpoints]]]:
+    async with aclosing(resolver.watch()) as watch, asyncio.timeout(60):
+
+        async def following() -> Endpoints:
+            return await anext(watch)
+
+        yield following
+
+
+def addresses(endpoints: Endpoints) -> list[str]:
+    return [endpoint.address for endpoint in endpoints]
+
+
+async def once(resolver: Kubernetes) -> Endpoints:
+    async with watching(resolver) as following:
+        return await following()
+
+
+async def refused(resolver: Kubernetes) -> str:
+    with pytest.raises(ResolveError) as caught:
+        await once(resolver)
+    return str(caught.value)
+
+
+async def test_all_slices_of_the_service_are_one_list(api: KubernetesApi) -> None:
+    api.put(endpoint_slice("search-a", endpoint("10.0.0.2"), endpoint("10.0.0.1")))
+    api.put(endpoint_slice("search-b", endpoint("10.0.0.3"), endpoint("10.0.0.1")))
+    told = await once(resolver(api))
+    assert addresses(told) == ["10.0.0.1:50051", "10.0.0.2:50051", "10.0.0.3:50051"]
+
+
+async def test_every_kind_of_change_is_news(api: KubernetesApi) -> None:
+    api.put(endpoint_slice("search-a", endpoint("10.0.0.1")))
+    async with watching(resolver(api)) as following:
+        assert len(await following()) == 1
+        api.put(endpoint_slice("search-b", endpoint("10.0.0.2")))
+        assert addresses(await following()) == ["10.0.0.1:50051", "10.0.0.2:50051"]
+        api.put(endpoint_slice("search-a", endpoint("10.0.0.3")))
+        assert addresses(await following()) == ["10.0.0.2:50051", "10.0.0.3:50051"]
+        api.delete("search-b")
+        assert addresses(await following()) == ["10.0.0.3:50051"]
+    assert api.lists == 1
+
+
+async def test_changes_of_a_moment_are_one_answer(api: KubernetesApi) -> None:
+    api.put(endpoint_slice("search-a", endpoint("10.0.0.1")))
+    async with watching(resolver(api)) as following:
+        await following()
+        last: Endpoints = ()
+        for n in range(100):
+            api.put(endpoint_slice("search-a", endpoint(f"10.0.1.{n}")))
+        answers = 0
+        while addresses(last) != ["10.0.1.99:50051"]:
+            last = await following()
+            answers += 1
+    assert answers < 50
+
+
+async def test_who_is_terminating_or_not_ready_is_left_out(api: KubernetesApi) -> None:
+    api.put(
+        endpoint_slice(
+            "search-a",
+            endpoint("10.0.0.1"),
+            endpoint("10.0.0.2", ready=False, serving=False),
+            endpoint("10.0.0.3", ready=False, terminating=True),
+            endpoint("10.0.0.4", ready=True, terminating=True),
+            endpoint("10.0.0.5", ready=None, terminating=None),
+        )
+    )
+    assert addresses(await once(resolver(api))) == ["10.0.0.1:50051", "10.0.0.5:50051"]
+
+
+async def test_a_hint_of_a_zone_goes_before_the_zone(api: KubernetesApi) -> None:
+    api.put(
+        endpoint_slice(
+            "search-a",
+            endpoint("10.0.0.1", zone="a"),
+            endpoint("10.0.0.2", zone="a", hint="b"),
+            endpoint("10.0.0.3", zone=""),
+        )
+    )
+    told = await once(resolver(api))
+    assert [endpoint.zone for endpoint in told] == ["a", "b", ""]
+
+
+async def test_pods_of_a_stateful_set_have_their_numbers(api: KubernetesApi) -> None:
+    pods = [endpoint(f"10.0.0.{9 - n}", host=f"search-{n}") for n in range(3)]
+    api.put(endpoint_slice("search-a", *pods))
+    told = await once(resolver(api))
+    assert [endpoint.task for endpoint in told] == [2, 1, 0]
+
+
+async def test_numbers_of_several_jobs_are_none(api: KubernetesApi) -> None:
+    pods = [endpoint("10.0.0.1", host="blue-0"), endpoint("10.0.0.2", host="green-0")]
+    api.put(endpoint_slice("search-a", *pods))
+    told = await once(resolver(api))
+    assert [endpoint.task for endpoint in told] == [None, None]
+
+
+async def test_of_two_families_one_is_taken(api: KubernetesApi) -> None:
+    api.put(endpoint_slice("search-6", endpoint("fd00::1"), family="IPv6"))
+    assert addresses(await once(resolver(api))) == ["[fd00::1]:50051"]
+    api.put(endpoint_slice("search-4", endpoint("10.0.0.1"), family="IPv4"))
+    assert addresses(await once(resolver(api))) == ["10.0.0.1:50051"]
+
+
+PORTS = [
+    {"name": "metrics", "port": 9090, "protocol": "TCP"},
+    {"name": "grpc", "port": 50051, "protocol": "TCP"},
+]
+
+
+@pytest.mark.parametrize(
+    ("port", "ports", "number"),
+    [
+        ("grpc", PORTS, 50051),
+        ("50051", PORTS, 50051),
+        ("9090", PORTS, 9090),
+        ("7000", [], 7000),
+        ("7000", None, 7000),
+        ("7000", [{"name": "", "port": None}], 7000),
+    ],
+)
+async def test_a_port_is_a_name_or_the_pod_s_number(
+    api: KubernetesApi, port: str, ports: Any, number: int
+) -> None:
+    api.put(endpoint_slice("search-a", endpoint("10.0.0.1"), ports=ports))
+    assert addresses(await once(resolver(api, port))) == [f"10.0.0.1:{number}"]
+
+
+@pytest.mark.parametrize("port", ["80", "http"])
+async def test_a_port_that_is_not_there_is_an_error_with_those_that_are(
+    api: KubernetesApi, port: str
+) -> None:
+    api.put(endpoint_slice("search-a", endpoint("10.0.0.1"), ports=PORTS))
+    words = await refused(resolver(api, port))
+    assert words == f"no port {port}, but 9090 (metrics), 50051 (grpc)"
+
+
+async def test_a_service_without_pods_is_an_empty_answer(api: KubernetesApi) -> None:
+    assert await once(resolver(api)) == ()
+    api.put(endpoint_slice("search-a", ports=None))
+    assert await once(resolver(api)) == ()
+
+
+async def test_without_a_namespace_it_is_the_pod_s_own(api: KubernetesApi) -> None:
+    api.put(endpoint_slice("search-a", endpoint("10.0.0.1")))
+    assert len(await once(resolver(api, namespace=""))) == 1
+    assert await once(resolver(api, namespace="test")) == ()
+
+
+def has_more_watches(api: KubernetesApi, known: int) -> bool:
+    return len(api.watches) > known and api.watching == 1
+
+
+async def test_a_watch_that_ends_is_opened_where_it_ended(
+    api: KubernetesApi, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    """By the API in order, by a lost connection, and after a bookmark."""
+    api.put(endpoint_slice("search-a", endpoint("10.0.0.1")))  # version 1001
+    async with watching(resolver(api)) as following:
+        await following()
+        waiting = asyncio.ensure_future(following())
+        await eventually(lambda: api.watching == 1)
+        api.end_watches()
+        await eventually(lambda: len(api.watches) == 2 and api.watching == 1)
+        api.bookmark()  # 1002
+        while api.watches[-1] != "1002":
+            await asyncio.sleep(0.3)  # it is read by then, or after the next cut
+            known = len(api.watches)
+            api.cut_watches()
+            await eventually(partial(has_more_watches, api, known))
+        api.put(endpoint_slice("search-a", endpoint("10.0.0.2")))  # 1003
+        assert addresses(await waiting) == ["10.0.0.2:50051"]
+    assert set(api.watches[:-1]) == {"1001"}
+    assert api.lists == 1
+
+
+@pytest.mark.parametrize("how", ["event", "status"])
+async def test_what_is_too_old_is_listed_again(
+    api: KubernetesApi, how: str, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    api.put(endpoint_slice("search-a", endpoint("10.0.0.1")))
+    async with watching(resolver(api)) as following:
+        await following()
+        waiting = asyncio.ensure_future(following())
+        await eventually(lambda: api.watching == 1)
+        if how == "event":
+            api.forgotten = 1002
+        else:
+            api.refuses_watches = (410, "too old resource version")
+        api.end_watches()
+        await eventually(lambda: api.watching == 0)
+        api.put(endpoint_slice("search-a", endpoint("10.0.0.2")))
+        assert addresses(await waiting) == ["10.0.0.2:50051"]
+    assert api.lists == 2
+
+
+async def test_a_token_is_read_again_when_it_is_exchanged(
+    api: KubernetesApi, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    async with watching(resolver(api)) as following:
+        await following()
+        waiting = asyncio.ensure_future(following())
+        await eventually(lambda: api.watching == 1)
+        api.tokens = ["second"]
+        api.use_token("second")
+        api.end_watches()
+        api.put(endpoint_slice("search-a", endpoint("10.0.0.1")))
+        assert len(await waiting) == 1
+    assert len(api.watches) == 2
+
+
+async def test_a_hint_opens_a_quiet_watch_again_at_once(
+    api: KubernetesApi,
+    eventually: Callable[..., Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = resolver(api)
+    watched.refresh()  # before there is a watch: nothing to doubt
+    async with watching(watched) as following:
+        await following()
+        waiting = asyncio.ensure_future(following())
+        await eventually(lambda: api.watching == 1)
+        for _ in range(10):
+            watched.refresh()  # it has just been opened
+        await asyncio.sleep(0.1)
+        assert len(api.watches) == 1
+        monkeypatch.setattr(kubernetes, "QUIET", 0.0)
+        watched.refresh()
+        await eventually(lambda: len(api.watches) == 2 and api.watching == 1)
+        api.put(endpoint_slice("search-a", endpoint("10.0.0.1")))
+        assert len(await waiting) == 1
+    assert api.lists == 1
+
+
+async def test_a_watch_that_says_nothing_is_opened_again(
+    api: KubernetesApi, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    watched = resolver(api, patience=Patience(20.0, 20.0, silence=0.2, pause=0.05))
+    async with watching(watched) as following:
+        await following()
+        waiting = asyncio.ensure_future(following())
+        await eventually(lambda: len(api.watches) >= 2)
+        api.put(endpoint_slice("search-a", endpoint("10.0.0.1")))
+        assert len(await waiting) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (401, "Unauthorized"),
+        (403, 'endpointslices is forbidden: User "system:anonymous" cannot list'),
+        (410, "expired"),
+        (429, "too many requests"),
+        (500, "etcdserver: request timed out"),
+    ],
+)
+async def test_a_refusal_is_an_error_in_the_api_s_words(
+    api: KubernetesApi, code: int, message: str
+) -> None:
+    api.refuses = (code, message)
+    assert await refused(resolver(api)) == f"{api.api.url}: {code} {message}"
+
+
+async def test_a_refused_watch_is_an_error_too(
+    api: KubernetesApi, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    async with watching(resolver(api)) as following:
+        await following()
+        waiting = asyncio.ensure_future(following())
+        await eventually(lambda: api.watching == 1)
+        api.refuses = (403, "no longer")
+        api.end_watches()
+        with pytest.raises(ResolveError, match="403 no longer"):
+            await waiting
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b"{}",
+        b'{"metadata": {}, "items": []}',
+        b'{"metadata": {"resourceVersion": 5}, "items": []}',
+        b'{"metadata": {"resourceVersion": "5"}, "items": [',
+        b'{"metadata": {"resourceVersion": "5"}, "items": [{}]}',
+        b'{"metadata": {"resourceVersion": "5"}, "items": [5]}',
+        b'{"metadata": {"resourceVersion": "5"}, "items": [{"a": 1} {"b": 2}]}',
+        b'{"metadata": ' + b"[" * 100_000,
+        b"\xff",
+    ],
+)
+async def test_a_list_that_makes_no_sense_is_an_error(
+    api: KubernetesApi, body: bytes
+) -> None:
+    api.body = body
+    assert await refused(resolver(api))
+
+
+async def test_wrong_types_in_a_slice_are_an_error(api: KubernetesApi) -> None:
+    good = endpoint("10.0.0.1")
+    wrongs: list[dict[str, Any]] = [
+        {"addresses": []},
+        {"addresses": [5]},
+        {"addresses": None},
+        {"conditions": "ready"},
+        {"hints": {"forZones": [5]}},
+    ]
+    for wrong in wrongs:
+        api.put(endpoint_slice("search-a", good | wrong))
+        assert "no list of EndpointSlices" in await refused(resolver(api))
+    api.put(endpoint_slice("search-a", good, ports=[{"name": "grpc", "port": 0}]))
+    assert "port 0" in await refused(resolver(api))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"nonsense\n", "no event of a watch"),
+        (b"[]\n", "no event of a watch"),
+        (b'{"type": "MODIFIED", "object": {}}\n', "no event of a watch"),
+        (
+            b'{"type": "ERROR", "object": {"code": 500, "message": "broken"}}\n',
+            "the watch ended: 500 broken",
+        ),
+    ],
+)
+async def test_an_event_that_makes_no_sense_is_an_error(
+    api: KubernetesApi,
+    line: bytes,
+    words: str,
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
+    async with watching(resolver(api)) as following:
+        await following()
+        waiting = asyncio.ensure_future(following())
+        await eventually(lambda: api.watching == 1)
+        api.say(line)
+        with pytest.raises(ResolveError, match=words):
+            await waiting
+
+
+async def test_an_unknown_kind_of_event_is_left_alone(
+    api: KubernetesApi, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    async with watching(resolver(api)) as following:
+        await following()
+        waiting = asyncio.ensure_future(following())
+        await eventually(lambda: api.watching == 1)
+        news = {"type": "NEW", "object": {"metadata": {"resourceVersion": "1"}}}
+        api.say(json.dumps(news).encode() + b"\n")
+        api.put(endpoint_slice("search-a", endpoint("10.0.0.1")))
+        assert len(await waiting) == 1
+
+
+async def test_an_api_that_hangs_is_an_error(api: KubernetesApi) -> None:
+    api.hangs = True
+    words = await refused(resolver(api, patience=Patience(0.2, 0.2, 0.2)))
+    assert words == f"{api.api.url}: no answer in time"
+
+
+async def test_an_api_that_is_not_there_is_an_error(
+    tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    (tmp_path / "token").write_text("first")
+    api = Api(f"http://127.0.0.1:{free_port()}", tmp_path)
+    watched = Kubernetes("search", "prod", "grpc", Random(7), api, PATIENT)
+    assert "Cannot connect" in await refused(watched)
+
+
+async def test_a_missing_token_is_an_error(tmp_path: Path) -> None:
+    api = Api("http://127.0.0.1:1", tmp_path)
+    watched = Kubernetes("search", "prod", "grpc", Random(7), api, PATIENT)
+    assert f"cannot read {tmp_path}/token" in await refused(watched)
+
+
+async def test_a_missing_certificate_is_an_error(tmp_path: Path) -> None:
+    api = Api("https://127.0.0.1:1", tmp_path)
+    watched = Kubernetes("search", "prod", "grpc", Random(7), api, PATIENT)
+    assert f"cannot use {tmp_path}/ca.crt" in await refused(watched)
+
+
+def certify(account: Path) -> Path:
+    """A new authority, which the API and its clients are to trust; and its key."""
+    key = account / "key.pem"
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+        f" -days 2 -subj /CN=api -addext subjectAltName=IP:127.0.0.1 -keyout {key}"
+        f" -out {account / 'ca.crt'}"
+    )
+    subprocess.run(command.split(), check=True, capture_output=True)
+    return key
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")
+async def test_the_api_must_have_the_certificate_of_the_cluster(tmp_path: Path) -> None:
+    key = await asyncio.to_thread(certify, tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "ca.crt", key)
+    async with kubernetes_api(tmp_path, tls) as api:
+        api.put(endpoint_slice("search-a", endpoint("10.0.0.1")))
+        assert len(await once(resolver(api))) == 1
+        await asyncio.to_thread(certify, tmp_path)
+        assert "certificate verify failed" in await refused(resolver(api))
+
+
+def test_a_pod_finds_the_api_in_its_environment(tmp_path: Path) -> None:
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
+    assert in_cluster(environ, tmp_path) == Api("https://[fd00::1]:6443", tmp_path)
+    with pytest.raises(ResolveError, match="not in a pod"):
+        in_cluster({}, tmp_path)
+
+
+async def test_a_channel_follows_a_service_through_good_and_bad(
+    api: KubernetesApi,
+    start: Callable[..., Awaitable[Any]],
+    search: Any,
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
+    tasks = [await start(lbclient.server) for _ in range(2)]
+
+    def fleet(count: int) -> None:
+        """On this machine backends differ in their ports only, which slices have."""
+        for place, task in enumerate(tasks[:count]):
+            port = int(task.address.rpartition(":")[2])
+            ports = [{"name": "grpc", "port": port, "protocol": "TCP"}]
+            pod = endpoint("127.0.0.1")
+            api.put(endpoint_slice(f"search-{place}", pod, ports=ports))
+
+    fleet(1)
+    async with lbclient.insecure_channel(resolver(api)) as channel:
+        stub = search.SearchStub(channel)
+        await stub.Search(search.Query(), timeout=5)
+        api.refuses = (403, "endpointslices is forbidden")
+        api.end_watches()
+        await eventually(lambda: channel.statistics().resolver.error)
+        assert "403 endpointslices is forbidden" in channel.statistics().resolver.error
+        assert (await stub.Search(search.Query(), timeout=5)).text
+        fleet(2)
+        api.refuses = None
+        await eventually(lambda: len(channel.statistics().backends) == 2)
+        assert channel.statistics().resolver.error == ""
