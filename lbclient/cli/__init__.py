@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from lbclient.cli import demo, subset
+from lbclient.cli import demo, resolve, subset
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "demo": (demo.main, demo.SUMMARY),
+    "resolve": (resolve.main, resolve.SUMMARY),
     "subset": (subset.main, subset.SUMMARY),
 }
 

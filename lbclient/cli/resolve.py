@@ -1,0 +1,203 @@
+"""What a target gives, now and as it changes: discovery without a channel.
+
+Asks as a channel would, by the same environment. Nothing connects to a backend.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from random import Random
+from typing import Any
+
+from lbclient.cli.layout import item, short, table
+from lbclient.config import ChannelConfig
+from lbclient.errors import ConfigError, ResolveError
+from lbclient.model import Endpoint, Endpoints
+from lbclient.protocols import Resolver
+from lbclient.resolvers import parse_target
+from lbclient.subsets.numbered import number
+
+SUMMARY = "show the endpoints that a target gives, now or as they change"
+
+FIRST_PAUSE = 1.0  # seconds after an error, doubled by each that follows
+
+EPILOG = """\
+targets:
+  dns:///search.prod:50051        the addresses of a name
+  srv:///_grpc._tcp.search.prod   SRV records, with the extra dns
+  k8s:///search.prod:50051        EndpointSlices, in a pod, with the extra k8s
+  file:///etc/backends.json       Prometheus' file_sd format; YAML with the extra yaml
+  ipv4:1.2.3.4:1,5.6.7.8:1, ipv6:[::1]:1, unix:/run/search.sock
+
+With --watch changes are printed as they come, a line each: + came, - left, ~ changed,
+! an error, after which the last endpoints hold and the target is asked again.
+
+example:
+  lbclient resolve --watch dns:///search.prod:50051
+
+Exit status: 0; 1 if the target cannot be resolved, or the output not be written; 2
+for bad arguments; 130 after Ctrl-C; 141 if the reader of the output has gone.
+"""
+
+
+def main(argv: list[str]) -> int:
+    given = parse(argv)
+    try:
+        interval = ChannelConfig.from_environment().resolve_interval
+        resolver = parse_target(
+            given.target, resolve_interval=interval, rng=Random()
+        ).resolver
+    except ConfigError as error:
+        return complain(error, 2)
+    try:
+        if given.watch:
+            asyncio.run(follow(resolver, interval, as_json=given.json))
+        else:
+            endpoints = asyncio.run(once(resolver))
+            if given.json:
+                print(json.dumps(facts(resolver, endpoints), indent=2))
+            else:
+                print(text(resolver, endpoints))
+    except ResolveError as error:
+        return complain(error, 1)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="lbclient resolve",
+        description="Shows the endpoints that a channel of this target would have.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", metavar="TARGET", help="as given to a channel")
+    parser.add_argument("--watch", action="store_true", help="go on until Ctrl-C")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON; with --watch a line for each answer and each error",
+    )
+    return parser.parse_args(argv)
+
+
+def complain(error: Exception, status: int) -> int:
+    print(f"lbclient resolve: {error}", file=sys.stderr)
+    return status
+
+
+async def once(resolver: Resolver) -> Endpoints:
+    async for endpoints in resolver.watch():
+        return endpoints
+    raise ResolveError("the resolver ended")
+
+
+async def follow(resolver: Resolver, interval: float, *, as_json: bool) -> None:
+    last: Endpoints | None = None
+    async for answer in answers(resolver, interval):
+        if as_json:
+            now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            lines = [json.dumps({"at": now} | said(resolver, answer))]
+        elif last is None and not isinstance(answer, ResolveError):
+            lines = [text(resolver, answer)]
+        else:
+            now = time.strftime("%H:%M:%S")
+            lines = [f"{now}  {change}" for change in changes(last or (), answer)]
+        for line in lines:
+            print(line, flush=True)
+        if not isinstance(answer, ResolveError):
+            last = answer
+
+
+async def answers(
+    resolver: Resolver, interval: float
+) -> AsyncIterator[Endpoints | ResolveError]:
+    """Without end; after an error it is asked again, as a channel does it."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            async for endpoints in resolver.watch():
+                yield endpoints
+                pause = FIRST_PAUSE
+        except ResolveError as error:
+            yield error
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, max(FIRST_PAUSE, interval))
+
+
+def said(resolver: Resolver, answer: Endpoints | ResolveError) -> dict[str, Any]:
+    if isinstance(answer, ResolveError):
+        return {"error": str(answer)}
+    return facts(resolver, answer)
+
+
+def facts(resolver: Resolver, endpoints: Endpoints) -> dict[str, Any]:
+    return {
+        "resolver": repr(resolver).strip("<>"),
+        "numbers": str(number(endpoints)),
+        "endpoints": [
+            {
+                "address": endpoint.address,
+                "task": endpoint.task,
+                "zone": endpoint.zone,
+                "weight": endpoint.weight,
+            }
+            for endpoint in endpoints
+        ],
+    }
+
+
+def text(resolver: Resolver, endpoints: Endpoints) -> str:
+    heads = [
+        item("from", repr(resolver).strip("<>")),
+        item("endpoints", f"{len(endpoints):,}"),
+    ]
+    if not endpoints:
+        return "\n".join(heads)
+    rows = [("address", "task", "zone", "weight")]
+    rows += [
+        (
+            endpoint.address,
+            "-" if endpoint.task is None else str(endpoint.task),
+            endpoint.zone or "-",
+            short(endpoint.weight),
+        )
+        for endpoint in endpoints
+    ]
+    heads.append(item("for subsets", str(number(endpoints))))
+    return "\n".join([*heads, "", *table(rows)])
+
+
+def changes(before: Endpoints, answer: Endpoints | ResolveError) -> Iterator[str]:
+    """What an answer says that the one before did not.
+
+    >>> list(changes((Endpoint("a:1"), Endpoint("b:1")), (Endpoint("b:1", task=7),)))
+    ['- a:1', '~ b:1  task 7']
+    """
+    if isinstance(answer, ResolveError):
+        yield f"! {answer}"
+        return
+    known = {endpoint.address: endpoint for endpoint in before}
+    told = {endpoint.address: endpoint for endpoint in answer}
+    for address in sorted(known.keys() | told.keys()):
+        if address not in told:
+            yield f"- {address}"
+        elif address not in known:
+            yield f"+ {described(told[address])}"
+        elif told[address] != known[address]:
+            yield f"~ {described(told[address])}"
+
+
+def described(endpoint: Endpoint) -> str:
+    parts = [endpoint.address]
+    if endpoint.task is not None:
+        parts.append(f"task {endpoint.task}")
+    if endpoint.zone:
+        parts.append(f"zone {endpoint.zone}")
+    if endpoint.weight != 1.0:
+        parts.append(f"weight {short(endpoint.weight)}")
+    return "  ".join(parts)

@@ -1,0 +1,128 @@
+"""`lbclient resolve` as people and scripts run it."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lbclient.cli import main
+
+COMMAND = [sys.executable, "-u", "-m", "lbclient", "resolve"]
+
+GROUPS = [
+    {"targets": ["10.0.0.2:50051"], "labels": {"task": "1", "zone": "b"}},
+    {"targets": ["10.0.0.1:50051"], "labels": {"task": "0", "weight": "2.5"}},
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "backends.json"
+    path.write_text(json.dumps(GROUPS))
+    return path
+
+
+def test_a_table_tells_what_is_known_of_each(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resolve", f"file://{path}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split() == ["endpoints", "2"] for line in lines)
+    assert any("2 numbered backends" in line for line in lines)
+    assert lines[-2].split() == ["10.0.0.1:50051", "0", "-", "2.5"]
+    assert lines[-1].split() == ["10.0.0.2:50051", "1", "b", "1"]
+
+
+def test_json_has_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resolve", "--json", f"file://{path}"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert str(path) in told["resolver"]
+    assert told["numbers"] == "2 numbered backends"
+    assert told["endpoints"] == [
+        {"address": "10.0.0.1:50051", "task": 0, "zone": "", "weight": 2.5},
+        {"address": "10.0.0.2:50051", "task": 1, "zone": "b", "weight": 1.0},
+    ]
+
+
+def test_no_endpoints_are_no_table(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.write_text("[]")
+    assert main(["resolve", f"file://{path}"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["endpoints", "0"]
+
+
+def test_what_cannot_be_resolved_is_status_1(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.write_text("[")
+    assert main(["resolve", f"file://{path}"]) == 1
+    out, complaint = capsys.readouterr()
+    assert (out, complaint[:37]) == (
+        "",
+        "lbclient resolve: cannot use " + str(path)[:8],
+    )
+
+
+def test_a_bad_target_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resolve", "xds:///search"]) == 2
+    assert "a scheme of dns" in capsys.readouterr().err
+
+
+@contextmanager
+def watching(*words: str) -> Iterator["subprocess.Popen[str]"]:
+    """Runs until it is interrupted, which it takes for what it is."""
+    with subprocess.Popen(
+        [*COMMAND, "--watch", *words], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) == 130
+        finally:
+            process.kill()
+
+
+def test_changes_and_errors_are_lines(path: Path) -> None:
+    with watching(f"file://{path}") as process:
+        assert process.stdout is not None
+        while "10.0.0.2" not in (line := process.stdout.readline()):
+            assert line
+        path.write_text(
+            json.dumps(
+                [
+                    {"targets": ["10.0.0.2:50051"], "labels": {"task": "7"}},
+                    {"targets": ["10.0.0.3:50051"]},
+                ]
+            )
+        )
+        told = [process.stdout.readline().split()[1:] for _ in range(3)]
+        assert told == [
+            ["-", "10.0.0.1:50051"],
+            ["~", "10.0.0.2:50051", "task", "7"],
+            ["+", "10.0.0.3:50051"],
+        ]
+        path.write_text("[")
+        assert process.stdout.readline().split()[1:4] == ["!", "cannot", "use"]
+        path.write_text(json.dumps(GROUPS[:1]))
+        told = [process.stdout.readline().split()[1:] for _ in range(2)]
+        assert told == [
+            ["~", "10.0.0.2:50051", "task", "1", "zone", "b"],
+            ["-", "10.0.0.3:50051"],
+        ]
+
+
+def test_a_watch_in_json_is_a_line_for_each_answer_and_error(path: Path) -> None:
+    with watching("--json", f"file://{path}") as process:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        assert [each["task"] for each in first["endpoints"]] == [0, 1]
+        path.write_text("[")
+        second = json.loads(process.stdout.readline())
+        assert "cannot use" in second["error"]
+        assert first["at"] <= second["at"]
