@@ -5,6 +5,9 @@ from functools import partial
 
 from lbclient.errors import ConfigError
 from lbclient.pickers.least_loaded import LeastLoaded
+from lbclient.pickers.p2c import P2c
+from lbclient.pickers.peak_ewma import PeakEwma
+from lbclient.pickers.random import Random
 from lbclient.pickers.round_robin import RoundRobin
 from lbclient.pickers.weighted_least_loaded import WeightedLeastLoaded
 from lbclient.pickers.weighted_round_robin import WeightedRoundRobin
@@ -12,7 +15,11 @@ from lbclient.protocols import Picker, PickerFactory
 
 __all__ = [
     "PICKERS",
+    "WITHOUT_SLOW_START",
     "LeastLoaded",
+    "P2c",
+    "PeakEwma",
+    "Random",
     "RoundRobin",
     "WeightedLeastLoaded",
     "WeightedRoundRobin",
@@ -20,11 +27,17 @@ __all__ = [
 ]
 
 PICKERS: dict[str, Callable[..., Picker]] = {
+    "random": Random,
     "round_robin": RoundRobin,
     "least_loaded": LeastLoaded,
+    "p2c": P2c,
+    "peak_ewma": PeakEwma,
     "weighted_round_robin": WeightedRoundRobin,
     "weighted_least_loaded": WeightedLeastLoaded,
 }
+
+# Whoever goes by what is in flight: a cold backend is slow to finish what it has.
+WITHOUT_SLOW_START = (LeastLoaded, P2c, PeakEwma)
 
 
 def picker_factory(
@@ -33,7 +46,7 @@ def picker_factory(
     """The factory of that name, or the factory that was given.
 
     `slow_start` goes to a picker that is named, and None leaves it its default; what
-    comes from a factory has its own. "least_loaded" has none.
+    comes from a factory has its own. Those in `WITHOUT_SLOW_START` have none.
 
     >>> picker_factory("round_robin")
     <class 'lbclient.pickers.round_robin.RoundRobin'>
@@ -43,6 +56,6 @@ def picker_factory(
     if picker not in PICKERS:
         raise ConfigError("picker", picker, f"one of {', '.join(PICKERS)}")
     factory = PICKERS[picker]
-    if slow_start is None or factory is LeastLoaded:
+    if slow_start is None or factory in WITHOUT_SLOW_START:
         return factory
     return partial(factory, slow_start=slow_start)

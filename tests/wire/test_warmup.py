@@ -19,7 +19,7 @@ import lbclient
 from lbclient import ChannelConfig, ConfigError, ServerConfig, wire
 from lbclient.channel import Channel
 from lbclient.model import TaskState
-from lbclient.pickers import PICKERS
+from lbclient.pickers import PICKERS, WITHOUT_SLOW_START
 from lbclient.pickers.slow_start import FLOOR
 from lbclient.v1 import compat_pb2, health_pb2
 
@@ -330,7 +330,8 @@ def states(channel: Any) -> list[str]:
     return sorted(backend.state for backend in channel.statistics().backends)
 
 
-@pytest.mark.parametrize("picker", PICKERS)
+# A picker that goes by latency gives shares that nobody knows beforehand.
+@pytest.mark.parametrize("picker", [name for name in PICKERS if name != "peak_ewma"])
 async def test_a_newcomer_gets_nothing_before_it_is_ready_and_a_part_after(
     host: Callable[[], Hosted], serve: Serve, eventually: Any, picker: str
 ) -> None:
@@ -350,7 +351,7 @@ async def test_a_newcomer_gets_nothing_before_it_is_ready_and_a_part_after(
         assert await ask(channel, 100) == {old.address: 100}
         new.warm.set()
         await eventually(lambda: states(channel) == ["ready", "ready"])
-        share = 1.0 if picker == "least_loaded" else FLOOR
+        share = 1.0 if PICKERS[picker] in WITHOUT_SLOW_START else FLOOR
         seen = {each.address: each.weight for each in channel.statistics().backends}
         assert seen[new.address] / seen[old.address] == pytest.approx(share, rel=0.01)
         assert sum(seen.values()) == pytest.approx(len(seen))

@@ -1,0 +1,56 @@
+"""P2c: of two backends by lot the one with fewer of our requests, errors counting too.
+
+The power of two choices: nearly as good as looking at all of them, at a cost that does
+not grow with their number, and never all clients at the same idle one. Mitzenmacher,
+"The power of two choices in randomized load balancing" (1996).
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from lbclient.load import FORGOTTEN_AFTER
+from lbclient.protocols import N, Node
+
+
+def two(rng: Random, count: int) -> tuple[int, int]:
+    """Two different numbers below `count`; twice 0 if there is no other."""
+    if count == 1:
+        return 0, 0
+    one = int(rng.random() * count)
+    other = int(rng.random() * (count - 1))
+    return one, other + (other >= one)
+
+
+def requests(node: Node, now: float) -> float:
+    """Ours in flight, and errors of late, which count as such."""
+    load = node.load
+    if load.failed_at > now - FORGOTTEN_AFTER:
+        return load.in_flight + load.recent_errors(now)
+    return load.in_flight
+
+
+class P2c:
+    """The less loaded of two, as far as this client knows.
+
+    Use it as `LeastLoaded`, when a client has several requests in flight on each of
+    hundreds of backends; with a subset of 20 that one costs as little and errs less.
+    Slow machines still get too much from many clients with few requests each. It has
+    no slow start: a cold backend is slow to finish what it has, and so gets little.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._count = 0
+
+    def pick(self, ready: Sequence[N], now: float) -> N:
+        self._count = len(ready)
+        one, other = two(self._rng, len(ready))
+        first, second = ready[one], ready[other]
+        # Of equals the first: it is as likely as the other to be that.
+        return second if requests(second, now) < requests(first, now) else first
+
+    def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
+        return [1.0] * len(ready)
+
+    def __repr__(self) -> str:
+        return f"<p2c over {self._count}>"

@@ -1,0 +1,120 @@
+"""Peak EWMA: of two backends by lot the one where a request should take less time.
+
+Expected is latency x (our requests in flight + recent errors + 1). The latency is a
+mean that fades over 10 s downwards, and not at all upwards: one slow answer is believed
+at once, fast ones only in time. It fades without answers too, so nobody is avoided for
+ever. A backend with no latency yet is taken to be as fast as the other one. From
+Twitter's Finagle.
+"""
+
+from collections.abc import Sequence
+from math import exp
+from random import Random
+
+from lbclient.load import LATENCY_GAIN, Load
+from lbclient.model import Verdict
+from lbclient.pickers.options import between
+from lbclient.pickers.p2c import requests, two
+from lbclient.protocols import N, Node
+
+SERVED = Verdict.SERVED
+SHORTEST, LONGEST = 1e-9, 1e9  # seconds; the bounds keep shares finite
+
+
+class Peak:
+    """The latency of one backend. Owned by the picker."""
+
+    __slots__ = ("at", "mean", "served", "value")
+
+    def __init__(self, load: Load, now: float) -> None:
+        self.value = load.latency  # at `at`; 0.0: unknown
+        self.at = now
+        self.mean = load.latency  # the load's, and of how many, when last looked at
+        self.served = load.counts[SERVED]
+
+    def read(self, now: float, decay: float) -> float:
+        return (
+            self.value * exp((self.at - now) / decay) if self.at < now else self.value
+        )
+
+    def learn(self, load: Load, now: float, decay: float) -> None:
+        """Takes what was served since the last time; most often it is one request."""
+        count = load.counts[SERVED] - self.served
+        if not count:
+            return
+        kept = (1.0 - LATENCY_GAIN) ** count
+        before, mean = self.mean, load.latency
+        # What was blended into the mean; exact for one request.
+        sample = max(0.0, (mean - before * kept) / (1.0 - kept)) if before else mean
+        fade = exp((self.at - now) / decay) if self.at < now else 1.0
+        faded = self.value * fade + sample * (1.0 - fade)
+        self.value = sample if sample > self.value else faded
+        self.at = now
+        self.mean = mean
+        self.served += count
+
+
+class PeakEwma:
+    """Of two the one with the least (peak latency x requests).
+
+    Use it when backends differ in speed, report nothing, and a request spends most of
+    its time in the backend's queue or on its processors. Not when it spends it waiting
+    for others (latency then says nothing of load), nor when clients differ much: a
+    client sees only what its own requests meet. It has no slow start: a cold backend
+    is a slow one.
+
+    `decay`: seconds in which an old latency fades to a third.
+    """
+
+    def __init__(self, rng: Random, *, decay: float = 10.0) -> None:
+        self._rng = rng
+        self._decay = between("decay", decay, 0.01, 3600.0)
+        self._built_for: Sequence[Node] = ()
+        self._peaks: dict[Load, Peak] = {}
+        self._written: list[Load] = []
+
+    def pick(self, ready: Sequence[N], now: float) -> N:
+        if ready is not self._built_for:
+            self._follow(ready, now)
+        if self._written:
+            self._take_news(now)
+        one, other = two(self._rng, len(ready))
+        first, second = ready[one], ready[other]
+        fast = self._peaks[first.load].read(now, self._decay)
+        slow = self._peaks[second.load].read(now, self._decay)
+        here = (fast or slow or 1.0) * (requests(first, now) + 1.0)
+        there = (slow or fast or 1.0) * (requests(second, now) + 1.0)
+        return second if there < here else first
+
+    def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
+        """In proportion to speed."""
+        peaks = [self._peaks.get(node.load) for node in ready]
+        known = [peak.read(now, self._decay) if peak else 0.0 for peak in peaks]
+        speeds = [1.0 / min(max(each, SHORTEST), LONGEST) for each in known if each]
+        mean = sum(speeds) / len(speeds) if speeds else 1.0
+        shares = [1.0 / min(max(e, SHORTEST), LONGEST) if e else mean for e in known]
+        return [share / mean for share in shares]
+
+    def _take_news(self, now: float) -> None:
+        for load in self._written:
+            load.is_written = False
+            if peak := self._peaks.get(load):
+                peak.learn(load, now, self._decay)
+        self._written.clear()
+
+    def _follow(self, ready: Sequence[Node], now: float) -> None:
+        """Takes new members, and forgets who has left; a full one has not."""
+        here = [node.load for node in ready]
+        for load in here:
+            if load not in self._peaks:
+                self._peaks[load] = Peak(load, now)
+                load.tell(self._written)
+        self._peaks = {
+            load: peak
+            for load, peak in self._peaks.items()
+            if load.ready_at is not None or load in here
+        }
+        self._built_for = ready
+
+    def __repr__(self) -> str:
+        return f"<peak ewma over {len(self._built_for)}>"
