@@ -29,6 +29,7 @@ ABOVE = (
     "protocols.py",
     "quota.py",
     "retry.py",
+    "sim/*",
     "subsets/*",
     "throttle.py",
     "window.py",

@@ -1,0 +1,151 @@
+"""A simulated client: the pool, picker, throttle and retries of a channel.
+
+All of them are those that run in production. What a channel does around them, waiting
+and I/O, is left out: every backend is connected all the time.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from random import Random
+from typing import Protocol
+
+from lbclient.criticality import Criticality
+from lbclient.load import Load
+from lbclient.model import Endpoint, Endpoints, LoadReport, Outcome, State, Verdict
+from lbclient.pool import Limits, Pool
+from lbclient.protocols import PickerFactory
+from lbclient.retry import Budget, Failure, Refusal, Retry
+from lbclient.sim.scenario import Scenario
+from lbclient.subsets import order
+from lbclient.throttle import Throttle
+
+
+class Accepting(Protocol):
+    """The backend at the other end, as a client knows it."""
+
+    def accept(
+        self, node: "Node", number: int, cost: float, wait: float, now: float
+    ) -> None: ...
+
+    def report(self) -> LoadReport | None: ...
+
+
+class Node:
+    """What one client knows of one backend: a `protocols.Node` that leads to it."""
+
+    __slots__ = ("accept", "backend", "client", "endpoint", "load", "state")
+
+    def __init__(
+        self, endpoint: Endpoint, client: "Client", backend: Accepting
+    ) -> None:
+        self.endpoint = endpoint
+        self.state = State.CONNECTING
+        self.load = Load()
+        self.client = client
+        self.backend = backend
+        self.accept = backend.accept
+
+    def attempt_of(self, number: int) -> int:
+        """What goes on the wire with that request."""
+        retry = self.client.retries.get(number)
+        return retry.attempt if retry else 0
+
+    def __repr__(self) -> str:
+        return f"<{self.endpoint.address}, {self.load.in_flight} in flight>"
+
+
+class Client:
+    """One task of the client job. Owned by the simulation.
+
+    `retries` are of requests that were refused and may go again; `sent_at` tells when
+    their last attempt began.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        scenario: Scenario,
+        endpoints: Endpoints,
+        backends: "list[Accepting]",
+        factory: PickerFactory,
+        seed: int,
+    ) -> None:
+        rng = Random(f"{seed}/client {number}")
+        # It has been up for a part of a second: clients do not march in step.
+        self.phase = rng.random()
+        self.picker = factory(Random(rng.getrandbits(64)))
+        self.throttle = (
+            Throttle(Random(rng.getrandbits(64)), scenario.throttle)
+            if scenario.throttle
+            else None
+        )
+        self.budget = Budget()
+        self.retries: dict[int, Retry] = {}
+        self.sent_at: dict[int, float] = {}
+        self._attempts = scenario.attempts
+        self._rng = rng
+        self._scenario = scenario
+        self._number = number
+        size = min(scenario.subset_size, scenario.backends)
+        limits = Limits(size, scenario.active_limit, 1.0, 10.0, 0)
+        by_address = dict(zip(endpoints, backends, strict=True))
+        self.pool: Pool[Node] = Pool(
+            lambda endpoint: Node(endpoint, self, by_address[endpoint]),
+            self._prefer,
+            limits,
+        )
+        for node in self.pool.reconcile(endpoints, -self.phase).opened:
+            self.pool.observe(node, State.READY, -self.phase)
+        self.picker.pick(self.pool.ready, -self.phase)  # so its clockwork runs
+
+    def _prefer(self, endpoints: Endpoints) -> Iterator[Endpoint]:
+        scenario = self._scenario
+        size = min(scenario.subset_size, len(endpoints))
+        numbers = order(scenario.subset, self._number, len(endpoints), size)
+        return (endpoints[number] for number in islice(numbers, size))
+
+    def check_health(self, now: float) -> None:
+        for node in self.pool.nodes.values():
+            if (report := node.backend.report()) is not None:
+                node.load.observe(report, now)
+
+    # --- what only clients do that throttle or retry ---------------------------
+
+    def admits(self, now: float) -> bool:
+        """Whether a new request may be sent; it then earns a part of a retry."""
+        if self.throttle and not self.throttle.admits(Criticality.CRITICAL, now):
+            return False
+        self.budget.deposit()
+        return True
+
+    def choose(self, number: int, now: float) -> Node | None:
+        """Whom to send it to; None: nobody has room for it."""
+        if not self.pool.ready:
+            return None
+        node = self.picker.pick(self.pool.ready, now)
+        self.pool.begin(node)
+        self.sent_at[number] = now
+        return node
+
+    def settle(
+        self, node: Node, number: int, outcome: Outcome, refusal: Refusal | None,
+        now: float,
+    ) -> float | None:  # fmt: skip
+        """Learns from an attempt; when to begin the next, or None."""
+        self.pool.finish(node, outcome, now)
+        self.sent_at.pop(number, None)
+        if self.throttle:
+            self.throttle.finish(Criticality.CRITICAL, outcome.verdict, now)
+        retry = self.retries.pop(number, None)
+        if outcome.verdict is Verdict.SERVED or self._attempts == 1:
+            return None
+        retry = retry or Retry(self.budget, self._rng, self._attempts)
+        is_other = any(other is not node for other in self.pool.ready)
+        delay = retry.decide(Failure(refusal), None, is_other).delay
+        if delay is None:
+            return None
+        self.retries[number] = retry
+        return now + delay
+
+    def __repr__(self) -> str:
+        return f"<client {self._number}: {self.pool!r}>"

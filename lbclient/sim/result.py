@@ -1,0 +1,125 @@
+"""What came of a run: how evenly the work was spread, and how long requests took.
+
+A request that failed, or took longer than the scenario's timeout, counts as that long:
+else a picker would look good for failing what is slow. Utilization is of each backend's
+own processors, whatever their speed, so max/mean is 1 where all are equally busy.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import sqrt
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+from lbclient.sim.scenario import Scenario
+
+
+class Second(NamedTuple):
+    """What each backend had done by then: busy seconds, requests received."""
+
+    at: float
+    busy: list[float]
+    received: list[int]
+
+
+class Result(NamedTuple):
+    """One run, of its window alone. Latencies in seconds; `errors` is a share.
+
+    `spread` is max/mean utilization, of those backends that are no sinkholes.
+    """
+
+    requests: int
+    spread: float
+    mean: float
+    errors: float
+    p50: float
+    p99: float
+    throttled: float  # share that never left its client
+    attempts: float  # for each request
+    sinkhole: float  # what the sinkholes got from 5 s after on, in fair shares
+    utilization: list[float]  # of each backend
+    seconds: list[list[float]]  # the same for each second
+
+
+SINKHOLE_KNOWN = 5.0  # seconds
+
+
+def measure(
+    scenario: Scenario,
+    latencies: "array[float]",
+    seconds: Sequence[Second],
+    throttled: int,
+    attempts: int,
+) -> Result:
+    """Raises ValueError if the window is so short that no request came in it."""
+    if not latencies:
+        raise ValueError("no request came in the window")
+    timeout = scenario.timeout
+    lasted = sorted(min(each, timeout) for each in latencies)
+    total = len(lasted)
+    inside = during(scenario, seconds, 0.0)
+    utilization = rates(inside[0].busy, inside[-1].busy, scenario.window)
+    working = utilization[scenario.sinkholes :]
+    mean = fmean(working)
+    return Result(
+        total,
+        max(working) / mean if mean else 1.0,
+        mean,
+        lasted.count(timeout) / total,
+        lasted[total // 2],
+        lasted[total * 99 // 100],
+        throttled / total,
+        attempts / total,
+        _sinkhole(scenario, during(scenario, seconds, SINKHOLE_KNOWN)),
+        utilization,
+        [
+            rates(one.busy, other.busy, other.at - one.at)
+            for one, other in pairwise(inside)
+        ],
+    )
+
+
+def during(scenario: Scenario, seconds: Sequence[Second], after: float) -> list[Second]:
+    """Those within the window, from `after` its beginning on."""
+    begin, end = scenario.warm_up + after - 0.5, scenario.warm_up + scenario.window
+    return [each for each in seconds if begin <= each.at < end + 0.5]
+
+
+def rates(
+    before: Sequence[float], after: Sequence[float], lasted: float
+) -> list[float]:
+    return [(new - old) / lasted for old, new in zip(before, after, strict=True)]
+
+
+def _sinkhole(scenario: Scenario, seconds: Sequence[Second]) -> float:
+    if not scenario.sinkholes or len(seconds) < 2:
+        return 0.0
+    got = rates(seconds[0].received, seconds[-1].received, 1.0)
+    return fmean(got[: scenario.sinkholes]) / fmean(got) if any(got) else 0.0
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation over seeds."""
+
+    mean: float
+    deviation: float
+
+
+def over_seeds(results: Sequence[Result], field: Callable[[Result], float]) -> Spread:
+    """The deviation is that of a single run, 0.0 where there is only one."""
+    values = [field(result) for result in results]
+    deviation = stdev(values) if len(values) > 1 else 0.0
+    return Spread(fmean(values), deviation)
+
+
+def variation(result: Result, backend: int, seconds: int = 5) -> float:
+    """Coefficient of variation in time, of one backend's utilization over 5 s."""
+    samples = [row[backend] for row in result.seconds]
+    blocks = [
+        fmean(samples[start : start + seconds])
+        for start in range(0, len(samples) - seconds + 1, seconds)
+    ]
+    mean = fmean(blocks)
+    square = fmean((block - mean) ** 2 for block in blocks)
+    return sqrt(square) / mean if mean else 0.0

@@ -1,0 +1,183 @@
+"""What is simulated, as one flat record: sizes, machines, costs, traffic, misfortunes.
+
+Two things are easily misread. Loads are shares of what all processors can do, slow
+ones included, so half of it can be too much for a slow machine under round robin. And
+nothing random is in here: it is drawn anew for each seed (which machines are slow,
+which clients hot, when neighbours come), the same for all pickers.
+
+A scenario of your own is the same fields in TOML.
+"""
+
+import tomllib
+from dataclasses import dataclass, fields
+from typing import Any
+
+from lbclient.errors import ConfigError
+from lbclient.subsets import ALGORITHMS
+
+COSTS = ("lognormal", "exponential", "heavy", "equal")
+UNLIMITED = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One experiment. Times in seconds; raises ConfigError for what cannot be.
+
+    A field that says `share` is one of backends, or of clients, from 0 to 1; who is
+    meant is drawn by lot.
+    """
+
+    summary: str = ""
+    loads: tuple[float, ...] = (0.7, 0.85)  # unless others are asked for
+
+    clients: int = 40
+    backends: int = 40
+    subset_size: int = 20
+    subset: str = "deterministic"  # a name of lbclient.subsets.ALGORITHMS
+    cores: int = 4
+    speeds: tuple[float, ...] = (1.0,)  # each of as many backends as any other
+
+    cost: float = 0.02  # mean processor time of a request at speed 1
+    costs: str = "lognormal"  # sigma 1; or exponential, heavy (lognormal, 1 % of them
+    # 100 to 1000 times as dear), equal
+    wait: float = 0.0  # mean of a pure wait before it, exponential
+    round_trip: float = 0.001
+    full: int = 200  # runnable requests at which a backend refuses
+    timeout: float = 5.0  # a request that took longer counts as failed
+    hot_share: float = 0.0  # of the clients; they send ...
+    hot_traffic: float = 0.0  # ... this share of all requests
+
+    neighbour: float = 1.0  # a machine's speed while its neighbour is busy
+    neighbour_period: float = 20.0  # mean of its busy times, and of those between
+    restart_every: float = 0.0  # one backend, by lot; 0: never
+    restart_speed: float = 0.4  # afterwards, for `restart_lasts`
+    restart_lasts: float = 15.0
+    slowed: int = 0  # so many backends slow down at `slowed_after`
+    slowed_speed: float = 0.5
+    slowed_after: float = 20.0  # the warm-up
+    sinkholes: int = 0  # fail all at once from the end of the warm-up
+
+    warm_up: float = 30.0
+    window: float = 40.0
+
+    smoothing: float = 2.0  # of what is reported, see ServerConfig
+    health_interval: float = 5.0  # a report comes at least as often
+    runnable: bool = False  # reports tell who waits for a processor
+    report_delay: float = 0.0
+    report_loss: float = 0.0  # share of the responses without a report
+    report_noise: float = 0.0  # utilization off by so much, uniformly, each time
+    silent_share: float = 0.0  # report nothing
+    wrong_share: float = 0.0  # report `wrong_factor` times their utilization
+    wrong_factor: float = 1.0
+    liars: int = 0  # always report 0.01
+
+    active_limit: int = UNLIMITED  # see ChannelConfig
+    throttle: float = 0.0  # likewise; 0: none
+    attempts: int = 1  # of a refused request, within the client's retry budget
+    admission: bool = False  # backends refuse by load, not only when full
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check(field.name, getattr(self, field.name), field.default)
+        if self.costs not in COSTS:
+            raise ConfigError("costs", self.costs, f"one of {', '.join(COSTS)}")
+        if self.subset not in ALGORITHMS:
+            wanted = f"one of {', '.join(ALGORITHMS)}"
+            raise ConfigError("subset", self.subset, wanted)
+        if self.throttle and self.throttle < 1.05:
+            raise ConfigError("throttle", self.throttle, "0, or 1.05 to 1000")
+        if self.sinkholes >= self.backends:
+            raise ConfigError("sinkholes", self.sinkholes, "fewer than backends")
+        if self.slowed > self.backends:
+            raise ConfigError("slowed", self.slowed, "no more than backends")
+        if self.liars > self.backends:
+            raise ConfigError("liars", self.liars, "no more than backends")
+
+    @property
+    def mean_speed(self) -> float:
+        """Of all backends in the long run; restarts are not in it, being failures."""
+        mean = sum(self.speed_of(i) for i in range(self.backends)) / self.backends
+        return mean * (1.0 + self.neighbour) / 2.0
+
+    def speed_of(self, place: int) -> float:
+        """Before the lot decides which backend has which place."""
+        return self.speeds[place % len(self.speeds)]
+
+    def rate(self, load: float) -> float:
+        """Requests per second that need that share of all processors."""
+        return load * self.cores * self.backends * self.mean_speed / self.cost
+
+
+# What is not here is from 0 up to a thousand.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "clients": (1, 10_000),
+    "backends": (1, 10_000),
+    "subset_size": (1, 10_000),
+    "cores": (1, 1000),
+    "cost": (1e-6, 1000.0),
+    "full": (1, 10**6),
+    "timeout": (0.001, 1000.0),
+    "hot_share": (0.0, 1.0),
+    "hot_traffic": (0.0, 1.0),
+    "neighbour": (0.01, 100.0),
+    "neighbour_period": (0.1, 1000.0),
+    "restart_speed": (0.01, 100.0),
+    "slowed_speed": (0.01, 100.0),
+    "slowed": (0, 10_000),
+    "sinkholes": (0, 10_000),
+    "liars": (0, 10_000),
+    "window": (1.0, 100_000.0),
+    "smoothing": (0.01, 1000.0),
+    "health_interval": (0.1, 1000.0),
+    "report_loss": (0.0, 1.0),
+    "report_noise": (0.0, 1.0),
+    "silent_share": (0.0, 1.0),
+    "wrong_share": (0.0, 1.0),
+    "active_limit": (1, UNLIMITED),
+    "attempts": (1, 3),
+    "loads": (0.001, 100.0),
+    "speeds": (0.01, 100.0),
+}
+
+
+def _check(name: str, value: object, default: object) -> None:
+    if isinstance(default, (bool, str)):
+        if type(value) is not type(default):
+            kind = "text" if isinstance(default, str) else "true or false"
+            raise ConfigError(name, value, kind)
+        return
+    low, high = BOUNDS.get(name, (0.0, 1000.0))
+    if isinstance(default, tuple):
+        if not isinstance(value, tuple) or not value:
+            raise ConfigError(name, value, "a list of numbers")
+        for one in value:
+            _check_number(name, one, low, high, float)
+    else:
+        _check_number(name, value, low, high, type(default))
+
+
+def _check_number(
+    name: str, value: object, low: float, high: float, kind: type
+) -> None:
+    kinds = (int,) if kind is int else (int, float)
+    if type(value) not in kinds or not low <= value <= high:  # type: ignore[operator]
+        what = "a whole number" if kind is int else "a number"
+        raise ConfigError(name, value, f"{what}, {low:g} to {high:g}")
+
+
+def parse(text: str) -> Scenario:
+    """A scenario from TOML. Raises ConfigError for what is none.
+
+    >>> parse("backends = 3\\nspeeds = [1, 2.5]").backends
+    3
+    """
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("scenario", str(error), "TOML") from error
+    known = {field.name for field in fields(Scenario)}
+    for name, value in table.items():
+        if name not in known:
+            raise ConfigError(name, value, f"one of {', '.join(sorted(known))}")
+    lists = {k: tuple(v) for k, v in table.items() if isinstance(v, list)}
+    return Scenario(**{**table, **lists})

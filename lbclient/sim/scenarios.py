@@ -1,0 +1,145 @@
+"""The scenarios by name: S0 to S8 and S10, and what breaks policies.
+
+S2 is the common case: two generations of machines in one fleet. The others each change
+one thing, and each is there because some policy fails in it.
+"""
+
+from dataclasses import replace
+
+from lbclient.sim.scenario import Scenario
+
+S2 = Scenario(
+    summary="half the machines are 2.5 times as fast",
+    loads=(0.5, 0.7, 0.85, 0.95),
+    speeds=(1.0, 2.5),
+)
+
+SCENARIOS: dict[str, Scenario] = {
+    "S0_start": replace(
+        S2,
+        summary="as S2, from 3 s after a cold start on",
+        loads=(0.7, 0.85),
+        warm_up=3.0,
+        window=17.0,
+    ),
+    "S1_homog": Scenario(
+        summary="all machines alike",
+        loads=(0.7, 0.85, 0.95),
+        costs="exponential",
+    ),
+    "S2_diverse": S2,
+    "S2_few": replace(
+        S2,
+        summary="as S2, 10 clients of all backends",
+        loads=(0.85,),
+        clients=10,
+        subset_size=40,
+    ),
+    "S3_antag": replace(
+        S2,
+        summary="as S2, neighbours come and go, a backend restarts every 5 s",
+        loads=(0.7, 0.85, 0.95),
+        neighbour=0.8,
+        restart_every=5.0,
+    ),
+    "S4_heavy": replace(
+        S2,
+        summary="as S2, 1 % of the requests cost 100 to 1000 times as much",
+        loads=(0.5, 0.7, 0.85),
+        costs="heavy",
+    ),
+    "S5_io": replace(
+        S2,
+        summary="as S2, requests wait 100 ms before they compute",
+        loads=(0.7, 0.85),
+        wait=0.1,
+    ),
+    "S6_unequal": replace(
+        S2,
+        summary="as S2, 10 % of the clients send 50 % of the requests",
+        subset_size=10,
+        hot_share=0.1,
+        hot_traffic=0.5,
+    ),
+    "S7_sinkhole": Scenario(
+        summary="one backend fails everything at once",
+        sinkholes=1,
+        window=60.0,
+    ),
+    "S8_step": replace(
+        S2,
+        summary="as S2, 5 backends become half as fast",
+        loads=(0.7, 0.85),
+        slowed=5,
+        window=80.0,
+    ),
+    "S10_sparse": replace(
+        S2,
+        summary="as S2, 300 clients of one dear request a second each",
+        loads=(0.7,),
+        clients=300,
+        cost=0.4,
+    ),
+    "reports_late": replace(
+        S2, summary="as S2, reports are 1 s late", loads=(0.7,), report_delay=1.0
+    ),
+    "reports_lost": replace(
+        S2,
+        summary="as S2, a tenth of the reports is lost",
+        loads=(0.7,),
+        report_loss=0.1,
+    ),
+    "reports_noisy": replace(
+        S2, summary="as S2, reports are off by 50 %", loads=(0.7,), report_noise=0.5
+    ),
+    "reports_half": replace(
+        S2,
+        summary="as S2, half the backends are silent",
+        loads=(0.7,),
+        silent_share=0.5,
+    ),
+    "reports_scaled": replace(
+        S2,
+        summary="as S2, all report a quarter of their utilization",
+        loads=(0.7,),
+        wrong_share=1.0,
+        wrong_factor=0.25,
+    ),
+    "reports_wrong": replace(
+        S2,
+        summary="as S2, a third of the backends reports a quarter",
+        loads=(0.7,),
+        wrong_share=1 / 3,
+        wrong_factor=0.25,
+    ),
+    "one_liar": replace(
+        S2, summary="as S2, one backend always reports 0.01", loads=(0.7,), liars=1
+    ),
+    "three_backends": replace(
+        S2,
+        summary="as S2, 3 backends and 6 clients",
+        loads=(0.85,),
+        clients=6,
+        backends=3,
+        subset_size=3,
+    ),
+    "large_subset": replace(
+        S2,
+        summary="as S2, 100 backends, each client has all of them",
+        loads=(0.85,),
+        backends=100,
+        subset_size=100,
+    ),
+    "overload": Scenario(
+        summary="more than the fleet can do; clients that retry, and nothing else",
+        loads=(0.9, 1.2, 1.5),
+        attempts=3,
+    ),
+    "overload_throttled": Scenario(
+        summary="the same, with admission by load and throttling clients",
+        loads=(0.9, 1.2, 1.5),
+        attempts=3,
+        throttle=2.0,
+        admission=True,
+    ),
+}

@@ -1,0 +1,263 @@
+"""The simulation: one fleet, one picker, one seed, in virtual time.
+
+There is no clock and no loop: `run` is a merge of four streams of events, each sorted
+by time. Requests come from `Traffic`; the network takes as long for each, so what is
+under way there and back are queues; only what finishes, and what happens now and then,
+needs a heap. That is what makes it fast: see docs/simulator.md.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from heapq import heappop, heappush
+from itertools import count
+from math import inf, prod
+from random import Random
+from typing import Any
+
+from lbclient.model import Endpoint, LoadReport, Outcome, Verdict, snapshot
+from lbclient.protocols import PickerFactory
+from lbclient.retry import Refusal
+from lbclient.sim.backend import TICK, Answer, Backend, Heap
+from lbclient.sim.client import Client, Node
+from lbclient.sim.result import Result, Second, measure
+from lbclient.sim.scenario import Scenario
+from lbclient.sim.traffic import Traffic
+
+SERVED = Verdict.SERVED
+
+
+class Simulation:
+    """Made for one run. `traffic` must be of the same scenario and seed."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        factory: PickerFactory,
+        traffic: Traffic,
+        seed: int,
+        smoothing: float | None = None,
+    ) -> None:
+        self.scenario = scenario
+        self._traffic = traffic
+        self._heap: Heap = []
+        self._outward: deque[tuple[float, Node, int]] = deque()
+        self._answers: deque[Answer] = deque()
+        self._order = count(len(traffic.times))
+        self._half_trip = scenario.round_trip / 2.0
+        self._is_over = False
+        self._is_careful = bool(
+            scenario.throttle or scenario.attempts > 1 or scenario.admission
+        )
+        self._end = scenario.warm_up + scenario.window
+        self._seconds: list[Second] = []
+        self._ticks = 0
+        # Of those that came after the warm-up; inf: failed, or not finished.
+        self._first = bisect_left(traffic.times, scenario.warm_up)
+        self.latencies = array("d", [inf]) * (len(traffic.times) - self._first)
+        self.attempts = self.throttled = 0
+        self._make_backends(
+            scenario.smoothing if smoothing is None else smoothing, seed
+        )
+        endpoints = snapshot(
+            [Endpoint(f"b{i:05}:1", task=i) for i in range(scenario.backends)]
+        )
+        self.clients = [
+            Client(i, scenario, endpoints, [*self.backends], factory, seed)
+            for i in range(scenario.clients)
+        ]
+        self._plan(Random(f"{seed}/events"))
+
+    # --- who is there, and what will happen to them ----------------------------
+
+    def _make_backends(self, smoothing: float, seed: int) -> None:
+        scenario = self.scenario
+        rng = Random(f"{seed}/machines")
+        places = list(range(scenario.backends))
+        rng.shuffle(places)
+        self._speeds = [scenario.speed_of(place) for place in places]
+        self._factors: list[dict[str, float]] = [{} for _ in places]
+        self._restarting = [0] * len(places)
+        self.backends = [
+            Backend(
+                scenario, speed, smoothing, self._heap, self._answers,
+                Random(f"{seed}/backend {i}"),
+            )
+            for i, speed in enumerate(self._speeds)
+        ]  # fmt: skip
+        rng.shuffle(places)
+        wrong = round(scenario.wrong_share * scenario.backends)
+        silent = round(scenario.silent_share * scenario.backends)
+        for rank, i in enumerate(places):
+            self.backends[i].mislead(
+                silent=rank < silent,
+                scale=scenario.wrong_factor if rank < wrong else 1.0,
+                liar=rank < scenario.liars,
+            )
+
+    def _plan(self, rng: Random) -> None:
+        scenario = self.scenario
+        heappush(self._heap, (inf, -1, self._never, None))  # so that it is never empty
+        self._at(0.0, self._tick)
+        for client in self.clients:
+            first = rng.random() * scenario.health_interval
+            self._at(first, self._check_health, client)
+        if scenario.neighbour != 1.0:
+            for i in range(scenario.backends):
+                is_busy = rng.random() < 0.5
+                self._set_neighbour(0.0, (i, is_busy, Random(rng.getrandbits(64))))
+        if scenario.restart_every:
+            self._at(scenario.restart_every, self._restart, rng)
+        if scenario.slowed:
+            slowed = rng.sample(range(scenario.backends), scenario.slowed)
+            at = scenario.warm_up + scenario.slowed_after
+            self._at(at, self._slow, slowed)
+        if scenario.sinkholes:
+            self._at(scenario.warm_up, self._open_sinkholes)
+
+    def _at(self, at: float, act: Any, given: Any = None) -> None:
+        heappush(self._heap, (at, next(self._order), act, given))
+
+    def _never(self, now: float, _: None) -> None:
+        raise AssertionError(f"the end of all time has come: {now}")
+
+    def _tick(self, now: float, _: None) -> None:
+        for backend in self.backends:
+            backend.sample(now)
+        if self._ticks % round(1.0 / TICK) == 0:
+            self._note(now)
+        self._ticks += 1
+        self._at(self._ticks * TICK, self._tick)
+
+    def _note(self, now: float) -> None:
+        self._seconds.append(
+            Second(
+                now,
+                [backend.busy for backend in self.backends],
+                [backend.received for backend in self.backends],
+            )
+        )
+
+    def _check_health(self, now: float, client: Client) -> None:
+        client.check_health(now)
+        self._at(now + self.scenario.health_interval, self._check_health, client)
+
+    def _set_factor(self, i: int, cause: str, factor: float, now: float) -> None:
+        self._factors[i][cause] = factor
+        pace = self._speeds[i] * prod(self._factors[i].values())
+        self.backends[i].set_pace(pace, now)
+
+    def _set_neighbour(self, now: float, given: tuple[int, bool, Random]) -> None:
+        i, is_busy, rng = given
+        factor = self.scenario.neighbour if is_busy else 1.0
+        self._set_factor(i, "neighbour", factor, now)
+        pause = rng.expovariate(1.0 / self.scenario.neighbour_period)
+        self._at(now + pause, self._set_neighbour, (i, not is_busy, rng))
+
+    def _restart(self, now: float, rng: Random) -> None:
+        scenario = self.scenario
+        i = rng.randrange(scenario.backends)
+        self._restarting[i] += 1
+        self._set_factor(i, "restart", scenario.restart_speed, now)
+        self._at(now + scenario.restart_lasts, self._end_restart, i)
+        self._at(now + scenario.restart_every, self._restart, rng)
+
+    def _end_restart(self, now: float, i: int) -> None:
+        self._restarting[i] -= 1
+        if not self._restarting[i]:  # it did not restart once more since
+            self._set_factor(i, "restart", 1.0, now)
+
+    def _slow(self, now: float, slowed: list[int]) -> None:
+        for i in slowed:
+            self._set_factor(i, "slowed", self.scenario.slowed_speed, now)
+
+    def _open_sinkholes(self, now: float, _: None) -> None:
+        for backend in self.backends[: self.scenario.sinkholes]:
+            backend.advance(now)
+            backend.is_sinkhole = True
+
+    # --- the merge ---------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Plays all requests, and then waits for them as long as a client would."""
+        heap, outward, answers = self._heap, self._outward, self._answers
+        times, indexes, costs, waits = self._traffic
+        clients, half_trip, is_careful = self.clients, self._half_trip, self._is_careful
+        first, latencies = self._first, self.latencies
+        waits = waits or array("d", [0.0]) * len(costs)
+        self._at(self._end + self.scenario.timeout, self._stop)
+        number, count = 0, len(times)
+        sent_at = times[0] if times else inf
+        while not self._is_over:
+            heap_at = heap[0][0]
+            there_at = outward[0][0] if outward else inf
+            back_at = answers[0][0] if answers else inf
+            if sent_at < there_at and sent_at < back_at and sent_at < heap_at:
+                client = clients[indexes[number]]
+                if is_careful:
+                    self._admit(sent_at, (client, number))
+                elif ready := client.pool.ready:
+                    # The same without throttle and retries, as fast as can be.
+                    node = client.picker.pick(ready, sent_at)
+                    client.pool.begin(node)
+                    outward.append((sent_at + half_trip, node, number))
+                number += 1
+                sent_at = times[number] if number < count else inf
+            elif there_at <= heap_at and there_at <= back_at:
+                _, node, it = outward.popleft()
+                node.accept(node, it, costs[it], waits[it], there_at)
+            elif back_at <= heap_at:
+                _, node, it, verdict, report, refusal = answers.popleft()
+                latency = back_at - times[it]
+                if is_careful:
+                    self._settle(node, it, verdict, report, refusal, back_at)
+                else:
+                    outcome = Outcome(verdict, latency, report)
+                    node.client.pool.finish(node, outcome, back_at)
+                if it >= first and verdict is SERVED:
+                    latencies[it - first] = latency
+            else:
+                _, _, act, given = heappop(heap)
+                act(heap_at, given)
+        return self._measure()
+
+    def _stop(self, now: float, _: None) -> None:
+        self._is_over = True
+
+    def _admit(self, now: float, given: tuple[Client, int]) -> None:
+        client, number = given
+        if client.admits(now):
+            self._attempt(now, given)
+        else:
+            self.throttled += number >= self._first
+
+    def _attempt(self, now: float, given: tuple[Client, int]) -> None:
+        client, number = given
+        node = client.choose(number, now)
+        if node is not None:
+            self.attempts += number >= self._first
+            self._outward.append((now + self._half_trip, node, number))
+
+    def _settle(
+        self,
+        node: Node,
+        number: int,
+        verdict: Verdict,
+        report: LoadReport | None,
+        refusal: Refusal | None,
+        now: float,
+    ) -> None:
+        client = node.client
+        outcome = Outcome(verdict, now - client.sent_at[number], report)
+        again_at = client.settle(node, number, outcome, refusal, now)
+        if again_at is not None:
+            self._at(again_at, self._attempt, (client, number))
+
+    def _measure(self) -> Result:
+        return measure(
+            self.scenario,
+            self.latencies,
+            self._seconds,
+            self.throttled,
+            self.attempts if self._is_careful else len(self.latencies),
+        )

@@ -1,0 +1,103 @@
+"""The requests: when each comes, from which client, and what it costs.
+
+Drawn once for a seed and then given to every picker, so that pickers differ by what
+they did and not by luck. Flat arrays: a minute has a million.
+"""
+
+from array import array
+from bisect import bisect
+from itertools import accumulate
+from math import exp, log
+from random import Random
+from typing import NamedTuple
+
+from lbclient.sim.scenario import Scenario
+
+RARE, LEAST_DEAR, MOST_DEAR = 0.01, 100.0, 1000.0  # of "heavy" costs
+# Of a log-uniform number its mean: (b - a) / ln(b / a), here 391.
+MEAN_DEAR = (MOST_DEAR - LEAST_DEAR) / log(MOST_DEAR / LEAST_DEAR)
+
+
+class Traffic(NamedTuple):
+    """Parallel arrays, by the number of a request; `waits` is empty if none waits."""
+
+    times: "array[float]"
+    clients: "array[int]"
+    costs: "array[float]"
+    waits: "array[float]"
+
+
+def draw(scenario: Scenario, load: float, seed: int) -> Traffic:
+    """A Poisson process for as long as the scenario lasts.
+
+    Costs have draws of their own: they stay the same when the load changes.
+    """
+    times = array("d")
+    rate = scenario.rate(load)
+    rng = Random(f"{seed}/times")
+    end = scenario.warm_up + scenario.window
+    now = 0.0
+    while True:
+        now -= log(1.0 - rng.random()) / rate
+        if now >= end:
+            break
+        times.append(now)
+    count = len(times)
+    return Traffic(
+        times,
+        _clients(scenario, count, seed),
+        _costs(scenario, count, Random(f"{seed}/costs")),
+        _waits(scenario, count, Random(f"{seed}/waits")),
+    )
+
+
+def hot_clients(scenario: Scenario, seed: int) -> list[int]:
+    number = round(scenario.hot_share * scenario.clients)
+    return Random(f"{seed}/hot").sample(range(scenario.clients), number)
+
+
+def _clients(scenario: Scenario, count: int, seed: int) -> "array[int]":
+    hot = hot_clients(scenario, seed)
+    random = Random(f"{seed}/clients").random
+    number = scenario.clients
+    if not 0 < len(hot) < number:
+        return array("H", (int(random() * number) for _ in range(count)))
+    shares = [(1.0 - scenario.hot_traffic) / (number - len(hot))] * number
+    for client in hot:
+        shares[client] = scenario.hot_traffic / len(hot)
+    *upto, _ = accumulate(shares)
+    return array("H", (bisect(upto, random()) for _ in range(count)))
+
+
+def _costs(scenario: Scenario, count: int, rng: Random) -> "array[float]":
+    mean = scenario.cost
+    match scenario.costs:
+        case "equal":
+            return array("d", [mean]) * count
+        case "exponential":
+            return array("d", (-mean * log(1.0 - rng.random()) for _ in range(count)))
+        case "heavy":
+            usual = mean / (1.0 - RARE + RARE * MEAN_DEAR)
+            factors = (_factor(rng) for _ in range(count))
+            return array("d", (usual * _lognormal(rng) * each for each in factors))
+        case _:
+            return array("d", (mean * _lognormal(rng) for _ in range(count)))
+
+
+def _lognormal(rng: Random) -> float:
+    """Sigma 1, mean 1."""
+    return exp(rng.gauss(-0.5, 1.0))
+
+
+def _factor(rng: Random) -> float:
+    if rng.random() >= RARE:
+        return 1.0
+    span = MOST_DEAR / LEAST_DEAR
+    return float(LEAST_DEAR * span ** rng.random())
+
+
+def _waits(scenario: Scenario, count: int, rng: Random) -> "array[float]":
+    if not scenario.wait:
+        return array("d")
+    mean = scenario.wait
+    return array("d", (-mean * log(1.0 - rng.random()) for _ in range(count)))

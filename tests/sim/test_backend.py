@@ -1,0 +1,189 @@
+"""A simulated backend computes as processors that are shared do."""
+
+from collections import deque
+from heapq import heappop
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbclient.model import Endpoint, LoadReport, Verdict
+from lbclient.pickers import RoundRobin
+from lbclient.sim.backend import FAILING, LIE, TICK, Answer, Backend, Heap
+from lbclient.sim.client import Client, Node
+from lbclient.sim.scenario import Scenario
+
+ENDPOINTS = (Endpoint("b:1"),)
+SMALL = Scenario(clients=1, backends=1, cores=1, round_trip=0.0)
+
+
+class Bench:
+    """One backend, and the one client that it answers."""
+
+    def __init__(self, scenario: Scenario = SMALL) -> None:
+        self.heap: Heap = []
+        self.answers: deque[Answer] = deque()
+        self.backend = Backend(scenario, 1.0, 2.0, self.heap, self.answers, Random(1))
+        client = Client(0, scenario, ENDPOINTS, [self.backend], RoundRobin, 1)
+        self.node: Node = client.pool.ready[0]
+        self.sent = 0
+
+    def send(self, cost: float, now: float, wait: float = 0.0) -> None:
+        self.play(now)
+        self.backend.accept(self.node, self.sent, cost, wait, now)
+        self.sent += 1
+
+    def play(self, until: float) -> None:
+        while self.heap and self.heap[0][0] <= until:
+            at, _, act, given = heappop(self.heap)
+            act(at, given)
+
+    def finished(self) -> dict[int, float]:
+        """When each request was, by its number."""
+        self.play(1e9)
+        return {answer[2]: answer[0] for answer in self.answers}
+
+    def reports(self) -> list[LoadReport | None]:
+        self.play(1e9)
+        return [answer[4] for answer in self.answers]
+
+
+def test_all_requests_get_on_equally_fast() -> None:
+    """Until 4 s both have half of the processor, then one has all of it."""
+    bench = Bench()
+    bench.send(2.0, now=0.0)
+    bench.send(3.0, now=0.0)
+    assert bench.finished() == pytest.approx({0: 4.0, 1: 5.0})
+
+
+def test_who_comes_later_takes_from_who_is_there() -> None:
+    bench = Bench()
+    bench.send(2.0, now=0.0)
+    bench.send(0.25, now=1.0)
+    assert bench.finished() == pytest.approx({1: 1.5, 0: 2.25})
+
+
+def test_nobody_gets_more_than_one_processor() -> None:
+    bench = Bench(Scenario(clients=1, backends=1, cores=4, round_trip=0.0))
+    for cost in (1.0, 2.0, 3.0):
+        bench.send(cost, now=0.0)
+    assert bench.finished() == pytest.approx({0: 1.0, 1: 2.0, 2: 3.0})
+    assert bench.backend.busy == pytest.approx((1.0 + 2.0 + 3.0) / 4)
+
+
+def test_a_change_of_pace_is_for_what_is_left() -> None:
+    bench = Bench()
+    bench.send(2.0, now=0.0)
+    bench.backend.set_pace(0.5, now=1.0)
+    assert bench.finished() == pytest.approx({0: 3.0})
+
+
+def test_to_get_faster_is_noticed_before_the_old_time() -> None:
+    bench = Bench()
+    bench.send(4.0, now=0.0)
+    bench.backend.set_pace(3.0, now=1.0)
+    assert bench.finished() == pytest.approx({0: 2.0})
+
+
+def test_a_full_backend_refuses_at_once() -> None:
+    bench = Bench(Scenario(clients=1, backends=1, full=2, round_trip=0.0))
+    for _ in range(3):
+        bench.send(1.0, now=0.0)
+    assert [(answer[2], answer[3]) for answer in bench.answers] == [
+        (2, Verdict.REJECTED)
+    ]
+
+
+def test_who_waits_is_active_and_takes_no_processor() -> None:
+    bench = Bench()
+    bench.send(5.0, now=0.0, wait=10.0)
+    bench.send(1.0, now=0.0)
+    assert bench.finished() == pytest.approx({1: 1.0, 0: 15.0})
+    report = bench.reports()[0]
+    assert report is not None
+    assert report.active == 1  # the other; the answered one is not counted
+
+
+def test_a_sinkhole_fails_all_at_once() -> None:
+    bench = Bench()
+    bench.backend.is_sinkhole = True
+    bench.send(1.0, now=0.0)
+    assert bench.finished() == {0: FAILING}
+    assert bench.answers[0][3] is Verdict.FAILED
+
+
+def test_reports_are_of_what_was_measured() -> None:
+    """Half a second of work in each second; a request for each."""
+    bench = Bench()
+    for tick in range(round(60 / TICK)):
+        if tick % round(1 / TICK) == 0:
+            bench.send(0.5, now=tick * TICK)
+        bench.play(tick * TICK)
+        bench.backend.sample(tick * TICK)
+    report = bench.backend.report()
+    assert report is not None
+    # Within what a mean over 2 s moves in the half second since the work was done.
+    assert report.utilization == pytest.approx(0.5, abs=0.5 * 0.5 / 2.0)
+    assert report.qps == pytest.approx(1.0, rel=0.3)
+    assert report.eps == 0.0
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said"),
+    [(Scenario(report_loss=1.0), None), (Scenario(report_noise=0.5), 0.0)],
+)
+def test_reports_get_lost_or_noisy(scenario: Scenario, said: float | None) -> None:
+    bench = Bench(scenario)
+    bench.send(1.0, now=0.0)
+    (report,) = bench.reports()
+    assert (report and report.utilization) == said
+
+
+def test_backends_mislead() -> None:
+    bench = Bench()
+    bench.send(100.0, now=0.0)
+    for tick in range(3):
+        bench.backend.sample(tick * TICK)
+    bench.backend.mislead(silent=False, scale=0.25, liar=False)
+    report = bench.backend.report()
+    assert report is not None
+    assert report.utilization == pytest.approx(0.25)
+    bench.backend.mislead(silent=False, scale=1.0, liar=True)
+    report = bench.backend.report()
+    assert report is not None
+    assert report.utilization == LIE
+    bench.backend.mislead(silent=True, scale=1.0, liar=False)
+    assert bench.backend.report() is None
+
+
+def test_delayed_reports_tell_of_the_past() -> None:
+    bench = Bench(Scenario(cores=1, clients=1, backends=1, report_delay=1.0))
+    for tick in range(30):
+        if tick == 20:
+            bench.send(100.0, now=tick * TICK)
+        bench.backend.sample(tick * TICK)
+        report = bench.backend.report()
+        assert report is not None
+        assert (report.active or 0) == (tick * TICK >= 3.0 - 1e-9 - TICK)
+
+
+arrivals = st.lists(
+    st.tuples(st.floats(0.0, 2.0), st.floats(0.001, 3.0)), min_size=1, max_size=40
+)
+
+
+@given(arrivals, st.integers(1, 5), st.floats(0.1, 10.0))
+def test_all_work_is_done_and_none_twice(
+    requests: list[tuple[float, float]], cores: int, pace: float
+) -> None:
+    """Busy time x processors x pace is the work that came, whatever the order."""
+    bench = Bench(Scenario(cores=cores, clients=1, backends=1, round_trip=0.0))
+    bench.backend.set_pace(pace, 0.0)
+    now = 0.0
+    for pause, cost in requests:
+        now += pause
+        bench.send(cost, now)
+    assert len(bench.finished()) == len(requests)
+    done = bench.backend.busy * cores * pace
+    assert done == pytest.approx(sum(cost for _, cost in requests))

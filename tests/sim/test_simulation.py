@@ -1,0 +1,156 @@
+"""The simulated fleet does what arithmetic says, and runs what production runs."""
+
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+
+from lbclient.pickers import PICKERS
+from lbclient.sim import SCENARIOS, Scenario, simulate
+from lbclient.sim.result import variation
+from lbclient.sim.simulation import Simulation
+from lbclient.sim.traffic import draw
+from lbclient.subsets import subset
+
+SMALL = Scenario(clients=4, backends=8, subset_size=4, warm_up=4.0, window=10.0)
+MIXED = replace(SMALL, speeds=(1.0, 2.5))
+
+
+@pytest.mark.parametrize("picker", PICKERS)
+def test_the_same_seed_has_the_same_result(picker: str) -> None:
+    once, again, other = (
+        simulate(MIXED, picker, load=0.7, seed=seed) for seed in (5, 5, 6)
+    )
+    assert once == again
+    assert once != other
+
+
+@pytest.mark.parametrize("picker", PICKERS)
+def test_no_work_is_lost_below_capacity(picker: str) -> None:
+    """What the backends did is what the requests of the window cost.
+
+    But for those under way at its ends, a few of tens of thousands.
+    """
+    traffic = draw(SMALL, 0.5, seed=1)
+    result = simulate(SMALL, picker, load=0.5, seed=1, traffic=traffic)
+    cost = sum(
+        cost
+        for at, cost in zip(traffic.times, traffic.costs, strict=True)
+        if at >= SMALL.warm_up
+    )
+    processors = SMALL.backends * SMALL.cores
+    assert result.mean == pytest.approx(cost / processors / SMALL.window, rel=0.01)
+    assert result.errors == 0.0
+    assert result.attempts == 1.0
+
+
+def test_round_robin_keeps_slow_machines_busier_by_how_slow_they_are() -> None:
+    """All get as many requests, so a fast one is 2.5 times less busy.
+
+    The busiest over the mean is 1 / mean(1, 1 / 2.5), and no luck in what costs what.
+    """
+    scenario = replace(MIXED, costs="equal")
+    result = simulate(scenario, "round_robin", load=0.5, seed=1)
+    assert result.spread == pytest.approx(1 / fmean([1.0, 1 / 2.5]), rel=0.02)
+
+
+def test_a_queue_is_as_long_as_theory_says() -> None:
+    """A processor shared by all (M/M/1-PS): the mean time is cost / (1 - load).
+
+    Of 60,000 requests, to 5 %.
+    """
+    scenario = Scenario(
+        clients=1, backends=1, subset_size=1, cores=1, costs="exponential",
+        full=10_000, round_trip=0.0, warm_up=20.0, window=999.0,
+    )  # fmt: skip
+    simulation = Simulation(
+        scenario, PICKERS["random"], draw(scenario, 0.6, seed=1), seed=1
+    )
+    simulation.run()
+    assert fmean(simulation.latencies) == pytest.approx(
+        scenario.cost / (1 - 0.6), rel=0.05
+    )
+
+
+def test_clients_connect_as_channels_do() -> None:
+    simulation = Simulation(SMALL, PICKERS["random"], draw(SMALL, 0.5, seed=1), seed=1)
+    for number, client in enumerate(simulation.clients):
+        chosen = [node.endpoint.task for node in client.pool.ready]
+        assert chosen == subset(SMALL.subset, number, SMALL.backends, SMALL.subset_size)
+
+
+def test_a_sinkhole_draws_no_more_than_a_share() -> None:
+    """Errors count as requests: SRE book, ch. 20. Round robin knows nothing of them.
+
+    Its share is that of its two clients of four: of 14,000 requests, to 4 %.
+    """
+    scenario = replace(SMALL, sinkholes=1)
+    blind = simulate(scenario, "round_robin", load=0.5, seed=1)
+    assert blind.errors == pytest.approx(1 / SMALL.backends, rel=0.04)
+    assert blind.sinkhole == pytest.approx(1.0, rel=0.06)
+    wise = simulate(scenario, "least_loaded", load=0.5, seed=1)
+    assert wise.sinkhole < 0.2
+
+
+def test_slowed_backends_are_busier() -> None:
+    scenario = replace(SMALL, slowed=2, slowed_after=5.0, slowed_speed=0.5)
+    result = simulate(scenario, "round_robin", load=0.4, seed=1)
+    before = [fmean(row[i] for row in result.seconds[:5]) for i in range(8)]
+    after = [fmean(row[i] for row in result.seconds[6:]) for i in range(8)]
+    ratios = sorted(new / old for old, new in zip(before, after, strict=True))
+    assert min(ratios[-2:]) > 1.5 > max(ratios[:-2])
+    assert max(variation(result, i, seconds=1) for i in range(8)) > 0.2
+
+
+def test_a_neighbour_takes_from_what_is_there() -> None:
+    """Half of the time, 0.6 of the speed: so 0.8 of it is what loads are shares of."""
+    scenario = replace(SMALL, neighbour=0.6, neighbour_period=2.0)
+    assert scenario.rate(0.5) == pytest.approx(0.8 * SMALL.rate(0.5))
+    calm = simulate(SMALL, "round_robin", load=0.5, seed=1)
+    shaken = simulate(scenario, "round_robin", load=0.5, seed=1)
+    assert shaken.spread > calm.spread
+
+
+def test_restarts_cost_capacity_until_they_are_over() -> None:
+    often = replace(SMALL, restart_every=1.0, restart_lasts=3.0, restart_speed=0.25)
+    busy = simulate(often, "least_loaded", load=0.5, seed=1)
+    calm = simulate(SMALL, "least_loaded", load=0.5, seed=1)
+    assert busy.mean > 1.1 * calm.mean
+
+
+def test_silence_and_lies_hurt_only_who_listens() -> None:
+    for misfortune in ({"silent_share": 0.5}, {"liars": 1}, {"report_loss": 0.5}):
+        scenario = replace(MIXED, **misfortune)
+        assert simulate(scenario, "p2c", load=0.6, seed=1) == simulate(
+            MIXED, "p2c", load=0.6, seed=1
+        )
+    lied_to = simulate(
+        replace(MIXED, liars=1), "weighted_least_loaded", load=0.6, seed=1
+    )
+    told = simulate(MIXED, "weighted_least_loaded", load=0.6, seed=1)
+    assert lied_to.spread > told.spread
+
+
+def test_retries_stay_within_a_tenth() -> None:
+    """SRE book, ch. 21: a fleet that refuses half has 1.1 times the attempts."""
+    scenario = replace(SMALL, attempts=3)
+    result = simulate(scenario, "round_robin", load=2.0, seed=1)
+    assert result.errors > 0.3
+    assert 1.05 < result.attempts < 1.11
+
+
+def test_throttled_clients_send_twice_what_is_accepted() -> None:
+    """K = 2, over two minutes: of load 4 in, 1 served, 1 refused there, 2 here."""
+    scenario = replace(
+        SCENARIOS["overload_throttled"], clients=2, backends=2, subset_size=2,
+        cores=1, warm_up=130.0, window=60.0, attempts=1,
+    )  # fmt: skip
+    result = simulate(scenario, "least_loaded", load=4.0, seed=1)
+    assert result.throttled == pytest.approx(0.5, abs=0.1)
+    assert result.attempts == pytest.approx(1.0 - result.throttled, abs=1e-9)
+
+
+def test_the_window_says_when_nothing_came() -> None:
+    scenario = replace(SMALL, cost=900.0, warm_up=0.0, window=1.0)
+    with pytest.raises(ValueError, match="no request"):
+        simulate(scenario, "random", load=0.001, seed=1)

@@ -1,0 +1,69 @@
+"""Requests are drawn as the scenario says, once for all pickers."""
+
+from dataclasses import replace
+from math import e, log, sqrt
+from statistics import fmean
+
+import pytest
+
+from lbclient.sim.scenario import COSTS, Scenario
+from lbclient.sim.traffic import (
+    LEAST_DEAR,
+    MEAN_DEAR,
+    MOST_DEAR,
+    RARE,
+    draw,
+    hot_clients,
+)
+
+BASE = Scenario(warm_up=10.0, window=20.0)
+
+
+def test_the_same_seed_draws_the_same_requests() -> None:
+    assert draw(BASE, 0.5, seed=3) == draw(BASE, 0.5, seed=3)
+    assert draw(BASE, 0.5, seed=3) != draw(BASE, 0.5, seed=4)
+
+
+def test_the_load_is_a_share_of_all_processors() -> None:
+    """To 5 standard deviations of a Poisson count."""
+    speeds = replace(BASE, speeds=(1.0, 2.5))
+    seconds = speeds.warm_up + speeds.window
+    processors = speeds.cores * speeds.backends * fmean(speeds.speeds)
+    expected = 0.5 * processors / speeds.cost * seconds
+    times = draw(speeds, 0.5, seed=1).times
+    assert len(times) == pytest.approx(expected, abs=5 * sqrt(expected))
+    assert list(times) == sorted(times)
+    assert times[-1] < seconds
+
+
+@pytest.mark.parametrize("costs", COSTS)
+def test_costs_have_their_mean(costs: str) -> None:
+    """To 5 standard errors. The square of a lognormal of sigma 1 is e on average."""
+    drawn = draw(replace(BASE, costs=costs), 0.5, seed=1).costs
+    dear = (MOST_DEAR**2 - LEAST_DEAR**2) / 2 / log(MOST_DEAR / LEAST_DEAR)
+    square = e * (1.0 - RARE + RARE * dear)
+    heavy = square / (1.0 - RARE + RARE * MEAN_DEAR) ** 2 - 1.0
+    variance = {"lognormal": e - 1, "exponential": 1.0, "heavy": heavy, "equal": 0.0}
+    error = sqrt(variance[costs] / len(drawn))
+    assert fmean(drawn) / BASE.cost == pytest.approx(1.0, abs=5 * error + 1e-9)
+
+
+def test_hot_clients_send_their_share() -> None:
+    """4 of 40 clients send half, to 5 standard deviations of a fair coin."""
+    scenario = replace(BASE, hot_share=0.1, hot_traffic=0.5)
+    clients = draw(scenario, 0.5, seed=1).clients
+    hot = set(hot_clients(scenario, seed=1))
+    sent = sum(client in hot for client in clients)
+    assert len(hot) == 4
+    assert sent / len(clients) == pytest.approx(0.5, abs=2.5 / sqrt(len(clients)))
+
+
+def test_waits_are_drawn_where_requests_wait() -> None:
+    waits = draw(replace(BASE, wait=0.1), 0.5, seed=1).waits
+    assert fmean(waits) == pytest.approx(0.1, abs=5 * 0.1 / sqrt(len(waits)))
+    assert len(draw(BASE, 0.5, seed=1).waits) == 0
+
+
+def test_a_higher_load_has_the_same_costs_sooner() -> None:
+    low, high = draw(BASE, 0.4, seed=1), draw(BASE, 0.8, seed=1)
+    assert low.costs == high.costs[: len(low.costs)]
