@@ -19,6 +19,7 @@ from lbclient.errors import ConfigError
 from lbclient.pickers import picker_factory
 from lbclient.pickers.slow_start import SLOW_START
 from lbclient.protocols import PickerFactory, Subset
+from lbclient.quota import room
 from lbclient.subsets import ALGORITHMS
 from lbclient.throttle import K
 
@@ -27,7 +28,16 @@ WhenFull = Literal["wait", "fail"]
 # Variables with our prefix that are not fields of a config.
 RESERVED = frozenset({"LBCLIENT_CONFIG", "LBCLIENT_DISABLE"})
 # Fields that are functions, which no text can name.
-IN_CODE = frozenset({"LBCLIENT_RUNNABLE", "LBCLIENT_SIGNALS", "LBCLIENT_UTILIZATION"})
+IN_CODE = frozenset(
+    {
+        "LBCLIENT_CUSTOMER",
+        "LBCLIENT_QUOTAS",
+        "LBCLIENT_QUOTA_STORE",
+        "LBCLIENT_RUNNABLE",
+        "LBCLIENT_SIGNALS",
+        "LBCLIENT_UTILIZATION",
+    }
+)
 SECTIONS = frozenset({"channel", "server"})
 
 SECRET_SIZE = 16  # bytes, as the seal that it makes; shorter ones can be guessed
@@ -63,6 +73,21 @@ def _one_of(field: str, value: object, names: tuple[str, ...]) -> None:
 def _number(field: str, value: object, low: float, high: float) -> None:
     if type(value) not in (int, float) or not low <= float(str(value)) <= high:
         raise ConfigError(field, value, f"a number, {low:g} to {high:g}")
+
+
+def _quotas(field: str, value: object) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(field, value, "CPU seconds a second, by customer")
+    kinds = {"total", *(criticality.name for criticality in Criticality)}
+    for name, limit in (value or {}).items():
+        parts = limit if isinstance(limit, Mapping) else {"total": limit}
+        if unknown := parts.keys() - kinds:
+            want = f"some of {', '.join(sorted(kinds))}"
+            raise ConfigError(f"{field}.{name}", sorted(unknown), want)
+        for part, most in parts.items():
+            _number(f"{field}.{name}.{part}", most, 0, 1e6)
+        below = {Criticality[p]: m for p, m in parts.items() if p != "total"}
+        room(parts.get("total", inf), below)
 
 
 def _methods(field: str, value: object) -> tuple[str, ...]:
@@ -155,7 +180,7 @@ class _Sourced:
 def _convert(variable: str, text: str, kind: object) -> Any:
     if kind is int or kind == int | None:
         convert: Callable[[str], Any] = int
-    elif kind is float:
+    elif kind is float or kind == float | None:
         convert = float
     elif kind is bool:
         convert = _truth
@@ -357,6 +382,26 @@ class ServerConfig(_Sourced):
     """More of them, by name, read every 0.1 s: some requests are refused beyond 1.0,
     and nearly all at 2.0."""
 
+    quotas: Mapping[str, float | Mapping[str, float]] | None = None
+    """What customers may use of the whole fleet, in CPU seconds a second, by name; or
+    {"total": 4.0, "SHEDDABLE": 1.0}, where one is for its criticality and above."""
+
+    default_quota: float | None = None
+    """What each customer may use who is not among `quotas`; None: no limit."""
+
+    customer: Callable[[Any], str] | None = None
+    """Who pays, by a request's context; None: what `lbclient-customer` says."""
+
+    cpu_factor: float = 1.0
+    """What a CPU second of this machine is worth, for fleets of several kinds."""
+
+    quota_store: Any = None
+    """Where tasks tell each other what they gave: `lbclient.server.quotas.UsageStore`.
+    None: each task knows of itself only."""
+
+    quota_share: float = 1.0
+    """What share of each limit this task may give while no store says anything."""
+
     smoothing: float = 2.0
     """Time constant of what is reported; 1 to 2 s suits the pickers best."""
 
@@ -389,6 +434,14 @@ class ServerConfig(_Sourced):
         _number("max_load", self.max_load, 0, 1e6)
         _number("max_cpu", self.max_cpu, 0, 1)
         _number("max_memory", self.max_memory, 0, 1)
+        _number("cpu_factor", self.cpu_factor, 1e-3, 1e3)
+        _number("quota_share", self.quota_share, 0, 1)
+        if self.default_quota is not None:
+            _number("default_quota", self.default_quota, 0, 1e6)
+        if self.customer is not None and not callable(self.customer):
+            want = "a callable that takes a request's context"
+            raise ConfigError("customer", self.customer, want)
+        _quotas("quotas", self.quotas)
         for name, signal in (self.signals or {}).items():
             if not callable(signal) or not isinstance(name, str):
                 want = "callables without arguments, by name"

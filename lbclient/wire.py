@@ -18,6 +18,7 @@ from lbclient.v1 import health_pb2, load_pb2
 LOAD_KEY = "lbclient-load-bin"
 ATTEMPT_KEY = "lbclient-attempt"  # of a retry: 1, 2, ...; none: it is the first
 CRITICALITY_KEY = "lbclient-criticality"
+CUSTOMER_KEY = "lbclient-customer"
 REFUSAL_KEY = "lbclient-refusal"  # a word of `retry.Refusal`
 PUSHBACK_KEY = "grpc-retry-pushback-ms"  # gRFC A6
 ORCA_KEY = "endpoint-load-metrics-bin"  # hidden from Python clients by grpcio

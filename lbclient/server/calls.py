@@ -9,7 +9,7 @@ grpcio's contexts, not derived: what is not here goes to grpcio's as it is.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any, Never, TypeVar
 
 import grpc
@@ -17,6 +17,7 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient.grpc_codes import STATUS_OF_NUMBER
+from lbclient.server.accounting import account, run_timed
 from lbclient.server.gate import Answer
 from lbclient.server.reporter import Reporter, Trailers
 
@@ -203,9 +204,18 @@ class SyncCall(Call):
         self._reporter.gate.count(reason)
         self._finish(lambda: answer.code)
 
+    def adopt(self, context: Context) -> None:
+        """That of the request's own task, where it began in another one."""
+        self._context = context
+
     def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """In the context of the request: threads have none of their own."""
-        return self._context.run(work, *arguments)
+        """In the context of the request, and at the cost of whoever pays for that."""
+        charge = self._context.get(account)
+        quotas = self._reporter.gate.quotas
+        if charge is None or quotas is None:
+            return self._context.run(work, *arguments)
+        charge = quotas.charge_from_thread(charge)
+        return self._context.run(run_timed, charge, work, *arguments)
 
     def abort(
         self,

@@ -22,10 +22,12 @@ from lbclient.config import ServerConfig
 from lbclient.criticality import DEFAULT, Criticality, adopt, current, parse
 from lbclient.ewma import Ewma
 from lbclient.protocols import Clock
+from lbclient.quota import OTHERS
 from lbclient.retry import Refusal, parse_attempt
 from lbclient.server.cpu import available_cpus
 from lbclient.server.memory import MemoryMeter
 from lbclient.server.monitor import LoadMonitor
+from lbclient.server.quotas import Quotas
 from lbclient.server.run_queue import RunQueue
 from lbclient.server.threads import Threads
 
@@ -77,6 +79,11 @@ TOO_LATE = Answer(
     StatusCode.DEADLINE_EXCEEDED,
     "refused: too late to be served before its deadline",
     TRAILERS[Refusal.DONT_RETRY],
+)
+OUT_OF_QUOTA = Answer(
+    StatusCode.RESOURCE_EXHAUSTED,
+    "refused: the customer has used what it may",
+    TRAILERS[Refusal.QUOTA],
 )
 REASONS = (*(refusal.value for refusal in Refusal), "concurrency", "too-late")
 
@@ -146,6 +153,11 @@ class Gate:
         self._refused: dict[str, list[int]] = {
             reason: [0] * len(Criticality) for reason in REASONS
         }
+        has_quotas = config.quotas is not None or config.default_quota is not None
+        self.quotas = Quotas(config, clock, rng) if has_quotas else None
+        self._customer = config.customer
+        # Whether who pays is known only later than all else.
+        self.asks_context = has_quotas and config.customer is not None
         self.misread = {wire.CRITICALITY_KEY: 0, wire.ATTEMPT_KEY: 0}
 
     # Signals
@@ -200,19 +212,39 @@ class Gate:
         To be called in the task of the request, whose context learns who asks.
         """
         self.queue.arrive()
-        criticality, attempt = self._read(metadata)
+        criticality, attempt, customer = self._read(metadata)
         self._look(self._clock())
         refusal = self.admission.refuses(criticality, attempt)
-        if refusal is None:
-            _gate.set(self)
+        if refusal is not None:
+            self.count(refusal.value, criticality)
+            return Answer(StatusCode.UNAVAILABLE, self._why(), TRAILERS[refusal])
+        _gate.set(self)
+        if self.quotas is None or self.asks_context:
             return None
-        self.count(refusal.value, criticality)
-        return Answer(StatusCode.UNAVAILABLE, self._why(), TRAILERS[refusal])
+        return self._charged(customer, criticality)
+
+    def _charged(self, customer: str, criticality: Criticality) -> Answer | None:
+        assert self.quotas is not None
+        if not self.quotas.refuses(customer, criticality):
+            return None
+        self.count(Refusal.QUOTA.value, criticality)
+        return OUT_OF_QUOTA
+
+    def asks(self, context: object) -> Answer | None:
+        """The same, where `ServerConfig.customer` says who pays."""
+        assert self._customer is not None
+        try:
+            customer = str(self._customer(context))
+        except Exception as error:
+            self._complain("customer", f"raised {error!r}")
+            customer = OTHERS
+        found = current()
+        return self._charged(customer, DEFAULT if found is None else found)
 
     def _read(
         self, metadata: Iterable[tuple[str, str | bytes]]
-    ) -> tuple[Criticality, int]:
-        criticality, attempt = DEFAULT, 0
+    ) -> tuple[Criticality, int, str]:
+        criticality, attempt, customer = DEFAULT, 0, OTHERS
         for key, value in metadata:
             if not key.startswith(_PREFIX):
                 continue
@@ -225,14 +257,9 @@ class Gate:
             elif key == wire.ATTEMPT_KEY and isinstance(value, str):
                 attempt, is_known = parse_attempt(value)
                 self.misread[key] += not is_known
-        return criticality, attempt
-
-    def adopt(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
-        """For a request that is let in, where its context is another one."""
-        _gate.set(self)
-        for key, value in metadata:
-            if key == wire.CRITICALITY_KEY and parse(value)[1]:
-                adopt(parse(value)[0])
+            elif key == wire.CUSTOMER_KEY:
+                customer = str(value)
+        return criticality, attempt, customer
 
     def _why(self) -> str:
         worst = self.admission.worst

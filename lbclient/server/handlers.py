@@ -9,19 +9,24 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing
+from contextvars import Context, copy_context
+from copy import copy
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
 from lbclient.admission import Quickest
 from lbclient.criticality import current
+from lbclient.server.accounting import account, timed
 from lbclient.server.calls import AsyncCall, Call, SyncCall
 from lbclient.server.gate import FULL, TOO_LATE, Answer
 from lbclient.server.reporter import Reporter
 
 KEPT = 1024  # methods; a generic handler may serve any name that a client invents
+
+T = TypeVar("T")
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -50,12 +55,12 @@ class Wrapper:
         """The same as before if the method has the same handler as before."""
         kept = self._kept.get(method)
         if kept is not None and kept[0] is handler:
-            return kept[1]
+            return kept[1].in_context()
         if len(self._kept) >= KEPT:
             self._kept.clear()
         wrapped = self.wrap(handler)
         self._kept[method] = (handler, wrapped)
-        return wrapped
+        return wrapped.in_context()
 
 
 def behavior_of(handler: Handler) -> Callable[..., Any]:
@@ -126,6 +131,10 @@ class _Wrapped:
         self._limit = limit
         self._quickest = Quickest()
 
+    def in_context(self) -> "_Wrapped":
+        """For one request, whose task asks: itself, unless it begins elsewhere."""
+        return self
+
     def _received(self, request: Any) -> Any:
         return request if self._deserialize is None else self._deserialize(request)
 
@@ -147,6 +156,8 @@ class _Wrapped:
             await turn
             if self._is_too_late(call, self._reporter.clock()):
                 await call.refuse(TOO_LATE, "too-late")
+        if self._gate.asks_context and (answer := self._gate.asks(call)) is not None:
+            await call.abort(*answer)
 
 
 class AsyncResponse(_Wrapped):
@@ -154,9 +165,7 @@ class AsyncResponse(_Wrapped):
         call = AsyncCall(self._reporter, context, self._sent)
         try:
             await self._enter(call)
-            response = await self._behavior(self._received(request), call)
-            if call.is_ok():  # else grpcio drops the response
-                response = self._sent(response)
+            response = await timed(self._work(request, call))
         except BaseException as error:
             call.raised(error)
             raise
@@ -165,6 +174,11 @@ class AsyncResponse(_Wrapped):
             now = self._reporter.clock()
             self._quickest.observe(now - call.begun_at, now)
         return response
+
+    async def _work(self, request: Any, call: AsyncCall) -> Any:
+        response = await self._behavior(self._received(request), call)
+        # Else grpcio drops the response.
+        return self._sent(response) if call.is_ok() else response
 
     unary_unary = stream_unary = respond
 
@@ -176,11 +190,14 @@ class AsyncWriter(_Wrapped):
         call = AsyncCall(self._reporter, context, self._sent)
         try:
             await self._enter(call)
-            await self._behavior(self._received(request), call)
+            await timed(self._work(request, call))
         except BaseException as error:
             call.raised(error)
             raise
         call.served()
+
+    async def _work(self, request: Any, call: AsyncCall) -> None:
+        await self._behavior(self._received(request), call)
 
     unary_stream = stream_stream = respond
 
@@ -193,8 +210,10 @@ class AsyncResponses(_Wrapped):
         try:
             await self._enter(call)
             responses = self._behavior(self._received(request), call)
-            async with aclosing(responses):
-                async for response in responses:
+            is_paid = account.get() is not None
+            steps: Any = _timed_each(responses) if is_paid else responses
+            async with aclosing(responses), aclosing(steps):
+                async for response in steps:
                     yield self._sent(response)
         except BaseException as error:
             call.raised(error)
@@ -221,8 +240,13 @@ class _InThread(_Wrapped):
             answer = TOO_LATE
             loop, count = self._reporter.loop, self._gate.count
             loop.call_soon_threadsafe(count, "too-late", call.run(current))
+        if answer is None and self._gate.asks_context:
+            answer = _on_loop(self._reporter.loop, lambda: self._asked(call))
         if answer is not None:
             call.abort(*answer)
+
+    def _asked(self, call: SyncCall) -> Answer | None:
+        return call.run(self._gate.asks, call)
 
 
 class SyncResponse(_InThread):
@@ -234,8 +258,17 @@ class SyncResponse(_InThread):
 
     def __init__(self, reporter: Reporter, limit: float, handler: Handler) -> None:
         super().__init__(reporter, limit, handler)
+        self._context: Context | None = None
         if not self.request_streaming:
             self.request_deserializer = self._arrive
+
+    def in_context(self) -> "_Wrapped":
+        """grpcio calls this one in a thread, where nothing is known of its request."""
+        if not self.request_streaming:
+            return self
+        one = copy(self)
+        one._context = copy_context()
+        return one
 
     def _arrive(self, request: bytes) -> tuple[SyncCall, bytes]:
         call = self._begin()
@@ -250,7 +283,8 @@ class SyncResponse(_InThread):
     def stream_unary(self, requests: Any, context: Any) -> Any:
         loop = self._reporter.loop
         call = _on_loop(loop, lambda: self._begin(context))
-        call.run(self._gate.adopt, context.invocation_metadata())
+        if self._context is not None:
+            call.adopt(self._context)
         try:
             return self._respond(call, requests)
         finally:
@@ -259,9 +293,7 @@ class SyncResponse(_InThread):
     def _respond(self, call: SyncCall, request: Any) -> Any:
         try:
             self._admitted(call)
-            response = call.run(self._behavior, self._received(request), call)
-            if call.is_ok():
-                response = self._sent(response)
+            response = call.run(self._work, request, call)
         except BaseException as error:
             call.raised(error)
             raise
@@ -270,6 +302,10 @@ class SyncResponse(_InThread):
             now = self._reporter.clock()
             self._quickest.observe(now - call.begun_at, now)
         return response
+
+    def _work(self, request: Any, call: SyncCall) -> Any:
+        response = self._behavior(self._received(request), call)
+        return self._sent(response) if call.is_ok() else response
 
 
 class SyncResponses(_InThread):
@@ -306,9 +342,25 @@ def _at_end_of_task(callback: Callable[[Any], None]) -> None:
     task.add_done_callback(callback)
 
 
-def _on_loop(
-    loop: asyncio.AbstractEventLoop, begin: Callable[[], SyncCall]
-) -> SyncCall:
-    begun: Future[SyncCall] = Future()
-    loop.call_soon_threadsafe(lambda: begun.set_result(begin()))
-    return begun.result()
+async def _timed_each(responses: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    over = object()
+
+    async def following() -> Any:
+        return await anext(responses, over)
+
+    while (response := await timed(following())) is not over:
+        yield response
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, ask: Callable[[], T]) -> T:
+    """In a thread: what `ask` returns on the loop's."""
+    answered: Future[T] = Future()
+
+    def answer() -> None:
+        try:
+            answered.set_result(ask())
+        except BaseException as error:
+            answered.set_exception(error)
+
+    loop.call_soon_threadsafe(answer)
+    return answered.result()

@@ -71,6 +71,8 @@ class Reporter:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Samples from now on, until `stop`."""
+        if self._timer is None and self.gate.quotas is not None:
+            self.gate.quotas.start(loop)
         self.loop = loop
         self._timer = loop.call_later(SAMPLE_INTERVAL, self.start, loop)
         self.sample()
@@ -78,6 +80,8 @@ class Reporter:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self.gate.quotas is not None:
+            self.gate.quotas.stop()
 
     def sample(self) -> None:
         now = self.clock()
@@ -174,6 +178,7 @@ class Reporter:
             load=self.gate.load(self.clock()),
             refused=self.gate.refused,
             misread=dict(self.gate.misread),
+            usage={} if self.gate.quotas is None else self.gate.quotas.usage(),
         )
 
     def _encode(self) -> None:

@@ -55,4 +55,7 @@ class ServerStatistics:
     misread: Mapping[str, int]
     """Requests with metadata that was not understood, by its key."""
 
+    usage: Mapping[str, float]
+    """CPU seconds a second of each customer lately; empty without quotas."""
+
     udp: UdpStatistics = UdpStatistics()

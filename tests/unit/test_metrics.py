@@ -79,6 +79,7 @@ SERVER = ServerStatistics(
     load=3.0,
     refused={"overloaded": {"SHEDDABLE": 7, "CRITICAL": 0}},
     misread={"lbclient-attempt": 2},
+    usage={},
     udp=UdpStatistics(50051, 11, 12, 13, 14, 15),
 )
 

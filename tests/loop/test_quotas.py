@@ -1,0 +1,176 @@
+"""Tasks tell each other what they gave, over an hour that passes at once."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextvars import copy_context
+from random import Random
+from typing import Any
+
+import pytest
+
+from lbclient.config import ServerConfig
+from lbclient.criticality import Criticality
+from lbclient.errors import ConfigError
+from lbclient.quota import HOLD
+from lbclient.server.accounting import account
+from lbclient.server.quotas import INTERVAL, MemoryStore, Quotas, Usages, rooms
+
+LIMIT = 1.0  # CPU seconds a second
+COST = 0.01
+CRITICAL = Criticality.CRITICAL
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def make(store: Any, number: int = 0, **config: Any) -> Quotas:
+    quotas = Quotas(
+        ServerConfig(quotas={"a": LIMIT}, quota_store=store, **config),
+        now,
+        Random(number),
+    )
+    quotas.start(asyncio.get_running_loop())
+    return quotas
+
+
+def request(quotas: Quotas) -> bool:
+    """One of customer a, which costs `COST` if it is let in."""
+
+    def serve() -> bool:
+        if quotas.refuses("a", CRITICAL):
+            return False
+        charge = account.get()
+        assert charge is not None
+        charge(COST)
+        return True
+
+    return copy_context().run(serve)
+
+
+async def offer(demand: Mapping[Quotas, float], seconds: float) -> dict[Quotas, float]:
+    """CPU seconds a second that each task gives in the second half."""
+    given = dict.fromkeys(demand, 0)
+    owed = dict.fromkeys(demand, 0.0)
+    steps = round(seconds / COST)
+    for step in range(steps):
+        for quotas, wanted in demand.items():
+            owed[quotas] += wanted
+            while owed[quotas] >= 1.0:
+                owed[quotas] -= 1.0
+                given[quotas] += request(quotas) and step >= steps // 2
+        await asyncio.sleep(COST)
+    return {quotas: count * COST / (seconds / 2) for quotas, count in given.items()}
+
+
+async def stop(*tasks: Quotas) -> None:
+    for quotas in tasks:
+        quotas.stop()
+    await asyncio.sleep(0)
+
+
+async def test_four_tasks_give_one_limit_together_however_demand_is_spread() -> None:
+    store = MemoryStore(now)
+    tasks = [make(store, number) for number in range(4)]
+    wanted = [8.0, 1.0, 1.0, 0.0]
+    given = await offer(dict(zip(tasks, wanted, strict=True)), 60.0)
+    await stop(*tasks)
+    assert sum(given.values()) == pytest.approx(LIMIT, rel=0.12)
+
+
+async def test_without_a_store_a_task_knows_of_itself_only() -> None:
+    tasks = [make(None, number, quota_share=0.25) for number in range(4)]
+    given = await offer(dict.fromkeys(tasks, 2.0), 60.0)
+    await stop(*tasks)
+    for one in given.values():
+        assert one == pytest.approx(0.25 * LIMIT, rel=0.12)
+
+
+class Broken:
+    """A store that fails, or that takes for ever, as from the second exchange on."""
+
+    def __init__(self, inner: MemoryStore, is_slow: bool) -> None:
+        self._inner = inner
+        self._is_slow = is_slow
+        self.is_broken = False
+
+    async def exchange(self, task: str, usage: Mapping[str, float]) -> Usages:
+        if self.is_broken and self._is_slow:
+            await asyncio.Event().wait()
+        if self.is_broken:
+            raise ConnectionError("no route to the store")
+        return await self._inner.exchange(task, usage)
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_without_its_store_the_last_word_holds_for_a_while(
+    is_slow: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Broken(MemoryStore(now), is_slow)
+    tasks = [make(store, number, quota_share=0.1) for number in range(2)]
+    demand = dict.fromkeys(tasks, 5.0)
+    await offer(demand, 30.0)
+    with caplog.at_level(logging.WARNING, "lbclient"):
+        store.is_broken = True
+        held = await offer(demand, HOLD - 5.0)
+        assert sum(held.values()) == pytest.approx(LIMIT, rel=0.12)
+        await asyncio.sleep(10.0)
+        fallen = await offer(demand, 60.0)
+        assert sum(fallen.values()) == pytest.approx(0.2 * LIMIT, rel=0.12)
+        assert len(caplog.records) == len(tasks), "each says it once"
+        assert tasks[0].store_failures > 10
+        store.is_broken = False
+        again = await offer(demand, 60.0)
+    await stop(*tasks)
+    assert sum(again.values()) == pytest.approx(LIMIT, rel=0.12)
+
+
+async def test_a_task_that_is_gone_leaves_its_part_to_the_others() -> None:
+    store = MemoryStore(now)
+    one, other = make(store, 1), make(store, 2)
+    await offer({one: 5.0, other: 5.0}, 20.0)
+    other.stop()
+    await asyncio.sleep(2 * MemoryStore.KEPT)
+    given = await offer({one: 5.0}, 40.0)
+    await stop(one, other)
+    assert given[one] == pytest.approx(LIMIT, rel=0.12)
+
+
+async def test_nobody_waits_for_the_store() -> None:
+    asked = asyncio.Event()
+
+    class Silent:
+        async def exchange(self, task: str, usage: Mapping[str, float]) -> Usages:
+            asked.set()
+            await asyncio.Event().wait()
+            return {}
+
+    quotas = make(Silent())
+    await asked.wait()
+    began_at = now()
+    assert request(quotas)
+    assert now() == began_at
+    await asyncio.sleep(3 * INTERVAL)
+    assert quotas.store_failures >= 1
+    await stop(quotas)
+
+
+def test_limits_are_by_criticality_if_wanted() -> None:
+    config = ServerConfig(quotas={"a": {"total": 4.0, "SHEDDABLE_PLUS": 1.0}, "b": 2.0})
+    assert rooms(config) == {"a": (1.0, 1.0, 4.0, 4.0), "b": (2.0,) * len(Criticality)}
+
+
+@pytest.mark.parametrize(
+    "quotas",
+    [
+        {"a": -1.0},
+        {"a": "much"},
+        {"a": {"URGENT": 1.0}},
+        {"a": {"total": 1.0, "SHEDDABLE": 2.0}},
+        ["a"],
+    ],
+)
+def test_limits_that_make_no_sense_are_refused_at_once(quotas: Any) -> None:
+    with pytest.raises(ConfigError, match="quota"):
+        ServerConfig(quotas=quotas)

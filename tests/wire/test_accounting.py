@@ -1,0 +1,341 @@
+"""Who used how much CPU, and what happens to those who use more than they may."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc import StatusCode
+
+from lbclient import wire
+from lbclient.config import ServerConfig
+from lbclient.server import Server
+from lbclient.server.accounting import Steps, account
+
+PATH = "/test.Service/Method"
+PART = 0.02  # CPU seconds
+
+Host = Callable[..., Awaitable[tuple[Server, Any]]]
+
+
+def burn(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    async with AsyncExitStack() as stack:
+
+        async def host(
+            behavior: Any, arity: str = "unary_unary", **options: Any
+        ) -> tuple[Server, Any]:
+            server = Server(**options)
+            handler = getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
+            methods = {"Method": handler}
+            server.add_generic_rpc_handlers(
+                [grpc.method_handlers_generic_handler("test.Service", methods)]
+            )
+            port = server.add_insecure_port("127.0.0.1:0")
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+            await stack.enter_async_context(channel)
+            method = getattr(channel, arity)(PATH)
+
+            async def ask(customer: str = "", **options: Any) -> Any:
+                metadata = ((wire.CUSTOMER_KEY, customer),) if customer else ()
+                request = b"a" if arity.startswith("unary") else iter([b"a"])
+                call = method(request, metadata=metadata, **options)
+                if arity.endswith("stream"):
+                    return [message async for message in call]
+                return await call
+
+            return server, ask
+
+        yield host
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(2)
+    yield pool
+    await asyncio.to_thread(pool.shutdown)
+
+
+class Clock:
+    """Stands still unless told, so rates are sums over a time that is known."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def nested(depth: int) -> None:
+    burn(PART)
+    await asyncio.sleep(0)
+    burn(PART)
+    if depth:
+        await asyncio.gather(nested(depth - 1), asyncio.to_thread(burn, PART))
+
+
+async def respond(_request: bytes, context: Any) -> bytes:
+    burn(PART)
+    await asyncio.create_task(nested(2))
+    await asyncio.gather(nested(0), nested(0))
+    return b"done"
+
+
+async def write(_request: bytes, context: Any) -> None:
+    for _ in range(3):
+        burn(PART)
+        await context.write(b"more")
+
+
+async def generate(_request: bytes, context: Any) -> AsyncIterator[bytes]:
+    for _ in range(3):
+        burn(PART)
+        yield b"more"
+
+
+def respond_in_thread(_request: bytes, context: Any) -> bytes:
+    burn(3 * PART)
+    return b"done"
+
+
+def generate_in_thread(_request: bytes, context: Any) -> Iterator[bytes]:
+    for _ in range(3):
+        burn(PART)
+        yield b"more"
+
+
+HANDLERS = [
+    ("unary_unary", respond),
+    ("stream_unary", respond),
+    ("unary_stream", write),
+    ("stream_stream", generate),
+    ("unary_unary", respond_in_thread),
+    ("stream_unary", respond_in_thread),
+    ("unary_stream", generate_in_thread),
+]
+
+
+def used(server: Server, clock: Clock, customer: str = "") -> float:
+    """CPU seconds of a customer since the clock was set forward by a day before."""
+    quotas = server._reporter.gate.quotas
+    assert quotas is not None
+    account = quotas._quota._accounts.get(customer) or quotas._quota._known[""]
+    return sum(account.used)
+
+
+@pytest.mark.parametrize("own_pool", [False, True])
+@pytest.mark.parametrize(("arity", "handler"), HANDLERS)
+async def test_what_is_accounted_is_what_the_process_used(
+    host: Host, pool: ThreadPoolExecutor, arity: str, handler: Any, own_pool: bool
+) -> None:
+    """Within a tenth, of which gRPC itself takes the most, client and server."""
+    clock = Clock()
+    server, ask = await host(
+        handler,
+        arity,
+        config=ServerConfig(default_quota=1000.0),
+        clock=clock,
+        migration_thread_pool=pool if own_pool else None,
+    )
+    await ask("a")
+    before, began_at = used(server, clock, "a"), time.process_time()
+    await asyncio.gather(*(ask("a") for _ in range(4)))
+    spent = time.process_time() - began_at
+    await asyncio.sleep(0)  # what threads tell the loop
+    accounted = used(server, clock, "a") - before
+    assert accounted == pytest.approx(spent, rel=0.1)
+    assert accounted <= spent
+
+
+async def test_each_customer_pays_for_its_own(host: Host) -> None:
+    async def work(request: bytes, context: Any) -> bytes:
+        metadata = dict(context.invocation_metadata())
+        parts = 3 if metadata[wire.CUSTOMER_KEY] == "b" else 1
+        for _ in range(10):
+            burn(PART / 10 * parts)
+            await asyncio.sleep(0)  # so that they take turns on the loop
+        return b""
+
+    clock = Clock()
+    server, ask = await host(
+        work, config=ServerConfig(default_quota=1000.0), clock=clock
+    )
+    await asyncio.gather(*(ask(name) for name in "ababab"))
+    assert used(server, clock, "a") == pytest.approx(3 * PART, rel=0.15)
+    assert used(server, clock, "b") == pytest.approx(9 * PART, rel=0.15)
+
+
+async def test_without_quotas_nothing_is_timed(host: Host) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def look(request: bytes, context: Any) -> bytes:
+        return repr((loop.get_task_factory(), account.get())).encode()
+
+    _, ask = await host(look)
+    assert await ask() == b"(None, None)"
+
+
+async def test_the_loop_is_left_as_it_was(host: Host) -> None:
+    loop = asyncio.get_running_loop()
+    server, ask = await host(respond, config=ServerConfig(default_quota=1000.0))
+    await ask("a")
+    assert loop.get_task_factory() is not None
+    await server.stop(None)
+    assert loop.get_task_factory() is None
+
+
+async def test_whoever_looks_at_a_timed_task_sees_the_users_coroutine(
+    host: Host,
+) -> None:
+    async def named() -> None:
+        pass
+
+    async def look(request: bytes, context: Any) -> bytes:
+        task = asyncio.create_task(named())
+        said = repr(task)
+        await task
+        return said.encode()
+
+    _, ask = await host(look, config=ServerConfig(default_quota=1000.0))
+    assert b"named" in await ask("a")
+
+
+async def test_a_task_that_is_cancelled_before_its_first_step_leaves_no_warning(
+    host: Host,
+) -> None:
+    async def work(request: bytes, context: Any) -> bytes:
+        task = asyncio.create_task(nested(0))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return str(task.cancelled()).encode()
+
+    _, ask = await host(work, config=ServerConfig(default_quota=1000.0))
+    assert await ask("a") == b"True"
+
+
+async def test_steps_are_a_coroutine_like_any_other() -> None:
+    spent: list[float] = []
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await Steps(fail(), spent.append)
+    assert len(spent) >= 2
+    with pytest.raises(KeyError, match="mine"):
+        await asyncio.create_task(Steps(fail(), spent.append))
+
+
+async def test_time_within_a_timed_step_counts_once() -> None:
+    outer: list[float] = []
+    inner: list[float] = []
+
+    async def work() -> None:
+        burn(PART)
+
+    async def around() -> None:
+        burn(PART)
+        await Steps(work(), inner.append)
+
+    await Steps(around(), outer.append)
+    assert sum(inner) == pytest.approx(PART, rel=0.2)
+    assert sum(outer) == pytest.approx(PART, rel=0.2)
+
+
+QUOTAS = ServerConfig(quotas={"greedy": 0.1, "modest": 0.1})
+
+
+async def spend(
+    host: Host, clock: Clock, config: ServerConfig, behavior: Any = None
+) -> tuple[Server, dict[str, list[StatusCode]], Any]:
+    """For 20 s, by the clock, one customer wants four times its quota."""
+
+    async def work(request: bytes, context: Any) -> bytes:
+        burn(0.004)
+        return b""
+
+    server, ask = await host(behavior or work, config=config, clock=clock)
+    codes: dict[str, list[StatusCode]] = {"greedy": [], "modest": []}
+    refusals: list[Any] = []
+    for turn in range(2000):
+        clock.now += 0.01
+        customers = ["greedy", "modest"] if turn % 10 == 0 else ["greedy"]
+        for customer in customers:
+            try:
+                await ask(customer)
+            except grpc.aio.AioRpcError as error:
+                codes[customer].append(error.code())
+                refusals.append(error)
+            else:
+                codes[customer].append(StatusCode.OK)
+        if len(refusals) > 100:
+            break
+    return server, codes, refusals
+
+
+async def test_whoever_uses_more_than_allowed_is_refused_and_nobody_else(
+    host: Host,
+) -> None:
+    server, codes, refusals = await spend(host, Clock(), QUOTAS)
+    assert set(codes["greedy"]) == {StatusCode.OK, StatusCode.RESOURCE_EXHAUSTED}
+    assert set(codes["modest"]) == {StatusCode.OK}
+    trailers = refusals[0].trailing_metadata()
+    assert trailers[wire.REFUSAL_KEY] == "quota"
+    assert wire.find_report(trailers) is not None
+    assert "used what it may" in refusals[0].details()
+    seen = server.statistics()
+    assert seen.refused["quota"]["CRITICAL"] == len(refusals)
+    assert seen.usage["greedy"] > seen.usage["modest"] > 0.0
+
+
+async def test_the_customer_may_be_told_by_the_requests_context(host: Host) -> None:
+    asked = []
+
+    def customer(context: Any) -> str:
+        asked.append(context.peer())
+        return "greedy"
+
+    config = ServerConfig(quotas={"greedy": 0.01}, customer=customer)
+    server, codes, _ = await spend(host, Clock(), config)
+    assert asked[0].startswith("ipv4:127.0.0.1")
+    assert StatusCode.RESOURCE_EXHAUSTED in codes["modest"], "as it is greedy, too"
+    assert "modest" not in server.statistics().usage
+
+
+@pytest.mark.parametrize(("arity", "handler"), HANDLERS)
+async def test_a_customer_that_cannot_be_told_is_one_of_the_others(
+    host: Host, arity: str, handler: Any
+) -> None:
+    def customer(context: Any) -> str:
+        raise LookupError("no certificate")
+
+    config = ServerConfig(default_quota=1000.0, customer=customer)
+    server, ask = await host(handler, arity, config=config)
+    await ask("a")
+    assert server.statistics().signal_failures == 1
+    await asyncio.sleep(0)
+    assert list(server.statistics().usage) == [""]
+
+
+async def test_names_without_end_share_one_account(host: Host) -> None:
+    async def work(request: bytes, context: Any) -> bytes:
+        return b""
+
+    server, ask = await host(work, config=ServerConfig(default_quota=1000.0))
+    for customer in ("x" * 5000, "y" * 101):
+        await ask(customer)
+    assert list(server.statistics().usage) == [""]
