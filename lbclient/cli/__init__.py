@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from lbclient.cli import demo, resolve, subset
+from lbclient.cli import demo, resolve, sim, subset
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "demo": (demo.main, demo.SUMMARY),
     "resolve": (resolve.main, resolve.SUMMARY),
+    "sim": (sim.main, sim.SUMMARY),
     "subset": (subset.main, subset.SUMMARY),
 }
 

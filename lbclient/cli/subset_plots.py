@@ -1,17 +1,12 @@
-"""The pictures of `lbclient subset`: the articles' figures, of any algorithm and size.
-
-matplotlib is an extra: it is imported when something is drawn, and without pyplot,
-which would look for a screen.
-"""
+"""The pictures of `lbclient subset`: the articles' figures, for any fleet."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from io import BytesIO
 from itertools import islice
 from math import gcd, log2, pi
-from pathlib import PurePath
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+from lbclient.cli.pictures import blank, write
 from lbclient.cli.subset_answers import Fleet
 from lbclient.errors import ConfigError
 from lbclient.subsets.consistent import place as consistent_place
@@ -22,10 +17,6 @@ from lbclient.subsets.rocksteadier import LOT
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-SUFFIXES = (".png", ".svg", ".pdf")
-DOTS = 100  # an inch
-COLORS = 64  # in a .png: a third of the size that all would make
 
 BACKEND, CLIENT, MARKED, QUIET = "#f2c14e", "#3d6fb4", "#d1495b", "#d9d9d9"
 
@@ -56,7 +47,7 @@ def distribution(scene: Scene) -> "Figure":
     """A step for each backend, as high as it has connections."""
     fleet = scene.fleet
     found = balance(fleet.subsets, fleet.backends)
-    figure = _figure(7, 3)
+    figure = blank(7, 3)
     axes = figure.subplots()
     axes.stairs(found.connections, fill=True, color=CLIENT)
     for level in (found.least, found.mean, found.most):
@@ -77,7 +68,7 @@ def utilization(scene: Scene) -> "Figure":
     """A dot for each pair of jobs: how even it is over how many clients there are."""
     fleet = scene.fleet
     names = tuple(dict.fromkeys((*UTILIZATION_OF, fleet.algorithm)))
-    figure = _figure(9, 5.4)
+    figure = blank(9, 5.4)
     panels = figure.subplots(2, 3, sharex=True, sharey=True).flat
     means = panels[-1]
     for axes, name in zip(panels, names, strict=False):
@@ -128,7 +119,7 @@ def churn_of(scene: Scene) -> "Figure":
     if fleet.taken > COLUMNS:
         raise ConfigError("size", fleet.taken, f"at most {COLUMNS}, to fit the picture")
     names = tuple(dict.fromkeys(("deterministic_leftover", fleet.algorithm)))
-    figure = _figure(9, 0.6 + 0.25 * min(fleet.clients, ROWS) * len(names) + 0.8)
+    figure = blank(9, 0.6 + 0.25 * min(fleet.clients, ROWS) * len(names) + 0.8)
     panels = figure.subplots(len(names), 2, squeeze=False)
     for (left, right), name in zip(panels, names, strict=True):
         before, after = fleet.of(name).subsets, resized.of(name).subsets
@@ -187,7 +178,7 @@ def ring(scene: Scene) -> "Figure":
             raise ConfigError(field, value, want)
     if client >= fleet.clients:
         raise ConfigError("client", client, f"a number below {fleet.clients}")
-    figure = _figure(9, 3.8)
+    figure = blank(9, 3.8)
     panels = figure.subplots(1, len(RINGS), subplot_kw={"projection": "polar"})
     for axes, name in zip(panels, RINGS, strict=True):
         chosen = list(islice(fleet.of(name).order(client), fleet.taken))
@@ -306,33 +297,4 @@ def sizes(name: str, fleet: Fleet) -> str:
 
 def draw(name: str, scene: Scene, file: str) -> None:
     """Writes the file. Raises ConfigError if it cannot be drawn or written."""
-    suffix = PurePath(file).suffix
-    if suffix not in SUFFIXES:
-        raise ConfigError("plot", file, f"a name that ends in {', '.join(SUFFIXES)}")
-    try:
-        figure = PICTURES[name].draw(scene)
-        if suffix == ".png":
-            _save_small(figure, file)
-        else:
-            figure.savefig(file)
-    except ModuleNotFoundError:
-        want = "matplotlib, which is not installed: pip install matplotlib"
-        raise ConfigError("plot", file, want) from None
-    except OSError as error:
-        want = f"a file that can be written: {error.strerror or error}"
-        raise ConfigError("plot", file, want) from None
-
-
-def _save_small(figure: "Figure", file: str) -> None:
-    from PIL import Image  # which matplotlib needs itself
-
-    drawn = BytesIO()
-    figure.savefig(drawn, dpi=DOTS)
-    with Image.open(drawn) as image:
-        image.convert("RGB").quantize(COLORS).save(file, optimize=True)
-
-
-def _figure(width: float, height: float) -> "Figure":
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
+    write(file, lambda: PICTURES[name].draw(scene))

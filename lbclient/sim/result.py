@@ -37,7 +37,7 @@ class Result(NamedTuple):
     p99: float
     throttled: float  # share that never left its client
     attempts: float  # for each request
-    sinkhole: float  # what the sinkholes got from 5 s after on, in fair shares
+    sinkhole: float  # fair shares that sinkholes got from 5 s after on; 0.0: unknown
     utilization: list[float]  # of each backend
     seconds: list[list[float]]  # the same for each second
 

@@ -14,6 +14,16 @@ S2 = Scenario(
     speeds=(1.0, 2.5),
 )
 
+OVERLOAD = Scenario(
+    summary="more than the fleet can do; clients that retry, and nothing else",
+    loads=(0.9, 1.5, 4.0),
+    clients=10,
+    backends=10,
+    subset_size=10,
+    attempts=3,
+    warm_up=120.0,  # as long as a throttle remembers
+)
+
 SCENARIOS: dict[str, Scenario] = {
     "S0_start": replace(
         S2,
@@ -130,15 +140,10 @@ SCENARIOS: dict[str, Scenario] = {
         backends=100,
         subset_size=100,
     ),
-    "overload": Scenario(
-        summary="more than the fleet can do; clients that retry, and nothing else",
-        loads=(0.9, 1.2, 1.5),
-        attempts=3,
-    ),
-    "overload_throttled": Scenario(
+    "overload": OVERLOAD,
+    "overload_throttled": replace(
+        OVERLOAD,
         summary="the same, with admission by load and throttling clients",
-        loads=(0.9, 1.2, 1.5),
-        attempts=3,
         throttle=2.0,
         admission=True,
     ),

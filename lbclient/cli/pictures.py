@@ -1,0 +1,58 @@
+"""How a figure becomes a file.
+
+matplotlib is an extra: it is imported when something is drawn, and without pyplot,
+which would look for a screen.
+"""
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from lbclient.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+DOTS = 100  # an inch
+COLORS = 64  # in a .png: a third of the size that all would make
+
+
+def check(file: str) -> None:
+    """Raises ConfigError for a name that no figure can have."""
+    if PurePath(file).suffix not in SUFFIXES:
+        raise ConfigError("plot", file, f"a name that ends in {', '.join(SUFFIXES)}")
+
+
+def write(file: str, draw: "Callable[[], Figure]") -> None:
+    """Writes the file. Raises ConfigError if it cannot be drawn or written."""
+    check(file)
+    try:
+        drawn = draw()
+        if PurePath(file).suffix == ".png":
+            _write_small(drawn, file)
+        else:
+            drawn.savefig(file)
+    except ModuleNotFoundError:
+        want = "matplotlib, which is not installed: pip install matplotlib"
+        raise ConfigError("plot", file, want) from None
+    except OSError as error:
+        want = f"a file that can be written: {error.strerror or error}"
+        raise ConfigError("plot", file, want) from None
+
+
+def blank(width: float, height: float) -> "Figure":
+    """An empty figure, in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _write_small(figure: "Figure", file: str) -> None:
+    from PIL import Image  # which matplotlib needs itself
+
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=DOTS)
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(COLORS).save(file, optimize=True)

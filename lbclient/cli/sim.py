@@ -1,0 +1,270 @@
+"""Pickers against each other on a simulated fleet, all on the same requests.
+
+Nothing connects to anything, and no time passes but that of computing. Absolute numbers
+belong to the model; what to compare is rows.
+"""
+
+import argparse
+import gc
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from lbclient.cli.layout import table
+from lbclient.cli.pictures import blank, check, write
+from lbclient.errors import ConfigError
+from lbclient.pickers import PICKERS
+from lbclient.sim import SCENARIOS, Result, Scenario, simulate
+from lbclient.sim.result import over_seeds
+from lbclient.sim.scenario import parse
+from lbclient.sim.traffic import draw
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUMMARY = "pickers against each other on a simulated fleet"
+
+EPILOG = """\
+A scenario is a name, see --list, or a file that ends in .toml, with the same fields:
+
+  summary = "two generations of machines"
+  backends = 12
+  speeds = [1, 2.5]
+
+max/mean is of the backends' utilization. A request that failed or took longer than the
+scenario's timeout is an error, and counts as that long. With several seeds each number
+is a mean, and +- the standard deviation of a run.
+
+examples:
+  lbclient sim S2_diverse --load 0.7 --picker round_robin,weighted_least_loaded
+  lbclient sim S7_sinkhole --load 0.7 --seed 1,2,3 --json runs.json
+  lbclient sim fleet.toml --load 0.5,0.6,0.7,0.8 --plot fleet.png
+
+A run takes about ten seconds for each million requests. Exit status: 0; 2 for bad
+arguments; 130 after Ctrl-C; if the output cannot be written 1, or 141 if its reader
+has gone.
+"""
+
+
+class Row(NamedTuple):
+    """The runs of one picker at one load, one for each seed."""
+
+    load: float
+    picker: str
+    results: list[Result]
+
+
+class Column(NamedTuple):
+    head: str
+    read: Callable[[Result], float]
+    form: str
+
+
+SPREAD = Column("max/mean", lambda result: result.spread, ".3f")
+P99 = Column("p99 ms", lambda result: 1000.0 * result.p99, ".0f")
+COLUMNS = (
+    SPREAD,
+    Column("errors %", lambda result: 100.0 * result.errors, ".2f"),
+    Column("p50 ms", lambda result: 1000.0 * result.p50, ".1f"),
+    P99,
+)
+# Shown where the scenario is about it.
+SINKHOLE = Column("sinkhole's share", lambda result: result.sinkhole, ".3f")
+ATTEMPTS = Column("attempts", lambda result: result.attempts, ".3f")
+THROTTLED = Column("held back %", lambda result: 100.0 * result.throttled, ".1f")
+
+
+def main(argv: list[str]) -> int:
+    try:
+        given = parse_arguments(argv)
+        if given.list:
+            print(listing())
+            return 0
+        return compare(given)
+    except ConfigError as error:
+        print(f"lbclient sim: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="lbclient sim",
+        description="Plays a scenario in virtual time for each picker, load and seed.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("scenario", nargs="?", metavar="SCENARIO", help="a name or a .toml file")
+    add("--list", action="store_true", help="the scenarios that have names")
+    add("--picker", metavar="A,B", help=f"of {', '.join(PICKERS)} (default: all)")
+    add("--load", metavar="L,M",
+        help="shares of all processors (default: the scenario's own)")  # fmt: skip
+    add("--seed", metavar="N,O", default="1",
+        help="a run for each: other requests and misfortunes (default: 1)")  # fmt: skip
+    add("--json", metavar="FILE", help="write every run, and the scenario")
+    add("--plot", metavar="FILE", help="draw p99 and max/mean: a .png, .svg or .pdf")
+    given = parser.parse_args(argv)
+    if given.list == (given.scenario is not None):
+        raise ConfigError("scenario", given.scenario, "a scenario, or else --list")
+    return given
+
+
+def listing() -> str:
+    rows = [("scenario", "loads", "what it is")]
+    for name, scenario in SCENARIOS.items():
+        loads = " ".join(f"{load:g}" for load in scenario.loads)
+        rows.append((name, loads, scenario.summary))
+    return "\n".join(line.rstrip() for line in table(rows, left=3))
+
+
+def compare(given: argparse.Namespace) -> int:
+    name, scenario = scenario_of(given.scenario)
+    pickers = [*PICKERS] if given.picker is None else given.picker.split(",")
+    for picker in pickers:
+        if picker not in PICKERS:
+            raise ConfigError("picker", picker, f"some of {', '.join(PICKERS)}")
+    loads = scenario.loads if given.load is None else numbers("load", given.load)
+    scenario = replace(scenario, loads=loads)  # and so they are checked
+    seeds = [int(seed) for seed in numbers("seed", given.seed)]
+    if given.plot is not None:
+        check(given.plot)
+    rows = []
+    for load in scenario.loads:
+        rows += [*play(scenario, pickers, load, seeds)]
+    print("\n".join(report(name, scenario, rows, seeds)))
+    if given.json is not None:
+        save(given.json, facts(name, scenario, rows, seeds))
+    if given.plot is not None:
+        plot(given.plot, name, rows)
+    return 0
+
+
+def scenario_of(name: str) -> tuple[str, Scenario]:
+    """Raises ConfigError for what is neither a name nor a file with a scenario."""
+    if name in SCENARIOS:
+        return name, SCENARIOS[name]
+    path = Path(name)
+    if path.suffix != ".toml":
+        wanted = f"a file that ends in .toml, or one of {', '.join(SCENARIOS)}"
+        raise ConfigError("scenario", name, wanted)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        wanted = f"a file that can be read: {getattr(error, 'strerror', None) or error}"
+        raise ConfigError("scenario", name, wanted) from None
+    return path.stem, parse(text)
+
+
+def numbers(field: str, text: str) -> tuple[float, ...]:
+    """Whole ones for seeds; their bounds are the scenario's matter."""
+    kind = int if field == "seed" else float
+    try:
+        return tuple(kind(each) for each in text.split(","))
+    except ValueError:
+        wanted = f"{'whole ' if kind is int else ''}numbers with commas between"
+        raise ConfigError(field, text, wanted) from None
+
+
+def play(
+    scenario: Scenario, pickers: list[str], load: float, seeds: list[int]
+) -> Iterator[Row]:
+    results: dict[str, list[Result]] = {picker: [] for picker in pickers}
+    gc.collect()
+    gc.disable()  # there is little to find, and to look takes 5 to 10 % of the time
+    try:
+        for seed in seeds:
+            traffic = draw(scenario, load, seed)
+            for picker in pickers:
+                run = simulate(scenario, picker, load=load, seed=seed, traffic=traffic)
+                results[picker].append(run)
+    except ValueError as error:
+        raise ConfigError("window", scenario.window, f"a longer one: {error}") from None
+    finally:
+        gc.enable()
+    for picker in pickers:
+        yield Row(load, picker, results[picker])
+
+
+def columns(scenario: Scenario) -> Iterator[Column]:
+    yield from COLUMNS
+    if scenario.sinkholes:
+        yield SINKHOLE
+    if scenario.attempts > 1:
+        yield ATTEMPTS
+    if scenario.throttle:
+        yield THROTTLED
+
+
+def report(
+    name: str, scenario: Scenario, rows: list[Row], seeds: list[int]
+) -> Iterator[str]:
+    shown = [*columns(scenario)]
+    cells = [["load", "picker", *(column.head for column in shown)]]
+    load = None
+    for row in rows:
+        first = f"{row.load:g}" if row.load != load else ""
+        load = row.load
+        cells.append([first, row.picker, *(cell(column, row) for column in shown)])
+    runs = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    yield f"{name}: {scenario.summary or 'a scenario of your own'}; {runs}"
+    yield from table(cells, left=2)
+
+
+def cell(column: Column, row: Row) -> str:
+    mean, deviation = over_seeds(row.results, column.read)
+    text = format(mean, column.form)
+    if len(row.results) == 1:
+        return text
+    return f"{text} +-{format(deviation, column.form)}"
+
+
+def facts(
+    name: str, scenario: Scenario, rows: list[Row], seeds: list[int]
+) -> dict[str, object]:
+    runs = [
+        {"load": row.load, "picker": row.picker, "seed": seed, **result._asdict()}
+        for row in rows
+        for seed, result in zip(seeds, row.results, strict=True)
+    ]
+    return {"scenario": name, **asdict(scenario), "runs": runs}
+
+
+def save(file: str, what: dict[str, object]) -> None:
+    try:
+        Path(file).write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        wanted = f"a file that can be written: {error.strerror or error}"
+        raise ConfigError("json", file, wanted) from None
+
+
+def plot(file: str, name: str, rows: list[Row]) -> None:
+    write(file, lambda: picture(name, rows))
+
+
+def picture(name: str, rows: list[Row]) -> "Figure":
+    """p99 and max/mean over the load, a line for each picker."""
+    figure = blank(9, 4)
+    figure.suptitle(name)
+    both = figure.subplots(1, 2)
+    for axes, column in zip(both, (P99, SPREAD), strict=True):
+        for picker in dict.fromkeys(row.picker for row in rows):
+            own = [row for row in rows if row.picker == picker]
+            spreads = [over_seeds(row.results, column.read) for row in own]
+            axes.errorbar(
+                [row.load for row in own],
+                [spread.mean for spread in spreads],
+                yerr=[spread.deviation for spread in spreads],
+                marker="o",
+                capsize=3,
+                label=picker,
+            )
+        axes.set_xlabel("load")
+        axes.set_ylabel(column.head)
+    both[0].set_yscale("log")
+    both[0].legend(fontsize=8)
+    return figure

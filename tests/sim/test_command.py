@@ -1,0 +1,220 @@
+"""`lbclient sim`: what it prints, writes, draws and refuses."""
+
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from lbclient.cli import main
+from lbclient.cli.sim import COLUMNS, Row, facts, picture, scenario_of
+from lbclient.pickers import PICKERS
+from lbclient.sim import SCENARIOS, Result, Scenario, simulate
+
+SMALL = """
+summary = "a few"
+loads = [0.4]
+clients = 2
+backends = 4
+subset_size = 2
+warm_up = 1
+window = 2
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+def run(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    status = main(["sim", *words.split()])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_the_list_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run("--list", capsys)
+    assert status == 0
+    named = [line.split()[0] for line in out.splitlines()[2:]]
+    assert named == [*SCENARIOS]
+
+
+def test_every_picker_has_a_row_for_every_load(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = run(f"{file} --load 0.3,0.5", capsys)
+    assert status == 0
+    title, head, _, *rows = out.splitlines()
+    assert title == "small: a few; one seed"
+    assert all(column.head in head for column in COLUMNS)
+    assert len(rows) == 2 * len(PICKERS)
+    assert [row[:4].strip() for row in rows if row[0] != " "] == ["0.3", "0.5"]
+
+
+def test_numbers_are_those_of_the_runs(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, scenario = scenario_of(file)
+    result = simulate(scenario, "p2c", load=0.4, seed=3)
+    _, out, _ = run(f"{file} --picker p2c --seed 3", capsys)
+    load, name, *numbers = out.splitlines()[-1].split()
+    assert (load, name) == ("0.4", "p2c")
+    assert numbers == [format(column.read(result), column.form) for column in COLUMNS]
+
+
+def test_several_seeds_have_a_mean_and_a_spread(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, scenario = scenario_of(file)
+    spreads = [simulate(scenario, "random", load=0.4, seed=s).spread for s in (1, 2)]
+    _, out, _ = run(f"{file} --picker random --seed 1,2", capsys)
+    _, _, mean, deviation, *_ = out.splitlines()[-1].split()
+    assert mean == f"{sum(spreads) / 2:.3f}"
+    assert deviation == f"+-{abs(spreads[0] - spreads[1]) / 2**0.5:.3f}"
+    assert out.startswith("small: a few; 2 seeds\n")
+
+
+def test_everything_is_in_the_json(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = tmp_path / "runs.json"
+    status, _, _ = run(
+        f"{file} --picker random,p2c --seed 1,2 --json {written}", capsys
+    )
+    assert status == 0
+    said = json.loads(written.read_text())
+    assert {field.name for field in fields(Scenario)} < set(said)
+    assert [(one["picker"], one["seed"]) for one in said["runs"]] == [
+        ("random", 1), ("random", 2), ("p2c", 1), ("p2c", 2),
+    ]  # fmt: skip
+    assert set(Result._fields) < set(said["runs"][0])
+    assert len(said["runs"][0]["utilization"]) == said["backends"]
+
+
+def test_a_picture_is_drawn(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = tmp_path / "small.png"
+    status, _, _ = run(f"{file} --picker random,p2c --plot {drawn}", capsys)
+    assert status == 0
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_has_a_line_for_each_picker() -> None:
+    scenario = Scenario(clients=2, backends=4, subset_size=2, warm_up=1.0, window=2.0)
+    rows = [
+        Row(load, picker, [simulate(scenario, picker, load=load, seed=1)])
+        for load in (0.3, 0.5)
+        for picker in ("random", "p2c")
+    ]
+    latencies, spreads = picture("small", rows).axes
+    legend = latencies.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["random", "p2c"]
+    for axes, read in ((latencies, "p99 ms"), (spreads, "max/mean")):
+        column = next(column for column in COLUMNS if column.head == read)
+        line = axes.containers[0][0]
+        assert list(line.get_xdata()) == [0.3, 0.5]
+        assert list(line.get_ydata()) == pytest.approx(
+            [column.read(rows[i].results[0]) for i in (0, 2)]
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("", "scenario = None: want a scenario, or else --list"),
+        ("--list S2_diverse", "want a scenario, or else --list"),
+        ("S2", "scenario = 'S2': want a file that ends in .toml, or one of S0_start"),
+        ("/no/such.toml", "scenario = '/no/such.toml': want a file that can be read"),
+        ("S2_diverse --picker best", "picker = 'best': want some of random, round_"),
+        ("S2_diverse --load much", "load = 'much': want numbers with commas between"),
+        ("S2_diverse --load nan", "loads = nan: want a number, 0.001 to 100"),
+        ("S2_diverse --load 0", "loads = 0.0: want a number, 0.001 to 100"),
+        ("S2_diverse --seed 1.5", "seed = '1.5': want whole numbers with commas"),
+        ("S2_diverse --plot x.gif", "plot = 'x.gif': want a name that ends in .png"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_run(
+    words: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(words, capsys)
+    assert (status, out) == (2, "")
+    assert err.startswith("lbclient sim: ")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("backends = ", "want TOML"),
+        ("backend = 3", "backend = 3: want one of "),
+        ("backends = 0", "backends = 0: want a whole number, 1 to 10000"),
+        ("backends = 2.5", "backends = 2.5: want a whole number"),
+        ("backends = true", "backends = True: want a whole number"),
+        ("cost = '1'", "cost = '1': want a number, 1e-06 to 1000"),
+        ("costs = 'dear'", "costs = 'dear': want one of lognormal, "),
+        ("subset = 'mine'", "subset = 'mine': want one of random, "),
+        ("summary = 3", "summary = 3: want text"),
+        ("admission = 1", "admission = 1: want true or false"),
+        ("speeds = 1", "speeds = 1: want a list of numbers"),
+        ("speeds = []", "speeds = (): want a list of numbers"),
+        ("speeds = ['fast']", "speeds = 'fast': want a number, 0.01 to 100"),
+        ("throttle = 1", "throttle = 1: want 0, or 1.05 to 1000"),
+        ("sinkholes = 40", "sinkholes = 40: want fewer than backends"),
+        ("slowed = 41", "slowed = 41: want no more than backends"),
+        ("liars = 41", "liars = 41: want no more than backends"),
+        ("[fleet]", "fleet = {}: want one of "),
+    ],
+)
+def test_a_file_that_is_no_scenario_is_refused(
+    text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    status, _, err = run(str(path), capsys)
+    assert status == 2
+    assert complaint in err
+
+
+def test_a_window_without_requests_is_refused(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(file).write_text(SMALL + "cost = 900\n")
+    status, _, err = run(f"{file} --load 0.001", capsys)
+    assert status == 2
+    assert "window = 2" in err
+
+
+def test_what_cannot_be_written_is_said(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = run(f"{file} --picker random --json /no/such/runs.json", capsys)
+    assert status == 2
+    assert "json = '/no/such/runs.json': want a file that can be written: No" in err
+
+
+def test_the_command_needs_no_matplotlib_for_a_table(file: str) -> None:
+    program = """
+import sys
+sys.modules["matplotlib"] = None
+from lbclient.cli import main
+sys.exit(main(["sim", sys.argv[1], "--picker", "random"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, file], capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_facts_are_json_whatever_is_in_them() -> None:
+    scenario = Scenario(clients=1, backends=2, subset_size=2, warm_up=1.0, window=1.0)
+    row = Row(0.3, "p2c", [simulate(scenario, "p2c", load=0.3, seed=1)])
+    text = json.dumps(facts("x", scenario, [row], [1]), allow_nan=False)
+    assert '"p2c"' in text
