@@ -50,14 +50,15 @@ def decide(
     left: float | None,
 ) -> float | None:
     """Seconds after which a call that ended UNAVAILABLE is sent again; None: never."""
+    backend = attempt.backend
     told = [str(value) for key, value in trailers if key == wire.PUSHBACK_KEY]
     failure = Failure(
         refusal=wire.find_refusal(trailers),
-        is_sent=not was_not_sent(call, attempt.backend.channel),
+        is_sent=not was_not_sent(call, backend.channel, backend.is_ours),
         is_answered=has_begun(call),
         pushback=parse_pushback(told),
     )
-    is_other = any(other is not attempt.backend for other in balancer.pool.ready)
+    is_other = any(other is not backend for other in balancer.pool.ready)
     if (
         failure.is_sent
         and not retry.why_not(failure)
@@ -66,7 +67,9 @@ def decide(
         return None  # to the throttle it is a request like any other
     before = retry.attempt
     decision = retry.decide(failure, left, is_other)
-    logger.debug("%s: %s", attempt.backend.endpoint.address, decision.reason)
+    if decision.delay and not balancer.waiting.has_room_to_pause():
+        return None
+    logger.debug("%s: %s", backend.endpoint.address, decision.reason)
     if decision.delay is not None:
         balancer.retries += retry.attempt - before
         balancer.resends += not failure.is_sent

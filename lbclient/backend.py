@@ -70,6 +70,7 @@ class Backend:
         # Reports are asked for twice as often as silence is judged, so that one that
         # is late is no silence.
         self.attention = Attention(health_interval / 2, clock())
+        self.is_ours = False  # its server, as far as a health stream told
         self.udp_port = 0  # where it answers health checks, as it last told
         self._dial = dial
         self._observe = observe
@@ -105,8 +106,10 @@ class Backend:
             self._take(self.life.heard(state, has_report, self._clock(), reason))
         if report is not None:
             self.load.observe(report, self._clock())
-        if self._watch is not None and self._watch.is_ours:
-            self.udp_port = self._watch.udp_port
+        if self._watch is not None:
+            self.is_ours = self._watch.is_ours
+            if self.is_ours:
+                self.udp_port = self._watch.udp_port
 
     def hear_by_udp(
         self, state: TaskState | None, report: LoadReport | None, reason: str = ""
@@ -125,12 +128,18 @@ class Backend:
 
     def miss_deadline(self, has_others: bool) -> None:
         """A call on it ended by its deadline; others are ready, or not."""
+        now = self._clock()
+        self.attention.hurry()
+        self._keep_pace(now)
         served = self.load.counts[Verdict.SERVED]
-        self._take(self.life.missed_deadline(served, has_others, self._clock()))
+        self._take(self.life.missed_deadline(served, has_others, now))
 
     def look(self, now: float) -> None:
         """How much it is called of late says how often it is to report."""
         self.attention.look(self.load.started, self.load.in_flight, now)
+        self._keep_pace(now)
+
+    def _keep_pace(self, now: float) -> None:
         interval = 2 * self.attention.every
         is_ours = self._watch is not None and self._watch.is_ours
         if is_ours and interval != self.life.interval and self._asking is not None:

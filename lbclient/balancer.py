@@ -53,6 +53,7 @@ MANY = 1_000_000  # endpoints; no list is longer
 BEST_FIRST = (State.INACTIVE, State.STARTING, State.LAME_DUCK, State.REFUSING)
 
 DEADLINE_EXCEEDED: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+WAKE_NEXT = 0.25  # seconds; as between two attempts to connect in RFC 8305
 THROTTLE_REVIEW = 10.0  # seconds between two looks at whether it is needed
 
 REJECTED = Verdict.REJECTED
@@ -175,8 +176,8 @@ class Balancer:
         self.throttled += 1
         here, there, accepted = throttle.counts(criticality, now)
         return Throttled.because(
-            f"throttled: of {here + there + accepted} {criticality.name} requests in "
-            f"two minutes {accepted} were accepted, {there} refused there, {here} here"
+            f"throttled: of {here + there + accepted} {criticality.name} requests of "
+            f"late {accepted} were accepted, {there} refused there, {here} here"
         )
 
     def _weigh(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
@@ -225,6 +226,7 @@ class Balancer:
             report is not None
             and report.state is LAME_DUCK
             and backend.state is State.READY
+            and attempt.sent_at >= backend.since  # else of the task before, perhaps
         ):
             self.observe(backend, State.LAME_DUCK, "it says lame duck")
         if self.draining and backend.load.in_flight == 0 and backend in self.draining:
@@ -287,8 +289,9 @@ class Balancer:
 
     def _miss_deadline(self, backend: Backend) -> None:
         if self.pool.nodes.get(backend.endpoint.address) is backend:
-            ready = (node.state is State.READY for node in self.pool.nodes.values())
-            backend.miss_deadline(has_others=sum(ready) > 1)
+            usable = (State.READY, State.INACTIVE)
+            count = sum(node.state in usable for node in self.pool.nodes.values())
+            backend.miss_deadline(has_others=count > 1)
 
     def _changed(self) -> None:
         connectivity = self.connectivity()
@@ -370,8 +373,7 @@ class Balancer:
     def _wake_more_later(self) -> None:
         """One that does not answer, nor refuse, must not keep calls waiting."""
         if self._patience is None:
-            delay = self.config.replace_after
-            self._patience = self.loop.call_later(delay, self._wake_more)
+            self._patience = self.loop.call_later(WAKE_NEXT, self._wake_more)
 
     def _wake_more(self) -> None:
         self._patience = None

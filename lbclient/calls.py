@@ -27,10 +27,11 @@ from lbclient.criticality import Criticality
 from lbclient.grpc_seam import (
     UNAVAILABLE,
     DeadlineWhileWaiting,
-    LocalRpcError,
+    NoBackend,
     Trailers,
     awaits_writes,
     channel_of,
+    error_of,
     final_status,
     is_half_closed,
     is_provisional,
@@ -82,6 +83,7 @@ class Call:
         retry: Retry | None = None,
         tried: tuple[Backend, ...] = (),
         delay: float = 0.0,
+        last_error: grpc.aio.AioRpcError | None = None,
     ) -> None:
         now = balancer.clock()
         self.wait_for_ready = bool(wait_for_ready)
@@ -98,6 +100,7 @@ class Call:
         self._decided_at = now
         self._expiry: asyncio.TimerHandle | None = None
         self._tried = tried
+        self._last_error = last_error  # of an attempt that may have been executed
         self._pause: asyncio.TimerHandle | None = None
         if error is not None:
             self._decided = asyncio.Event()
@@ -110,16 +113,18 @@ class Call:
     def _find_backend_in(self, delay: float) -> None:
         balancer = self._balancer
         self._decided = asyncio.Event()
-        due = balancer.clock() + delay
-        self._pause = balancer.loop.call_later(delay, self._find_backend, due)
+        self._waits_since = balancer.clock()
+        self._pause = balancer.loop.call_later(delay, self._go_on)
+        balancer.waiting.pausing[self] = None
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._balancer.waiting.pausing.pop(self)
+        self._find_backend(self._balancer.clock())
 
     def _find_backend(self, now: float) -> None:
-        self._pause = None
         self._waits_since = now
         balancer, tried = self._balancer, self._tried
-        if balancer.is_stopped:  # while it paused
-            self.cancel()
-            return
         backend = balancer.pick_another(tried, now) if tried else balancer.pick(now)
         if backend is not None:
             self.start(backend, now)
@@ -170,6 +175,8 @@ class Call:
             self._fire()
             return
         self._tried = (*self._tried, self._lbclient.backend)
+        if self._retry is not None and self._retry.attempt:
+            self._last_error = error_of(self._inner)
         self._inner = self._decided = None
         if delay:
             self._find_backend_in(delay)
@@ -191,8 +198,10 @@ class Call:
         """Whether the caller has seen, or given, what cannot be repeated."""
         return False
 
-    def fail(self, error: LocalRpcError) -> None:
-        """The call ends without having been sent."""
+    def fail(self, error: grpc.aio.AioRpcError) -> None:
+        """The call ends without having been sent, or sent again."""
+        if self._last_error is not None and isinstance(error, NoBackend):
+            error = self._last_error
         self._balancer.count(error.code())
         self._end(error)
 
@@ -232,6 +241,7 @@ class Call:
             if timer is not None:
                 timer.cancel()
         self._expiry = self._pause = None
+        self._balancer.waiting.pausing.pop(self, None)
         assert self._decided is not None
         self._decided_at = self._balancer.clock()
         self._decided.set()

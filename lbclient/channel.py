@@ -267,9 +267,9 @@ def info(call: object) -> CallInfo:
 
     For calls made on a channel of ours; of any other it knows nothing.
     """
-    sent = beneath(call)
-    sent = getattr(sent, "later", None) or sent
-    attempt = marked(sent)
+    first = beneath(call)
+    sent = getattr(first, "later", None) or first
+    attempt = marked(sent) or marked(first)
     if attempt is not None:
         address = attempt.backend.endpoint.address
         return CallInfo(address, attempt.number, attempt.waited)

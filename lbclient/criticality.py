@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import IntEnum
 
+from lbclient.errors import ConfigError
+
 
 class Criticality(IntEnum):
     """From what is refused first to what is refused last; its name goes on the wire."""
@@ -46,14 +48,20 @@ def parse(value: str | bytes | None) -> tuple[Criticality, bool]:
 
 
 @contextmanager
-def criticality(value: Criticality) -> Iterator[None]:
+def criticality(value: Criticality | str) -> Iterator[None]:
     """What is called within has this criticality, and so have the tasks begun there.
+
+    Raises ConfigError for what is neither a Criticality nor the name of one.
 
     >>> with criticality(Criticality.SHEDDABLE):
     ...     current()
     <Criticality.SHEDDABLE: 0>
     """
-    token = _current.set(Criticality(value))
+    known = value if isinstance(value, Criticality) else _BY_TEXT.get(value)
+    if known is None:
+        want = f"one of {', '.join(Criticality.__members__)}"
+        raise ConfigError("criticality", value, want)
+    token = _current.set(known)
     try:
         yield
     finally:

@@ -68,6 +68,11 @@ class Attention:
             self.used_at = now
         self._choose_pace(now)
 
+    def hurry(self) -> None:
+        """A call was not answered in time: is it there?"""
+        self.every = self._fastest
+        self._credit = float(CREDIT)
+
     def _choose_pace(self, now: float) -> None:
         if self._open_since is not None and now - self._open_since >= self._fastest:
             self.every = self._fastest  # somebody waits for an answer

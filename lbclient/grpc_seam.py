@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Coroutine, Sequence
 from inspect import signature
 from ipaddress import ip_address
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 from weakref import WeakSet
 
 import grpc
@@ -36,7 +36,8 @@ class LocalRpcError(LbError, grpc.aio.AioRpcError):
 class NoBackend(LocalRpcError):
     """No backend could take the call: the fleet's or the network's fault.
 
-    The call was not sent. The details say how many backends are in which state.
+    The call was not sent, or nobody took it. The details say how many backends are in
+    which state.
     """
 
 
@@ -93,22 +94,23 @@ def final_status(call: Any) -> tuple[int, Trailers]:
 
 # The core's words, since grpcio 1.80, for a stream that no handler has seen: above the
 # last one of a GOAWAY, or refused (REFUSED_STREAM is 7; RFC 9113, section 8.7).
-_NOT_TAKEN = re.compile(
-    r"(Stream removed \()?(RST_STREAM \()?"
-    r"(GOAWAY received;|Received RST_STREAM with error code 7\b)"
+_REFUSED = re.compile(
+    r"(Stream removed \()?(RST_STREAM \()?Received RST_STREAM with error code 7\b"
 )
-_NOT_CONNECTED = "failed to connect to all addresses"
+_LEFT_OUT = re.compile(r"(Stream removed \()?GOAWAY received;")
+_NOT_CONNECTED = re.compile("failed to connect to all addresses")
 _PROVISIONAL = "Internal error from Core"
 INTERNAL: int = grpc.StatusCode.INTERNAL.value[0]
 UNAVAILABLE: int = grpc.StatusCode.UNAVAILABLE.value[0]
 
 
-def was_not_sent(call: Any, channel: Any) -> bool:
+def was_not_sent(call: Any, channel: Any, is_ours: bool) -> bool:
     """Whether no server has taken a call that is over, so that it may be sent again.
 
-    The core knows, but tells it in words only. A handler can say the same words, of a
-    call that it made itself: a server of ours adds trailers, and one that answered is
-    connected.
+    The core knows, but tells it in words only, and a handler can say the same words, of
+    a call that it made itself. So they are believed where that cannot be: with trailers
+    a handler spoke, and one of ours always has some; where a connection was lost or
+    called off it is not ready.
     """
     code, trailers = final_status(call)
     if code != UNAVAILABLE or trailers:
@@ -117,9 +119,22 @@ def was_not_sent(call: Any, channel: Any) -> bool:
         details = call._cython_call._status.details()
     except AttributeError:
         details = step(call.details())
-    if _NOT_TAKEN.match(details):
+    if is_ours and (_REFUSED.match(details) or _LEFT_OUT.match(details)):
         return True
-    return details.startswith(_NOT_CONNECTED) and not is_ready(channel)
+    is_lost = _NOT_CONNECTED.match(details) or _LEFT_OUT.match(details)
+    return bool(is_lost) and not is_ready(channel)
+
+
+def error_of(call: Any) -> grpc.aio.AioRpcError | None:
+    """What awaiting a call that failed raises; None where only the call can tell."""
+    try:
+        inner = call._cython_call
+        error: Any = call_objects._create_rpc_error(
+            inner._initial_metadata, inner._status
+        )
+    except AttributeError:
+        return None
+    return cast(grpc.aio.AioRpcError, error)
 
 
 def is_provisional(call: Any) -> bool:

@@ -19,6 +19,7 @@ from lbclient.grpc_seam import (
     Throttled,
     active_calls,
     call_arguments,
+    error_of,
     flaw_of,
     intercepted,
     mark,
@@ -385,6 +386,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             retry=retry,
             tried=(call.attempt.backend,),
             delay=delay,
+            last_error=error_of(call) if retry.attempt else None,
         )
 
 

@@ -17,6 +17,7 @@ class Requests:
     def __init__(self, source: AsyncIterable[Any] | Iterable[Any]) -> None:
         self._source = source
         self._iterator: Any = None
+        self._attempts = 0
         self._kept: list[Any] = []
         self._is_free = asyncio.Event()  # nobody is taking the next one
         self._is_free.set()
@@ -27,12 +28,13 @@ class Requests:
 
         What cannot be iterated over is handed on: grpc.aio says what is wrong with it.
         """
+        self._attempts += 1
         if isinstance(self._source, AsyncIterable):
             self._iterator = self._iterator or aiter(self._source)
-            return self._asynchronously()
+            return self._asynchronously(self._attempts)
         if isinstance(self._source, Iterable):
             self._iterator = self._iterator or iter(self._source)
-            return self._synchronously()
+            return self._synchronously(self._attempts)
         return self._source
 
     def drop(self) -> None:
@@ -42,27 +44,26 @@ class Requests:
         self._iterator = iter(())
         self._kept.clear()
 
-    def _before_next(self) -> None:
-        if len(self._kept) == KEPT:
+    def _keep(self, request: Any, attempt: int) -> None:
+        if not self.are_repeatable:
+            return
+        if attempt == self._attempts and len(self._kept) >= KEPT:
             self.are_repeatable = False
-            self._kept.clear()  # whoever asks for the next one has had them
+            self._kept.clear()  # whoever got this one has had them
+        else:
+            self._kept.append(request)  # an attempt that is over takes for the next
 
-    def _keep(self, request: Any) -> None:
-        if self.are_repeatable:
-            self._kept.append(request)
-
-    def _synchronously(self) -> Iterator[Any]:
+    def _synchronously(self, attempt: int) -> Iterator[Any]:
         yield from tuple(self._kept)
         while True:
-            self._before_next()
             try:
                 request = next(self._iterator)
             except StopIteration:
                 return
-            self._keep(request)
+            self._keep(request, attempt)
             yield request
 
-    async def _asynchronously(self) -> AsyncIterator[Any]:
+    async def _asynchronously(self, attempt: int) -> AsyncIterator[Any]:
         given = 0
         while True:
             if given < len(self._kept):
@@ -73,9 +74,8 @@ class Requests:
             else:
                 self._is_free.clear()
                 try:
-                    self._before_next()
                     request = await anext(self._iterator)
-                    self._keep(request)
+                    self._keep(request, attempt)
                 except StopAsyncIteration:
                     return
                 finally:

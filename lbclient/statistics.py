@@ -170,7 +170,7 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         retries=balancer.retries,
         throttled=balancer.throttled,
         latency=latency_statistics(balancer.latency),
-        waiting=len(balancer.waiting),
+        waiting=len(balancer.waiting) + len(balancer.waiting.pausing),
         waited=balancer.waited,
         waited_seconds=balancer.waited_seconds,
         in_flight=sum(in_flight),

@@ -44,6 +44,7 @@ class Waiting:
         self._pool = pool
         self._config = config
         self.waiters: dict[Waiter, None] = {}  # in order of arrival; only read it
+        self.pausing: dict[Waiter, None] = {}  # those that a backend told to wait
 
     def __len__(self) -> int:
         return len(self.waiters)
@@ -77,8 +78,11 @@ class Waiting:
                 self.leave(waiter)
                 waiter.fail(error)
 
+    def has_room_to_pause(self) -> bool:
+        return len(self.pausing) < self._config.max_waiting
+
     def cancel(self) -> None:
-        for waiter in list(self.waiters):
+        for waiter in [*self.waiters, *self.pausing]:
             waiter.cancel()
 
     def _refusal(self, waiter: Waiter) -> LocalRpcError | None:

@@ -1,15 +1,20 @@
-"""A server of bare HTTP/2 frames (RFC 9113) that takes no call, in a way of choice."""
+"""A server of bare HTTP/2 frames (RFC 9113) that takes no call, in a way of choice.
+
+It says that it serves, as a server of ours does.
+"""
 
 import asyncio
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from lbclient import wire
+from lbclient.v1 import health_pb2, load_pb2
+
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
 ACK = END_STREAM = 1
 END_HEADERS = 4
 REFUSED_STREAM = 7
-HEALTH_STREAMS = 3  # ours, grpc.health.v1 and ORCA: each is told that it is unknown
 PREFACE = 24
 
 
@@ -23,11 +28,13 @@ def literal(name: bytes, value: bytes) -> bytes:
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
-UNKNOWN = (  # a method
-    b"\x88"  # :status 200
-    + literal(b"content-type", b"application/grpc")
-    + literal(b"grpc-status", b"12")  # UNIMPLEMENTED
-)
+ANSWER = b"\x88" + literal(b"content-type", b"application/grpc")  # :status 200
+SERVING = health_pb2.HealthReport(state=load_pb2.SERVING, load=load_pb2.LoadReport())
+WATCH = wire.WATCH_METHOD.encode()
+
+
+def message(content: bytes) -> bytes:
+    return b"\0" + struct.pack(">I", len(content)) + content
 
 
 class Refuser:
@@ -46,7 +53,7 @@ class Refuser:
         self.writers.append(writer)
         await reader.readexactly(PREFACE)
         writer.write(frame(SETTINGS, 0, 0))
-        streams, calls = 0, set()
+        calls = set()
         try:
             while True:
                 head = await reader.readexactly(9)
@@ -58,11 +65,10 @@ class Refuser:
                     answer = payload if kind == PING else b""
                     writer.write(frame(kind, ACK, 0, answer))
                 elif kind == HEADERS:
-                    streams += 1
-                    if streams <= HEALTH_STREAMS:
-                        writer.write(
-                            frame(HEADERS, END_HEADERS | END_STREAM, stream, UNKNOWN)
-                        )
+                    if WATCH in payload:  # gRPC's own encoder writes it out
+                        writer.write(frame(HEADERS, END_HEADERS, stream, ANSWER))
+                        report = message(SERVING.SerializeToString())
+                        writer.write(frame(DATA, 0, stream, report))
                     elif self._how == "late":
                         calls.add(stream)
                     else:
@@ -75,7 +81,7 @@ class Refuser:
     def _refusal(self, stream: int) -> bytes:
         self.refused += 1
         if self._how == "goaway":
-            return frame(GOAWAY, 0, 0, struct.pack(">II", stream - 2, 0))
+            return frame(GOAWAY, 0, 0, struct.pack(">II", max(0, stream - 2), 0))
         return frame(RST_STREAM, 0, stream, struct.pack(">I", REFUSED_STREAM))
 
 

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 import lbclient
+from lbclient import wire
 from lbclient.config import ChannelConfig
 from lbclient.requests import KEPT
 from lbclient.retry import ATTEMPTS, BURST, RATIO, RESENDS
@@ -126,19 +127,69 @@ async def test_where_all_refuse_the_caller_gets_the_error(search: Any) -> None:
     assert one.refused == RESENDS + 1
 
 
-async def test_a_stream_that_went_too_far_is_not_sent_again(search: Any) -> None:
+async def queries(search: Any, count: int) -> AsyncIterator[Any]:
+    for _ in range(count):
+        yield search.Query(text="x")
+
+
+@pytest.mark.parametrize(("count", "attempts"), [(KEPT, RESENDS + 1), (KEPT + 1, 1)])
+async def test_a_stream_that_went_too_far_is_not_sent_again(
+    search: Any, count: int, attempts: int
+) -> None:
     """What is taken from the iterator beyond the limit is not kept."""
-
-    async def queries() -> AsyncIterator[Any]:
-        for _ in range(KEPT + 1):
-            yield search.Query(text="x")
-
     async with refuser("late") as one, between(one.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await search.SearchStub(channel).Index(queries(), timeout=5)
+            await search.SearchStub(channel).Index(queries(search, count), timeout=5)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert one.refused == attempts
+
+
+@pytest.mark.parametrize("kind", ["Index", "Chat"])
+async def test_what_was_written_is_not_sent_again(search: Any, kind: str) -> None:
+    """Nobody kept it."""
+    async with refuser("late") as one, between(one.address) as channel:
+        call = getattr(search.SearchStub(channel), kind)(timeout=5)
+        await call.write(search.Query(text="x"))
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
         assert channel.statistics().resends == 0
     assert one.refused == 1
+
+
+async def test_a_stream_that_was_not_written_to_is_sent_again(
+    start: Any, search: Any
+) -> None:
+    task = await start(lbclient.server)
+    async with refuser("refuse") as other, between(task.address, other.address) as c:
+        for _ in range(CALLS):
+            call = search.SearchStub(c).Chat(timeout=5)
+            await asyncio.sleep(0.05)  # for the refusal: a write may come before it
+            for text in ("a", "b"):
+                await call.write(search.Query(text=text))
+                assert (await call.read()).text == text
+            await call.done_writing()
+            assert await call.code() is grpc.StatusCode.OK
+        assert c.statistics().resends == other.refused
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "GOAWAY received; Error code: 0; Debug Text: ",
+        "Stream removed (RST_STREAM (Received RST_STREAM with error code 7))",
+        "failed to connect to all addresses; last error: none",
+    ],
+)
+async def test_words_of_a_handler_about_another_call_have_nothing_sent_again(
+    search: Any, words: str
+) -> None:
+    """It has executed this one, and hands on what it was told of the next one below."""
+    ill = Unavailable(words)
+    async with ill.serving() as it, between(it) as channel:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await search.SearchStub(channel).Search(search.Query(), timeout=5)
+        assert channel.statistics().resends == 0
+    assert ill.attempts == ["0"]
 
 
 # --- methods that may be executed twice -------------------------------------------
@@ -147,13 +198,16 @@ async def test_a_stream_that_went_too_far_is_not_sent_again(search: Any) -> None
 class Unavailable:
     """A server whose handler says so, and remembers the attempts' numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: str = "not today", pushback: str = "") -> None:
         self.attempts: list[str] = []
+        self._words = words
+        self._trailers = ((wire.PUSHBACK_KEY, pushback),) if pushback else ()
 
     async def search(self, request: bytes, context: Any) -> bytes:
         metadata = dict(context.invocation_metadata())
         self.attempts.append(metadata.get("lbclient-attempt", "0"))
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "not today")
+        code = grpc.StatusCode.UNAVAILABLE
+        await context.abort(code, self._words, self._trailers)
         raise AssertionError("abort raises")
 
     async def pages(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -162,7 +216,7 @@ class Unavailable:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
-        server = grpc.aio.server()
+        self.server = server = grpc.aio.server()
         _, service, method = SEARCH.split("/")
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             method: grpc.unary_unary_rpc_method_handler(self.search),
@@ -236,4 +290,32 @@ async def test_a_stream_that_was_read_from_is_not_repeated(search: Any) -> None:
         with pytest.raises(grpc.aio.AioRpcError, match="not today"):
             await call.read()
         assert channel.statistics().retries == 0
+    assert ill.attempts == ["0"]
+
+
+async def test_a_call_that_pauses_ends_with_its_channel(search: Any) -> None:
+    ill = Unavailable(pushback="3600000")  # an hour, in milliseconds
+    async with ill.serving() as one:
+        async with between(one, config=marked(SEARCH)) as channel:
+            call = search.SearchStub(channel).Search(search.Query())
+            await eventually(lambda: channel.statistics().retries == 1)
+            assert not call.done()
+            assert channel.statistics().waiting == 1
+            assert lbclient.info(call).backend == one
+        assert await call.code() is grpc.StatusCode.CANCELLED
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert channel.statistics().waiting == 0
+
+
+async def test_where_nobody_is_left_the_last_error_is_told(search: Any) -> None:
+    ill = Unavailable(pushback="300")
+    config = marked(SEARCH)
+    async with ill.serving() as one, between(one, config=config) as channel:
+        call = search.SearchStub(channel).Search(search.Query(), timeout=9)
+        await eventually(lambda: channel.statistics().retries == 1)
+        await ill.server.stop(None)
+        with pytest.raises(grpc.aio.AioRpcError, match="not today"):
+            await call
+        assert lbclient.info(call).attempts == 1
     assert ill.attempts == ["0"]
