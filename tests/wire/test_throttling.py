@@ -113,9 +113,11 @@ async def test_what_a_call_says_itself_comes_first_and_the_channel_last() -> Non
 def test_a_criticality_has_a_name_that_is_one() -> None:
     with lbclient.criticality("SHEDDABLE"):
         pass
-    with pytest.raises(lbclient.ConfigError, match="CRITICAL_PLUS"):
-        with lbclient.criticality("urgent"):
-            pass
+    with (
+        pytest.raises(lbclient.ConfigError, match="CRITICAL_PLUS"),
+        lbclient.criticality("urgent"),
+    ):
+        pass
 
 
 # --- throttling --------------------------------------------------------------------
