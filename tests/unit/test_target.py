@@ -1,5 +1,8 @@
 """What each target string means, good and bad."""
 
+import subprocess
+import sys
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -7,6 +10,8 @@ import pytest
 from lbclient.errors import ConfigError
 from lbclient.resolvers import Dns, File, Srv, Static, Target, parse_target
 from lbclient.resolvers.kubernetes import Kubernetes
+
+ROOT = Path(__file__).parents[2]
 
 
 def parse(target: str) -> Target:
@@ -217,3 +222,40 @@ def test_ten_thousand_addresses_are_a_target() -> None:
 def test_what_is_not_text_is_refused() -> None:
     with pytest.raises(ConfigError):
         parse(b"localhost:1")  # type: ignore[arg-type]
+
+
+WITHOUT_EXTRAS = """
+import sys
+
+for extra in ("dns", "aiohttp", "yaml"):
+    sys.modules[extra] = None  # as if it were not installed
+
+from random import Random
+
+from lbclient.errors import ConfigError
+from lbclient.resolvers import Dns, parse_target
+from lbclient.resolvers.dns import system_lookup
+
+for target in ("srv:///_grpc._tcp.a", "k8s:///a.b:1", "file:///a.yaml"):
+    try:
+        parse_target(target, resolve_interval=1.0, rng=Random(7))
+    except ConfigError as error:
+        print(error.want)
+parse_target("file:///a.json", resolve_interval=1.0, rng=Random(7))
+print(parse_target("a:1", resolve_interval=1.0, rng=Random(7)).resolver._lookup)
+print(system_lookup)
+"""
+
+
+def test_a_target_without_its_extra_says_how_to_install_it() -> None:
+    command = [sys.executable, "-c", WITHOUT_EXTRAS]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
+    )
+    *wants, used, system = done.stdout.splitlines()
+    assert wants == [
+        "dnspython to be installed: pip install 'lbclient[dns]'",
+        "aiohttp to be installed: pip install 'lbclient[k8s]'",
+        "PyYAML to be installed: pip install 'lbclient[yaml]'",
+    ]
+    assert used == system

@@ -1,0 +1,483 @@
+"""What a list of 10,000 endpoints costs the event loop of a channel.
+
+    python -m benchmarks.discovery            about 30 s
+    python -m benchmarks.discovery --json
+
+For each source: a channel takes the whole list, then five updates, each with 1 % of
+the endpoints replaced. Name server and Kubernetes' API run in a process of their own.
+
+    loop ms      CPU time of the loop's thread: the resolver's and that of the channel,
+                 until the list is applied; bound: 100
+    longest ms   the longest piece of that without a pause
+    late ms      how late a timer of 1 ms was at worst, as a call would have been: all
+                 threads and all else on the machine included
+    news s       from the change at the source to its being applied
+    MB           by which the process has grown with the list
+
+DNS cannot carry 10,000: an answer has at most 64 kB, some 4,000 addresses.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+)
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import median
+from time import monotonic, thread_time
+from typing import Any
+
+import dns.flags
+import dns.message
+import dns.rdatatype
+import dns.rrset
+from aiohttp import web
+from dns.resolver import Resolver as DnsPython
+
+import lbclient
+from lbclient.model import Endpoints
+from lbclient.protocols import Resolver
+from lbclient.resolvers import Dns, File, Srv
+from lbclient.resolvers.dns import Addresses
+from lbclient.resolvers.kubernetes import Api, Kubernetes
+from lbclient.resolvers.name_servers import NameServers
+
+MANY = 10_000
+IN_DNS, IN_SRV = 4_000, 1_000  # what an answer of 64 kB can carry
+PER_SLICE = 100  # as Kubernetes fills them
+UPDATES = 5
+SHARE = 100  # one of so many is replaced by an update
+
+TICK = 0.001  # seconds
+
+Change = Callable[[int], Awaitable[None]]
+"""Makes the source tell its list of that generation."""
+
+
+def hosts(generation: int, size: int) -> list[str]:
+    """Nobody listens there: connections are refused at once."""
+    moved = generation * size // SHARE
+    return [
+        f"127.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(moved, moved + size)
+    ]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of the first list, and of updates the median and the worst."""
+
+    source: str
+    endpoints: int
+    first_loop_ms: float
+    first_longest_ms: float
+    loop_ms: float
+    worst_loop_ms: float
+    longest_ms: float
+    worst_longest_ms: float
+    late_ms: float
+    worst_late_ms: float
+    news_s: float
+    grown_mb: float
+
+
+class Timed:
+    """A resolver that is measured: each of its steps, and what follows each answer."""
+
+    def __init__(self, inner: Resolver) -> None:
+        self.inner = inner
+        self.applied = asyncio.Event()
+        self.last: Endpoints = ()
+        self.total = self.longest = 0.0  # seconds of CPU time, since `begin`
+
+    def begin(self) -> None:
+        self.last = ()
+        self.total = self.longest = 0.0
+
+    def add(self, started: float) -> None:
+        spent = thread_time() - started
+        self.total += spent
+        self.longest = max(self.longest, spent)
+
+    async def watch(self) -> AsyncGenerator[Endpoints, None]:
+        inner = self.inner.watch()
+        while True:
+            endpoints = await Steps(anext(inner), self)
+            started = thread_time()
+            yield endpoints  # until the next is wanted, it is being applied
+            self.add(started)
+            self.last = endpoints
+            self.applied.set()
+
+
+class Steps:
+    """Awaits something and measures each of its steps."""
+
+    def __init__(self, inner: Awaitable[Endpoints], timed: Timed) -> None:
+        self._inner = inner
+        self._timed = timed
+
+    def __await__(self) -> Generator[Any, Any, Endpoints]:
+        steps = self._inner.__await__()
+        resume: Callable[[], Any] = partial(next, steps)
+        while True:
+            started = thread_time()
+            try:
+                waits_for = resume()
+            except StopIteration as done:
+                endpoints: Endpoints = done.value
+                return endpoints
+            finally:
+                self._timed.add(started)
+            try:
+                yield waits_for
+                resume = partial(next, steps)
+            except BaseException as error:  # cancelled, as a rule
+                assert isinstance(steps, Generator)
+                resume = partial(steps.throw, error)
+
+
+class Timer:
+    """How late a timer is at worst, in seconds, since `begin`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.worst = 0.0
+        self._tick(monotonic())
+
+    def begin(self) -> None:
+        self.worst = 0.0
+
+    def _tick(self, due: float) -> None:
+        self.worst = max(self.worst, monotonic() - due)
+        self._handle = self._loop.call_later(TICK, self._tick, monotonic() + TICK)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+async def measure(name: str, resolver: Resolver, change: Change, size: int) -> Result:
+    await change(0)
+    before = resident_mb()
+    timed, timer = Timed(resolver), Timer()
+    costs, grown = [], []
+    async with lbclient.insecure_channel(timed) as channel:
+        for generation in range(1 + UPDATES):
+            timed.begin()
+            timer.begin()
+            began = monotonic()
+            if generation:
+                await change(generation)
+            else:
+                channel.get_state(try_to_connect=True)
+            # While slices come one by one, some endpoints are in two: fewer in all.
+            while len(timed.last) != size:
+                timed.applied.clear()
+                await timed.applied.wait()
+            news = monotonic() - began
+            ms = (
+                1000 * seconds for seconds in (timed.total, timed.longest, timer.worst)
+            )
+            costs.append((*ms, news))
+            grown.append(resident_mb() - before)
+            await asyncio.sleep(1.0)
+    timer.stop()
+    loop, longest, late, told = zip(*costs[1:], strict=True)
+    figures = (
+        costs[0][0], costs[0][1],
+        median(loop), max(loop),
+        median(longest), max(longest),
+        median(late), max(late),
+        max(told), grown[0],
+    )  # fmt: skip
+    return Result(name, size, *(round(figure, 2) for figure in figures))
+
+
+def resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 2**20
+
+
+# --- sources -------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def a_file(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]]:
+    path = folder / "backends.json"
+
+    async def change(generation: int) -> None:
+        groups = [
+            {"targets": [f"{host}:1"], "labels": {"zone": "a"}}
+            for host in hosts(generation, MANY)
+        ]
+        fresh = path.with_suffix(".fresh")
+        await asyncio.to_thread(fresh.write_text, json.dumps(groups))
+        fresh.rename(path)
+
+    yield File(str(path)), change, MANY
+
+
+@asynccontextmanager
+async def a_lookup(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]]:
+    answer = Addresses([])
+
+    async def lookup(host: str, port: int) -> Addresses:
+        return answer
+
+    resolver = Dns("search.test", 1, 3600.0, Random(7), lookup)
+
+    async def change(generation: int) -> None:
+        nonlocal answer
+        answer = Addresses(hosts(generation, MANY))
+        resolver.refresh()
+
+    yield resolver, change, MANY
+
+
+@asynccontextmanager
+async def server(kind: str) -> AsyncIterator[tuple[int, Change]]:
+    """A process that serves on the port, and changes when it is told to."""
+    command = (sys.executable, "-m", "benchmarks.discovery", "--serve", kind)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+    port = int(await stdout.readline())
+
+    async def change(generation: int) -> None:
+        stdin.write(b"%d\n" % generation)
+        await stdout.readline()
+
+    try:
+        yield port, change
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def asking(port: int) -> NameServers:
+    def make() -> DnsPython:
+        resolver = DnsPython(configure=False)
+        resolver.nameservers, resolver.port = ["127.0.0.1"], port
+        return resolver
+
+    return NameServers(make)
+
+
+@asynccontextmanager
+async def a_name_server(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]]:
+    async with server("dns") as (port, change):
+        lookup = asking(port).addresses
+        yield Dns("search.test", 1, 3600.0, Random(7), lookup), change, IN_DNS
+
+
+@asynccontextmanager
+async def srv_records(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]]:
+    async with server("dns") as (port, change):
+        yield (
+            Srv("search.test", 3600.0, Random(7), asking(port).services),
+            change,
+            IN_SRV,
+        )
+
+
+@asynccontextmanager
+async def kubernetes(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]]:
+    (folder / "token").write_text("token")
+    async with server("k8s") as (port, change):
+        api = Api(f"http://127.0.0.1:{port}", folder)
+        yield Kubernetes("search", "prod", "1", Random(7), api), change, MANY
+
+
+SOURCES = {
+    "lookup": a_lookup,
+    "file": a_file,
+    "dns": a_name_server,
+    "srv": srv_records,
+    "k8s": kubernetes,
+}
+
+# --- servers -------------------------------------------------------------------
+
+
+class Wire(asyncio.DatagramProtocol):
+    """Answers of a generation, each made once. Over UDP it says that it is too long."""
+
+    def __init__(self) -> None:
+        self._transport: Any = None
+        self.tell(0)
+
+    def tell(self, generation: int) -> None:
+        self._made: dict[tuple[int, bool], bytes] = {}
+        self._texts = {
+            "A": hosts(generation, IN_DNS),
+            "SRV": [f"0 1 1 {host}." for host in hosts(generation, IN_SRV)],
+        }
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self._transport.sendto(self._answer(data, is_whole=False), addr)
+
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        size = int.from_bytes(await reader.readexactly(2))
+        answer = self._answer(await reader.readexactly(size), is_whole=True)
+        writer.write(len(answer).to_bytes(2) + answer)
+        await writer.drain()
+        writer.close()
+
+    def _answer(self, data: bytes, *, is_whole: bool) -> bytes:
+        query = dns.message.from_wire(data)
+        kind = query.question[0].rdtype
+        key = kind, is_whole
+        if key not in self._made:
+            self._made[key] = self._make(query, is_whole=is_whole)
+        return data[:2] + self._made[key][2:]  # the number of the question
+
+    def _make(self, query: dns.message.Message, *, is_whole: bool) -> bytes:
+        name, kind = query.question[0].name, query.question[0].rdtype
+        answer = dns.message.make_response(query)
+        texts = self._texts.get(dns.rdatatype.to_text(kind))
+        if texts and is_whole:
+            # For a second, so that the client asks again soon.
+            answer.answer.append(dns.rrset.from_text(name, 1, "IN", kind, *texts))
+        elif texts:
+            answer.flags |= dns.flags.TC
+        return answer.to_wire(max_size=65535)
+
+
+async def serve_dns() -> tuple[int, Callable[[int], None]]:
+    wire = Wire()
+    tcp = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
+    port: int = tcp.sockets[0].getsockname()[1]
+    loop = asyncio.get_running_loop()
+    await loop.create_datagram_endpoint(lambda: wire, local_addr=("127.0.0.1", port))
+    return port, wire.tell
+
+
+def slices(generation: int) -> list[dict[str, object]]:
+    """Those of a real Service, 350 bytes an endpoint."""
+    all_hosts = hosts(generation, MANY)
+    return [
+        {
+            "metadata": {"name": f"search-{n}", "resourceVersion": str(1 + generation)},
+            "addressType": "IPv4",
+            "ports": [{"name": "grpc", "port": 1, "protocol": "TCP"}],
+            "endpoints": [
+                {
+                    "addresses": [host],
+                    "conditions": {
+                        "ready": True,
+                        "serving": True,
+                        "terminating": False,
+                    },
+                    "nodeName": "ip-10-0-0-7.eu-west-1.compute.internal",
+                    "targetRef": {
+                        "kind": "Pod",
+                        "namespace": "prod",
+                        "name": "search-7d9f8b6c5d-x2x4z",
+                        "uid": "3f8c1e5a-8a4e-4f0e-9d39-9d3c0c0a0f4b",
+                    },
+                    "zone": "eu-west-1a",
+                }
+                for host in all_hosts[n : n + PER_SLICE]
+            ],
+        }
+        for n in range(0, MANY, PER_SLICE)
+    ]
+
+
+async def serve_k8s() -> tuple[int, Callable[[int], None]]:
+    watches: dict[asyncio.Queue[bytes], None] = {}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            metadata = {"resourceVersion": "1"}
+            return web.json_response({"metadata": metadata, "items": slices(0)})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        watches[queue] = None
+        while True:
+            await response.write(await queue.get())
+
+    def tell(generation: int) -> None:
+        """All slices, as after a restart of the whole fleet: the worst case."""
+        lines = [
+            json.dumps({"type": "MODIFIED", "object": each}).encode() + b"\n"
+            for each in slices(generation)
+        ]
+        for queue in watches:
+            queue.put_nowait(b"".join(lines))
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner.addresses[0][1], tell
+
+
+async def serve(kind: str) -> None:
+    port, tell = await {"dns": serve_dns, "k8s": serve_k8s}[kind]()
+    print(port, flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        tell(int(line))
+        print(line, end="", flush=True)
+
+
+# --- the table -----------------------------------------------------------------
+
+
+async def run(name: str) -> Result:
+    with tempfile.TemporaryDirectory() as folder:
+        async with SOURCES[name](Path(folder)) as (resolver, change, size):
+            return await measure(name, resolver, change, size)
+
+
+def pair(usual: float, worst: float) -> str:
+    return f"{f'{usual:.0f} ({worst:.0f})':>8}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--serve", choices=("dns", "k8s"), help=argparse.SUPPRESS)
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=", ".join(SOURCES))
+    given = parser.parse_args()
+    if given.serve:
+        return asyncio.run(serve(given.serve))
+    results = [asyncio.run(run(name)) for name in given.sources or SOURCES]
+    if given.json:
+        print(json.dumps([asdict(result) for result in results], indent=2))
+        return None
+    print("                   first list        updates: median (worst)")
+    print(
+        "source  endpoints  loop ms  longest   loop ms   longest   late ms  news s  MB"
+    )
+    for r in results:
+        print(
+            f"{r.source:6}  {r.endpoints:9,}  {r.first_loop_ms:7.0f}  "
+            f"{r.first_longest_ms:7.0f}  {pair(r.loop_ms, r.worst_loop_ms)}  "
+            f"{pair(r.longest_ms, r.worst_longest_ms)}  "
+            f"{pair(r.late_ms, r.worst_late_ms)}  {r.news_s:6.2f} {r.grown_mb:2.0f}"
+        )
+    return None
+
+
+if __name__ == "__main__":
+    main()
