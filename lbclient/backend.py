@@ -293,20 +293,28 @@ class Backend:
         """Asks by UDP where that is answered, and looks over TCP when told to."""
         asking: Watch | None = None
         try:
+            if self.udp_port:
+                asking = await self._ask_by_udp(None)
+                if asking is None:
+                    self._take(self.life.not_told(self._clock()))
             while True:
-                if asking is None and self.udp_port:
-                    asking = await self._ask_by_udp()
                 await self._is_asked.wait()
                 self._is_asked.clear()
                 await self._look()
+                asking = await self._ask_by_udp(asking)
         finally:
             if asking is not None:
                 self._prober().unwatch(asking)
 
-    async def _ask_by_udp(self) -> Watch | None:
-        host = await locate(self.endpoint)
+    async def _ask_by_udp(self, asking: Watch | None) -> Watch | None:
+        """Where it is now: a name may lead, and a new task listen, elsewhere."""
+        host = await locate(self.endpoint) if self.udp_port else None
+        if asking is not None:
+            is_lost = host is None and self.udp_port > 0  # for now, perhaps
+            if is_lost or asking.place == (host, self.udp_port):
+                return asking
+            self._prober().unwatch(asking)
         if host is None:
-            self._take(self.life.not_told(self._clock()))
             return None
         return self._prober().watch(host, self.udp_port, self.hear_by_udp)
 

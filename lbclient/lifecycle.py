@@ -274,8 +274,9 @@ class Lifecycle:
         return self._enter(_from_afar(state), f"{_it_says(state)} by UDP")
 
     def not_told(self, now: float) -> Step:
-        """UDP is blocked, or it is gone. Soon, but not all clients at once."""
-        if self.link is Link.AWAY:
+        """UDP is blocked, or it is gone. A look then, if none is due: soon, but not
+        all clients at once."""
+        if self.link is Link.AWAY and self._look_at is None:
             self._look_at = now + self._rng.random() * FIRST_LOOK
         return NOTHING
 

@@ -63,16 +63,15 @@ class Watch:
         "nonces",
         "pending",
         "period",
+        "place",
         "state",
         "tell",
         "timer",
     )
 
-    def __init__(
-        self, family: int, address: SocketAddress, tell: Tell, period: float
-    ) -> None:
-        self.family = family
-        self.address = address
+    def __init__(self, place: tuple[str, int], tell: Tell, period: float) -> None:
+        self.place = place  # as it was asked for
+        self.family, self.address = _numeric(*place)
         self.tell = tell
         self.period = period  # of the next wait
         self.state: TaskState | None = None
@@ -132,7 +131,7 @@ class Prober:
         when it answers again. `host` is an IP address: see `locate`; else ValueError.
         """
         self._loop = asyncio.get_running_loop()
-        watch = Watch(*_numeric(host, port), tell, self._period)
+        watch = Watch((host, port), tell, self._period)
         self._watches[watch] = None
         self._queue(watch)
         return watch

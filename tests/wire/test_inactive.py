@@ -2,16 +2,21 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 
 import lbclient
-from lbclient import lifecycle
+from lbclient import backend, balancer, lifecycle
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.demand import SEVERAL
+from lbclient.health.udp import Prober
+from lbclient.model import Endpoint
 
 IDLE_AFTER = 0.4
 CONFIG = ChannelConfig(idle_after=IDLE_AFTER, health_interval=0.2)
@@ -111,6 +116,60 @@ async def test_news_of_a_lame_duck_reach_it_by_udp(
         answer = await search.SearchStub(channel).Search(search.Query(), timeout=5)
         assert answer.text == other.servicer.name
         assert leaving.servicer.served == 0
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes minutes takes moments."""
+    prober = partial(Prober, period=0.1, longest_period=0.1, timeout=0.05)
+    monkeypatch.setattr(balancer, "Prober", prober)
+    monkeypatch.setattr(lifecycle, "LOOK_PERIOD", 0.3)
+    monkeypatch.setattr(lifecycle, "FIRST_LOOK", 0.1)
+
+
+def is_bound(sock: socket.socket, port: int) -> bool:
+    with suppress(OSError):  # who had the port closes it a turn of the loop later
+        sock.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+@pytest.mark.usefixtures("soon")
+async def test_one_that_came_back_with_another_udp_port_is_asked_there(
+    start: Any, eventually: Any
+) -> None:
+    task = await start(server())
+    async with lbclient.insecure_channel(task.address, config=CONFIG) as channel:
+        await fall_asleep(channel, eventually)
+        await eventually(lambda: task.server.statistics().udp.answered)
+        await task.server.stop(None)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            await eventually(lambda: is_bound(taken, port_of(task)))
+            back = await start(server(), port=port_of(task))
+            assert back.server.statistics().udp.port != port_of(task)
+            await eventually(lambda: back.server.statistics().udp.answered)
+            back.server.lame_duck()
+            await eventually(lambda: reasons(channel) == ["it says lame duck by UDP"])
+
+
+@pytest.mark.usefixtures("soon")
+async def test_one_that_came_back_at_another_address_is_asked_there(
+    start: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its name leads elsewhere than it did; nobody is at 127.0.0.2."""
+    hosts = ["127.0.0.2"]
+
+    async def locate(endpoint: Endpoint) -> str | None:
+        return hosts[0]
+
+    monkeypatch.setattr(backend, "locate", locate)
+    task = await start(server())
+    async with lbclient.insecure_channel(task.address, config=CONFIG) as channel:
+        await fall_asleep(channel, eventually)
+        udp = task.server.statistics
+        assert not udp().udp.answered
+        hosts[0] = "127.0.0.1"
+        await eventually(lambda: udp().udp.answered)
 
 
 async def test_an_inactive_lame_duck_is_replaced(start: Any, eventually: Any) -> None:
