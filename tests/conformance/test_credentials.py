@@ -1,15 +1,13 @@
 """TLS and mTLS on addresses that were found by name, and credentials of calls."""
 
-import shutil
-import subprocess
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
+from tests.certificates import certify
 from tests.conformance.both import (
     Side,
     answered,
@@ -25,23 +23,8 @@ from tests.conformance.script import Script
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Files by name: an authority, a server that is `localhost` alone, a client."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make certificates with")
-    folder = tmp_path_factory.mktemp("certificates")
-    (folder / "names").write_text("subjectAltName=DNS:localhost\n")
-    new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-    _openssl(folder, f"req -x509 {new_key} -keyout ca.key -out ca.pem -subj /CN=ca")
-    for name in ("server", "client"):
-        out = f"-keyout {name}.key -out {name}.csr -subj /CN={name}"
-        _openssl(folder, f"req {new_key} {out}")
-        by = "-CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names"
-        _openssl(folder, f"x509 -req -in {name}.csr -out {name}.pem {by}")
+    folder = certify(tmp_path_factory.mktemp("certificates"), "DNS:localhost")
     return {file.name: file.read_bytes() for file in folder.iterdir()}
-
-
-def _openssl(folder: Path, command: str) -> None:
-    words = ["openssl", *command.split()]
-    subprocess.run(words, cwd=folder, check=True, capture_output=True)
 
 
 Ports = dict[str, int]

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ from lbclient import wire
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.pickers import WeightedRoundRobin
 from lbclient.v1 import compat_pb2, load_pb2
+from tests.certificates import certify
 
 UTILIZATIONS = (0.2, 0.4, 0.8)
 SHARES = (4 / 7, 2 / 7, 1 / 7)  # in proportion to 1 / utilization
@@ -290,21 +289,7 @@ async def test_stubs_of_modern_generators_register_their_methods(
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`ca.pem`, and `server.pem` with `server.key`, which is for `localhost` alone."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make certificates with")
-    folder = tmp_path_factory.mktemp("certificates")
-    (folder / "names").write_text("subjectAltName=DNS:localhost\n")
-    new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-    for command in (
-        f"req -x509 {new_key} -keyout ca.key -out ca.pem -subj /CN=authority -days 2",
-        f"req {new_key} -keyout server.key -out server.csr -subj /CN=server",
-        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial "
-        "-out server.pem -days 2 -extfile names",
-    ):
-        subprocess.run(
-            ["openssl", *command.split()], cwd=folder, check=True, capture_output=True
-        )
-    return folder
+    return certify(tmp_path_factory.mktemp("certificates"), "DNS:localhost")
 
 
 @pytest.fixture

@@ -5,9 +5,7 @@ each run: pytest -s.
 """
 
 import asyncio
-import shutil
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +20,7 @@ import search_pb2 as pb
 import lbclient
 from lbclient.config import ChannelConfig
 from lbclient.grpc_seam import is_ready
+from tests.certificates import certify
 from tests.wire.rollout.fleet import (
     DEADLINE,
     Fleet,
@@ -46,21 +45,7 @@ STREAM_TIME = 2.0
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority's, and a server's, which is for this address."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make certificates with")
-    folder = tmp_path_factory.mktemp("certificates")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-    for command in (
-        f"req -x509 {new_key} -keyout ca.key -out ca.pem -subj /CN=authority -days 2",
-        f"req {new_key} -keyout server.key -out server.csr -subj /CN=server",
-        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial "
-        "-out server.pem -days 2 -extfile names",
-    ):
-        subprocess.run(
-            ["openssl", *command.split()], cwd=folder, check=True, capture_output=True
-        )
-    return folder
+    return certify(tmp_path_factory.mktemp("certificates"), "IP:127.0.0.1")
 
 
 def stream(stub: Any) -> Any:
