@@ -3,20 +3,16 @@
 A list that is too long is cut, never refused: some backends are better than none.
 """
 
-import re
 from collections.abc import Iterable
 from importlib.util import find_spec
 
 from lbclient.errors import ConfigError
+from lbclient.identity import ORDINAL
 from lbclient.model import Endpoint, Endpoints, snapshot
 
 # Past any answer that DNS can carry (64 kB hold 4,000 records), and a bound for a
 # source that is not DNS.
 MAX_ENDPOINTS = 100_000
-
-# As Kubernetes writes the ordinals of a StatefulSet's pods: `search-7`, never
-# `search-07`. Machines are named so too, but after their address: `ip-10-0-0-3`.
-ORDINAL = re.compile(r"(?!.*[0-9]+-[0-9]+-[0-9]+-[0-9]+$).+-(0|[1-9][0-9]{0,3})")
 
 
 def listing(endpoints: Iterable[Endpoint]) -> Endpoints:
