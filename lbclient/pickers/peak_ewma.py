@@ -2,9 +2,9 @@
 
 Expected is latency x (our requests in flight + recent errors + 1). The latency is a
 mean that fades over 10 s downwards, and not at all upwards: one slow answer is believed
-at once, fast ones only in time. It fades without answers too, so nobody is avoided for
-ever. A backend with no latency yet is taken to be as fast as the other one. From
-Twitter's Finagle.
+at once, fast ones only in time. Without answers it fades towards the mean of all, so
+nobody is avoided for ever. From Twitter's Finagle, where it fades to nothing: then a
+backend that fails everything at once becomes the fastest of all, errors or not.
 """
 
 from collections.abc import Sequence
@@ -32,26 +32,31 @@ class Peak:
         self.mean = load.latency  # the load's, and of how many, when last looked at
         self.served = load.counts[SERVED]
 
-    def read(self, now: float, decay: float) -> float:
-        return (
-            self.value * exp((self.at - now) / decay) if self.at < now else self.value
-        )
+    def read(self, mean: float, now: float, decay: float) -> float:
+        """What it takes now, `mean` being what all take."""
+        if not self.value:
+            return mean
+        return mean + (self.value - mean) * exp(min(0.0, self.at - now) / decay)
 
-    def learn(self, load: Load, now: float, decay: float) -> None:
-        """Takes what was served since the last time; most often it is one request."""
+    def learn(self, load: Load, now: float, decay: float) -> float:
+        """Takes what was served since the last time; most often it is one request.
+
+        Returns what it takes now, 0.0 if that is no news.
+        """
         count = load.counts[SERVED] - self.served
         if not count:
-            return
+            return 0.0
         kept = (1.0 - LATENCY_GAIN) ** count
         before, mean = self.mean, load.latency
         # What was blended into the mean; exact for one request.
         sample = max(0.0, (mean - before * kept) / (1.0 - kept)) if before else mean
-        fade = exp((self.at - now) / decay) if self.at < now else 1.0
+        fade = exp(min(0.0, self.at - now) / decay)
         faded = self.value * fade + sample * (1.0 - fade)
         self.value = sample if sample > self.value else faded
         self.at = now
         self.mean = mean
         self.served += count
+        return self.value
 
 
 class PeakEwma:
@@ -72,6 +77,7 @@ class PeakEwma:
         self._built_for: Sequence[Node] = ()
         self._peaks: dict[Load, Peak] = {}
         self._written: list[Load] = []
+        self._mean = 0.0  # of the peaks of all
 
     def pick(self, ready: Sequence[N], now: float) -> N:
         if ready is not self._built_for:
@@ -80,26 +86,29 @@ class PeakEwma:
             self._take_news(now)
         one, other = two(self._rng, len(ready))
         first, second = ready[one], ready[other]
-        fast = self._peaks[first.load].read(now, self._decay)
-        slow = self._peaks[second.load].read(now, self._decay)
-        here = (fast or slow or 1.0) * (requests(first, now) + 1.0)
-        there = (slow or fast or 1.0) * (requests(second, now) + 1.0)
+        here = self._expected(first.load, now) * (requests(first, now) + 1.0)
+        there = self._expected(second.load, now) * (requests(second, now) + 1.0)
         return second if there < here else first
+
+    def _expected(self, load: Load, now: float) -> float:
+        """How long a request there takes; all the same while nothing is known."""
+        peak = self._peaks.get(load)
+        return (peak.read(self._mean, now, self._decay) if peak else self._mean) or 1.0
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
         """In proportion to speed."""
-        peaks = [self._peaks.get(node.load) for node in ready]
-        known = [peak.read(now, self._decay) if peak else 0.0 for peak in peaks]
-        speeds = [1.0 / min(max(each, SHORTEST), LONGEST) for each in known if each]
-        mean = sum(speeds) / len(speeds) if speeds else 1.0
-        shares = [1.0 / min(max(e, SHORTEST), LONGEST) if e else mean for e in known]
-        return [share / mean for share in shares]
+        expected = (self._expected(node.load, now) for node in ready)
+        speeds = [1.0 / min(max(each, SHORTEST), LONGEST) for each in expected]
+        mean = sum(speeds) / len(speeds)
+        return [speed / mean for speed in speeds]
 
     def _take_news(self, now: float) -> None:
         for load in self._written:
             load.is_written = False
-            if peak := self._peaks.get(load):
-                peak.learn(load, now, self._decay)
+            peak = self._peaks.get(load)
+            if peak and (value := peak.learn(load, now, self._decay)):
+                mean = self._mean
+                self._mean = mean + (value - mean) * LATENCY_GAIN if mean else value
         self._written.clear()
 
     def _follow(self, ready: Sequence[Node], now: float) -> None:
