@@ -312,6 +312,7 @@ class Backend:
         if asking is not None:
             is_lost = host is None and self.udp_port > 0  # for now, perhaps
             if is_lost or asking.place == (host, self.udp_port):
+                self._prober().ask_again(asking)
                 return asking
             self._prober().unwatch(asking)
         if host is None:

@@ -357,8 +357,12 @@ class Balancer:
     def _get_prober(self) -> Prober:
         if self._prober is None:
             secret = self.config.udp_secret
-            self._prober = Prober(SystemRandom(), secret)  # nobody may guess nonces
+            # Nobody may guess nonces.
+            self._prober = Prober(SystemRandom(), secret, self._gap)
         return self._prober
+
+    def _gap(self) -> float:
+        return self._demand.gap(self.clock())
 
     def _wake_for_waiting(self) -> None:
         """One connection for the calls that wait, more if they are many."""
@@ -420,6 +424,8 @@ class Balancer:
         least, most = self._demand.worth(sum(self.calls.values()) + in_flight, now)
         if len(present) < least:
             self._wake(least - len(present))
+        if self._prober is not None:
+            self._prober.hurry()
         too_many = max(0, len(present) - most)
         unused_since = now - self.config.idle_after
         idle = [b for b in present if b.attention.used_at <= unused_since]

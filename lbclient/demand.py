@@ -1,4 +1,4 @@
-"""How much attention calls are worth: to one connection, and how many connections.
+"""How much attention calls are worth: how many connections, and how closely watched.
 
 A client that calls seldom must not spend more on health checks than on calls, nor
 keep connections that nobody needs. Both follow counts that are there anyway, read now
@@ -7,6 +7,9 @@ was: a rate that stays the same changes nothing for long.
 """
 
 from collections import deque
+from math import inf
+
+from lbclient.ewma import DecayingCount
 
 # One connection's health reports come at the pace of its calls, in coarse steps.
 STEP = 4.0  # between one pace and the next slower one
@@ -16,6 +19,10 @@ GAIN = 0.3  # of each pause between calls, in their mean
 
 SEVERAL = 4  # calls within `idle_after` that make a connection worth opening
 PARTS = 8  # of `idle_after`, by which calls are counted
+
+# In the mean time between calls: after so many seconds a call counts 1/e. Long, as a
+# mean of few calls is the shortest just after one.
+MEMORY = 3600.0
 
 
 class Attention:
@@ -97,12 +104,18 @@ class Demand:
     def __init__(self, idle_after: float, calls: int, now: float) -> None:
         self._part = idle_after / PARTS
         self._marks: deque[tuple[float, int]] = deque([(now, calls)])
+        self._calls = calls
+        self._called_at = now  # last, as far as was looked
+        self._recent = DecayingCount(MEMORY)
 
     def worth(self, calls: int, now: float) -> tuple[int, int]:
         """How few are too few and how many too many; `calls` are those ever made.
 
         With fewer each one would get several calls, also if there were one more.
         """
+        if calls > self._calls:
+            self._recent.add(now, calls - self._calls)
+            self._calls, self._called_at = calls, now
         marks = self._marks
         if now - marks[-1][0] >= self._part:
             marks.append((now, calls))
@@ -112,3 +125,9 @@ class Demand:
             marks[0] = (now, calls)
         recent = calls - marks[0][1]
         return recent // SEVERAL, recent * 2 // SEVERAL
+
+    def gap(self, now: float) -> float:
+        """The mean time between calls of late; never less than since the last one."""
+        recent = self._recent.read(now)
+        mean = MEMORY / recent if recent else inf
+        return max(mean, now - self._called_at)

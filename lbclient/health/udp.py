@@ -1,7 +1,8 @@
 """Asks inactive backends by UDP how they are: many of them through one socket.
 
-A backend is asked at once, then less and less often while it has nothing new to say;
-when it leaves it says so unasked. An answer is believed once, within the timeout, from
+A backend is asked at once, then seldom, and for all of them together no more often than
+the channel is called; for a while more often after something new. When it leaves it
+says so unasked. An answer is believed once, within the timeout, from
 where the probe went, for a nonce that nobody can guess. Where nothing comes
 back (UDP is blocked, the task is gone, secrets differ), the watcher is told that; the
 rest, above all a look over TCP, is up to it. SRE book, ch. 20, "lame duck state".
@@ -23,9 +24,12 @@ from lbclient.health import datagram
 from lbclient.health.watch import Tell
 from lbclient.model import Endpoint, TaskState
 
-PERIOD = 10.0  # seconds between probes at first, and after every change
-LONGEST_PERIOD = 120.0  # a server remembers for 300 s whom to tell that it leaves
-STRETCH = 1.5  # 7 probes in the first 5 minutes, then 30 an hour
+PERIOD = 10.0  # seconds between probes after a change
+STRETCH = 1.5  # 7 probes in the first 5 minutes after it
+# When nothing changes, up to 30 an hour if so many are paid for by calls. A server
+# remembers for RAREST_PERIOD and some more whom to tell that it leaves.
+LONGEST_PERIOD = 120.0
+RAREST_PERIOD = 4 * 3600.0
 JITTER = 0.1  # of a period, to either side
 TIMEOUT = 1.0  # seconds, as the first one for a lost segment in TCP (RFC 6298)
 PROBES = 3  # in a row without an answer: silent
@@ -93,7 +97,8 @@ class Watch:
 class Prober:
     """Owned by a channel; on its loop only. One socket for each IP version, if used.
 
-    `rng` must be the system's: whoever guesses nonces forges answers.
+    `rng` must be the system's: whoever guesses nonces forges answers. `gap` tells the
+    mean time between calls, in seconds: a call pays for one probe.
     """
 
     _loop: asyncio.AbstractEventLoop  # once something is watched
@@ -102,6 +107,7 @@ class Prober:
         self,
         rng: SystemRandom,
         secret: str = "",
+        gap: Callable[[], float] = lambda: 0.0,
         *,
         period: float = PERIOD,
         longest_period: float = LONGEST_PERIOD,
@@ -109,6 +115,7 @@ class Prober:
     ) -> None:
         self._rng = rng
         self._secret = secret.encode()
+        self._gap = gap
         self._period = period
         self._longest_period = longest_period
         self._timeout = timeout
@@ -118,6 +125,7 @@ class Prober:
         self._by_nonce: dict[int, Watch] = {}
         self._line: OrderedDict[Watch, None] = OrderedDict()  # those due for a probe
         self._pace: asyncio.Handle | None = None
+        self._waits_long = False
         self._sent = 0
         self._answered = 0
         self._pushed = 0
@@ -131,7 +139,7 @@ class Prober:
         when it answers again. `host` is an IP address: see `locate`; else ValueError.
         """
         self._loop = asyncio.get_running_loop()
-        watch = Watch((host, port), tell, self._period)
+        watch = Watch((host, port), tell, self._longest_period)
         self._watches[watch] = None
         self._queue(watch)
         return watch
@@ -146,6 +154,13 @@ class Prober:
             watch.nonces.clear()
             if watch.timer is not None:
                 watch.timer.cancel()
+
+    def ask_again(self, watch: Watch) -> None:
+        """Now, if it was silent: there is reason to think that it answers."""
+        if watch in self._watches and watch.is_silent() and watch.pending is None:
+            if watch.timer is not None:
+                watch.timer.cancel()
+            self._queue(watch)
 
     def close(self) -> None:
         """Ends all watches, and the sockets."""
@@ -225,10 +240,30 @@ class Prober:
 
     def _wait(self, watch: Watch) -> None:
         """For the next probe, and longer each time."""
+        period = watch.period
+        if period >= self._longest_period:
+            period = self._affordable()
+            self._waits_long = self._waits_long or period > self._longest_period
         jitter = self._rng.uniform(1 - JITTER, 1 + JITTER)
-        delay = watch.period * jitter
-        watch.timer = self._at_a_moment(delay, self._queue, watch)
+        watch.timer = self._at_a_moment(period * jitter, self._queue, watch)
         watch.period = min(watch.period * STRETCH, self._longest_period)
+
+    def _affordable(self) -> float:
+        """The time between two probes of each backend that calls pay for."""
+        paid = len(self._watches) * self._gap()
+        return min(max(self._longest_period, paid), RAREST_PERIOD)
+
+    def hurry(self) -> None:
+        """Calls are frequent again, perhaps: what waits for hours need not."""
+        if not self._waits_long or self._affordable() > self._longest_period:
+            return
+        self._waits_long = False
+        latest = self._loop.time() + self._longest_period * (1 + JITTER)
+        for watch in self._watches:
+            if watch.timer is not None and watch.timer.when() > latest:
+                watch.timer.cancel()
+                delay = self._rng.uniform(0, self._longest_period)
+                watch.timer = self._at_a_moment(delay, self._queue, watch)
 
     def _read(self, sock: socket.socket) -> None:
         for _ in range(READ_AT_ONCE):
@@ -265,7 +300,7 @@ class Prober:
             self._answered += 1
         if said.nonce == watch.pending:
             watch.pending = None
-        if watch.state is not said.state:
+        if watch.state is not said.state and not _was_expected(watch, said):
             watch.period = self._period
         watch.state = said.state
         watch.misses = 0
@@ -287,6 +322,12 @@ class Prober:
     def __repr__(self) -> str:
         said = self.statistics()
         return f"<{said.watched} watched, {said.silent} silent, {said.sent} probes>"
+
+
+def _was_expected(watch: Watch, said: datagram.Answer) -> bool:
+    """The first answer of one that was well, as those are that are left alone."""
+    is_first = watch.state is None and not watch.is_silent()
+    return is_first and said.state is TaskState.SERVING
 
 
 async def locate(endpoint: Endpoint) -> str | None:

@@ -19,9 +19,9 @@ from lbclient.model import LoadReport, TaskState
 from lbclient.protocols import Clock
 from lbclient.server.statistics import UdpStatistics
 
-ANSWER_RATE = 1000.0  # a second: 10,000 inactive clients ask as much at first, then 83
-RECENT_PROBERS = 10_000  # some 4 MB
-RECENT_AFTER = 300.0  # seconds; inactive clients ask every 2 minutes at least
+ANSWER_RATE = 1000.0  # a second: 10,000 inactive clients ask 83 at most, but for bursts
+RECENT_PROBERS = 10_000  # 4.4 MB
+RECENT_AFTER = 5 * 3600.0  # seconds; inactive clients ask every 4.4 hours at least
 NEWS_AT_ONCE = 100  # then a pause: 10,000 in a second, the default lame_duck_quiet
 NEWS_PAUSE = 0.01  # seconds
 WILDCARDS = frozenset({"", "::", "0.0.0.0"})  # gRPC makes no difference either

@@ -1,13 +1,22 @@
 """Health checks and connections follow the rate of calls, and do not flap."""
 
 from itertools import pairwise
+from math import exp, inf
 from random import Random
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from lbclient.demand import CREDIT, PARTS, SEVERAL, SLOWEST, Attention, Demand
+from lbclient.demand import (
+    CREDIT,
+    MEMORY,
+    PARTS,
+    SEVERAL,
+    SLOWEST,
+    Attention,
+    Demand,
+)
 
 FASTEST = 1.0
 LOOK = 1.0  # seconds between two looks
@@ -165,3 +174,26 @@ def test_what_was_called_before_a_long_sleep_is_forgotten() -> None:
         calls = 100 * part
         demand.worth(calls, IDLE_AFTER / PARTS * part)
     assert demand.worth(calls, HOUR) == (0, 0)
+
+
+@pytest.mark.parametrize("gap", [0.1, 5.0, 60.0])
+def test_the_mean_time_between_calls_is_told(gap: float) -> None:
+    """After four times the memory e^-4 of the calls is missing, and one or less."""
+    demand, now = Demand(IDLE_AFTER, 0, 0.0), 4 * MEMORY
+    for call in range(1, int(now / gap) + 1):
+        demand.worth(call, call * gap)
+    expected = gap / (1 - exp(-4))
+    assert demand.gap(now) == pytest.approx(expected, rel=gap / MEMORY)
+
+
+@given(pause=st.floats(0.0, 20 * HOUR))
+def test_it_is_never_less_than_the_time_since_the_last_call(pause: float) -> None:
+    demand = Demand(IDLE_AFTER, 0, 0.0)
+    demand.worth(1000, 100.0)
+    demand.worth(1000, 100.0 + pause / 2)
+    assert demand.gap(100.0 + pause) >= pause - 1e-6
+    assert demand.gap(100.0 + pause) >= demand.gap(100.0 + pause / 2)
+
+
+def test_who_never_called_has_no_time_between_calls() -> None:
+    assert Demand(IDLE_AFTER, 0, 0.0).gap(HOUR) == inf

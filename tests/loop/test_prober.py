@@ -1,12 +1,13 @@
 """What a prober asks, when, and whom it believes; in virtual time, without sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
-from random import SystemRandom
+from random import Random, SystemRandom
 
 import pytest
 
+from lbclient.demand import MEMORY, Demand
 from lbclient.health import datagram, udp
 from lbclient.health.udp import Prober, ProberStatistics, Watch, locate
 from lbclient.model import Endpoint, LoadReport, TaskState
@@ -19,15 +20,16 @@ REPORT = LoadReport(0.5, 10.0, 0.0, 3)
 SERVING, LAME_DUCK = TaskState.SERVING, TaskState.LAME_DUCK
 TURN = 1e-3  # seconds, for what is due now
 PAUSE = udp.TIMEOUT / udp.MOMENTS  # until the next moment, at most
-SOON = udp.PERIOD * (1 + udp.JITTER) + PAUSE  # when the next probe goes, at first
+SOON = udp.PERIOD * (1 + udp.JITTER) + PAUSE  # after a change, the next probe
+LATER = udp.LONGEST_PERIOD * (1 + udp.JITTER) + PAUSE  # while calls are frequent
 LATEST = udp.PROBES * (udp.TIMEOUT + PAUSE) + TURN  # when silence is told
 
 
 class Asking(Prober):
     """Its network is two lists: what was sent when, and what was told."""
 
-    def __init__(self, secret: str = "") -> None:
-        super().__init__(SystemRandom(), secret)
+    def __init__(self, secret: str = "", gap: Callable[[], float] | None = None):
+        super().__init__(SystemRandom(), secret, gap or float)
         self.key = secret.encode()
         self.sent: list[tuple[float, int, Watch]] = []
         self.told: list[TaskState | str | None] = []
@@ -89,8 +91,17 @@ async def test_a_backend_is_asked_at_once_and_its_answer_is_told(
     assert asking.told == [SERVING]
 
 
-async def test_a_backend_is_asked_less_and_less_often(asking: Asking) -> None:
+async def test_one_that_is_well_as_expected_is_asked_seldom(asking: Asking) -> None:
     asking.state = SERVING
+    await asking.ask()
+    await asyncio.sleep(3600)
+    least = udp.LONGEST_PERIOD * (1 - udp.JITTER) - PAUSE
+    assert all(least <= gap <= LATER for gap in asking.gaps())
+    assert len(asking.sent) > 3600 / LATER
+
+
+async def test_after_a_change_it_is_asked_less_and_less_often(asking: Asking) -> None:
+    asking.state = LAME_DUCK
     await asking.ask()
     await asyncio.sleep(3600)
     period = udp.PERIOD
@@ -98,7 +109,7 @@ async def test_a_backend_is_asked_less_and_less_often(asking: Asking) -> None:
         assert abs(gap - period) <= period * udp.JITTER + PAUSE
         period = min(period * udp.STRETCH, udp.LONGEST_PERIOD)
     assert period == udp.LONGEST_PERIOD
-    assert asking.told == [SERVING] * len(asking.sent)
+    assert asking.told == [LAME_DUCK] * len(asking.sent)
 
 
 async def test_no_two_probes_have_the_same_nonce(asking: Asking) -> None:
@@ -213,7 +224,7 @@ async def test_news_do_not_count_for_a_probe_before_the_last_answer(
     await asking.ask()
     await asyncio.sleep(TURN)
     old = asking.nonce
-    await asyncio.sleep(SOON)
+    await asyncio.sleep(LATER)
     asking.hear(asking.answer(LAME_DUCK, old, is_news=True), ADDRESS)
     assert asking.told == [SERVING, SERVING]
 
@@ -292,6 +303,94 @@ async def test_many_backends_are_asked_no_faster_than_the_rate(asking: Asking) -
         assert first < last
     for first, last in zip(times, times[2 * udp.AT_ONCE :], strict=False):
         assert last - first >= PAUSE
+
+
+IDLE_AFTER = 300.0
+
+
+class Calling:
+    """A channel that calls, and asks its backends, all inactive, as calls allow."""
+
+    def __init__(self, backends: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.demand = Demand(IDLE_AFTER, 0, self.loop.time())
+        self.asking = Asking(gap=lambda: self.demand.gap(self.loop.time()))
+        self.asking.state = SERVING
+        self.calls = self.watched = 0
+        self.backends = [self.watch() for _ in range(backends)]
+
+    def watch(self) -> Watch:
+        self.watched += 1
+        return self.asking.watch(HOST, PORT, self.asking.tell)
+
+    def sleep_again(self) -> None:
+        """One that was woken by a call is watched anew."""
+        self.asking.unwatch(self.backends.pop(0))
+        self.backends.append(self.watch())
+
+    async def call(self, gap: float, until: float, rng: Random) -> None:
+        """Once in a `gap`, as chance has it."""
+        while (pause := rng.expovariate(1 / gap)) < until - self.loop.time():
+            await asyncio.sleep(pause)
+            self.calls += 1
+            self.demand.worth(self.calls, self.loop.time())
+            self.asking.hurry()
+            if gap > IDLE_AFTER:
+                self.loop.call_later(IDLE_AFTER, self.sleep_again)
+        await asyncio.sleep(until - self.loop.time())
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("gap", "backends"), [(600.0, 20), (60.0, 200), (10.0, 50)])
+async def test_but_for_the_first_of_each_watch_probes_are_paid_for_by_calls(
+    gap: float, backends: int, seed: int
+) -> None:
+    day = 24 * 3600.0
+    assert backends * gap < udp.RAREST_PERIOD
+    calling = Calling(backends)
+    await calling.call(gap, day, Random(seed))
+    probes = len(calling.asking.sent) - calling.watched
+    assert day / udp.RAREST_PERIOD < probes <= calling.calls
+    calling.asking.close()
+
+
+async def test_who_does_not_call_asks_as_rarely_as_can_be() -> None:
+    calling = Calling(1)
+    await calling.call(60.0, 3600.0, Random(7))
+    await asyncio.sleep(20 * udp.RAREST_PERIOD)
+    for gap in calling.asking.gaps()[-10:]:
+        assert abs(gap - udp.RAREST_PERIOD) <= udp.RAREST_PERIOD * udp.JITTER + PAUSE
+    calling.asking.close()
+
+
+async def test_who_calls_often_again_asks_often_again() -> None:
+    """Without waiting for the end of what was a long wait."""
+    calling = Calling(20)
+    await asyncio.sleep(24 * 3600)
+    now = calling.loop.time()
+    backends, rate = len(calling.backends), 1.0
+    await calling.call(1 / rate, now + 3 * 3600, Random(7))
+    calls_needed = backends * MEMORY / udp.LONGEST_PERIOD
+    settled = now + 1.5 * calls_needed / rate + LATER  # as some are forgotten again
+    for backend in calling.backends:
+        times = [t for t, _, w in calling.asking.sent if w is backend and t > now]
+        assert times[0] <= settled
+        assert all(b - a <= LATER for a, b in pairwise(times) if a > settled)
+    calling.asking.close()
+
+
+async def test_a_silent_one_is_asked_again_when_there_is_reason_to(
+    asking: Asking,
+) -> None:
+    watch = await asking.ask()
+    await asyncio.sleep(LATEST)
+    asked = len(asking.sent)
+    asking.state = SERVING
+    for _ in range(2):
+        asking.ask_again(watch)
+        await asyncio.sleep(PAUSE + TURN)
+    assert len(asking.sent) == asked + 1
+    assert asking.told[-1] is SERVING
 
 
 async def test_one_silent_backend_of_many_is_noticed_as_fast(asking: Asking) -> None:

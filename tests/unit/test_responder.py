@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbclient.health import datagram
+from lbclient.health import datagram, udp
 from lbclient.model import LoadReport, TaskState
 from lbclient.server.udp import (
     ANSWER_RATE,
@@ -130,6 +130,16 @@ def test_who_asked_too_long_ago_gets_no_news(asked: Asked) -> None:
     asked.now += RECENT_AFTER - 1.0
     assert list(asked.news()) == ["c"]
     assert not asked.responder.has_news()
+
+
+def test_a_prober_is_remembered_until_it_asks_again_however_seldom(
+    asked: Asked,
+) -> None:
+    """A probe may be lost as often as makes no silence."""
+    seldom = udp.RAREST_PERIOD * (1 + udp.JITTER) + udp.PROBES * 2 * udp.TIMEOUT
+    asked.ask(1)
+    asked.now += seldom
+    assert list(asked.news()) == ["a"]
 
 
 def test_news_come_in_parts_and_the_latest_prober_first(asked: Asked) -> None:

@@ -15,6 +15,7 @@ import lbclient
 from lbclient import backend, balancer, lifecycle
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.demand import SEVERAL
+from lbclient.health import udp
 from lbclient.health.udp import Prober
 from lbclient.model import Endpoint
 
@@ -123,6 +124,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes minutes takes moments."""
     prober = partial(Prober, period=0.1, longest_period=0.1, timeout=0.05)
     monkeypatch.setattr(balancer, "Prober", prober)
+    monkeypatch.setattr(udp, "RAREST_PERIOD", 0.1)
     monkeypatch.setattr(lifecycle, "LOOK_PERIOD", 0.3)
     monkeypatch.setattr(lifecycle, "FIRST_LOOK", 0.1)
 
@@ -166,10 +168,9 @@ async def test_one_that_came_back_at_another_address_is_asked_there(
     task = await start(server())
     async with lbclient.insecure_channel(task.address, config=CONFIG) as channel:
         await fall_asleep(channel, eventually)
-        udp = task.server.statistics
-        assert not udp().udp.answered
+        assert not task.server.statistics().udp.answered
         hosts[0] = "127.0.0.1"
-        await eventually(lambda: udp().udp.answered)
+        await eventually(lambda: task.server.statistics().udp.answered)
 
 
 async def test_an_inactive_lame_duck_is_replaced(start: Any, eventually: Any) -> None:
