@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from dns.name import from_text
 from dns.resolver import Resolver as DnsPython
 
 import lbclient
@@ -53,6 +54,19 @@ async def test_both_families_are_asked_and_the_shorter_time_holds(
         "10.0.0.2:50051",
         "[fd00::1]:50051",
     ]
+
+
+async def test_a_short_name_is_looked_for_in_the_search_list(
+    server: NameServer,
+) -> None:
+    def make() -> DnsPython:
+        made = server.resolver()
+        made.search = [from_text("test.")]
+        return made
+
+    server.records[NAME, "A"] = ["10.0.0.1"]
+    hosts, _ = await NameServers(make, NOBODY).addresses("search", 1)
+    assert hosts == ["10.0.0.1"]
 
 
 async def test_a_name_without_addresses_is_an_empty_answer(server: NameServer) -> None:

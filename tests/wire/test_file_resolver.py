@@ -120,16 +120,17 @@ async def test_a_broken_file_is_an_error_once_and_mending_it_is_noticed(
 async def test_a_file_that_is_being_written_is_left_alone(path: Path) -> None:
     """A list in YAML that is cut off is a shorter list, and looks sound."""
     path = path.with_suffix(".yaml")
-    whole = [f"- targets: [a{n}:1]\n" for n in range(10)]
+    whole = [f"- targets: [a{n}:1]\n" for n in range(60)]
     path.write_text("".join(whole[:1]))
-    async with watching(File(str(path), 10 * LOOK)) as following:
+    async with watching(File(str(path), 25 * LOOK)) as following:
         assert await following() == ["a0:1"]
+        reading = asyncio.ensure_future(following())
         with path.open("a") as file:
             for line in whole[1:]:
                 file.write(line)
                 file.flush()
                 await asyncio.sleep(LOOK)
-        assert len(await following()) == len(whole)
+        assert len(await reading) == len(whole)
 
 
 async def test_a_mount_that_swaps_a_link_is_noticed(tmp_path: Path) -> None:
