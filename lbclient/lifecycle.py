@@ -76,7 +76,6 @@ class Lifecycle:
         self.link = Link.DOWN
         self.interval = self._usual_interval = interval
         self._rng = rng
-        self._counts_from = 0.0  # silence does
         self._silent_at: float | None = None
         self._give_up_at: float | None = None
         self._check_at: float | None = None
@@ -168,7 +167,6 @@ class Lifecycle:
     def expect_every(self, interval: float, now: float) -> None:
         """It was asked for reports at another pace: silence is judged anew."""
         self.interval = interval
-        self._counts_from = now
         if self._silent_at is not None:
             self._silent_at = now + interval
 
@@ -192,7 +190,7 @@ class Lifecycle:
         """Frozen, overloaded or cut off: no calls until its next word."""
         due, self._silent_at = self._silent_at, None
         assert due is not None
-        silent = now - max(reported_at, self._counts_from)
+        silent = now - reported_at
         if silent < self.interval:
             self._silent_at = now + self.interval - silent
             return NOTHING
@@ -314,7 +312,7 @@ class Lifecycle:
     def _forget(self) -> None:
         """What was known of a connection, and what was to be done about it."""
         self._silent_at = self._give_up_at = self._check_at = self._look_at = None
-        self.interval, self._counts_from = self._usual_interval, 0.0
+        self.interval = self._usual_interval
         self._misses = 0
         self._is_doubted = False
 

@@ -40,6 +40,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.is_connected = False
         self.speaks = False  # with a load, last
         self.reported_at = 0.0
+        self.asked_at = 0.0  # for another pace
         self.stood_at = 0.0
         self.is_asked_by_udp = False
         self.looking = self.checking = False
@@ -82,7 +83,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             pytest.fail("it rings for ever")
         self.now = until
         if self.life.state is State.READY and self.speaks:
-            last = max(self.reported_at, self.life._counts_from)
+            last = max(self.reported_at, self.asked_at)
             silent_at = last + self.life.interval
             grace = self.stood_at + self.life.interval / 2  # its word may lie unread
             assert self.now < max(silent_at, grace) + 1e-9
@@ -122,6 +123,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_connected)
     @rule(interval=st.sampled_from([INTERVAL, 8.0, 120.0]))
     def ask_at_another_pace(self, interval: float) -> None:
+        self.asked_at = self.now
         self.life.expect_every(interval, self.now)
 
     @precondition(lambda self: self.life.state is State.READY)
