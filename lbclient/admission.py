@@ -16,7 +16,7 @@ from math import exp, inf
 from random import Random
 from typing import NamedTuple
 
-from lbclient.criticality import Criticality, shares
+from lbclient.criticality import DEFAULT, Criticality, shares
 from lbclient.retry import ATTEMPTS, Refusal
 
 
@@ -78,6 +78,13 @@ class Tally:
         self._step = 0
         return True
 
+    def add_many(self, kind: int, times: int) -> None:
+        """What so many calls of `add` come to, at the cost of one."""
+        kept = self._kept ** (times / STEP)
+        most = STEP / (1.0 - self._kept)
+        self.counts = [count * kept for count in self.counts]
+        self.counts[kind] += most * (1.0 - kept)
+
 
 class Admission:
     """Owned by a server, which calls `observe` often and `refuses` at each request."""
@@ -125,6 +132,12 @@ class Admission:
         if attempt == LAST or self.is_in_vain():
             return Refusal.DONT_RETRY
         return Refusal.OVERLOADED
+
+    def let_in(self, requests: int) -> None:
+        """So many have come while all was well: first attempts that named nothing."""
+        self._mix.add_many(DEFAULT, requests)
+        self._attempts.add_many(0, requests)
+        self._share_out()
 
     def is_in_vain(self) -> bool:
         """Whether others are likely to refuse, too, by the attempts seen lately."""

@@ -37,39 +37,48 @@ class Call:
     Owned by the handler that serves it.
     """
 
-    __slots__ = ("_code", "_finished", "_inner", "_reporter", "_trailers", "begun_at")
+    __slots__ = (
+        "_code",
+        "_finished",
+        "_reporter",
+        "_trailers",
+        "begun_at",
+        "inner",
+        "took",
+    )
 
     def __init__(self, reporter: Reporter, inner: Any) -> None:
         self._reporter = reporter
-        self._inner = inner
+        self.inner = inner
         self._code: Any = None  # what the handler set, as it set it
         self._trailers: Trailers = ()  # the handler's own
         self._finished = False
+        self.took = 0.0  # seconds, once it is finished
         self.begun_at = reporter.clock()
         reporter.monitor.begin()
 
     # What a handler does
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return getattr(self.inner, name)
 
     def set_trailing_metadata(self, trailing_metadata: Iterable[Any]) -> None:
         own = _harmless(trailing_metadata)
-        self._inner.set_trailing_metadata(self._merged(own))
+        self.inner.set_trailing_metadata(self._merged(own))
         self._trailers = own
 
     def trailing_metadata(self) -> Trailers:
         return self._trailers
 
     def set_code(self, code: StatusCode) -> None:
-        self._inner.set_code(code)
+        self.inner.set_code(code)
         self._code = code
 
     def code(self) -> Any:
         return self._code
 
     def send_initial_metadata(self, initial_metadata: Iterable[Any]) -> Any:
-        return self._inner.send_initial_metadata(_harmless(initial_metadata))
+        return self.inner.send_initial_metadata(_harmless(initial_metadata))
 
     def _aborting(self, code: StatusCode, trailers: Iterable[Any]) -> Trailers:
         self._code = code
@@ -84,11 +93,11 @@ class Call:
 
     def preset(self) -> None:
         """For an end that comes where we do not see it in time."""
-        self._inner.set_trailing_metadata(self._merged(()))
+        self.inner.set_trailing_metadata(self._merged(()))
 
     def served(self) -> None:
         code = _OK if self._code is None else self._code
-        self._inner.set_trailing_metadata(self._answer(code))
+        self.inner.set_trailing_metadata(self._answer(code))
 
     def raised(self, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
@@ -97,7 +106,7 @@ class Call:
         # grpcio sends the code that was set, if it is one of an error.
         code = _status(self._code or StatusCode.UNKNOWN)
         code = StatusCode.UNKNOWN if code is StatusCode.OK else code
-        self._inner.set_trailing_metadata(self._answer(code))
+        self.inner.set_trailing_metadata(self._answer(code))
 
     def ended(self, _task: object = None) -> None:
         """grpcio is done with the request, for whatever reason."""
@@ -107,13 +116,13 @@ class Call:
         """Ends the request; the trailers are to be sent at once."""
         if not self._finished:
             self._finished = True
-            self._reporter.finish(_status(code), self.begun_at)
+            self.took = self._reporter.finish(_status(code), self.begun_at)
         return self._with_report(self._trailers, self._reporter.monitor.active)
 
     def _finish(self, code: Callable[[], StatusCode]) -> None:
         if not self._finished:
             self._finished = True
-            self._reporter.finish(code(), self.begun_at)
+            self.took = self._reporter.finish(code(), self.begun_at)
 
     def _merged(self, own: Trailers) -> Trailers:
         """While the request is still among the active ones."""
@@ -130,7 +139,7 @@ class Call:
 
     def _interrupted(self) -> StatusCode:
         """Deadline or cancel: grpcio tells neither from the other."""
-        remaining = None if self._inner is None else self._inner.time_remaining()
+        remaining = None if self.inner is None else self.inner.time_remaining()
         if remaining is None:
             return StatusCode.CANCELLED
         # On the wire a timeout above 1 s is rounded up by up to 1 %, so the client,
@@ -153,10 +162,10 @@ class AsyncCall(Call):
         self._serialize = serialize
 
     def read(self) -> Coroutine[Any, Any, Any]:
-        return self._inner.read()  # type: ignore[no-any-return]
+        return self.inner.read()  # type: ignore[no-any-return]
 
     def write(self, message: Any) -> Coroutine[Any, Any, None]:
-        return self._inner.write(self._serialize(message))  # type: ignore[no-any-return]
+        return self.inner.write(self._serialize(message))  # type: ignore[no-any-return]
 
     async def abort(
         self,
@@ -165,7 +174,7 @@ class AsyncCall(Call):
         trailing_metadata: Iterable[Any] = (),
     ) -> Never:
         trailers = self._aborting(code, trailing_metadata)
-        await self._inner.abort(code, details, trailers)
+        await self.inner.abort(code, details, trailers)
         raise AssertionError("grpcio's abort returned")
 
     async def abort_with_status(self, status: grpc.Status) -> Never:
@@ -176,7 +185,7 @@ class AsyncCall(Call):
         await self.abort(*answer)
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self._inner.add_done_callback(lambda _: callback(self))
+        self.inner.add_done_callback(lambda _: callback(self))
 
 
 class SyncCall(Call):
@@ -196,7 +205,7 @@ class SyncCall(Call):
 
     def enter(self, inner: Any) -> None:
         """It has a thread at last, and a context."""
-        self._inner = inner
+        self.inner = inner
 
     def refuse(self, answer: Answer, reason: str) -> None:
         """Ends it before its handler begins."""
@@ -224,7 +233,7 @@ class SyncCall(Call):
         trailing_metadata: Iterable[Any] = (),
     ) -> Never:
         trailers = self._aborting(code, trailing_metadata)
-        self._inner.abort(code, details, trailers)
+        self.inner.abort(code, details, trailers)
         raise AssertionError("grpcio's abort returned")
 
     def abort_with_status(self, status: grpc.Status) -> Never:

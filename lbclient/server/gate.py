@@ -99,11 +99,13 @@ class Patience:
     def read(self, value: float, now: float) -> float:
         """`value` as if its target were always the same."""
         elapsed, self._read_at = max(0.0, now - self._read_at), now
+        if value <= self._target and self.factor == PATIENT:
+            return value / PATIENT
         if value > self._target:
             self.factor = 1.0 + (self.factor - 1.0) * exp(-elapsed / TIRES)
         else:
             missing = (PATIENT - self.factor) * exp(-elapsed / RECOVERS)
-            self.factor = PATIENT - missing
+            self.factor = PATIENT - missing if missing > 0.01 else PATIENT
         return value / self.factor
 
 
@@ -149,6 +151,8 @@ class Gate:
         self._signals = {signal.name: signal for signal in signals}
         self._values = [0.0] * len(signals)
         self._is_beyond = False  # a signal that is not the load
+        self._is_calm = False  # nothing is, nor was lately; as last sampled
+        self._let_in = 0  # requests that admission was not asked about
         self.admission = Admission(signals, rng)
         self._refused: dict[str, list[int]] = {
             reason: [0] * len(Criticality) for reason in REASONS
@@ -179,6 +183,13 @@ class Gate:
             value > target for value, target in zip(values, targets, strict=True)
         )
         self._look(now)
+        self._is_calm = (
+            self.quotas is None
+            and not self._has_runnable
+            and not self._is_beyond
+            and not self.admission.worst
+            and self._load < 1.0
+        )
 
     def _ask(self, name: str) -> float:
         try:
@@ -211,7 +222,18 @@ class Gate:
 
         To be called in the task of the request, whose context learns who asks.
         """
-        self.queue.arrive()
+        self.queue.has_arrived = True
+        if self._is_calm and not (self.queue.is_closed or self.threads.waiting):
+            for key, _ in metadata:
+                if key[: len(_PREFIX)] == _PREFIX:
+                    break
+            else:  # as almost always: nothing to decide
+                self._let_in += 1
+                _gate.set(self)
+                return None
+        if self._let_in:
+            self.admission.let_in(self._let_in)
+            self._let_in = 0
         criticality, attempt, customer = self._read(metadata)
         self._look(self._clock())
         refusal = self.admission.refuses(criticality, attempt)
@@ -246,7 +268,7 @@ class Gate:
     ) -> tuple[Criticality, int, str]:
         criticality, attempt, customer = DEFAULT, 0, OTHERS
         for key, value in metadata:
-            if not key.startswith(_PREFIX):
+            if key[: len(_PREFIX)] != _PREFIX:
                 continue
             if key == wire.CRITICALITY_KEY:
                 criticality, is_known = parse(value)

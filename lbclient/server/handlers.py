@@ -6,7 +6,7 @@ of it. One wrapper per method, not per request: this is the hot path.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing
 from contextvars import Context, copy_context
@@ -142,16 +142,24 @@ class _Wrapped:
         return response if self._serialize is None else self._serialize(response)
 
     def _is_too_late(self, call: Call, now: float) -> bool:
-        left = call.time_remaining()
+        left = call.inner.time_remaining()
         return left is not None and self._quickest.is_too_late(left, now)
 
-    async def _enter(self, call: AsyncCall) -> None:
-        """Waits for the request's turn. Raises if it is not to be served."""
+    def _enter(self, call: AsyncCall) -> Awaitable[None] | None:
+        """What is to be awaited first, if anything: raises if it is not to be served.
+
+        No coroutine where there is nothing to wait for, as almost always.
+        """
         if self._monitor.active > self._limit:
-            await call.refuse(FULL, "concurrency")
+            return call.refuse(FULL, "concurrency")
         if self._is_too_late(call, call.begun_at):
-            await call.refuse(TOO_LATE, "too-late")
+            return call.refuse(TOO_LATE, "too-late")
         turn = self._gate.queue.enter(call.begun_at)
+        if turn is None and not self._gate.asks_context:
+            return None
+        return self._wait(turn, call)
+
+    async def _wait(self, turn: Awaitable[None] | None, call: AsyncCall) -> None:
         if turn is not None:
             await turn
             if self._is_too_late(call, self._reporter.clock()):
@@ -164,15 +172,16 @@ class AsyncResponse(_Wrapped):
     async def respond(self, request: Any, context: Any) -> Any:
         call = AsyncCall(self._reporter, context, self._sent)
         try:
-            await self._enter(call)
-            response = await timed(self._work(request, call))
+            if (entering := self._enter(call)) is not None:
+                await entering
+            work = self._work(request, call)
+            response = await (work if self._gate.quotas is None else timed(work))
         except BaseException as error:
             call.raised(error)
             raise
         call.served()
         if not self.request_streaming:  # else it took what its client took
-            now = self._reporter.clock()
-            self._quickest.observe(now - call.begun_at, now)
+            self._quickest.observe(call.took, call.begun_at + call.took)
         return response
 
     async def _work(self, request: Any, call: AsyncCall) -> Any:
@@ -189,7 +198,8 @@ class AsyncWriter(_Wrapped):
     async def respond(self, request: Any, context: Any) -> None:
         call = AsyncCall(self._reporter, context, self._sent)
         try:
-            await self._enter(call)
+            if (entering := self._enter(call)) is not None:
+                await entering
             await timed(self._work(request, call))
         except BaseException as error:
             call.raised(error)
@@ -208,7 +218,8 @@ class AsyncResponses(_Wrapped):
         _at_end_of_task(call.ended)  # which may come while a response is being sent
         call.preset()
         try:
-            await self._enter(call)
+            if (entering := self._enter(call)) is not None:
+                await entering
             responses = self._behavior(self._received(request), call)
             is_paid = account.get() is not None
             steps: Any = _timed_each(responses) if is_paid else responses

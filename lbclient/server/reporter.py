@@ -113,8 +113,12 @@ class Reporter:
         finally:
             self._watchers -= 1
 
-    def finish(self, code: StatusCode, begun_at: float) -> None:
-        """Ends what `monitor.begin` began; the report then leaves it out."""
+    def finish(self, code: StatusCode, begun_at: float) -> float:
+        """Ends what `monitor.begin` began; the report then leaves it out.
+
+        Returns how long it took.
+        """
+        took = self.clock() - begun_at
         if code is _OK:
             self.monitor.finish(_SERVED)
             self._requests["OK"] += 1
@@ -123,8 +127,9 @@ class Reporter:
             self.monitor.finish(verdict)
             self._requests[code.name] = self._requests.get(code.name, 0) + 1
             if verdict is Verdict.ABANDONED:
-                return
-        self._latency.observe(self.clock() - begun_at)
+                return took
+        self._latency.observe(took)
+        return took
 
     def refuse(self, code: StatusCode) -> None:
         """A request that never began: an error to whoever looks for one."""

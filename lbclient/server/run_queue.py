@@ -20,7 +20,17 @@ from lbclient.protocols import Clock
 # long as it took lately, which is what looking costs where nothing is found: 2 or 3 %.
 SLICE = 0.02
 QUIET = 3.0
+# Refusing may take so many times what serving did, and no longer: else a flood would
+# leave nothing for those let in. Less, and all who are served come from a queue inside
+# of gRPC that is as long as their deadlines.
+FLOOD = 4.0
 LEAST_QUIET, MOST_QUIET = 0.0002, 0.002  # seconds
+# Of requests that need not wait one in so many is timed, unless turns take this long.
+SAMPLED = 8
+TOUCHY = 0.001  # seconds
+# Seconds. A handler that has the loop for less is left alone: to refuse its request
+# would take as long as to serve it.
+LONG = 0.0005
 SMOOTHING = 0.2  # seconds, of how long a turn of the loop takes
 STALL = 0.3  # seconds: as long as one turn counts; more is the machine's, not ours
 GAIN = 1 / 16  # of the newest, in what it costs to begin a request
@@ -38,7 +48,9 @@ class RunQueue:
         self.is_closed = False  # whoever comes has to wait
         self._busy = 0.0  # seconds since arrivals were looked for
         self._turn_at: float | None = None  # when the turn that is timed began
-        self._has_arrived = False
+        self._skipped = SAMPLED  # requests since a turn was timed
+        self._begun = 0  # in the turn that is timed
+        self.has_arrived = False  # a request, whatever becomes of it: the gate says so
         self._gap = LEAST_QUIET  # seconds between two arrivals that had to wait
         self._last_at = 0.0
         self._give_up_at = 0.0
@@ -46,23 +58,25 @@ class RunQueue:
         self._lag = 0.0  # seconds that a turn takes
         self._lag_at = 0.0
 
-    def arrive(self) -> None:
-        """A request has come, whatever becomes of it."""
-        self._has_arrived = True
-
     def enter(self, now: float) -> asyncio.Future[None] | None:
         """A handler is to begin: at once, or when this is done."""
         if self.is_closed:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             return turn
+        self._begun += 1
         if self._turn_at is None:
-            self._turn_at = now
-            asyncio.get_running_loop().call_soon(self._turned)
+            self._skipped += 1
+            if self._skipped >= SAMPLED or self._lag > TOUCHY:
+                self._turn_at = now
+                self._begun = 1
+                asyncio.get_running_loop().call_soon(self._turned)
         return None
 
     def load(self, now: float, active: int) -> float:
         """Requests that run or want to; `active` of them are not over."""
+        if not self._waiting and self._lag < UNIT:
+            return 0.0  # as good as: less than one
         waiting = len(self._waiting)
         queued = min(waiting, waiting * self._cost / UNIT)
         lag = self._lag * exp(min(0.0, self._lag_at - now) / SMOOTHING)
@@ -79,28 +93,28 @@ class RunQueue:
         kept = exp(min(0.0, self._lag_at - now) / SMOOTHING)
         sample = min(took, STALL)
         self._lag, self._lag_at = self._lag * kept + sample * (1.0 - kept), now
-        self._busy += took
         return now, took
 
     def _turned(self) -> None:
         now, took = self._timed()
+        if took >= LONG * self._begun:
+            self._busy += took
+        self._skipped = 0
         if self._busy >= SLICE and not self.is_closed:
             self._look(now, took)
 
     def _look(self, now: float, took: float) -> None:
         self.is_closed = True
-        self._has_arrived = False
+        self.has_arrived = False
         self._last_at = now
-        # Refusing may take as long as serving did, and no longer: else a flood of
-        # requests to refuse would leave nothing for the others.
-        self._give_up_at = now + max(SLICE, took)
+        self._give_up_at = now + FLOOD * max(SLICE, took)
         asyncio.get_running_loop().call_soon(self._looked)
 
     def _looked(self) -> None:
         now = self._clock()
         gap = now - self._last_at
-        if self._has_arrived:
-            self._has_arrived = False
+        if self.has_arrived:
+            self.has_arrived = False
             self._last_at = now
             self._gap += (gap - self._gap) * GAIN
         quiet = min(max(LEAST_QUIET, QUIET * self._gap), MOST_QUIET)
@@ -124,6 +138,7 @@ class RunQueue:
     def _began(self) -> None:
         now, took = self._timed()
         self._cost += (took - self._cost) * GAIN
+        self._busy += took if took >= LONG else 0.0
         if self._busy >= SLICE:
             self._look(now, took)
         else:

@@ -37,7 +37,7 @@ class Threads:
     ) -> None:
         self._read = read
         self._cpus = cpus
-        self._waiting: dict[object, None] = {}  # whose methods threads may share
+        self.waiting: dict[object, None] = {}  # whose methods threads may share
         self._wait = 0.0
         self._is_used = False
         self._runnable = 0.0
@@ -45,12 +45,12 @@ class Threads:
         self._read_at: float | None = None
 
     def queue(self, request: object) -> None:
-        self._waiting[request] = None
+        self.waiting[request] = None
         self._is_used = True
 
     def leave(self, request: object, wait: float | None = None) -> None:
         """It has a thread, after so many seconds; or it is over. Once or twice."""
-        self._waiting.pop(request, None)
+        self.waiting.pop(request, None)
         if wait is not None:
             self._wait = wait
 
@@ -70,4 +70,6 @@ class Threads:
         self._runnable = spent * 1e-9 / (now - since) / self._cpus()
 
     def load(self) -> float:
-        return max(self._runnable, min(len(self._waiting), self._wait / UNIT))
+        if not self.waiting:
+            return self._runnable
+        return max(self._runnable, min(len(self.waiting), self._wait / UNIT))

@@ -179,3 +179,23 @@ def test_after_a_silence_everybody_may_try() -> None:
     assert not quickest.is_too_late(0.4, 2.0 * MEMORY)
     quickest.observe(0.7, 10.0 * MEMORY)
     assert quickest.is_too_late(0.6, 10.0 * MEMORY)
+
+
+@pytest.mark.parametrize("times", [STEP, 10 * STEP, 100 * STEP])
+def test_many_of_one_kind_are_counted_at_once_as_one_by_one(times: int) -> None:
+    one_by_one, at_once = Tally(3, 128), Tally(3, 128)
+    for tally in (one_by_one, at_once):
+        for _ in range(4 * STEP):
+            tally.add(2)
+    for _ in range(times):
+        one_by_one.add(0)
+    at_once.add_many(0, times)
+    assert at_once.counts == pytest.approx(one_by_one.counts)
+
+
+def test_those_let_in_unasked_dilute_the_retries_seen_before() -> None:
+    admission = Admission([CPU, MEMORY_IN_USE], Random(1))
+    ask(admission, 10 * STEP, attempt=1)
+    assert admission.is_in_vain()
+    admission.let_in(10 * ATTEMPT_MEMORY)
+    assert not admission.is_in_vain()

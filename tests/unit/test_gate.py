@@ -217,3 +217,15 @@ def test_a_cheaper_answer_is_wanted_before_anything_is_refused() -> None:
 
 def test_outside_of_a_request_nothing_is_degraded() -> None:
     assert degraded() is False
+
+
+def test_what_came_in_calm_is_known_when_it_ends() -> None:
+    """Requests that were let in without asking are part of the mix all the same."""
+    load = [0.0]
+    task = Task(runnable=None, signals={"mine": lambda: load[0]})
+    assert task.refused() == 0.0
+    load[0] = 1.0 + USER_WIDTH
+    task.sample()
+    task.ask()
+    offered = task.gate.admission._mix.counts
+    assert offered[Criticality.CRITICAL] > 0.9 * sum(offered)

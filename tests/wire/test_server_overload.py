@@ -91,9 +91,12 @@ def handler_of(
 
 
 def begin(channel: Any, arity: str, **options: Any) -> Any:
+    """Of a stream of requests none is sent: no handler here reads any.
+
+    A client that still writes when its stream ends is told INTERNAL instead.
+    """
     method = getattr(channel, arity)(PATH)
-    single = arity.startswith("unary")
-    return method(b"a", **options) if single else method(iter([b"a"]), **options)
+    return method(b"a", **options) if arity.startswith("unary") else method(**options)
 
 
 async def ask(channel: Any, arity: str, **options: Any) -> tuple[bytes, Any]:
