@@ -96,24 +96,24 @@ async def respond(_request: bytes, context: Any) -> bytes:
 
 async def write(_request: bytes, context: Any) -> None:
     for _ in range(3):
-        burn(PART)
+        burn(2 * PART)
         await context.write(b"more")
 
 
 async def generate(_request: bytes, context: Any) -> AsyncIterator[bytes]:
     for _ in range(3):
-        burn(PART)
+        burn(2 * PART)
         yield b"more"
 
 
 def respond_in_thread(_request: bytes, context: Any) -> bytes:
-    burn(3 * PART)
+    burn(6 * PART)
     return b"done"
 
 
 def generate_in_thread(_request: bytes, context: Any) -> Iterator[bytes]:
     for _ in range(3):
-        burn(PART)
+        burn(2 * PART)
         yield b"more"
 
 
