@@ -1,7 +1,7 @@
 """Kubernetes' API, as far as a client of EndpointSlices sees it, on loopback.
 
-The shapes are written after the API's documentation (v1.29): lists with versions, events
-a line each, bookmarks, Status objects for errors.
+The shapes are written after the API's documentation (v1.29): lists with versions,
+events a line each, bookmarks, Status objects for errors.
 """
 
 import asyncio
