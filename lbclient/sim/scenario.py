@@ -38,8 +38,9 @@ class Scenario:
     speeds: tuple[float, ...] = (1.0,)  # each of as many backends as any other
 
     cost: float = 0.02  # mean processor time of a request at speed 1
-    costs: str = "lognormal"  # sigma 1; or exponential, heavy (lognormal, 1 % of them
-    # 100 to 1000 times as dear), equal
+    # With sigma 1; or exponential, equal, or heavy: 99 % are lognormal, and 1 % cost
+    # 100 to 1000 times what these do, uniformly by their logarithm.
+    costs: str = "lognormal"
     wait: float = 0.0  # mean of a pure wait before it, exponential
     round_trip: float = 0.001
     full: int = 200  # runnable requests at which a backend refuses

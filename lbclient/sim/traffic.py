@@ -78,8 +78,7 @@ def _costs(scenario: Scenario, count: int, rng: Random) -> "array[float]":
             return array("d", (-mean * log(1.0 - rng.random()) for _ in range(count)))
         case "heavy":
             usual = mean / (1.0 - RARE + RARE * MEAN_DEAR)
-            factors = (_factor(rng) for _ in range(count))
-            return array("d", (usual * _lognormal(rng) * each for each in factors))
+            return array("d", (usual * _heavy(rng) for _ in range(count)))
         case _:
             return array("d", (mean * _lognormal(rng) for _ in range(count)))
 
@@ -89,9 +88,9 @@ def _lognormal(rng: Random) -> float:
     return exp(rng.gauss(-0.5, 1.0))
 
 
-def _factor(rng: Random) -> float:
+def _heavy(rng: Random) -> float:
     if rng.random() >= RARE:
-        return 1.0
+        return _lognormal(rng)
     span = MOST_DEAR / LEAST_DEAR
     return float(LEAST_DEAR * span ** rng.random())
 

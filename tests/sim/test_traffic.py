@@ -41,7 +41,7 @@ def test_costs_have_their_mean(costs: str) -> None:
     """To 5 standard errors. The square of a lognormal of sigma 1 is e on average."""
     drawn = draw(replace(BASE, costs=costs), 0.5, seed=1).costs
     dear = (MOST_DEAR**2 - LEAST_DEAR**2) / 2 / log(MOST_DEAR / LEAST_DEAR)
-    square = e * (1.0 - RARE + RARE * dear)
+    square = (1.0 - RARE) * e + RARE * dear
     heavy = square / (1.0 - RARE + RARE * MEAN_DEAR) ** 2 - 1.0
     variance = {"lognormal": e - 1, "exponential": 1.0, "heavy": heavy, "equal": 0.0}
     error = sqrt(variance[costs] / len(drawn))

@@ -1,0 +1,88 @@
+"""What the scenarios are there to show, in a shorter form: a sentence each.
+
+The full runs are in docs/simulator.md. Here a quarter of the fleet plays for half a
+minute, so bounds are wider than there.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from lbclient.sim import SCENARIOS, Result, simulate
+from lbclient.sim.traffic import draw
+
+FEWER = 4  # times fewer clients and backends
+
+
+@cache
+def play(name: str, picker: str, load: float) -> Result:
+    full = SCENARIOS[name]
+    scenario = replace(
+        full,
+        clients=full.clients // FEWER,
+        backends=full.backends // FEWER,
+        subset_size=full.subset_size // FEWER,
+        warm_up=20.0,
+        window=20.0,
+    )
+    traffic = draw(scenario, load, seed=2)
+    return simulate(scenario, picker, load=load, seed=2, traffic=traffic)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_can_be_played(name: str) -> None:
+    scenario = replace(
+        SCENARIOS[name], warm_up=1.0, window=1.0, cost=0.1, slowed_after=0.5
+    )
+    result = simulate(scenario, "round_robin", load=scenario.loads[0], seed=1)
+    assert result.requests > 0
+    assert scenario.summary
+
+
+def test_round_robin_overloads_slow_machines_with_capacity_to_spare() -> None:
+    assert play("S2_diverse", "round_robin", 0.7).errors > 0.05
+    assert play("S2_diverse", "weighted_round_robin", 0.7).errors == 0.0
+
+
+def test_weighted_least_loaded_is_even_on_unequal_machines() -> None:
+    ours = play("S2_diverse", "weighted_least_loaded", 0.7)
+    others = play("S2_diverse", "weighted_round_robin", 0.7)
+    assert ours.spread < 1.015
+    assert ours.spread < others.spread
+    assert ours.p99 < 0.9 * others.p99
+
+
+def test_weighted_least_loaded_makes_up_for_unequal_clients() -> None:
+    """A58's weights do not: that others are busier there is no matter to them."""
+    scenario = replace(SCENARIOS["S6_unequal"], warm_up=15.0, window=5.0)
+    traffic = draw(scenario, 0.7, seed=2)
+    ours, others = (
+        simulate(scenario, picker, load=0.7, seed=2, traffic=traffic)
+        for picker in ("weighted_least_loaded", "weighted_round_robin")
+    )
+    assert ours.spread < 1.03
+    assert others.spread > 1.2
+    assert ours.errors == 0.0
+
+
+@pytest.mark.parametrize(
+    "picker", ["least_loaded", "p2c", "peak_ewma", "weighted_least_loaded"]
+)
+def test_a_sinkhole_loses_its_traffic(picker: str) -> None:
+    """Of a fair share 10 % is left, and 25 % to who looks at two backends only."""
+    share = play("S7_sinkhole", picker, 0.7).sinkhole
+    assert share < (0.25 if picker in ("p2c", "peak_ewma") else 0.1)
+
+
+def test_latency_tells_nothing_where_requests_wait() -> None:
+    """Peak EWMA takes slow machines for as good as fast ones there."""
+    waiting = play("S5_io", "peak_ewma", 0.7)
+    computing = play("S2_diverse", "peak_ewma", 0.7)
+    assert waiting.spread > computing.spread + 0.1
+
+
+def test_a_liar_draws_more_but_not_without_bound() -> None:
+    """`bound` keeps it at e times the mean weight at most."""
+    lied_to = play("one_liar", "weighted_least_loaded", 0.5)
+    assert lied_to.errors < 0.01
