@@ -1,6 +1,7 @@
 """`lbclient sim`: what it prints, writes, draws and refuses."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -218,3 +219,27 @@ def test_facts_are_json_whatever_is_in_them() -> None:
     row = Row(0.3, "p2c", [simulate(scenario, "p2c", load=0.3, seed=1)])
     text = json.dumps(facts("x", scenario, [row], [1]), allow_nan=False)
     assert '"p2c"' in text
+
+
+def test_the_fleet_on_the_page_can_be_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In less time than there, so with other numbers."""
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (words, shown) = re.findall(
+        r"    \$ lbclient sim fleet.toml (.*)\n((?:    .*\n)+)", page
+    )[0]
+    file = tmp_path / "fleet.toml"
+    file.write_text(re.sub(r"(warm_up|window) = .*", r"\1 = 1", text))
+    status, out, _ = run(f"{file} {words}", capsys)
+    assert status == 0
+    title, head, _, *rows = out.splitlines()
+    there, head_there, _, *rows_there = shown.splitlines()
+    assert title == there.strip()
+    assert head.split() == head_there.split()
+    numbers = 2 * (len(COLUMNS) + 1)  # each with its deviation; the sinkhole's share
+    named, named_there = (
+        [row.split()[:-numbers] for row in table] for table in (rows, rows_there)
+    )
+    assert named == named_there
