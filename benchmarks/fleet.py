@@ -10,7 +10,6 @@ warm-up's end on, and cold: a request costs `cold` times as much, which passes w
 time constant `thaw`.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from heapq import heappop, heappush
@@ -19,6 +18,7 @@ from math import exp
 from random import Random
 from typing import Any, NamedTuple
 
+from benchmarks.command import parser_of
 from lbclient.ewma import Ewma
 from lbclient.model import LoadReport, Outcome, Verdict
 from lbclient.pickers import PICKERS, picker_factory
@@ -201,7 +201,7 @@ class Backend:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = parser_of("fleet", __doc__)
     for field in fields(Fleet):
         kind = type(field.default)
         parser.add_argument("--" + field.name, type=kind, default=field.default)

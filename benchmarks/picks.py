@@ -14,6 +14,7 @@ from random import Random
 from statistics import median
 from time import process_time
 
+from benchmarks.command import parser_of
 from lbclient.model import LoadReport, Outcome, Verdict
 from lbclient.pickers import PICKERS
 from lbclient.protocols import Picker
@@ -78,6 +79,7 @@ def microseconds(name: str, count: int) -> float:
 
 
 def main() -> None:
+    parser_of("picks", __doc__).parse_args()
     print(f"{'us per pick':22}" + "".join(f"{f'k = {k}':>10}" for k in SIZES))
     for name in PICKERS:
         costs = (microseconds(name, count) for count in SIZES)

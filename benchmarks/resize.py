@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 
 import lbclient
+from benchmarks.command import add_output, parser_of, write_json
 from lbclient.model import Endpoint, Endpoints
 from lbclient.subsets import ALGORITHMS
 from lbclient.subsets.properties import balance, choose, churn
@@ -575,34 +576,11 @@ def _bars(
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def writable(file: str) -> str:
-    """Asked before the run rather than after it."""
-    try:
-        open(file, "a").close()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return file
-
-
-def drawable(file: str) -> str:
-    if not file.endswith(".png"):
-        raise argparse.ArgumentTypeError(f"want a name that ends in .png, not {file!r}")
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        want = "needs matplotlib: pip install 'lbclient[plot]'"
-        raise argparse.ArgumentTypeError(want) from None
-    return writable(file)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.resize", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = parser_of("resize", __doc__)
     add = parser.add_argument
     add("--quick", action="store_true", help="a smaller fleet")
-    add("--json", metavar="FILE", type=writable, help="write all figures to FILE")
-    add("--plot", metavar="FILE.png", type=drawable, help="draw them")
+    add_output(parser)
     add("--be", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.be:
@@ -620,7 +598,7 @@ def main() -> int:
     except ResizeError as error:
         sys.exit(f"benchmarks.resize: {error}")
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(as_json(plan, steps), indent=1))
+        write_json(arguments.json, as_json(plan, steps))
     if arguments.plot:
         draw(steps, arguments.plot)
     return int(not all(step.is_sound for step in steps))

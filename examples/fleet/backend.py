@@ -9,37 +9,14 @@ import argparse
 import asyncio
 import os
 import sys
-from typing import Any
 
-import fleet_pb2
-import fleet_pb2_grpc
 from cpu import Cpu
+from fleet_pb2_grpc import add_FleetServicer_to_server
+from servicer import Fleet
 
 import lbclient
 
 LAME_DUCK_QUIET = 0.3  # seconds; clients hear of a lame duck within a round trip
-
-
-class Fleet(fleet_pb2_grpc.FleetServicer):
-    def __init__(self, name: str, cpu: Cpu) -> None:
-        self._name = name
-        self._cpu = cpu
-        self._requests = 0
-
-    async def Work(self, request: Any, context: Any) -> Any:
-        await self._cpu.run(request.cost)
-        self._requests += 1
-        return fleet_pb2.WorkReply(backend=self._name)
-
-    async def Usage(self, request: Any, context: Any) -> Any:
-        busy, elapsed = self._cpu.usage()
-        return fleet_pb2.UsageReply(
-            busy=busy,
-            elapsed=elapsed,
-            cores=self._cpu.cores,
-            speed=self._cpu.speed,
-            requests=self._requests,
-        )
 
 
 def watch_stdin() -> None:
@@ -69,7 +46,7 @@ async def main() -> None:
         # Two servers on one port would share it unseen.
         options=[("grpc.so_reuseport", 0)],
     )
-    fleet_pb2_grpc.add_FleetServicer_to_server(Fleet(options.name, cpu), server)
+    add_FleetServicer_to_server(Fleet(options.name, cpu), server)
     server.add_insecure_port(f"127.0.0.1:{options.port}")
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), watch_stdin)
     await server.start()

@@ -22,6 +22,7 @@ import grpc
 from traffic import Traffic
 
 import lbclient
+from lbclient import admin
 from lbclient.pickers.weighted_round_robin import WeightedRoundRobin
 
 DEADLINE = 30.0  # seconds; far above what a phase freezes a backend for
@@ -160,8 +161,8 @@ async def main() -> None:
     await loop.connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(orders), sys.stdin
     )
-    tell({"ready": True})
-    async with asyncio.TaskGroup() as group:
+    async with admin.page(port=0) as url, asyncio.TaskGroup() as group:
+        tell({"page": url})  # and so it is ready
         while line := await orders.readline():
             order = json.loads(line)
             if order["do"] == "begin":

@@ -17,7 +17,7 @@ import report
 from child import DemoError
 from figures import Call, Phase, balance, failed_on, in_flight, last_sent
 from fleet import Backend, Fleet
-from options import BLACKOUT, CORES, HEALTH_INTERVAL, POLICIES, Options, parse
+from options import BLACKOUT, CORES, HEALTH_INTERVAL, Options, parse
 from view import Row, Scene, View, choose_view
 
 FAULT_POLICY = "weighted_least_loaded"  # the library's default
@@ -50,7 +50,7 @@ class Demo:
 
     async def _policy(self, policy: str) -> None:
         timing = self.options.timing
-        phase = Phase(policy, POLICIES[policy])
+        phase = Phase(policy, policy.replace("_", " "))
         async with self._load(phase, policy, timing.settle + timing.measure) as calls:
             await asyncio.sleep(timing.settle)
             before, since = await self._fleet.usages(), self._clock()
@@ -217,6 +217,7 @@ async def run(options: Options) -> list[Phase]:
         view.say("starting the processes ...")
         async with Fleet(options.speeds, options.clients, CORES, rng) as fleet:
             await fleet.start()
+            view.say(f"look into {fleet.clients[0].name} at {fleet.clients[0].page}")
             demo = Demo(options, fleet, view)
             showing = asyncio.create_task(demo.keep_showing())
             try:

@@ -71,6 +71,7 @@ class Client:
         self.name = name
         self.child: Child | None = None
         self.ready = asyncio.Event()
+        self.page = ""  # the URL of its window to look in
         self.view: dict[str, dict[str, Any]] = {}  # by address
         self.report: asyncio.Future[dict[str, Any]] | None = None
 
@@ -82,6 +83,7 @@ class Client:
             assert self.report is not None
             self.report.set_result(message)
         else:
+            self.page = message["page"]
             self.ready.set()
 
     def begin(self, order: dict[str, Any]) -> None:
@@ -126,6 +128,8 @@ class Fleet:
         for child in self._children:
             child.may_end = True
             child.signal(signal.SIGKILL)  # ends also what is stopped
+        # Ctrl-C cancels who waits for them, and asyncio complains of a later end.
+        await asyncio.gather(*(child.wait() for child in self._children))
         await self._group.__aexit__(*error)
 
     async def start(self) -> None:

@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
-POLICIES = {
-    "round_robin": "round robin",
-    "least_loaded": "least loaded",
-    "weighted_round_robin": "weighted round robin",
-    "weighted_least_loaded": "weighted least loaded",
-}
+from lbclient.pickers import PICKERS
+
+POLICIES = (
+    "round_robin",
+    "least_loaded",
+    "weighted_round_robin",
+    "weighted_least_loaded",
+)
 CORES = 2  # emulated, of each backend
 FAST = 2.5  # times as fast as the others is every second backend
 HEALTH_INTERVAL = 1.0
@@ -24,8 +26,9 @@ examples:
   lbclient demo --backends 12 --load 0.6 --json result.json
   lbclient demo --policies round_robin,weighted_least_loaded --heavy-tail
 
-exit status: 0, or 1 if a call failed in the rolling restart or the demo itself could
-not go on, 2 for bad arguments, 130 after Ctrl-C
+Exit status: 0; 1 if a call failed in the rolling restart, the demo itself could not go
+on, or the output cannot be written; 2 for bad arguments; 130 after Ctrl-C; 141 if the
+reader of the output has gone.
 """
 
 
@@ -115,8 +118,9 @@ def parse(argv: Sequence[str] | None) -> Options:
     add("--heavy-tail", action="store_true",
         help="1 call in 100 costs 100 to 1000 times as much; same mean")  # fmt: skip
     add("--seed", type=int, default=1, help="of arrivals and costs (default: 1)")
-    add("--policies", type=policies, default=tuple(POLICIES), metavar="A,B,...",
-        help=f"which to compare (default: {', '.join(POLICIES)})")  # fmt: skip
+    add("--policies", type=policies, default=POLICIES, metavar="A,B,...",
+        help=f"which of {', '.join(PICKERS)} to compare "
+        f"(default: {', '.join(POLICIES)})")  # fmt: skip
     given = parser.parse_args(argv)
     if given.json is not None:
         try:
@@ -162,8 +166,8 @@ def _bounded(kind: Any, what: str, low: float, high: float) -> Callable[[str], A
 def policies(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
-        if name not in POLICIES:
+        if name not in PICKERS:
             raise argparse.ArgumentTypeError(
-                f"{name!r} is none of {', '.join(POLICIES)}"
+                f"{name!r} is none of {', '.join(PICKERS)}"
             )
     return names

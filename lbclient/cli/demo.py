@@ -4,8 +4,6 @@ import importlib
 import sys
 from pathlib import Path
 
-SUMMARY = "show a real fleet of processes coming into balance (about 60 s)"
-
 PACKAGE = Path(__file__).parent.parent
 
 

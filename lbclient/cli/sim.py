@@ -6,13 +6,13 @@ belong to the model; what to compare is rows.
 
 import argparse
 import gc
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from lbclient.cli import book, files
 from lbclient.cli.layout import table
 from lbclient.cli.pictures import blank, check, write
 from lbclient.errors import ConfigError
@@ -24,8 +24,6 @@ from lbclient.sim.traffic import draw
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SUMMARY = "pickers against each other on a simulated fleet"
 
 EPILOG = """\
 A scenario is a name, see --list, or a file that ends in .toml, with the same fields:
@@ -42,6 +40,7 @@ examples:
   lbclient sim S2_diverse --load 0.7 --picker round_robin,weighted_least_loaded
   lbclient sim S7_sinkhole --load 0.7 --seed 1,2,3 --json runs.json
   lbclient sim fleet.toml --load 0.5,0.6,0.7,0.8 --plot fleet.png
+  lbclient sim book --out figures      the texts' figures; see `lbclient sim book -h`
 
 A run takes about ten seconds for each million requests. Exit status: 0; 2 for bad
 arguments; 130 after Ctrl-C; if the output cannot be written 1, or 141 if its reader
@@ -74,10 +73,13 @@ COLUMNS = (
 # Shown where the scenario is about it.
 SINKHOLE = Column("sinkhole's share", lambda result: result.sinkhole, ".3f")
 ATTEMPTS = Column("attempts", lambda result: result.attempts, ".3f")
+PROBES = Column("probes", lambda result: result.probes, ".3f")
 THROTTLED = Column("held back %", lambda result: 100.0 * result.throttled, ".1f")
 
 
 def main(argv: list[str]) -> int:
+    if argv[:1] == ["book"]:
+        return book.main(argv[1:])
     try:
         given = parse_arguments(argv)
         if given.list:
@@ -131,6 +133,8 @@ def compare(given: argparse.Namespace) -> int:
     loads = scenario.loads if given.load is None else numbers("load", given.load)
     scenario = replace(scenario, loads=loads)  # and so they are checked
     seeds = [int(seed) for seed in numbers("seed", given.seed)]
+    if given.json is not None:
+        files.check("json", given.json)
     if given.plot is not None:
         check(given.plot)
     rows = []
@@ -138,7 +142,7 @@ def compare(given: argparse.Namespace) -> int:
         rows += [*play(scenario, pickers, load, seeds)]
     print("\n".join(report(name, scenario, rows, seeds)))
     if given.json is not None:
-        save(given.json, facts(name, scenario, rows, seeds))
+        files.write_json("json", given.json, facts(name, scenario, rows, seeds))
     if given.plot is not None:
         plot(given.plot, name, rows)
     return 0
@@ -190,7 +194,7 @@ def play(
         yield Row(load, picker, results[picker])
 
 
-def columns(scenario: Scenario) -> Iterator[Column]:
+def columns(scenario: Scenario, rows: list[Row]) -> Iterator[Column]:
     yield from COLUMNS
     if scenario.sinkholes:
         yield SINKHOLE
@@ -198,12 +202,14 @@ def columns(scenario: Scenario) -> Iterator[Column]:
         yield ATTEMPTS
     if scenario.throttle:
         yield THROTTLED
+    if any(result.probes for row in rows for result in row.results):
+        yield PROBES
 
 
 def report(
     name: str, scenario: Scenario, rows: list[Row], seeds: list[int]
 ) -> Iterator[str]:
-    shown = [*columns(scenario)]
+    shown = [*columns(scenario, rows)]
     cells = [["load", "picker", *(column.head for column in shown)]]
     load = None
     for row in rows:
@@ -232,14 +238,6 @@ def facts(
         for seed, result in zip(seeds, row.results, strict=True)
     ]
     return {"scenario": name, **asdict(scenario), "runs": runs}
-
-
-def save(file: str, what: dict[str, object]) -> None:
-    try:
-        Path(file).write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        wanted = f"a file that can be written: {error.strerror or error}"
-        raise ConfigError("json", file, wanted) from None
 
 
 def plot(file: str, name: str, rows: list[Row]) -> None:

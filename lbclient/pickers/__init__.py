@@ -7,6 +7,7 @@ from lbclient.errors import ConfigError
 from lbclient.pickers.least_loaded import LeastLoaded
 from lbclient.pickers.p2c import P2c
 from lbclient.pickers.peak_ewma import PeakEwma
+from lbclient.pickers.prequal import Prequal
 from lbclient.pickers.random import Random
 from lbclient.pickers.round_robin import RoundRobin
 from lbclient.pickers.weighted_least_loaded import WeightedLeastLoaded
@@ -19,6 +20,7 @@ __all__ = [
     "LeastLoaded",
     "P2c",
     "PeakEwma",
+    "Prequal",
     "Random",
     "RoundRobin",
     "WeightedLeastLoaded",
@@ -32,12 +34,13 @@ PICKERS: dict[str, Callable[..., Picker]] = {
     "least_loaded": LeastLoaded,
     "p2c": P2c,
     "peak_ewma": PeakEwma,
+    "prequal": Prequal,
     "weighted_round_robin": WeightedRoundRobin,
     "weighted_least_loaded": WeightedLeastLoaded,
 }
 
 # Whoever goes by what is in flight: a cold backend is slow to finish what it has.
-WITHOUT_SLOW_START = (LeastLoaded, P2c, PeakEwma)
+WITHOUT_SLOW_START = (LeastLoaded, P2c, PeakEwma, Prequal)
 
 
 def picker_factory(

@@ -3,6 +3,11 @@
 Integral control: a backend that reports more than the others loses weight at every
 step, one that reports less gains, until all report the same, whatever the cause of
 the difference: slow machines, neighbours, other clients.
+
+Who reports nothing is moved until it has as many of our requests, in the mean, as those
+that report, or as the others where nobody does. That is what least-loaded is after, and
+cannot reach where a client has less than a request on each. Where requests compute,
+it is the same utilization; where they only wait, equal shares.
 """
 
 from collections.abc import Sequence
@@ -13,6 +18,7 @@ from lbclient.load import Load
 from lbclient.protocols import Node
 
 NONSENSE = 1e6  # no utilization is; the bound keeps what is computed finite
+ENOUGH = 10  # requests of ours tell their mean within a third
 
 
 class Weight:
@@ -20,10 +26,36 @@ class Weight:
 
     __slots__ = ("log", "reported_at", "used_at")
 
-    def __init__(self) -> None:
-        self.log = 0.0
+    def __init__(self, log: float) -> None:
+        self.log = log
         self.reported_at = -1.0  # of the last report that moved it
         self.used_at = 0.0
+
+
+class Own:
+    """Our own requests at one address, in the mean, by Little's law: how many finish in
+    a second times how long each took. Written by `Equalizer.step`."""
+
+    __slots__ = ("finished", "height", "looked_at")
+
+    def __init__(self, finished: int, now: float) -> None:
+        self.finished = finished
+        self.looked_at = now
+        self.height: float | None = None  # log of the mean; None: too few as yet
+
+    def look(self, load: Load, now: float) -> bool:
+        """Whether there were enough since the last time to tell."""
+        finished = load.started - load.in_flight
+        count = finished - self.finished
+        if count < 0:  # a new connection, which counts anew
+            self.finished, self.looked_at = finished, now
+        if count < ENOUGH or now <= self.looked_at or not load.latency:
+            return False
+        mean = count * load.latency / (now - self.looked_at)
+        self.height = log(mean * (1.0 + load.failure_ratio(now)))
+        self.finished = finished
+        self.looked_at = now
+        return True
 
 
 class Equalizer:
@@ -37,6 +69,7 @@ class Equalizer:
         self._blackout = blackout
         self._expiration = expiration
         self._weights: dict[str, Weight] = {}
+        self._own: dict[str, Own] = {}
 
     def step(self, ready: Sequence[Node], now: float) -> None:
         """Moves the weights of those that reported since the last step.
@@ -45,22 +78,26 @@ class Equalizer:
         and would drive the weight to its bound.
         """
         known: list[tuple[Weight, float, float]] = []
+        silent: list[Node] = []
+        mean = _mean_told(ready)
         for node in ready:
             if utilization := self._utilization(node.load, now):
-                weight = self._weights.setdefault(node.endpoint.address, Weight())
-                weight.used_at = now
+                weight = self._weight(node, mean, now)
                 known.append((weight, log(utilization), node.load.reported_at))
+            elif self._is_settled(node.load, now):
+                silent.append(node)
         if known:
             level = median(height for _, height, _ in known)  # deaf to one liar
             for weight, height, reported_at in known:
                 if weight.reported_at != reported_at:
                     weight.reported_at = reported_at
-                    moved = weight.log + self._gain * (level - height)
-                    weight.log = max(-self._bound, min(self._bound, moved))
+                    self._move(weight, level - height)
+        moved = self._step_silent(ready, silent, mean, now) if silent else []
+        if centre := [weight for weight, _, _ in known] or moved:
             # Only differences matter: kept around 0, or one liar at its bound would
             # drive all others to the opposite one.
-            middle = sum(weight.log for weight, _, _ in known) / len(known)
-            for weight, _, _ in known:
+            middle = sum(weight.log for weight in centre) / len(centre)
+            for weight in centre:
                 weight.log -= middle
         self._weights = {
             # Full, or restarting, a backend is not ready and yet has not changed.
@@ -69,12 +106,63 @@ class Equalizer:
             if now - weight.used_at < self._expiration
         }
 
+    def _step_silent(
+        self, ready: Sequence[Node], silent: list[Node], mean: float, now: float
+    ) -> list[Weight]:
+        """Moves who says nothing towards as many of our requests as others have, for
+        what the resolver says that it is worth."""
+        before, self._own = self._own, {}
+        heights: dict[str, float] = {}
+        fresh: set[str] = set()
+        for node in ready:
+            address, load = node.endpoint.address, node.load
+            own = before.get(address) or Own(load.started - load.in_flight, now)
+            self._own[address] = own
+            if own.look(load, now):
+                fresh.add(address)
+            if own.height is not None:
+                heights[address] = own.height - log(node.endpoint.weight)
+        if not heights:
+            return []
+        mute = {node.endpoint.address for node in silent}
+        others = [height for each, height in heights.items() if each not in mute]
+        level = median(others or heights.values())
+        weights = []
+        for node in silent:
+            weight = self._weight(node, mean, now)
+            weights.append(weight)
+            if (address := node.endpoint.address) in fresh:
+                self._move(weight, level - heights[address])
+        return weights
+
+    def _weight(self, node: Node, mean: float, now: float) -> Weight:
+        address = node.endpoint.address
+        weight = self._weights.get(address)
+        if weight is None:
+            begin = log(node.endpoint.weight / mean)
+            weight = Weight(max(-self._bound, min(self._bound, begin)))
+            self._weights[address] = weight
+        weight.used_at = now
+        return weight
+
+    def _move(self, weight: Weight, difference: float) -> None:
+        moved = weight.log + self._gain * difference
+        weight.log = max(-self._bound, min(self._bound, moved))
+
+    def _is_settled(self, load: Load, now: float) -> bool:
+        return load.ready_at is not None and now - load.ready_at >= self._blackout
+
     def weights(self, ready: Sequence[Node]) -> list[float]:
-        """Of each node, the unknown ones having the mean of the known; mean 1."""
+        """Of each node, the unknown ones having the mean of the known, times what the
+        resolver says that they are worth; mean 1."""
+        told = _mean_told(ready)
         logs = [self._weights.get(node.endpoint.address) for node in ready]
         known = [exp(weight.log) for weight in logs if weight]
         mean = sum(known) / len(known) if known else 1.0
-        return [exp(weight.log) / mean if weight else 1.0 for weight in logs]
+        return [
+            exp(weight.log) / mean if weight else node.endpoint.weight / told
+            for weight, node in zip(logs, ready, strict=True)
+        ]
 
     def _utilization(self, load: Load, now: float) -> float:
         """What the backend says, failures counting as much; 0.0 if unknown."""
@@ -82,8 +170,7 @@ class Equalizer:
         if (
             report is None
             or not 0.0 < report.utilization < NONSENSE
-            or load.ready_at is None
-            or now - load.ready_at < self._blackout
+            or not self._is_settled(load, now)
             or now - load.reported_at >= self._expiration
         ):
             return 0.0
@@ -92,3 +179,7 @@ class Equalizer:
 
     def __repr__(self) -> str:
         return f"<equalizer of {len(self._weights)} weights>"
+
+
+def _mean_told(ready: Sequence[Node]) -> float:
+    return sum(node.endpoint.weight for node in ready) / len(ready)

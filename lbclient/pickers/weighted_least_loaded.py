@@ -3,7 +3,7 @@
 Two loops. The slow one, `Equalizer`, sets the weights so that all backends report
 the same utilization. The fast one sends each request where
 
-    (own + others + recent errors + 1) / weight
+    (own + others + 1) / weight + recent errors
 
 is least. `own` are our requests in flight, which we know. `others` are the rest of
 those that the backend had when it last told us; they fade from there to what others
@@ -18,8 +18,17 @@ is to do; with turns it was 1.01 to 1.03:
 
 where 1 - busy = 1 / (1 + mean requests per backend)^2, the power that did best.
 
-A newcomer, see `slow_start`, is not in the comparison. It is picked once for so many
-picks of the others as its share says, unless it is busier than they are.
+Errors count as requests, so that who fails at once does not look idle; but only up to
+what keeps requests away. Where all have failed, hundreds of errors each would decide
+by their differences, for a minute after all is well again: one of three got all. For
+the same reason weights, which move meanwhile, do not divide them.
+
+A count may be old, behind something that keeps it, and then all clients send to whoever
+was idle long ago: in simulation 15 % failed that were 1 s old. It shows where there are
+fewer requests in it than we ourselves had there. Who tells old counts is not believed
+for a minute, and nobody is if two of them do; our own requests decide then.
+
+Where answers come too seldom, see `Asking`, it would have the next in line asked.
 """
 
 from collections.abc import Sequence
@@ -27,64 +36,34 @@ from math import exp, inf
 from random import Random
 
 from lbclient.load import FORGOTTEN_AFTER, Load
+from lbclient.model import LoadReport
+from lbclient.pickers.asking import MOST_WANTED, Asking
 from lbclient.pickers.equalizer import Equalizer
+from lbclient.pickers.newcomers import ABSENT, Candidate, Newcomers
 from lbclient.pickers.options import between
-from lbclient.pickers.slow_start import MOMENT, SLOW_START, SlowStart
+from lbclient.pickers.slow_start import SLOW_START, SlowStart
 from lbclient.protocols import N, Node
 
 MEAN_GAIN = 0.2  # of what was told in a refresh period, in the mean of others' requests
 SHORTEST_HORIZON = 0.005  # seconds; what is shorter than a round trip is noise
-REPORT_LAG = 3.0  # seconds; servers smooth over 2 s what they report
 PICK_MEMORY = 5.0  # seconds; 3 s did as well in simulation, 1 s had larger spread
+DOUBT = 60.0  # seconds; while nobody believes them old counts do not show
+SUSPICION = 0.1, 1.0  # seconds from a count that is too low until the next
+MARGIN = 3  # of our requests on their way, which no count can have; ours
 REFRESH_PERIOD = 0.25  # seconds; errors fade by 2.5 % in it, picks by 5 %
 FLOOR = 0.01  # of a fair share; less is noticed and made up for
 AGEING_STEP = 0.125  # of the horizon; what is told may look older by so much
-ABSENT = -1  # the index of one that is not ready
-
-
-class Candidate:
-    """What a backend's score is made of.
-
-    score = base + extra * exp((epoch - now) / horizon), where epoch and horizon are
-    the same for all: to age them all takes one exponential. Owned by the picker,
-    written when the load has been.
-    """
-
-    __slots__ = (
-        "base",
-        "credit",
-        "extra",
-        "index",
-        "load",
-        "others",
-        "picks",
-        "reported_at",
-        "share",
-        "slot",
-        "started",
-        "weight",
-    )
-
-    def __init__(self, load: Load, picks: float) -> None:
-        self.load = load
-        self.picks = picks  # each fading over PICK_MEMORY
-        self.index = ABSENT
-        self.slot = ABSENT  # of its score: none also while it has a part of its share
-        self.share = 1.0  # see `SlowStart`
-        self.credit = 0.0  # picks that it may have, while that is below 1
-        self.weight = 1.0
-        self.base = 0.0
-        self.extra = 0.0
-        self.reported_at = -inf
-        self.others: int | None = None  # requests of other clients, as last told
-        self.started = load.started  # when last looked at by _find_starved
+MOST_ERRORS = 3.0  # times (mean requests + 1); ours: who has them is picked last
+STALE = 2.0  # mean latencies; asking by then took 0.7 probes a request in S10_sparse
+PROBE_RATE = 10.0  # a second and client; ours: a client of 200 requests/s adds 5 %
 
 
 class WeightedLeastLoaded:
     """The least loaded for its weight, by what backends and clients know together.
 
     Use it unless you know better: it follows slow machines, neighbours and other
-    clients' load, and passes queues by. Without reports it is least-loaded. Not when
+    clients' load, and passes queues by. Without reports it is least-loaded, also in the
+    mean: a backend has as many of our requests as another in the long run. Not when
     utilization is reported wrongly by a factor that differs between backends:
     `bound` limits the harm, `LeastLoaded` has none.
 
@@ -93,7 +72,8 @@ class WeightedLeastLoaded:
     allows for speeds 1 to 7.4, and a backend that lies draws 2.7 shares at most.
     `blackout`: until a ready backend's reports count; 10 s, as in gRFC A58, cost
     4 % errors on a cold start. `expiration` is A58's. `slow_start`: seconds until a
-    newcomer has all of its weight.
+    newcomer has all of its weight. `probe_rate`: backends asked a second, at most;
+    0: none.
     """
 
     def __init__(
@@ -106,9 +86,13 @@ class WeightedLeastLoaded:
         expiration: float = 180.0,
         update_period: float = 1.0,
         slow_start: float = SLOW_START,
+        probe_rate: float = PROBE_RATE,
     ) -> None:
         self._rng = rng
         self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
+        self._newcomers = Newcomers(self._slow_start)
+        self._asking = Asking(between("probe_rate", probe_rate, 0.0, 1000.0))
+        self.probes: list[Node] = []
         self._equalizer = Equalizer(
             between("gain", gain, 0.0, 2.0),
             between("bound", bound, 0.0, 3.0),
@@ -122,11 +106,11 @@ class WeightedLeastLoaded:
         self._known: dict[Load, Candidate] = {}  # these and those that left lately
         self._written: list[Load] = []
         self._due: list[Candidate] = []  # the next picks are theirs
-        self._newcomers: list[Candidate] = []
-        self._started = 0  # requests to all others, as last counted
+        self._telling: list[Candidate] = []  # how many requests others have there
+        self._silent: list[Candidate] = []  # the rest, where some do tell
+        self._began_at = inf
         self._step_at = -inf
         self._refresh_at = -inf
-        self._look_at = -inf
         self._age_at = -inf
         self._faded = 1.0  # exp((epoch - now) / horizon), by steps of the clock
         self._epoch = 0.0
@@ -134,7 +118,9 @@ class WeightedLeastLoaded:
         self._mean_others = 0.0  # requests for each unit of weight
         self._latency = 0.0
         self._busy = 0.0
+        self._deaf_until = -inf  # to counts, which are old
         self._turn_cost = 1.0  # what each recent pick adds to a score, times weight
+        self._most_errors = MOST_ERRORS
 
     def pick(self, ready: Sequence[N], now: float) -> N:
         if ready is not self._built_for:
@@ -151,11 +137,24 @@ class WeightedLeastLoaded:
         chosen.picks += 1.0
         chosen.base += more
         scores[index] += more
+        if self._asking.is_on:
+            self._ask(ready, now)
         return ready[index]
+
+    def probed(self, node: Node, report: LoadReport | None, now: float) -> None:
+        """Its load has been told, and so are we."""
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
         shares = self._slow_start.shares(ready, now)
         return _scaled(self._equalizer.weights(ready), shares)
+
+    def _ask(self, ready: Sequence[Node], now: float) -> None:
+        """Is the next one as idle as we think? No pick waits for the answer."""
+        index = self._scores.index(min(self._scores))
+        told_at = self._candidates[index].reported_at
+        is_old = now - told_at > STALE * self._horizon
+        if is_old and len(self.probes) < MOST_WANTED and self._asking.spend(now):
+            self.probes.append(ready[index])
 
     def _take_news(self, now: float) -> None:
         """Looks at the loads that were written since the last pick, and only those."""
@@ -177,13 +176,35 @@ class WeightedLeastLoaded:
         load = candidate.load
         candidate.reported_at = load.reported_at
         report = load.report
-        candidate.others = None
+        known, candidate.others = candidate.others, None
         if report is not None:
             active = report.active if report.runnable is None else report.runnable
             if active is not None:
                 # The backend counted those of ours that it had: not what we sent since.
                 counted = load.in_flight - load.sent_since_report
-                candidate.others = active - counted if counted > 0 else active
+                if counted > 2 * active + MARGIN:
+                    self._doubt(candidate)
+                now = load.reported_at
+                if now >= self._deaf_until and now >= candidate.doubted_until:
+                    candidate.others = active - counted if counted > 0 else active
+        if known is not None and candidate.others is None:
+            candidate.extra = 0.0  # as the mean, until a lot is drawn for it
+
+    def _doubt(self, candidate: Candidate) -> None:
+        """Its count is old: not to be believed for a while; two, and none is.
+
+        Not at the first sight: of many requests some meet by chance on their way.
+        """
+        now = candidate.reported_at
+        passed = now - candidate.suspected_at
+        if passed > SUSPICION[1]:
+            candidate.suspected_at = now
+        if not SUSPICION[0] <= passed <= SUSPICION[1]:
+            return
+        for each in self._candidates:
+            if each.doubted_until > now and each is not candidate:
+                self._deaf_until = now + DOUBT
+        candidate.doubted_until = now + DOUBT
 
     def _rescore(self, candidate: Candidate, now: float) -> None:
         """Computes a score from what is known. What others have fades towards the
@@ -191,12 +212,11 @@ class WeightedLeastLoaded:
         load = candidate.load
         weight = candidate.weight
         requests = load.in_flight + self._busy + candidate.picks * self._turn_cost
-        if load.failed_at > now - FORGOTTEN_AFTER:
-            requests += load.recent_errors(now)
         candidate.base = requests / weight
+        if load.failed_at > now - FORGOTTEN_AFTER:
+            candidate.base += min(self._most_errors, load.recent_errors(now))
         others = candidate.others
         if others is None:
-            candidate.extra = 0.0
             return
         told_at = candidate.reported_at
         age = ((told_at if told_at < now else now) - self._epoch) / self._horizon
@@ -204,14 +224,28 @@ class WeightedLeastLoaded:
 
     def _age_all(self, ready: Sequence[Node], now: float) -> None:
         if self._newcomers:
-            self._give_credit()
+            self._newcomers.give_credit()
         if now >= self._refresh_at:
             self._refresh(ready, now)
+        if self._silent:
+            self._guess()
         faded = self._faded = exp((self._epoch - now) / self._horizon)
         self._scores = [each.base + each.extra * faded for each in self._candidates]
         if self._newcomers:
-            self._admit_newcomers()
+            idle = 1.0 - self._busy
+            self._due += self._newcomers.admit(self._scores, idle, self._turn_cost)
         self._age_at = min(self._refresh_at, now + AGEING_STEP * self._horizon)
+
+    def _guess(self) -> None:
+        """Who does not tell is taken to be as busy as another one, by lot.
+
+        As the mean it would lose to whoever is idle by chance, and get nothing.
+        """
+        telling, random = self._telling, self._rng.random
+        count = len(telling)
+        for candidate in self._silent:
+            if candidate.others is None:  # it may have told since
+                candidate.extra = telling[int(random() * count)].extra
 
     def _refresh(self, ready: Sequence[Node], now: float) -> None:
         """Brings up to date what changes slowly: members, weights, means, fading."""
@@ -220,22 +254,31 @@ class WeightedLeastLoaded:
         for candidate in self._known.values():
             candidate.picks *= kept
         if now >= self._step_at:
-            self._equalizer.step(self._grown(ready, now), now)
+            self._equalizer.step(self._newcomers.grown(ready, now), now)
             self._step_at = now + self._update_period
             self._known = {candidate.load: candidate for candidate in self._candidates}
             self._find_starved()
         self._epoch = now
-        self._refresh_at = min(self._step_at, now + REFRESH_PERIOD)
+        # Turns count by their mean, which doubles soon where there were few.
+        pause = max(SHORTEST_HORIZON, min(REFRESH_PERIOD, now - self._began_at))
+        self._refresh_at = min(self._step_at, now + pause)
         self._horizon = max(self._latency, SHORTEST_HORIZON)
         count = len(ready)
         in_flight = sum(node.load.in_flight for node in ready) / count
         requests = max(0.0, self._mean_others) + in_flight
         self._busy = 1.0 - 1.0 / (1.0 + requests) ** 2
+        self._most_errors = MOST_ERRORS * (1.0 + requests)
+        self._asking.look(self._latency, in_flight, requests)
         self._set_weights(ready, now)
         mean_picks = sum(candidate.picks for candidate in self._candidates) / count
         self._turn_cost = (1.0 - self._busy) / max(1.0, mean_picks)
         for candidate in self._known.values():  # the absent too: the epoch is new
+            candidate.extra = 0.0
             self._rescore(candidate, now)
+        self._telling = [each for each in self._candidates if each.others is not None]
+        self._silent = [each for each in self._candidates if each.others is None]
+        if not self._telling:
+            self._silent = []
 
     def _take_means(self) -> None:
         """Of latency, and of others' requests by what was told since the last time."""
@@ -254,103 +297,50 @@ class WeightedLeastLoaded:
         if told:
             self._mean_others += MEAN_GAIN * (sum(told) / len(told) - mean)
 
-    def _grown(self, ready: Sequence[Node], now: float) -> list[Node]:
-        """Who is judged by utilization: a small share's is low as it should be."""
-        shares = self._slow_start.shares(ready, now - REPORT_LAG)
-        return [node for node, share in zip(ready, shares, strict=True) if share == 1.0]
-
     def _set_weights(self, ready: Sequence[Node], now: float) -> None:
         weights = self._equalizer.weights(ready)
         for candidate, weight in zip(self._candidates, weights, strict=True):
+            if candidate.others is None:
+                # Turns to catch up with would look like a rate that is too high.
+                candidate.picks *= weight / candidate.weight
             candidate.weight = weight
-        if self._newcomers or now >= self._look_at:
-            self._set_shares(ready, now)
-
-    def _set_shares(self, ready: Sequence[Node], now: float) -> None:
-        self._look_at = now + MOMENT
-        self._slow_start.look(ready, now)
-        shares = self._slow_start.shares(ready, now)
-        for candidate, share in zip(self._candidates, shares, strict=True):
-            candidate.share = share
-        self._find_newcomers()
-        if self._newcomers:
-            # As if it had had its turns: later there is nothing to catch up with.
-            old = [each.picks for each in self._candidates if each.share == 1.0]
-            for candidate in self._newcomers:
-                candidate.picks = sum(old) / len(old)
-
-    def _find_newcomers(self) -> None:
-        """Has them picked by credit instead of by score.
-
-        To divide by a smaller weight would not do: between backends with hardly a
-        request the least weight is never picked.
-        """
-        self._newcomers = [each for each in self._candidates if each.share < 1.0]
-        for candidate in self._candidates:
-            candidate.slot = candidate.index if candidate.share == 1.0 else ABSENT
-        self._started = self._count_started()
-
-    def _count_started(self) -> int:
-        return sum(each.load.started for each in self._candidates if each.share == 1.0)
-
-    def _give_credit(self) -> None:
-        """Of what others had since, in the mean, each newcomer has its share."""
-        started, before = self._count_started(), self._started
-        self._started = started
-        others = len(self._candidates) - len(self._newcomers)
-        for each in self._newcomers:
-            more = each.share * each.weight * (started - before) / (others or 1)
-            each.credit = min(1.0, each.credit) + more  # none is saved up
-
-    def _admit_newcomers(self) -> None:
-        """The next picks are theirs that have credit, and are no busier than others.
-
-        As idle as the idlest, but for whose turn it is.
-        """
-        scores = self._scores
-        known = [(each, scores[each.index]) for each in self._newcomers]
-        for each, _ in known:
-            scores[each.index] = inf
-        limit = min(scores) + 1.0 - self._busy
-        for each, score in known:
-            while each.credit >= 1.0 and score <= limit:
-                each.credit -= 1.0
-                score += (1.0 + self._turn_cost) / each.weight
-                self._due.append(each)
+        self._newcomers.look(ready, now)
 
     def _follow(self, ready: Sequence[Node], now: float) -> None:
         """Takes new members. Cheap where all are known: full ones leave and return."""
         if self._newcomers:
-            self._give_credit()
+            self._newcomers.give_credit()
         known = self._known
         if not all(node.load in known for node in ready):
-            self._welcome(ready)
+            self._welcome(ready, now)
             self._refresh_at = now  # for their weights
         for candidate in self._candidates:
             candidate.index = candidate.slot = ABSENT
         self._candidates = [known[node.load] for node in ready]
         for index, candidate in enumerate(self._candidates):
             candidate.index = index
-        self._find_newcomers()
+        self._newcomers.follow(self._candidates, now)
         if self._newcomers:
             self._refresh_at = now  # their shares depend on who else is there
         self._due = [each for each in self._candidates if each in self._due]
-        self._look_at = now
         self._age_at = now  # for their scores
         self._built_for = ready
 
-    def _welcome(self, ready: Sequence[Node]) -> None:
+    def _welcome(self, ready: Sequence[Node], now: float) -> None:
         """Lets newcomers start level: they have no picks to catch up with.
 
         Chance breaks the first ties, so that many clients do not march in step.
         """
         known = self._known
+        if not known:
+            self._began_at = now
         mean = sum(candidate.picks for candidate in known.values()) / (len(known) or 1)
         for node in ready:
             if node.load not in known:
                 picks = mean + 1e-3 * self._rng.random()
-                candidate = known[node.load] = Candidate(node.load, picks)
-                candidate.credit = self._rng.random()
+                candidate = Candidate(node.load, picks, self._rng.random())
+                known[node.load] = candidate
+                self._learn(candidate)
                 node.load.tell(self._written)
 
     def _find_starved(self) -> None:

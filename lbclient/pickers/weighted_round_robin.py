@@ -78,7 +78,8 @@ class WeightedRoundRobin:
         return [weight / mean for weight in weights]
 
     def _capacities(self, ready: Sequence[Node], now: float) -> list[float]:
-        """Weights in requests per second; of an unknown one, the mean of the known."""
+        """Weights in requests per second; of an unknown one, the mean of the known,
+        times what its resolver says that it is worth."""
         known = [self._capacity(node.load, now) for node in ready]
         sound = [weight for weight in known if weight]
         if len(sound) < 2:
@@ -89,7 +90,11 @@ class WeightedRoundRobin:
         shares = self._slow_start.shares(ready, now)
         return [
             # The silent have no eps that could be subtracted: take what we saw.
-            share * (weight or mean * (1.0 - node.load.failure_ratio(now)))
+            share
+            * (
+                weight
+                or mean * node.endpoint.weight * (1.0 - node.load.failure_ratio(now))
+            )
             for share, weight, node in zip(shares, known, ready, strict=True)
         ]
 

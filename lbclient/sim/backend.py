@@ -17,8 +17,9 @@ from typing import Any
 from lbclient.admission import LOAD, Admission
 from lbclient.criticality import Criticality
 from lbclient.ewma import Ewma
+from lbclient.latency import LatencyEstimate
 from lbclient.model import LoadReport, Verdict
-from lbclient.retry import Refusal
+from lbclient.retry import ATTEMPTS, Refusal
 from lbclient.sim.client import Node
 from lbclient.sim.scenario import Scenario
 
@@ -31,6 +32,7 @@ TICK = 0.1  # seconds between two samples of what is reported; as servers do
 DONE = 1e-9  # seconds of work that rounding may leave
 FAILING = 5e-5  # seconds of processor time that a sinkhole takes to fail
 LIE = 0.01
+HOPELESS = 1e6  # a load of which nothing gets in
 
 SERVED, FAILED, REJECTED = Verdict.SERVED, Verdict.FAILED, Verdict.REJECTED
 
@@ -38,13 +40,15 @@ SERVED, FAILED, REJECTED = Verdict.SERVED, Verdict.FAILED, Verdict.REJECTED
 class Backend:
     """Owned by the simulation, whose heap and answers it writes.
 
-    `busy` is in seconds of all its processors together, `received` in requests.
+    `busy` is in seconds of all its processors together, `received` in requests;
+    `attempts` are counted only where there can be several.
     """
 
     __slots__ = (
         "_active",
         "_admission",
         "_answers",
+        "_arrived",
         "_at",
         "_cores",
         "_due",
@@ -55,10 +59,14 @@ class Backend:
         "_half_trip",
         "_heap",
         "_history",
+        "_is_careful",
         "_is_exact",
+        "_latencies",
         "_liar",
         "_paces",
         "_qps",
+        "_refusal_cost",
+        "_refused",
         "_rng",
         "_running",
         "_said",
@@ -69,9 +77,11 @@ class Backend:
         "_silent",
         "_utilization",
         "_work",
+        "attempts",
         "busy",
         "is_sinkhole",
         "received",
+        "refuses_all",
     )
 
     def __init__(
@@ -86,7 +96,9 @@ class Backend:
         self._cores = scenario.cores
         self.busy = 0.0
         self.received = 0
+        self.attempts = [0] * ATTEMPTS  # of those received, by their number
         self.is_sinkhole = False
+        self.refuses_all = False
         self._scenario = scenario
         self._full = scenario.full
         self._half_trip = scenario.round_trip / 2.0
@@ -94,6 +106,9 @@ class Backend:
         self._answers = answers
         self._rng = rng
         self._admission = Admission((LOAD,), rng) if scenario.admission else None
+        self._is_careful = scenario.is_careful
+        self._refusal_cost = scenario.refusal_cost * scenario.cost
+        self._refused: dict[int, Refusal] = {}  # those of `_running` that will be
         self._running: list[tuple[float, int, Node]] = []
         self._active = 0
         self._work = self._at = self._sampled = 0.0
@@ -104,11 +119,14 @@ class Backend:
         self._eps = Ewma(smoothing)
         self._said = (0.0, 0.0, 0.0)
         self._history: deque[LoadReport] = deque()
+        self._latencies: LatencyEstimate | None = None  # until the first probe
+        self._arrived: dict[int, tuple[float, int]] = {}  # when, and how many were here
         self._silent = False
         self._liar = False
         self._scale = 1.0
         self._is_exact = not (
             scenario.report_delay
+            or scenario.rates_delay
             or scenario.report_loss
             or scenario.report_noise
             or scenario.runnable
@@ -127,10 +145,12 @@ class Backend:
     ) -> None:
         """A request has come over the network."""
         self.received += 1
+        if self._latencies is not None:
+            self._arrived[number] = now, self._active
         self._active += 1
-        refusal = self._refusal(number, node) if self._admission else None
+        refusal = self._refusal(number, node) if self._is_careful else None
         if refusal is not None or len(self._running) >= self._full:
-            self._answer(node, number, REJECTED, refusal or Refusal.OVERLOADED, now)
+            self._refuse(node, number, refusal or Refusal.OVERLOADED, now)
         elif wait:
             given = node, number, cost
             heappush(self._heap, (now + wait, number, self._wake, given))
@@ -138,9 +158,21 @@ class Backend:
             self._run(node, number, cost, now)
 
     def _refusal(self, number: int, node: Node) -> Refusal | None:
-        assert self._admission is not None
-        self._admission.observe([len(self._running) / self._cores])
-        return self._admission.refuses(Criticality.CRITICAL, node.attempt_of(number))
+        attempt = node.attempt_of(number)
+        self.attempts[attempt] += 1
+        if self._admission is None:
+            return Refusal.OVERLOADED if self.refuses_all else None
+        load = (len(self._running) - len(self._refused)) / self._cores
+        self._admission.observe([HOPELESS if self.refuses_all else load])
+        return self._admission.refuses(Criticality.CRITICAL, attempt)
+
+    def _refuse(self, node: Node, number: int, refusal: Refusal, now: float) -> None:
+        """At once, or after some work: if there is no room for that, at once too."""
+        if self._refusal_cost and len(self._running) < self._full:
+            self._refused[number] = refusal
+            self._run(node, number, self._refusal_cost, now)
+        else:
+            self._answer(node, number, REJECTED, refusal, now)
 
     def _wake(self, now: float, given: tuple[Node, int, float]) -> None:
         node, number, cost = given
@@ -188,8 +220,12 @@ class Backend:
         done = work + DONE
         while running and running[0][0] <= done:
             _, number, node = heappop(running)
-            verdict = FAILED if self.is_sinkhole else SERVED
-            self._answer(node, number, verdict, None, now)
+            if self._refused and number in self._refused:
+                refusal = self._refused.pop(number)
+                self._answer(node, number, REJECTED, refusal, now)
+            else:
+                verdict = FAILED if self.is_sinkhole else SERVED
+                self._answer(node, number, verdict, None, now)
         if running:
             due = now + (running[0][0] - work) / self._paces[len(running)]
             self._due = due
@@ -229,6 +265,10 @@ class Backend:
         self._finished += 1
         if verdict is not SERVED:
             self._failed += 1
+        if self._latencies is not None and number in self._arrived:
+            arrived_at, others = self._arrived.pop(number)
+            if verdict is SERVED:
+                self._latencies.note(others, now - arrived_at)
         if self._is_exact:
             utilization, qps, eps = self._said
             report: LoadReport | None = LoadReport(utilization, qps, eps, self._active)
@@ -253,7 +293,7 @@ class Backend:
         self._eps.update(self._failed / TICK, now)
         self._finished = self._failed = 0
         self._said = self._utilization.value, self._qps.value, self._eps.value
-        if delay := self._scenario.report_delay:
+        if delay := self._scenario.report_delay or self._scenario.rates_delay:
             self._history.append(self._honest())
             while len(self._history) > max(1, round(delay / TICK)):
                 self._history.popleft()
@@ -263,10 +303,22 @@ class Backend:
         if self._silent:
             return None
         report = self._history[0] if self._history else self._honest()
+        if self._scenario.rates_delay:
+            utilization, qps, eps = report[:3]
+            report = self._honest()._replace(utilization=utilization, qps=qps, eps=eps)
         utilization = report.utilization * self._scale
         if noise := self._scenario.report_noise:
             utilization *= 1.0 + noise * (2.0 * self._rng.random() - 1.0)
         return report._replace(utilization=LIE if self._liar else utilization)
+
+    def answer_probe(self) -> LoadReport | None:
+        """What it says now, with how long requests take; it looks from the first on."""
+        if self._latencies is None:
+            self._latencies = LatencyEstimate()
+        report = self.report()
+        if report is None:
+            return None
+        return report._replace(latency=self._latencies.at(self._active))
 
     def _honest(self) -> LoadReport:
         runnable = len(self._running) if self._scenario.runnable else None

@@ -5,15 +5,17 @@ and I/O, is left out: every backend is connected all the time.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from random import Random
-from typing import Protocol
+from typing import Protocol, cast
 
 from lbclient.criticality import Criticality
 from lbclient.load import Load
+from lbclient.locality import Near, mixed
 from lbclient.model import Endpoint, Endpoints, LoadReport, Outcome, State, Verdict
 from lbclient.pool import Limits, Pool
-from lbclient.protocols import PickerFactory
+from lbclient.protocols import Picker, PickerFactory, ProbingPicker
 from lbclient.retry import Budget, Failure, Refusal, Retry
 from lbclient.sim.scenario import Scenario
 from lbclient.subsets import order
@@ -28,6 +30,8 @@ class Accepting(Protocol):
     ) -> None: ...
 
     def report(self) -> LoadReport | None: ...
+
+    def answer_probe(self) -> LoadReport | None: ...
 
 
 class Node:
@@ -73,13 +77,15 @@ class Client:
         rng = Random(f"{seed}/client {number}")
         # It has been up for a part of a second: clients do not march in step.
         self.phase = rng.random()
-        self.picker = factory(Random(rng.getrandbits(64)))
+        self.zone = scenario.zone_of(number)
+        self.picker = self._make_picker(factory, rng)
+        self.probes: list[Node] = getattr(self.picker, "probes", [])
         self.throttle = (
             Throttle(Random(rng.getrandbits(64)), scenario.throttle)
             if scenario.throttle
             else None
         )
-        self.budget = Budget()
+        self.budget = Budget(scenario.retry_ratio)
         self.retries: dict[int, Retry] = {}
         self.sent_at: dict[int, float] = {}
         self._attempts = scenario.attempts
@@ -102,12 +108,40 @@ class Client:
         scenario = self._scenario
         size = min(scenario.subset_size, len(endpoints))
         numbers = order(scenario.subset, self._number, len(endpoints), size)
+        if self.zone:
+            preferred = mixed((endpoints[number] for number in numbers), self.zone)
+            return islice(preferred, size)
         return (endpoints[number] for number in islice(numbers, size))
+
+    def _make_picker(self, factory: PickerFactory, rng: Random) -> Picker:
+        if self.zone:
+            factory = partial(Near, factory, self.zone)
+        return factory(Random(rng.getrandbits(64)))
+
+    def switch(self, factory: PickerFactory) -> None:
+        self.picker = self._make_picker(factory, self._rng)
+
+    def lose(self, zone: str, share: float, now: float) -> None:
+        """The backends of that zone are gone, as many of them."""
+        for node in self.pool.nodes.values():
+            # By number: all clients lose the same ones, evenly over the zone.
+            place = (node.endpoint.task or 0) // max(1, self._scenario.zones)
+            is_lost = int((place + 1) * share) > int(place * share)
+            if node.endpoint.zone == zone and is_lost:
+                self.pool.observe(node, State.REFUSING, now)
 
     def check_health(self, now: float) -> None:
         for node in self.pool.nodes.values():
             if (report := node.backend.report()) is not None:
                 node.load.observe(report, now)
+
+    def told(self, answers: list[tuple[Node, LoadReport | None]], now: float) -> None:
+        """Those that were probed have answered."""
+        picker = cast(ProbingPicker, self.picker)
+        for node, report in answers:
+            if report is not None:
+                node.load.observe(report, now)
+            picker.probed(node, report, now)
 
     # --- what only clients do that throttle or retry ---------------------------
 

@@ -37,6 +37,7 @@ class Result(NamedTuple):
     p99: float
     throttled: float  # share that never left its client
     attempts: float  # for each request
+    probes: float  # likewise
     sinkhole: float  # fair shares that sinkholes got from 5 s after on; 0.0: unknown
     utilization: list[float]  # of each backend
     seconds: list[list[float]]  # the same for each second
@@ -51,6 +52,7 @@ def measure(
     seconds: Sequence[Second],
     throttled: int,
     attempts: int,
+    probes: int = 0,
 ) -> Result:
     """Raises ValueError if the window is so short that no request came in it."""
     if not latencies:
@@ -71,6 +73,7 @@ def measure(
         lasted[total * 99 // 100],
         throttled / total,
         attempts / total,
+        probes / total,
         _sinkhole(scenario, during(scenario, seconds, SINKHOLE_KNOWN)),
         utilization,
         [

@@ -34,6 +34,9 @@ class Scenario:
     backends: int = 40
     subset_size: int = 20
     subset: str = "deterministic"  # a name of lbclient.subsets.ALGORITHMS
+    zones: int = 0  # that clients and backends are in by turns; 0: no locality
+    zone_traffic: float = 1.0  # times what others send, by a client of the first zone
+    zone_lost: float = 0.0  # share of its backends that leave after the warm-up
     cores: int = 4
     speeds: tuple[float, ...] = (1.0,)  # each of as many backends as any other
 
@@ -57,6 +60,7 @@ class Scenario:
     slowed_speed: float = 0.5
     slowed_after: float = 20.0  # the warm-up
     sinkholes: int = 0  # fail all at once from the end of the warm-up
+    refusing: int = 0  # refuse all, always
 
     warm_up: float = 30.0
     window: float = 40.0
@@ -64,7 +68,8 @@ class Scenario:
     smoothing: float = 2.0  # of what is reported, see ServerConfig
     health_interval: float = 5.0  # a report comes at least as often
     runnable: bool = False  # reports tell who waits for a processor
-    report_delay: float = 0.0
+    report_delay: float = 0.0  # of all that is reported
+    rates_delay: float = 0.0  # of what is sampled, but not of counted requests
     report_loss: float = 0.0  # share of the responses without a report
     report_noise: float = 0.0  # utilization off by so much, uniformly, each time
     silent_share: float = 0.0  # report nothing
@@ -74,8 +79,10 @@ class Scenario:
 
     active_limit: int = UNLIMITED  # see ChannelConfig
     throttle: float = 0.0  # likewise; 0: none
-    attempts: int = 1  # of a refused request, within the client's retry budget
+    attempts: int = 1  # of a refused request, within ...
+    retry_ratio: float = 0.1  # ... the client's budget: so many retries a request
     admission: bool = False  # backends refuse by load, not only when full
+    refusal_cost: float = 0.0  # processor time of a refusal, in mean requests
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -87,18 +94,38 @@ class Scenario:
             raise ConfigError("subset", self.subset, wanted)
         if self.throttle and self.throttle < 1.05:
             raise ConfigError("throttle", self.throttle, "0, or 1.05 to 1000")
+        if self.report_delay and self.rates_delay:
+            wanted = "0 where report_delay is not"
+            raise ConfigError("rates_delay", self.rates_delay, wanted)
+        self._check_zones()
         if self.sinkholes >= self.backends:
             raise ConfigError("sinkholes", self.sinkholes, "fewer than backends")
-        if self.slowed > self.backends:
-            raise ConfigError("slowed", self.slowed, "no more than backends")
-        if self.liars > self.backends:
-            raise ConfigError("liars", self.liars, "no more than backends")
+        for name in ("slowed", "liars", "refusing"):
+            if getattr(self, name) > self.backends:
+                raise ConfigError(name, getattr(self, name), "no more than backends")
+
+    def _check_zones(self) -> None:
+        if self.zones > min(self.clients, self.backends):
+            raise ConfigError("zones", self.zones, "no more than clients or backends")
+        if not self.zones and (self.zone_traffic != 1.0 or self.zone_lost):
+            raise ConfigError("zones", self.zones, "at least 1 for what is of a zone")
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether clients and backends do more than to send and to serve."""
+        return bool(
+            self.throttle or self.attempts > 1 or self.admission or self.refusing
+        )
 
     @property
     def mean_speed(self) -> float:
         """Of all backends in the long run; restarts are not in it, being failures."""
         mean = sum(self.speed_of(i) for i in range(self.backends)) / self.backends
         return mean * (1.0 + self.neighbour) / 2.0
+
+    def zone_of(self, number: int) -> str:
+        """Of the client or the backend of that number."""
+        return f"z{number % self.zones}" if self.zones else ""
 
     def speed_of(self, place: int) -> float:
         """Before the lot decides which backend has which place."""
@@ -117,6 +144,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "cores": (1, 1000),
     "cost": (1e-6, 1000.0),
     "full": (1, 10**6),
+    "zones": (0, 100),
+    "zone_traffic": (0.01, 100.0),
+    "zone_lost": (0.0, 1.0),
     "timeout": (0.001, 1000.0),
     "hot_share": (0.0, 1.0),
     "hot_traffic": (0.0, 1.0),
@@ -127,6 +157,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "slowed": (0, 10_000),
     "sinkholes": (0, 10_000),
     "liars": (0, 10_000),
+    "refusing": (0, 10_000),
+    "retry_ratio": (0.0, 2.0),
+    "refusal_cost": (0.0, 1.0),
     "window": (1.0, 100_000.0),
     "smoothing": (0.01, 1000.0),
     "health_interval": (0.1, 1000.0),

@@ -24,6 +24,15 @@ OVERLOAD = Scenario(
     warm_up=120.0,  # as long as a throttle remembers
 )
 
+ZONES = Scenario(
+    summary="three zones, whose clients stay in their own while it has room",
+    loads=(0.6,),
+    clients=60,
+    backends=60,
+    zones=3,
+    subset="rocksteadier",
+)
+
 SCENARIOS: dict[str, Scenario] = {
     "S0_start": replace(
         S2,
@@ -93,6 +102,12 @@ SCENARIOS: dict[str, Scenario] = {
     "reports_late": replace(
         S2, summary="as S2, reports are 1 s late", loads=(0.7,), report_delay=1.0
     ),
+    "rates_late": replace(
+        S2,
+        summary="as S2, utilization is 1 s late, counts are not",
+        loads=(0.7,),
+        rates_delay=1.0,
+    ),
     "reports_lost": replace(
         S2,
         summary="as S2, a tenth of the reports is lost",
@@ -107,6 +122,9 @@ SCENARIOS: dict[str, Scenario] = {
         summary="as S2, half the backends are silent",
         loads=(0.7,),
         silent_share=0.5,
+    ),
+    "reports_none": replace(
+        S2, summary="as S2, all backends are silent", loads=(0.7,), silent_share=1.0
     ),
     "reports_scaled": replace(
         S2,
@@ -139,6 +157,19 @@ SCENARIOS: dict[str, Scenario] = {
         loads=(0.85,),
         backends=100,
         subset_size=100,
+    ),
+    "zones": ZONES,
+    "zone_lost": replace(
+        ZONES,
+        summary="as zones, one of them loses half its backends",
+        loads=(0.5,),
+        zone_lost=0.5,
+    ),
+    "zone_hot": replace(
+        ZONES,
+        summary="as zones, the clients of one send twice as much",
+        loads=(0.6,),
+        zone_traffic=2.0,
     ),
     "overload": OVERLOAD,
     "overload_throttled": replace(

@@ -46,21 +46,22 @@ class Simulation:
         self._order = count(len(traffic.times))
         self._half_trip = scenario.round_trip / 2.0
         self._is_over = False
-        self._is_careful = bool(
-            scenario.throttle or scenario.attempts > 1 or scenario.admission
-        )
+        self._is_careful = scenario.is_careful
         self._end = scenario.warm_up + scenario.window
         self._seconds: list[Second] = []
         self._ticks = 0
         # Of those that came after the warm-up; inf: failed, or not finished.
         self._first = bisect_left(traffic.times, scenario.warm_up)
         self.latencies = array("d", [inf]) * (len(traffic.times) - self._first)
-        self.attempts = self.throttled = 0
+        self.attempts = self.throttled = self.probes = 0
         self._make_backends(
             scenario.smoothing if smoothing is None else smoothing, seed
         )
         endpoints = snapshot(
-            [Endpoint(f"b{i:05}:1", task=i) for i in range(scenario.backends)]
+            [
+                Endpoint(f"b{i:05}:1", zone=scenario.zone_of(i), task=i)
+                for i in range(scenario.backends)
+            ]
         )
         self.clients = [
             Client(i, scenario, endpoints, [*self.backends], factory, seed)
@@ -94,6 +95,7 @@ class Simulation:
                 scale=scenario.wrong_factor if rank < wrong else 1.0,
                 liar=rank < scenario.liars,
             )
+            self.backends[i].refuses_all = rank < scenario.refusing
 
     def _plan(self, rng: Random) -> None:
         scenario = self.scenario
@@ -112,6 +114,8 @@ class Simulation:
             slowed = rng.sample(range(scenario.backends), scenario.slowed)
             at = scenario.warm_up + scenario.slowed_after
             self._at(at, self._slow, slowed)
+        if scenario.zone_lost:
+            self._at(scenario.warm_up, self._lose_zone)
         if scenario.sinkholes:
             self._at(scenario.warm_up, self._open_sinkholes)
 
@@ -171,6 +175,18 @@ class Simulation:
         for i in slowed:
             self._set_factor(i, "slowed", self.scenario.slowed_speed, now)
 
+    def _lose_zone(self, now: float, _: None) -> None:
+        for client in self.clients:
+            client.lose(self.scenario.zone_of(0), self.scenario.zone_lost, now)
+
+    def switch(self, at: float, factory: PickerFactory) -> None:
+        """From then on all clients have another picker, which knows what they know."""
+        self._at(at, self._switch, factory)
+
+    def _switch(self, now: float, factory: PickerFactory) -> None:
+        for client in self.clients:
+            client.switch(factory)
+
     def _open_sinkholes(self, now: float, _: None) -> None:
         for backend in self.backends[: self.scenario.sinkholes]:
             backend.advance(now)
@@ -201,6 +217,8 @@ class Simulation:
                     node = client.picker.pick(ready, sent_at)
                     client.pool.begin(node)
                     outward.append((sent_at + half_trip, node, number))
+                    if client.probes:
+                        self._probe(client, sent_at)
                 number += 1
                 sent_at = times[number] if number < count else inf
             elif there_at <= heap_at and there_at <= back_at:
@@ -237,6 +255,25 @@ class Simulation:
         if node is not None:
             self.attempts += number >= self._first
             self._outward.append((now + self._half_trip, node, number))
+            if client.probes:
+                self._probe(client, now)
+
+    def _probe(self, client: Client, now: float) -> None:
+        """Asks whom the picker wants asked; they cost nothing there."""
+        asked = client.probes.copy()
+        client.probes.clear()
+        if now >= self.scenario.warm_up:
+            self.probes += len(asked)
+        self._at(now + self._half_trip, self._answer_probes, (client, asked))
+
+    def _answer_probes(self, now: float, given: tuple[Client, list[Node]]) -> None:
+        client, asked = given
+        answers = [(node, node.backend.answer_probe()) for node in asked]
+        self._at(now + self._half_trip, self._tell, (client, answers))
+
+    def _tell(self, now: float, given: tuple[Client, list[Any]]) -> None:
+        client, answers = given
+        client.told(answers, now)
 
     def _settle(
         self,
@@ -260,4 +297,5 @@ class Simulation:
             self._seconds,
             self.throttled,
             self.attempts if self._is_careful else len(self.latencies),
+            self.probes,
         )

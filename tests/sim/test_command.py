@@ -193,11 +193,12 @@ def test_a_window_without_requests_is_refused(
     assert "window = 2" in err
 
 
-def test_what_cannot_be_written_is_said(
+def test_what_cannot_be_written_is_said_before_anything_is_played(
     file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, _, err = run(f"{file} --picker random --json /no/such/runs.json", capsys)
-    assert status == 2
+    words = f"{file} --picker random --json /no/such/runs.json"
+    status, out, err = run(words, capsys)
+    assert (status, out) == (2, "")
     assert "json = '/no/such/runs.json': want a file that can be written: No" in err
 
 

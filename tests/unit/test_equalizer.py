@@ -4,7 +4,7 @@ from math import e, exp, log
 
 import pytest
 
-from lbclient.model import LoadReport, Outcome, Verdict
+from lbclient.model import Endpoint, LoadReport, Outcome, Verdict
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.testing import FakeNode, fake_nodes
 
@@ -132,6 +132,78 @@ def test_one_that_left_for_good_is_forgotten() -> None:
     report(nodes[1:], 0.5, 0.5, now=190.0)
     control.step(nodes[1:], 190.0)
     assert repr(control) == "<equalizer of 2 weights>"
+
+
+def serve(node: FakeNode, count: int, latency: float, now: float) -> None:
+    for _ in range(count):
+        node.load.begin()
+        node.load.finish(Outcome(Verdict.SERVED, latency), now)
+
+
+@pytest.mark.parametrize("telling", [0, 2])
+def test_who_says_nothing_comes_to_as_many_of_our_requests_as_others(
+    telling: int,
+) -> None:
+    """A slow machine that is silent: by Little's law, not by a guess."""
+    nodes, control = fake_nodes(4), equalizer()
+    speeds = 1.0, 2.5, 1.0, 2.5
+    for second in range(2, 60):
+        shares = control.weights(nodes)
+        for node, share, speed in zip(nodes, shares, speeds, strict=True):
+            serve(node, round(200 * share), 0.05 / speed, second)
+        used = [s / speed for s, speed in zip(shares, speeds, strict=True)]
+        report(nodes[:telling], *used[:telling], now=second)
+        control.step(nodes, second)
+    assert max(used) / min(used) < 1.03
+
+
+def test_what_a_resolver_says_of_a_silent_backend_stays() -> None:
+    nodes, control = fake_nodes(2), equalizer()
+    nodes[0].endpoint = Endpoint("b0:1", weight=2.0)
+    for second in range(2, 60):
+        for node, share in zip(nodes, control.weights(nodes), strict=True):
+            serve(node, round(200 * share), 0.01, second)
+        control.step(nodes, second)
+    heavy, light = control.weights(nodes)
+    assert heavy / light == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_silent_backend_is_not_judged_by_a_few_requests() -> None:
+    nodes, control = fake_nodes(2), equalizer()
+    for second in range(2, 10):
+        serve(nodes[0], 1, 0.5, second)
+        serve(nodes[1], 100, 0.01, second)
+        control.step(nodes, second)
+    assert control.weights(nodes) == [1.0, 1.0]
+
+
+def test_a_silent_backend_that_counts_anew_is_judged_anew() -> None:
+    nodes, control = fake_nodes(2), equalizer()
+    for second in range(2, 10):
+        for node in nodes:
+            serve(node, 1000, 0.01, second)
+        control.step(nodes, second)
+    assert control.weights(nodes) == [1.0, 1.0]
+    nodes = (nodes[0], fake_nodes(2)[1])
+    for second in range(10, 30):
+        serve(nodes[0], 1000, 0.01, second)
+        serve(nodes[1], 100, 0.2, second)
+        control.step(nodes, second)
+    swift, slow = control.weights(nodes)
+    assert slow < 0.7 * swift
+
+
+def test_a_silent_backend_that_fails_at_once_does_not_look_idle() -> None:
+    nodes, control = fake_nodes(2), equalizer()
+    for second in range(2, 20):
+        for node in nodes:
+            serve(node, 20, 0.01, second)
+        for _ in range(20):
+            nodes[0].load.begin()
+            nodes[0].load.finish(Outcome(Verdict.FAILED, 0.0), second)
+        control.step(nodes, second)
+    failing, sound = control.weights(nodes)
+    assert failing < 0.7 * sound
 
 
 @pytest.mark.parametrize("eps", [100.0, 1e300])

@@ -126,6 +126,76 @@ def test_a_recent_error_counts_as_a_request() -> None:
     assert choice.pick(nodes, NOW + 60.0) is a
 
 
+@pytest.mark.parametrize("count", [3, 10])
+def test_who_refuses_from_the_start_gets_little_of_the_first_calls(count: int) -> None:
+    """It got 11 of 40: turns counted by a mean that was nothing, and beat errors."""
+    nodes, choice, now, refused = fake_nodes(count), picker(), NOW, 0
+    for _ in range(40):
+        now += 0.004
+        node = choice.pick(nodes, now)
+        begin(node)
+        if node is nodes[0]:
+            refused += 1
+            node.load.finish(Outcome(Verdict.REJECTED, 0.001), now)
+        else:
+            finish(node, now=now)
+    assert refused <= 3
+
+
+def tell_old(
+    choice: WeightedLeastLoaded, nodes: tuple[FakeNode, ...], *active: int
+) -> None:
+    """Each answers two of six, and tells how many it had when these were none."""
+    choice.pick(nodes, NOW)
+    for node in nodes:
+        begin(node, 6)
+    for now in (NOW, NOW + 0.5):
+        for node, number in zip(nodes, active, strict=True):
+            finish(node, LoadReport(0.5, 100.0, active=number), now)
+        choice.pick(nodes, now)
+    for node in nodes:
+        for _ in range(4):
+            finish(node, now=NOW + 0.5)
+
+
+def test_a_count_without_our_own_requests_is_old_and_so_are_the_next_ones() -> None:
+    nodes, choice = fake_nodes(3), picker()
+    tell_old(choice, nodes, 0, 8, 8)
+    told(nodes, 0, 30, 30, now=NOW + 1.0)
+    choice.pick(nodes, NOW + 1.0)
+    picks = [choice.pick(nodes, NOW + 1.003) for _ in range(3)]
+    assert picks.count(nodes[0]) < 3
+
+
+def test_when_two_tell_old_counts_nobody_is_believed() -> None:
+    nodes, choice = fake_nodes(3), picker()
+    tell_old(choice, nodes, 0, 0, 8)
+    told(nodes, 3, 3, 0, now=NOW + 1.0)
+    picks = [choice.pick(nodes, NOW + 1.0) for _ in range(9)]
+    assert max(map(picks.count, nodes)) <= 4
+    told(nodes, 3, 3, 0, now=NOW + 100.0)
+    assert choice.pick(nodes, NOW + 100.0) is nodes[2]
+
+
+def test_a_count_that_is_too_low_once_is_believed() -> None:
+    """The requests that it lacks were on their way."""
+    nodes, choice = fake_nodes(3), picker()
+    choice.pick(nodes, NOW)
+    for node, number in zip(nodes, (4, 0, 4), strict=True):
+        begin(node, 6)
+        finish(node, LoadReport(0.5, 100.0, active=number))
+    assert choice.pick(nodes, NOW) is nodes[1]
+
+
+def test_requests_on_their_way_do_not_make_a_count_old() -> None:
+    nodes, choice = fake_nodes(3), picker()
+    choice.pick(nodes, NOW)
+    for node, number in zip(nodes, (4, 0, 4), strict=True):
+        begin(node, 4)
+        finish(node, LoadReport(utilization=0.5, qps=100.0, active=number))
+    assert choice.pick(nodes, NOW) is nodes[1]
+
+
 def test_requests_that_last_are_spread_by_weight() -> None:
     """Of 300 in flight each has its share: 3 utilizations, bound in reach."""
     nodes, choice = fake_nodes(3), picker(gain=1.0)
@@ -207,6 +277,48 @@ def test_a_report_from_the_future_does_no_harm() -> None:
 
 def test_weights_are_equal_until_something_is_known() -> None:
     assert picker().weights(fake_nodes(3), NOW) == [1.0, 1.0, 1.0]
+
+
+# Asking
+
+
+def sparse(**options: float) -> tuple[WeightedLeastLoaded, tuple[FakeNode, ...]]:
+    """Requests take 0.4 s, others have three on each, and all told so at -0.9."""
+    nodes, choice = fake_nodes(10), picker(**options)
+    for second in range(-9, 0):
+        choice.pick(nodes, NOW + second)
+        for node in nodes:
+            begin(node)
+            report = LoadReport(utilization=0.5, qps=100.0, active=3)
+            node.load.finish(Outcome(Verdict.SERVED, 0.4, report), NOW + second + 0.1)
+        choice.pick(nodes, NOW + second + 0.2)
+    choice.pick(nodes, NOW - 0.5)
+    return choice, nodes
+
+
+def test_where_answers_are_old_the_next_in_line_is_asked() -> None:
+    choice, nodes = sparse()
+    choice.probes.clear()
+    choice.pick(nodes, NOW + 1.0)
+    asked = [*choice.probes]
+    assert len(asked) == 1
+    assert choice.pick(nodes, NOW + 1.001) is asked[0]
+
+
+def test_who_was_heard_of_is_not_asked() -> None:
+    choice, nodes = sparse()
+    choice.probes.clear()
+    choice.pick(nodes, NOW - 0.25)  # 1.6 mean latencies
+    assert choice.probes == []
+
+
+def test_what_is_asked_is_limited_by_time() -> None:
+    choice, nodes = sparse()
+    choice.probes.clear()
+    for i in range(300):
+        choice.pick(nodes, NOW + 1.0 + i * 0.01)
+    assert 20 <= len(choice.probes) <= 32  # 10 a second, and two that were saved up
+    assert sparse(probe_rate=0.0)[0].probes == []
 
 
 # Slow start

@@ -1,0 +1,44 @@
+"""Whether backends are worth asking how they are, where answers come too seldom.
+
+A client with one request a second learns of a backend when that has long changed, and
+so do all the others: they meet where it was quiet. To be asked costs a backend about
+0.2 ms, so it is worth that only where requests are long, where a client's own are too
+few to tell, and where there is something to tell. Busy clients ask nothing.
+"""
+
+from math import inf
+
+LONG = 0.05  # seconds that requests take: 200 times what it costs to be asked
+FEW = 0.5  # of our requests in flight on each backend
+QUIET = 0.5  # requests of anybody on each backend; with fewer it takes turns anyway
+BURST = 2.0  # asked at once, at most
+MOST_WANTED = 64  # whoever wraps a picker may not know that it asks
+
+
+class Asking:
+    """Whether, and how often. `rate`: asked a second, at most. Owned by one picker."""
+
+    __slots__ = ("_allowed", "_at", "_rate", "is_on")
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._allowed = 0.0
+        self._at = -inf
+        self.is_on = False
+
+    def look(self, latency: float, own: float, all_: float) -> None:
+        """Takes means: of a request's latency, and of requests on a backend."""
+        wanted = latency > LONG and own < FEW and all_ > QUIET
+        self.is_on = wanted and self._rate > 0.0
+
+    def spend(self, now: float) -> bool:
+        """Whether one more may be asked now; counts it if so."""
+        saved = self._allowed + (now - self._at) * self._rate
+        self._allowed, self._at = min(BURST, saved), now
+        if self._allowed < 1.0:
+            return False
+        self._allowed -= 1.0
+        return True
+
+    def __repr__(self) -> str:
+        return f"<asking {self._rate:g} a second, {'on' if self.is_on else 'off'}>"

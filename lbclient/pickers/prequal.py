@@ -1,0 +1,186 @@
+"""Prequal: ask a few backends by lot with every request, and keep what they said.
+
+"Probing to reduce queuing and latency", Wydrowski et al., NSDI 2024. With every pick
+some backends are asked how many requests they have and how long these take just now.
+The answers, `Probe`s, are kept in a small pool, and the next pick goes by them:
+
+    Hot is whose requests in flight are above a quantile of those seen of late. The
+    fastest of the cold; if all are hot, the one with the fewest requests.
+
+A probe is used again, but not for long: for a second, as many times as it takes to
+have one for each pick, and each time one request more is in it. With each pick also
+the oldest or the worst is thrown away, in turn, or the pool would be of those that
+nobody wants.
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+
+from lbclient.load import FORGOTTEN_AFTER
+from lbclient.model import LoadReport
+from lbclient.pickers.asking import MOST_WANTED
+from lbclient.pickers.options import between
+from lbclient.protocols import N, Node
+
+MAX_AGE = 1.0  # seconds; the paper's
+SURPLUS = 1.0  # the paper's delta, in how often a probe is used
+MOST_USES = 16.0  # Ours: where the formula has no bound
+ENOUGH = 2  # probes; with fewer one goes by lot, as in the paper
+RECENT = 64  # counts that the quantile is of; Ours
+PART = 5  # Ours: the pool is at most 1 / PART of the backends, or all of them are in it
+MOST_ERRORS = 3.0  # times (quantile + 1), as in `WeightedLeastLoaded`
+FLOOR = 0.01  # of the picks go by lot: who is never picked is never seen to recover
+
+
+class Probe:
+    """What one backend said. Owned by the picker."""
+
+    __slots__ = ("active", "at", "latency", "node", "uses")
+
+    def __init__(
+        self, node: Node, active: int, latency: float, at: float, uses: int
+    ) -> None:
+        self.node = node
+        self.active = active
+        self.latency = latency
+        self.at = at
+        self.uses = uses
+
+    def rank(self, limit: float, now: float) -> tuple[bool, float]:
+        """Less is better. Errors of late count as requests: fast ones look idle.
+
+        Up to what makes it hot: where all failed, no difference may decide for long.
+        """
+        active: float = self.active
+        latency = self.latency
+        load = self.node.load
+        if load.failed_at > now - FORGOTTEN_AFTER:
+            errors = min(load.recent_errors(now), MOST_ERRORS * (1.0 + limit))
+            active += errors
+            latency *= 1.0 + errors
+        return (True, active) if active > limit else (False, latency)
+
+
+class Prequal:
+    """The fastest of those just asked that have no more requests than is usual.
+
+    Use it when clients are many and each sends seldom, so that answers alone tell too
+    late, and requests cost far more than being asked, as often as `probes` says. Not
+    when it is utilization that must be even: requests that wait look like work.
+
+    `probes`: backends asked for each pick. `removed`: probes thrown away for each.
+    `pool`: the most that are kept. `quantile`: above it a backend is hot.
+    """
+
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        probes: float = 3.0,
+        removed: float = 1.0,
+        pool: int = 16,
+        quantile: float = 0.6,
+    ) -> None:
+        self._rng = rng
+        self._asked = between("probes", probes, 0.0, 16.0)
+        self._removed = between("removed", removed, 0.0, 16.0)
+        self._most = int(between("pool", pool, ENOUGH, 1000))
+        self._quantile = between("quantile", quantile, 0.0, 1.0)
+        self.probes: list[Node] = []
+        self._built_for: Sequence[Node] = ()
+        self._size = ENOUGH
+        self._uses = 1.0
+        self._pool: list[Probe] = []  # the oldest first
+        self._recent: deque[int] = deque()
+        self._sorted: list[int] = []  # the same
+        self._to_ask = 0.0  # parts of a probe, and of a removal, that are due
+        self._to_remove = 0.0
+        self._oldest_next = True
+
+    def pick(self, ready: Sequence[N], now: float) -> N:
+        if ready is not self._built_for:
+            self._follow(ready)
+        node = self._choose(ready, now)
+        self._remove_some(now)
+        self._ask_some(ready)
+        return node
+
+    def probed(self, node: Node, report: LoadReport | None, now: float) -> None:
+        """Takes an answer; one without a count, or none at all, teaches nothing."""
+        if report is None or report.active is None:
+            return
+        active = report.active if report.runnable is None else report.runnable
+        self._note(active)
+        if node not in self._built_for:
+            return
+        uses = int(self._uses + self._rng.random())  # rounded by lot
+        latency = report.latency or node.load.latency
+        self._pool.append(Probe(node, active, latency, now, uses))
+        if len(self._pool) > self._size:
+            del self._pool[0]
+
+    def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
+        return [1.0] * len(ready)
+
+    def _choose(self, ready: Sequence[N], now: float) -> N:
+        pool = self._pool
+        while pool and now - pool[0].at > MAX_AGE:
+            del pool[0]
+        if len(pool) < min(ENOUGH, len(ready)) or self._rng.random() < FLOOR:
+            return ready[int(self._rng.random() * len(ready))]
+        limit = self._limit()
+        best = min(pool, key=lambda probe: probe.rank(limit, now))
+        best.active += 1
+        best.uses -= 1
+        if best.uses <= 0:
+            pool.remove(best)
+        return best.node  # type: ignore[return-value]  # of `ready`, see `_follow`
+
+    def _limit(self) -> int:
+        """The quantile, above which a backend is hot."""
+        return self._sorted[int(self._quantile * (len(self._sorted) - 1))]
+
+    def _remove_some(self, now: float) -> None:
+        self._to_remove += self._removed
+        while self._to_remove >= 1.0:
+            self._to_remove -= 1.0
+            if self._pool:
+                limit = self._limit()
+                worst = max(self._pool, key=lambda probe: probe.rank(limit, now))
+                self._pool.remove(self._pool[0] if self._oldest_next else worst)
+            self._oldest_next = not self._oldest_next
+
+    def _ask_some(self, ready: Sequence[Node]) -> None:
+        """By lot, and none twice."""
+        self._to_ask += self._asked
+        count = int(self._to_ask)
+        self._to_ask -= count
+        asked: list[int] = []
+        while len(asked) < min(count, len(ready)):
+            i = int(self._rng.random() * len(ready))
+            if i not in asked:
+                asked.append(i)
+        if len(self.probes) < MOST_WANTED:
+            self.probes += [ready[i] for i in asked]
+
+    def _note(self, active: int) -> None:
+        self._recent.append(active)
+        insort(self._sorted, active)
+        if len(self._recent) > RECENT:
+            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+
+    def _follow(self, ready: Sequence[Node]) -> None:
+        """Forgets who left, and takes the paper's reuse for so many backends."""
+        here = {id(node) for node in ready}
+        self._pool = [probe for probe in self._pool if id(probe.node) in here]
+        self._built_for = ready
+        count = len(ready)
+        size = self._size = max(ENOUGH, min(self._most, count // PART))
+        surplus = (1.0 - min(1.0, size / count)) * self._asked - self._removed
+        uses = (1.0 + SURPLUS) / surplus if surplus > 0.0 else MOST_USES
+        self._uses = min(MOST_USES, max(1.0, uses))
+
+    def __repr__(self) -> str:
+        return f"<prequal over {len(self._built_for)}, {len(self._pool)} probes>"

@@ -1,0 +1,71 @@
+"""Asks the backends that a picker would have asked, beside the calls.
+
+A probe is one small call of our health service, on the connection that is there. No
+call waits for it; what comes of it is for later picks.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+import grpc
+
+from lbclient import wire
+from lbclient.model import LoadReport
+from lbclient.protocols import Clock, Picker, ProbingPicker
+from lbclient.tasks import leaving_no_trace
+
+if TYPE_CHECKING:
+    from lbclient.backend import Backend
+
+logger = logging.getLogger(__name__)
+
+MOST = 64  # that are not answered yet; ours, what is beyond is not asked
+TIMEOUT = 1.0  # seconds; as long as Prequal believes an answer
+
+
+class Probing:
+    """One channel's. `wanted` is the picker's own list; empty, it costs nothing."""
+
+    def __init__(self, target: str, picker: Picker, clock: Clock) -> None:
+        self.wanted: list[Backend] = getattr(picker, "probes", [])
+        self.sent = 0
+        self._target = target
+        self._picker = cast(ProbingPicker, picker)
+        self._clock = clock
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def ask(self) -> None:
+        """Takes who is wanted; servers that are not ours would have no answer."""
+        wanted = [backend for backend in self.wanted if backend.is_ours]
+        self.wanted.clear()
+        for backend in wanted[: MOST - len(self._tasks)]:
+            task = leaving_no_trace(self._ask(backend))
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
+            self.sent += 1
+
+    async def _ask(self, backend: "Backend") -> None:
+        report: LoadReport | None = None
+        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+        with suppress(grpc.aio.AioRpcError, grpc.aio.UsageError):  # or it was closed
+            ask = backend.channel.unary_unary(wire.CHECK_METHOD)
+            health = wire.parse_health(await ask(b"", timeout=TIMEOUT))
+            report = None if health is None else health.report
+        now = self._clock()
+        if report is not None:
+            if backend.load.ready_at is None:
+                return  # it left meanwhile, and what it said went with it
+            backend.load.observe(report, now)
+        try:
+            self._picker.probed(backend, report, now)
+        except Exception:  # of a picker that is not ours, perhaps
+            logger.exception("%s: the picker failed; probing goes on", self._target)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def __repr__(self) -> str:
+        return f"<{self.sent} probes, {len(self._tasks)} not answered>"

@@ -1,0 +1,56 @@
+"""Wasted capacity: what the others could still do when the busiest task is full.
+
+SRE book, ch. 20, figures 20-1 and 20-2, in which one fleet is balanced badly and one
+well. Here they are the same fleet and the same requests, under two pickers.
+"""
+
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from lbclient.sim import SCENARIOS, simulate
+from lbclient.sim.book.claims import Claim
+from lbclient.sim.traffic import draw
+
+PICKERS = ("round_robin", "weighted_least_loaded")
+LOAD = 0.5  # at which round robin keeps the slow machines below their limit
+WHERE = "SRE book, ch. 20, The Ideal Case"
+
+
+@dataclass(frozen=True, slots=True)
+class Wasted:
+    """Utilization of each task: by the second, and in all. By picker."""
+
+    seconds: dict[str, list[list[float]]]
+    utilization: dict[str, list[float]]
+
+    def usable(self, picker: str) -> float:
+        """Of what is reserved, what can be used until the busiest task is full."""
+        utilization = self.utilization[picker]
+        return fmean(utilization) / max(utilization)
+
+    def claims(self) -> list[Claim]:
+        poor, good = (1000.0 * self.usable(picker) for picker in PICKERS)
+        return [
+            Claim(WHERE, "of 1,000 CPUs badly balanced, usable: 700", poor, 650, 750),
+            Claim(WHERE, "of 1,000 CPUs well balanced, usable: all", good, 980, 1000),
+        ]
+
+
+def run(seed: int, quick: bool) -> Wasted:
+    scenario = replace(
+        SCENARIOS["S2_diverse"],
+        warm_up=10.0,
+        window=10.0 if quick else 30.0,
+        clients=10 if quick else 40,
+        backends=10 if quick else 40,
+        subset_size=10 if quick else 20,
+    )
+    traffic = draw(scenario, LOAD, seed)
+    runs = {
+        picker: simulate(scenario, picker, load=LOAD, seed=seed, traffic=traffic)
+        for picker in PICKERS
+    }
+    return Wasted(
+        {picker: result.seconds for picker, result in runs.items()},
+        {picker: result.utilization for picker, result in runs.items()},
+    )

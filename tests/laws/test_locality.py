@@ -1,0 +1,241 @@
+"""What locality promises: monotone, without a cliff, and nobody is ever left out."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice, pairwise
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbclient.load import Load
+from lbclient.locality import FAR, FLOOR, GAIN, LEVEL, NEAR, Mixed, Near, mixed, moved
+from lbclient.model import Endpoint, Identity, LoadReport, snapshot
+from lbclient.pickers import PICKERS, RoundRobin
+from lbclient.protocols import PickerFactory
+from lbclient.subsets.numbered import Choice
+from lbclient.testing import FakeNode
+
+shares = st.floats(FLOOR, 1.0)
+used = st.floats(0.0, 2.0)
+seconds = st.floats(0.0, 1.0)
+
+every_picker = pytest.mark.parametrize("name", PICKERS)
+
+
+def nodes_in(*zones: str) -> tuple[FakeNode, ...]:
+    nodes = [
+        FakeNode(Endpoint(f"{zone}{n}:1", zone=zone)) for n, zone in enumerate(zones)
+    ]
+    for node in nodes:
+        node.load.enter_ready(0.0)
+    return tuple(nodes)
+
+
+def near(factory: PickerFactory = RoundRobin) -> "Near[FakeNode]":
+    return Near(partial(factory), "a", Random(7))
+
+
+def report(nodes: Sequence[FakeNode], utilization: float, now: float) -> None:
+    for node in nodes:
+        node.load.observe(LoadReport(utilization, 100.0), now)
+
+
+@given(shares, used, used, used, seconds)
+def test_more_load_in_the_zone_never_keeps_more_calls_there(
+    share: float, one: float, other: float, far: float, lasted: float
+) -> None:
+    less, more = sorted((one, other))
+    assert moved(share, more, far, lasted) <= moved(share, less, far, lasted)
+
+
+@given(shares, used, used, used, seconds)
+def test_more_load_elsewhere_never_sends_more_calls_there(
+    share: float, near: float, one: float, other: float, lasted: float
+) -> None:
+    less, more = sorted((one, other))
+    assert moved(share, near, more, lasted) >= moved(share, near, less, lasted)
+
+
+@given(shares, used, used, used, used, seconds)
+def test_a_small_change_of_load_is_a_small_change_of_the_share(
+    share: float, near: float, far: float, near2: float, far2: float, lasted: float
+) -> None:
+    """By at most GAIN / (1 - LEVEL) times as much a second: there is no cliff."""
+    steepest = GAIN / (1.0 - LEVEL) * lasted
+    change = moved(share, near, far, lasted) - moved(share, near2, far2, lasted)
+    # e^x is at most 1.17 times as steep as x, for as long as a step counts.
+    assert abs(change) <= 1.17 * steepest * (abs(near - near2) + abs(far - far2)) + 1e-9
+
+
+@given(shares, used, used, seconds)
+def test_a_step_is_short_whatever_is_reported(
+    share: float, near: float, far: float, lasted: float
+) -> None:
+    after = moved(share, near, far, lasted)
+    assert FLOOR <= after <= 1.0
+    assert abs(after - share) <= 1.17 * GAIN * lasted + 1e-9
+
+
+@given(used, used, st.floats(0.1, 3.0))
+def test_it_settles_where_the_zone_is_no_busier_than_it_may_be(
+    capacity: float, elsewhere: float, demand: float
+) -> None:
+    """At `LEVEL`, or as busy as elsewhere; or all stay, or the least share does."""
+    capacity, elsewhere = max(0.3, capacity), min(1.0, elsewhere)
+    share = 1.0
+    for _ in range(400):
+        share = moved(share, demand * share / capacity, elsewhere, 0.25)
+    at = demand * share / capacity
+    level = max(LEVEL, elsewhere)
+    assert (
+        at == pytest.approx(level, abs=0.02)
+        or (share == 1.0 and at <= level)
+        or share <= 0.012
+    )
+
+
+@every_picker
+def test_while_there_is_room_all_calls_stay(name: str) -> None:
+    ready = nodes_in("a", "b", "a", "c")
+    picker = near(PICKERS[name])
+    for n in range(400):
+        report(ready, 0.6, n / 20)
+        assert picker.pick(ready, n / 20).endpoint.zone == "a"
+
+
+@every_picker
+def test_calls_leave_a_full_zone_bit_by_bit_and_come_back(name: str) -> None:
+    ready = nodes_in("a", "b", "a", "c")
+    picker = near(PICKERS[name])
+
+    def stayed(begin: int, utilization: float) -> int:
+        """Of a hundred calls in five seconds."""
+        count = 0
+        for n in range(100):
+            now = begin + n / 20
+            for node in ready:
+                is_near = node.endpoint.zone == "a"
+                report([node], utilization if is_near else 0.2, now)
+            count += picker.pick(ready, now).endpoint.zone == "a"
+        return count
+
+    leaving = [stayed(5 * n, 1.0) for n in range(6)]
+    assert all(60 * one > 20 * other > 0 for one, other in pairwise(leaving))
+    assert leaving == sorted(leaving, reverse=True)
+    assert leaving[0] > 60 > 10 > leaving[-1]
+    returning = [stayed(30 + 5 * n, 0.4) for n in range(8)]
+    assert returning == sorted(returning)
+    assert returning[-1] == 100
+
+
+@every_picker
+@settings(max_examples=20)
+@given(st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=20))
+def test_a_pick_is_always_one_of_those_that_are_ready(
+    name: str, members: list[set[int]]
+) -> None:
+    nodes = nodes_in("a", "a", "b", "b", "c", "")
+    picker = near(PICKERS[name])
+    for now, some in enumerate(members):
+        ready = tuple(nodes[n] for n in sorted(some))
+        chosen = picker.pick(ready, float(now))
+        assert chosen in ready
+        assert (chosen.endpoint.zone == "a") is any(n < 2 for n in some)
+        assert sum(picker.weights(ready, float(now))) == pytest.approx(len(ready))
+
+
+def test_weights_tell_who_gets_how_much() -> None:
+    ready = nodes_in("a", "a", "b", "b")
+    picker = near()
+    picker.share = 0.75
+    assert picker.weights(ready, 0.0) == pytest.approx([1.5, 1.5, 0.5, 0.5])
+
+
+def test_without_reports_our_own_calls_tell_how_full_a_zone_is() -> None:
+    ready = nodes_in("a", "a", "b", "b")
+    picker = near()
+    for now in range(10):
+        picker.pick(ready, float(now))
+    assert picker.share == 1.0
+    for node in ready[:2]:
+        for _ in range(20):
+            node.load.begin()
+    for now in range(10, 20):
+        picker.pick(ready, float(now))
+    assert picker.share < 0.9
+
+
+def test_a_node_that_moves_to_another_zone_is_noticed() -> None:
+    ready = nodes_in("a", "b")
+    picker = near()
+    assert picker.pick(ready, 0.0) is ready[0]
+    ready[0].endpoint, ready[1].endpoint = (
+        Endpoint("a0:1", zone="b"),
+        Endpoint("b1:1", zone="a"),
+    )
+    assert picker.pick(ready, 1.0) is ready[1]
+
+
+def test_a_picker_that_probes_is_asked_through_it() -> None:
+    ready = nodes_in("a", "a", "b")
+    picker = near(PICKERS["prequal"])
+    probes = picker.probes
+    for now in range(20):
+        picker.pick(ready, float(now))
+    assert probes
+    assert picker.probes is probes
+    for node in probes:
+        picker.probed(node, LoadReport(0.5, 1.0, active=1), 20.0)
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=40))
+def test_the_order_is_the_same_but_for_the_zone(zones: list[str]) -> None:
+    """Three near, one far, each in the order that it had, and none is lost."""
+    given_order = [Endpoint(f"{zone}{n}:1", zone=zone) for n, zone in enumerate(zones)]
+    order = list(mixed(given_order, "a"))
+    for is_near in (True, False):
+        some = [each for each in order if (each.zone == "a") is is_near]
+        assert some == [e for e in given_order if (e.zone == "a") is is_near]
+    size = min(len(order), 8)
+    missing = max(0, 6 - zones.count("a"))
+    wanted = min(zones.count("a"), 6) if len(order) - size else zones.count("a")
+    assert (NEAR, FAR) == (3, 1)
+    if len(order) >= 8 and len(order) - zones.count("a") >= 2 + missing:
+        assert sum(each.zone == "a" for each in order[:8]) == wanted
+
+
+def in_turn(task: int) -> str:
+    return "abc"[task % 3]
+
+
+def in_blocks(task: int) -> str:
+    return "abc"[task // 100]
+
+
+@pytest.mark.parametrize(
+    ("zone_of", "fewest", "most"), [(in_blocks, 19, 21), (in_turn, 12, 28)]
+)
+def test_subsets_are_even_where_the_tens_of_task_numbers_are_in_one_zone(
+    zone_of: Callable[[int], str], fewest: int, most: int
+) -> None:
+    """As docs/discovery.md says: ten clients share out ten backends, if they look at
+    the same ones. 300 of both, with 20 connections each."""
+    tasks = range(300)
+    endpoints = snapshot([Endpoint(f"b{n}:1", 1.0, zone_of(n), n) for n in tasks])
+    connections: Counter[str] = Counter()
+    for task in tasks:
+        choice = Choice("rocksteadier", 20, Identity(task), "", "")
+        chosen = islice(Mixed(choice, zone_of(task))(endpoints), 20)
+        connections.update(endpoint.address for endpoint in chosen)
+    assert (min(connections.values()), max(connections.values())) == (fewest, most)
+
+
+def test_load_is_not_written_by_reading_it() -> None:
+    load = Load()
+    node = FakeNode(Endpoint("a:1", zone="a"), load=load)
+    picker = near()
+    picker.weights((node,), 0.0)
+    assert (load.in_flight, load.report) == (0, None)
