@@ -1,10 +1,16 @@
 """What a list of 10,000 endpoints costs the event loop of a channel.
 
-    python -m benchmarks.discovery            about 30 s
+    python -m benchmarks.discovery            about 60 s
     python -m benchmarks.discovery --json
 
 For each source: a channel takes the whole list, then five updates, each with 1 % of
 the endpoints replaced. Name server and Kubernetes' API run in a process of their own.
+
+    ipv4     a target that is a list: read by the loop, once, and never changed
+    own      a resolver of one's own that has its endpoints ready
+    lookup   a name of which a function tells the addresses, as the system's resolver
+    file     JSON; yaml: the same in YAML
+    dns      A records; srv: SRV records; k8s: EndpointSlices, all of them sent anew
 
     loop ms      CPU time of the loop's thread: the resolver's and that of the channel,
                  until the list is applied; bound: 100
@@ -32,7 +38,7 @@ from collections.abc import (
     Callable,
     Generator,
 )
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -49,9 +55,10 @@ from aiohttp import web
 from dns.resolver import Resolver as DnsPython
 
 import lbclient
-from lbclient.model import Endpoints
+from benchmarks.command import parser_of
+from lbclient.model import Endpoint, Endpoints
 from lbclient.protocols import Resolver
-from lbclient.resolvers import Dns, File, Srv
+from lbclient.resolvers import Dns, File, Srv, parse_target
 from lbclient.resolvers.dns import Addresses
 from lbclient.resolvers.kubernetes import Api, Kubernetes
 from lbclient.resolvers.name_servers import NameServers
@@ -84,6 +91,7 @@ class Result:
     endpoints: int
     first_loop_ms: float
     first_longest_ms: float
+    first_late_ms: float
     loop_ms: float
     worst_loop_ms: float
     longest_ms: float
@@ -170,12 +178,13 @@ class Timer:
 
 
 async def measure(name: str, resolver: Resolver, change: Change, size: int) -> Result:
+    updates = 0 if name in FIXED else UPDATES
     await change(0)
     before = resident_mb()
     timed, timer = Timed(resolver), Timer()
     costs, grown = [], []
     async with lbclient.insecure_channel(timed) as channel:
-        for generation in range(1 + UPDATES):
+        for generation in range(1 + updates):
             timed.begin()
             timer.begin()
             began = monotonic()
@@ -188,6 +197,7 @@ async def measure(name: str, resolver: Resolver, change: Change, size: int) -> R
                 timed.applied.clear()
                 await timed.applied.wait()
             news = monotonic() - began
+            await asyncio.sleep(2 * TICK)  # the timer has not had its turn yet
             ms = (
                 1000 * seconds for seconds in (timed.total, timed.longest, timer.worst)
             )
@@ -195,9 +205,10 @@ async def measure(name: str, resolver: Resolver, change: Change, size: int) -> R
             grown.append(resident_mb() - before)
             await asyncio.sleep(1.0)
     timer.stop()
-    loop, longest, late, told = zip(*costs[1:], strict=True)
+    # Of what never changes the first list is all there is.
+    loop, longest, late, told = zip(*(costs[1:] or costs), strict=True)
     figures = (
-        costs[0][0], costs[0][1],
+        *costs[0][:3],
         median(loop), max(loop),
         median(longest), max(longest),
         median(late), max(late),
@@ -214,24 +225,71 @@ def resident_mb() -> float:
 # --- sources -------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def a_file(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]]:
-    path = folder / "backends.json"
+class Fixed:
+    """A target that lists its addresses, read when it is first asked."""
 
+    def __init__(self) -> None:
+        self.target = "ipv4:" + ",".join(f"{host}:1" for host in hosts(0, MANY))
+
+    async def watch(self) -> AsyncGenerator[Endpoints, None]:
+        found = parse_target(self.target, resolve_interval=10.0, rng=Random(7))
+        resolver = found.resolver
+        async for endpoints in resolver.watch():
+            yield endpoints
+
+
+@asynccontextmanager
+async def a_target(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]]:
     async def change(generation: int) -> None:
+        pass
+
+    yield Fixed(), change, MANY
+
+
+class Own:
+    """As one would write it: it has a list, and yields it when it is another one."""
+
+    def __init__(self) -> None:
+        self.lists = [
+            tuple(Endpoint(f"{host}:1", zone="a") for host in hosts(n, MANY))
+            for n in range(1 + UPDATES)
+        ]
+        self.news: asyncio.Queue[int] = asyncio.Queue()
+
+    async def watch(self) -> AsyncGenerator[Endpoints, None]:
+        while True:
+            yield self.lists[await self.news.get()]
+
+
+@asynccontextmanager
+async def our_own(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]]:
+    own = Own()
+    yield own, own.news.put, MANY
+
+
+@asynccontextmanager
+async def a_file(
+    folder: Path, suffix: str = ".json"
+) -> AsyncIterator[tuple[Resolver, Change, int]]:
+    path = folder / f"backends{suffix}"
+    for generation in range(1 + UPDATES):  # beforehand: to write is no part of it
         groups = [
             {"targets": [f"{host}:1"], "labels": {"zone": "a"}}
             for host in hosts(generation, MANY)
         ]
-        fresh = path.with_suffix(".fresh")
-        await asyncio.to_thread(fresh.write_text, json.dumps(groups))
-        fresh.rename(path)
+        text = "\n".join(f"- {json.dumps(group)}" for group in groups)
+        text = json.dumps(groups) if suffix == ".json" else text
+        path.with_suffix(f".{generation}").write_text(text)
+
+    async def change(generation: int) -> None:
+        path.with_suffix(f".{generation}").rename(path)
 
     yield File(str(path)), change, MANY
 
 
 @asynccontextmanager
 async def a_lookup(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]]:
+    answers = [Addresses(hosts(n, MANY)) for n in range(1 + UPDATES)]
     answer = Addresses([])
 
     async def lookup(host: str, port: int) -> Addresses:
@@ -241,7 +299,7 @@ async def a_lookup(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]]:
 
     async def change(generation: int) -> None:
         nonlocal answer
-        answer = Addresses(hosts(generation, MANY))
+        answer = answers[generation]
         resolver.refresh()
 
     yield resolver, change, MANY
@@ -303,13 +361,20 @@ async def kubernetes(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]
         yield Kubernetes("search", "prod", "1", Random(7), api), change, MANY
 
 
-SOURCES = {
+Source = Callable[[Path], AbstractAsyncContextManager[tuple[Resolver, Change, int]]]
+
+SOURCES: dict[str, Source] = {
+    "ipv4": a_target,
+    "own": our_own,
     "lookup": a_lookup,
     "file": a_file,
+    "yaml": partial(a_file, suffix=".yaml"),
     "dns": a_name_server,
     "srv": srv_records,
     "k8s": kubernetes,
 }
+
+FIXED = {"ipv4"}
 
 # --- servers -------------------------------------------------------------------
 
@@ -457,7 +522,7 @@ def pair(usual: float, worst: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of("discovery", __doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", choices=("dns", "k8s"), help=argparse.SUPPRESS)
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help=", ".join(SOURCES))
@@ -468,16 +533,18 @@ def main() -> None:
     if given.json:
         print(json.dumps([asdict(result) for result in results], indent=2))
         return None
-    print("                   first list        updates: median (worst)")
+    print("                   first list            updates: median (worst)")
     print(
-        "source  endpoints  loop ms  longest   loop ms   longest   late ms  news s  MB"
+        "source  endpoints  loop ms  longest  late   loop ms   longest   late ms"
+        "  news s  MB"
     )
     for r in results:
         print(
             f"{r.source:6}  {r.endpoints:9,}  {r.first_loop_ms:7.0f}  "
-            f"{r.first_longest_ms:7.0f}  {pair(r.loop_ms, r.worst_loop_ms)}  "
+            f"{r.first_longest_ms:7.0f}  {r.first_late_ms:4.0f}  "
+            f"{pair(r.loop_ms, r.worst_loop_ms)}  "
             f"{pair(r.longest_ms, r.worst_longest_ms)}  "
-            f"{pair(r.late_ms, r.worst_late_ms)}  {r.news_s:6.2f} {r.grown_mb:2.0f}"
+            f"{pair(r.late_ms, r.worst_late_ms)}  {r.news_s:6.2f} {r.grown_mb:3.0f}"
         )
     return None
 

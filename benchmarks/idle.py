@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import lbclient
+from benchmarks.command import parser_of
 from benchmarks.overhead import echo_on, spawned
 from lbclient.config import ChannelConfig
 
@@ -234,9 +235,7 @@ async def run(backends: int) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.idle", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = parser_of("idle", __doc__)
     parser.add_argument("--backends", type=int, default=BACKENDS)
     parser.add_argument("--client", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

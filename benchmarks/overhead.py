@@ -2,6 +2,7 @@
 
     python -m benchmarks.overhead            about 80 s
     python -m benchmarks.overhead --quick    about 20 s
+    python -m benchmarks.overhead --only servers --json FILE --plot FILE.png
 
 Clients: our channel against grpcio's native policies, over the same 20 backends.
 Servers: `lbclient.server` against a bare `grpc.aio.server`, a process each. On a
@@ -9,7 +10,7 @@ shared machine absolute times drift by more than what is looked for, so contende
 take turns in slices of some 50 ms, forwards and backwards, and only the ratios of
 neighbouring slices count: their median, and the quartiles as spread. A contender
 against itself showed 0.99 to 1.02. CPU time is that of the whole process, its C
-threads included.
+threads included. Exit status 1 if a target is missed.
 """
 
 import argparse
@@ -22,10 +23,10 @@ import os
 import platform
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import google.protobuf
 import grpc
@@ -33,16 +34,24 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.wrappers_pb2 import DoubleValue, StringValue
 
 import lbclient
+from benchmarks.command import add_output, parser_of, verdict, write_json
 from lbclient import wire
+from lbclient.cli.pictures import blank, write
 from lbclient.v1 import load_pb2
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BACKENDS = 20  # the subset that a channel has by default
 PROCESSES = 2
 SERVER_PROCESSES = 3
 CLIENT_TARGET = 1.12
 SERVER_TARGET = 1.15
+FEATURES_TARGET = 1.2
 TARGET_CONCURRENCY = 64
 FEWEST_ROUNDS = 8
+COLOR = "#3d6fb4"
 DEFAULT = "weighted_least_loaded"
 
 ECHO = "/benchmark.Echo/Echo"
@@ -166,8 +175,14 @@ REPORT = load_pb2.LoadReport(
     active_requests=7,
 ).SerializeToString()
 
+# Nobody is refused, but all there is to ask is asked, and CPU is billed by request.
+EVERYTHING = lbclient.ServerConfig(
+    default_quota=1000.0, max_cpu=1.0, max_memory=0.99, signals={"own": lambda: 0.5}
+)
+
 SERVERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "lbclient": (lambda: lbclient.server(), echo),
+    "lbclient, quotas and signals": (lambda: lbclient.server(config=EVERYTHING), echo),
     "grpcio": (lambda: grpc.aio.server(), echo),
     "grpcio + trailers": (lambda: grpc.aio.server(), echo_with_trailers),
 }
@@ -301,17 +316,20 @@ async def compare_servers(effort: float) -> list[Ratio]:
     for i, contender in enumerate(contenders[kinds:]):
         contenders[i % kinds].cpu_per_call += contender.cpu_per_call
         contenders[i % kinds].calls_per_second += contender.calls_per_second
-    ours, bare, by_hand = contenders[:kinds]
-    say_absolute("server", [ours, bare, by_hand], concurrency)
+    ours, everything, bare, by_hand = contenders[:kinds]
+    say_absolute("server", contenders[:kinds], concurrency)
     return [
         ratio("server", ours, bare, concurrency, SERVER_TARGET),
+        ratio("server", everything, bare, concurrency, FEATURES_TARGET),
         ratio("server", ours, by_hand, concurrency),
         ratio("server", by_hand, bare, concurrency),
     ]
 
 
-async def compare_all(effort: float) -> list[Ratio]:
-    return await compare_clients(effort) + await compare_servers(effort)
+async def compare_all(effort: float, only: str | None) -> list[Ratio]:
+    clients = [] if only == "servers" else await compare_clients(effort)
+    servers = [] if only == "clients" else await compare_servers(effort)
+    return clients + servers
 
 
 def cpu_of(channel: grpc.aio.Channel) -> Callable[[], Awaitable[float]]:
@@ -357,6 +375,29 @@ def say_ratio(one: Ratio) -> None:
     )
 
 
+def draw(ratios: list[Ratio]) -> "Figure":
+    figure = blank(11, 1 + 0.3 * len(ratios))
+    draw_ratios(figure.subplots(1, 2, sharey=True), ratios)
+    return figure
+
+
+def draw_ratios(both: Sequence["Axes"], ratios: list[Ratio]) -> None:
+    """CPU and throughput; a line is from quartile to quartile, a mark is a target."""
+    names = [f"{one.ours} / {one.theirs}, {one.concurrency}" for one in ratios]
+    places = range(len(ratios), 0, -1)
+    titles = ("CPU of a call, ratio", "calls a second, ratio")
+    for axes, title, what in zip(both, titles, ("cpu", "throughput"), strict=True):
+        for place, one in zip(places, ratios, strict=True):
+            first, middle, third = getattr(one, what)
+            axes.plot((first, third), (place, place), color=COLOR)
+            axes.plot(middle, place, "o", color=COLOR)
+            if one.target is not None and what == "cpu":
+                axes.plot(one.target, place, "k|", markersize=12)
+        axes.axvline(1.0, color="grey", linewidth=0.8)
+        axes.set_xlabel(title)
+    both[0].set_yticks(places, names, fontsize=8)
+
+
 def surroundings() -> dict[str, Any]:
     return {
         "cores": len(os.sched_getaffinity(0)),
@@ -368,11 +409,10 @@ def surroundings() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.overhead", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = parser_of("overhead", __doc__)
     parser.add_argument("--quick", action="store_true", help="a quarter of the time")
-    parser.add_argument("--json", metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--only", choices=("clients", "servers"), help="one part")
+    add_output(parser)
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -381,15 +421,18 @@ def main() -> None:
         return
     effort = 0.25 if arguments.quick else 1.0
     print(", ".join(f"{key} {value}" for key, value in surroundings().items()))
-    ratios = asyncio.run(compare_all(effort))
+    ratios = asyncio.run(compare_all(effort, arguments.only))
     head = f"{'':75}{'CPU per call':26}{'calls per second':26}pairs"
     print(f"\n{head}")
     for one in ratios:
         say_ratio(one)
     if arguments.json:
-        result = {**surroundings(), "ratios": [vars(one) for one in ratios]}
-        with open(arguments.json, "w") as file:
-            json.dump(result, file, indent=1)
+        figures = [vars(one) for one in ratios]
+        write_json(arguments.json, {**surroundings(), "ratios": figures})
+    if arguments.plot:
+        write(arguments.plot, lambda: draw(ratios))
+    missed = [f"{one.ours} / {one.theirs}" for one in ratios if one.holds is False]
+    sys.exit(verdict(missed))
 
 
 if __name__ == "__main__":

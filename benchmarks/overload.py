@@ -1,13 +1,20 @@
 """One task in more demand than it can meet, beside the same task without lbclient.
 
-    python -m benchmarks.overload                  about 5 minutes
-    python -m benchmarks.overload --quick          about 2
-    python -m benchmarks.overload --json FILE      all figures
+    python -m benchmarks.overload                  about 10 minutes
+    python -m benchmarks.overload --quick          about 5
+    python -m benchmarks.overload --work burn --kind grpcio --json FILE    a piece of it
+    python -m benchmarks.overload --read FILE FILE --plot FILE             the pieces
+    python -m benchmarks.overload --handler-ms 1 0.2     handlers of less, 5 minutes
 
 Requests take 10 ms of one processor: of an emulated one, so that two cores suffice for
 any load, or of a real one (`burn`), where each refusal takes something from it. Load is
 open: Poisson arrivals from a process of its own, deadline 1 s, no retries and no
-throttling. Goodput is what was answered in time, of the capacity.
+throttling. Goodput is what was answered in time, of the capacity. How late that process
+was in sending is told, too: where it cannot keep up, nothing else means much.
+
+With `--handler-ms` half of the requests are SHEDDABLE, and come as bare frames. Beside
+each other are servers of ours that know what waits in gRPC's core, ours that do not
+(`uncounted`, as they were before), and grpcio's.
 """
 
 import argparse
@@ -18,16 +25,23 @@ import os
 import platform
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
+from statistics import fmean, pstdev
 from typing import Any
 
 import grpc
 
 import lbclient
-from lbclient import wire
+from benchmarks import frames
+from benchmarks.command import add_output, parser_of, write_json
+from benchmarks.frames import Call, quantile
+from benchmarks.overload_picture import picture
+from lbclient import grpc_seam, wire
+from lbclient.cli import pictures
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "fleet"))
 
@@ -35,15 +49,18 @@ from cpu import Cpu  # type: ignore[import-not-found]
 
 COST = 0.01  # seconds of processor a request
 DEADLINE = 1.0
-WORK, MEMORY = "/benchmark.Overload/Work", "/benchmark.Overload/Memory"
+WORK = "/benchmark.Overload/Work"
 CHANNELS = 4
 LOADS = (0.8, 1.0, 2.0, 5.0, 10.0)
 WARMUP = 2.0  # seconds at the beginning of each phase that are not counted
-CALM = 0.5  # of the capacity, after the flood
+CALM, CALM_AFTER = 0.5, 6.0  # of the capacity, and seconds of it, after the flood
 FLOOD, STEADY = 12.0, 0.5  # of the capacity: SHEDDABLE, CRITICAL
 
 WORKS = ("emulated", "burn")
 KINDS = ("lbclient", "grpcio")
+SMALL_KINDS = ("lbclient", "uncounted", "grpcio")
+UNCOUNTED = [("grpc.enable_channelz", 0), *grpc_seam.CORE_PENDING]
+SMALL_LOADS = (1.0, 2.0, 5.0, 10.0)
 
 
 # --- the task, in a process of its own ----------------------------------------
@@ -55,32 +72,21 @@ def burn(seconds: float) -> None:
         pass
 
 
-def resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-async def serve(work: str, kind: str) -> None:
+async def serve(work: str, kind: str, cost: float) -> None:
     """Until standard input ends; says its port first."""
     cpu = Cpu(cores=1, speed=1.0)
 
     async def emulated(request: bytes, context: Any) -> bytes:
-        await cpu.run(COST)
+        await cpu.run(cost)
         return request
 
     async def burning(request: bytes, context: Any) -> bytes:
-        burn(COST)
+        burn(cost)
         return request
 
-    async def memory(request: bytes, context: Any) -> bytes:
-        return str(resident()).encode()
-
-    methods: dict[str, Any] = {
-        "Work": grpc.unary_unary_rpc_method_handler(
-            emulated if work == "emulated" else burning
-        ),
-        "Memory": grpc.unary_unary_rpc_method_handler(memory),
-    }
+    method: Any = grpc.unary_unary_rpc_method_handler(
+        emulated if work == "emulated" else burning
+    )
     # The emulated processor is one, however many the machine has; a real one that is
     # busy needs no configuration.
     processors = len(os.sched_getaffinity(0))
@@ -91,9 +97,11 @@ async def serve(work: str, kind: str) -> None:
     if kind == "grpcio":
         server = grpc.aio.server()
     else:
-        server = lbclient.server(config=config if work == "emulated" else None)
+        options = UNCOUNTED if kind == "uncounted" else None
+        own = config if work == "emulated" else None
+        server = lbclient.server(options=options, config=own)
     server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("benchmark.Overload", methods),)
+        (grpc.method_handlers_generic_handler("benchmark.Overload", {"Work": method}),)
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -111,29 +119,23 @@ class Phase:
     rates: dict[str, float]  # requests a second, by criticality
 
 
-@dataclass
-class Call:
-    at: float  # seconds since the beginning
-    criticality: str
-    code: str
-    refusal: str
-    latency: float
-
-
 async def load(port: int, phases: list[Phase], seed: int) -> list[Call]:
-    rng, calls, tasks = Random(seed), [], set()
+    rng, calls = Random(seed), []
+    began_at = 0.0
 
     async def call(method: Any, at: float, criticality: str) -> None:
         metadata = ((wire.CRITICALITY_KEY, criticality),)
-        began_at, code, refusal = time.monotonic(), "OK", ""
+        sent_at, code, refusal = time.monotonic(), "OK", ""
         try:
             await method(b"", timeout=DEADLINE, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             code = error.code().name
             trailers = dict(error.trailing_metadata())
             refusal = str(trailers.get(wire.REFUSAL_KEY, ""))
-        took = time.monotonic() - began_at
-        calls.append(Call(at, criticality, code, refusal, took))
+        took = time.monotonic() - sent_at
+        calls.append(
+            Call(at, criticality, code, refusal, took, sent_at - began_at - at)
+        )
 
     async with contextlib.AsyncExitStack() as stack:
         methods: list[Any] = []
@@ -145,6 +147,7 @@ async def load(port: int, phases: list[Phase], seed: int) -> list[Call]:
             await stack.enter_async_context(channel)
             await channel.channel_ready()
             methods.append(channel.unary_unary(WORK))
+        running = await stack.enter_async_context(asyncio.TaskGroup())
         began_at = time.monotonic()
         at = end = 0.0
         for phase in phases:
@@ -154,10 +157,7 @@ async def load(port: int, phases: list[Phase], seed: int) -> list[Call]:
                 if (pause := began_at + at - time.monotonic()) > 0:
                     await asyncio.sleep(pause)
                 criticality = rng.choices(names, rates)[0]
-                task = asyncio.create_task(call(rng.choice(methods), at, criticality))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-        await asyncio.gather(*tasks)
+                running.create_task(call(rng.choice(methods), at, criticality))
     return calls
 
 
@@ -170,48 +170,66 @@ class Figures:
     kind: str
     offered: float  # of the capacity
     goodput: float
-    p50: float
-    p99: float
+    p50: float | None  # seconds, of what is admitted
+    p99: float | None
     admitted: float
     refused: float
     late: float
     normal_after: float  # seconds after the flood until all is served in time
-    memory_growth: float  # MB
+    variation: float  # of goodput by the second: deviation over mean
+    lateness: float | None  # of the load, p99
+    memory_growth: float  # MB, of the most in the flood over what it began with
+    by_second: list[float]  # goodput, from the beginning of the flood on
 
 
 def figures(
-    work: str, kind: str, offered: float, calls: list[Call], flood: float, rate: float
+    work: str,
+    kind: str,
+    offered: float,
+    calls: list[Call],
+    flood: float,
+    rate: float,
+    memory: list[int],
 ) -> Figures:
     seen = [call for call in calls if WARMUP <= call.at < flood]
-    served = sorted(call.latency for call in seen if call.code == "OK")
-    ended = [c for c in calls if c.code == "OK" and WARMUP <= c.at + c.latency < flood]
+    served = [call.latency for call in seen if call.code == "OK"]
+    ended = Counter(int(c.at + c.lateness + c.latency) for c in calls if c.code == "OK")
+    by_second = [ended[second] / rate for second in range(int(flood + CALM_AFTER))]
+    counted = by_second[int(WARMUP) : int(flood)]
     after = [call.at for call in calls if call.at >= flood and call.code != "OK"]
     return Figures(
-        work,
-        kind,
-        offered,
-        len(ended) / (flood - WARMUP) / rate,
-        served[len(served) // 2] if served else float("inf"),
-        served[int(0.99 * len(served))] if served else float("inf"),
-        len(served) / len(seen),
-        sum(bool(call.refusal) for call in seen) / len(seen),
-        sum(call.code == "DEADLINE_EXCEEDED" for call in seen) / len(seen),
-        max(after, default=flood) - flood,
-        0.0,
+        work=work,
+        kind=kind,
+        offered=offered,
+        goodput=fmean(counted),
+        p50=quantile(served, 0.5),
+        p99=quantile(served, 0.99),
+        admitted=len(served) / len(seen),
+        refused=sum(bool(call.refusal) for call in seen) / len(seen),
+        late=sum(call.code == "DEADLINE_EXCEEDED" for call in seen) / len(seen),
+        normal_after=max(after, default=flood) - flood,
+        variation=pstdev(counted) / fmean(counted) if any(counted) else 0.0,
+        lateness=quantile([call.lateness for call in seen], 0.99),
+        memory_growth=(max(memory) - memory[0]) / 1e6,
+        by_second=by_second,
     )
 
 
 @contextlib.asynccontextmanager
-async def task(work: str, kind: str) -> AsyncIterator[int]:
+async def task(
+    work: str, kind: str, cost: float = COST
+) -> AsyncIterator[tuple[int, int]]:
+    """Its port and its process."""
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.overload", "--serve", work, kind),
+        *(sys.executable, "-m", "benchmarks.overload"),
+        *("--serve", work, kind, str(cost)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
     assert child.stdin is not None
     assert child.stdout is not None
     try:
-        yield int(await child.stdout.readline())
+        yield int(await child.stdout.readline()), child.pid
     finally:
         child.stdin.close()
         await child.wait()
@@ -228,23 +246,34 @@ async def run_load(port: int, phases: list[Phase], seed: int) -> list[Call]:
     return [Call(*fields) for fields in json.loads(out)]
 
 
-async def read_memory(port: int) -> float:
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        read: Any = channel.unary_unary(MEMORY)
-        for _ in range(50):  # a task in trouble refuses this, too
-            try:
-                return int(await read(b"")) / 1e6
-            except grpc.aio.AioRpcError:
-                await asyncio.sleep(0.1)
-    return float("nan")
+@contextlib.asynccontextmanager
+async def watched(pid: int) -> AsyncIterator[list[int]]:
+    """Bytes that the process has in memory: now, and every half a second."""
+    statm = Path(f"/proc/{pid}/statm")
+
+    def resident() -> int:
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    seen = [resident()]
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            seen.append(resident())
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield seen
+    finally:
+        watching.cancel()
 
 
-async def capacity(work: str) -> float:
+async def capacity(work: str, cost: float = COST) -> float:
     """Requests a second: known if emulated, else what a plain server gets done."""
     if work == "emulated":
-        return 1.0 / COST
+        return 1.0 / cost
     async with (
-        task(work, "grpcio") as port,
+        task(work, "grpcio", cost) as (port, _),
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         method: Any = channel.unary_unary(WORK)
@@ -266,15 +295,13 @@ async def one(
     flood = WARMUP + seconds
     phases = [
         Phase(flood, {"CRITICAL": times * rate}),
-        Phase(6.0, {"CRITICAL": CALM * rate}),
+        Phase(CALM_AFTER, {"CRITICAL": CALM * rate}),
     ]
-    async with task(work, kind) as port:
+    async with task(work, kind) as (port, pid):
         await run_load(port, [Phase(0.5, {"CRITICAL": CALM * rate})], 1)
-        before = await read_memory(port)
-        calls = await run_load(port, phases, 2)
-        result = figures(work, kind, times, calls, flood, rate)
-        result.memory_growth = await read_memory(port) - before
-    return result
+        async with watched(pid) as memory:
+            calls = await run_load(port, phases, 2)
+    return figures(work, kind, times, calls, flood, rate, memory)
 
 
 @dataclass
@@ -282,14 +309,19 @@ class Flood:
     work: str
     critical: float  # share that was answered in time
     sheddable: float
-    p99: float  # of CRITICAL
+    p99: float | None  # of CRITICAL
+    goodput: float  # of the capacity
+    lost: dict[str, int]  # of CRITICAL, and why
+    lost_at_once: int  # of these, in the first half second
+    requests: int  # of CRITICAL
+    lateness: float | None  # of the load, p99
 
 
 async def spike(work: str, rate: float, seconds: float) -> Flood:
     """All of the flood counts: its beginning is when CRITICAL requests suffer."""
     calm = Phase(3.0, {"CRITICAL": STEADY * rate, "SHEDDABLE": 0.1 * rate})
     both = {"CRITICAL": STEADY * rate, "SHEDDABLE": FLOOD * rate}
-    async with task(work, "lbclient") as port:
+    async with task(work, "lbclient") as (port, _):
         phases = [calm, Phase(3 * seconds, both)]
         calls = await run_load(port, phases, 3)
     seen = [call for call in calls if call.at >= calm.seconds]
@@ -298,20 +330,45 @@ async def spike(work: str, rate: float, seconds: float) -> Flood:
         codes = [call.code for call in seen if call.criticality == criticality]
         return codes.count("OK") / len(codes)
 
-    times = sorted(
-        c.latency for c in seen if c.code == "OK" and c.criticality == "CRITICAL"
+    served = [call for call in seen if call.code == "OK"]
+    critical = [call for call in seen if call.criticality == "CRITICAL"]
+    lost = [call for call in critical if call.code != "OK"]
+    times = [call.latency for call in critical if call.code == "OK"]
+    return Flood(
+        work=work,
+        critical=success("CRITICAL"),
+        sheddable=success("SHEDDABLE"),
+        p99=quantile(times, 0.99),
+        goodput=len(served) / (3 * seconds) / rate,
+        lost=dict(Counter(call.refusal or call.code for call in lost)),
+        lost_at_once=sum(call.at < calm.seconds + 0.5 for call in lost),
+        requests=len(critical),
+        lateness=quantile([call.lateness for call in seen], 0.99),
     )
-    p99 = times[int(0.99 * len(times))]
-    return Flood(work, success("CRITICAL"), success("SHEDDABLE"), p99)
+
+
+def in_ms(seconds: float | None) -> str:
+    return "   - ms" if seconds is None else f"{seconds * 1e3:4.0f} ms"
 
 
 def say(one: Figures) -> None:
     print(
-        f"{one.work:9}{one.kind:9}{one.offered:5.1f} x  goodput {one.goodput:5.2f}  "
-        f"p50 {one.p50 * 1e3:5.0f} ms  p99 {one.p99 * 1e3:5.0f} ms  "
+        f"{one.work:9}{one.kind:9}{one.offered:5.1f} x  goodput {one.goodput:5.2f} "
+        f"+- {one.variation:4.0%}  p50 {in_ms(one.p50)}  p99 {in_ms(one.p99)}  "
         f"refused {one.refused:4.0%}  late {one.late:4.0%}  "
         f"normal after {one.normal_after:3.1f} s  "
-        f"memory {one.memory_growth:+5.1f} MB",
+        f"memory {one.memory_growth:+5.1f} MB  sent late {in_ms(one.lateness)}",
+        flush=True,
+    )
+
+
+def say_flood(one: Flood) -> None:
+    print(
+        f"{one.work:9}{FLOOD:g} x SHEDDABLE over {STEADY:g} x CRITICAL: "
+        f"{one.critical:.2%} of {one.requests} CRITICAL, p99 {in_ms(one.p99)}, lost "
+        f"{one.lost or 'none'}, {one.lost_at_once} of them in the first 0.5 s; "
+        f"{one.sheddable:.1%} of SHEDDABLE; goodput {one.goodput:.2f}; "
+        f"sent late {in_ms(one.lateness)}",
         flush=True,
     )
 
@@ -326,7 +383,11 @@ def surroundings() -> dict[str, Any]:
 
 
 async def compare(
-    works: list[str], kinds: list[str], loads: list[float], seconds: float
+    works: list[str],
+    kinds: Sequence[str],
+    loads: Sequence[float],
+    seconds: float,
+    with_spike: bool,
 ) -> dict[str, Any]:
     results, floods, rates = [], [], {}
     for work in works:
@@ -336,18 +397,11 @@ async def compare(
             for times in loads:
                 results.append(await one(work, kind, times, rate, seconds))
                 say(results[-1])
-        if "lbclient" in kinds:
-            flood = await spike(work, rate, seconds)
-            floods.append(flood)
-            print(
-                f"{work:9}{FLOOD:g} x SHEDDABLE over {STEADY:g} x CRITICAL: "
-                f"{flood.critical:.2%} of CRITICAL, p99 {flood.p99 * 1e3:.0f} ms, "
-                f"{flood.sheddable:.1%} of SHEDDABLE",
-                flush=True,
-            )
+        if "lbclient" in kinds and with_spike:
+            floods.append(await spike(work, rate, seconds))
+            say_flood(floods[-1])
     return {
         **surroundings(),
-        "seconds": seconds,
         "capacity": rates,
         "runs": [asdict(result) for result in results],
         "floods": [asdict(flood) for flood in floods],
@@ -355,19 +409,21 @@ async def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.overload", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = parser_of("overload", __doc__)
     parser.add_argument("--quick", action="store_true", help="shorter runs")
     parser.add_argument("--work", nargs="+", choices=WORKS, default=list(WORKS))
-    parser.add_argument("--kind", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--times", nargs="+", type=float, default=list(LOADS))
-    parser.add_argument("--json", metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--kind", nargs="+", choices=SMALL_KINDS)
+    parser.add_argument("--times", nargs="*", type=float)
+    parser.add_argument("--handler-ms", nargs="+", type=float, metavar="MS")
+    parser.add_argument("--no-spike", action="store_true", help="one criticality only")
+    parser.add_argument("--read", metavar="FILE", nargs="+", help="run nothing")
+    add_output(parser)
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--load", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        asyncio.run(serve(*arguments.serve))
+        work, kind, cost = arguments.serve
+        asyncio.run(serve(work, kind, float(cost)))
         return
     if arguments.load:
         port, said, seed = arguments.load
@@ -375,14 +431,63 @@ def main() -> None:
         calls = asyncio.run(load(int(port), phases, int(seed)))
         print(json.dumps([list(asdict(call).values()) for call in calls]))
         return
+    if arguments.handler_ms:
+        found = asyncio.run(small(arguments))
+        if arguments.json:
+            write_json(arguments.json, found)
+        return
+    if arguments.plot:
+        pictures.check(arguments.plot)
+    result = read(arguments.read) if arguments.read else measure(arguments)
+    if arguments.json:
+        write_json(arguments.json, result)
+    if arguments.plot:
+        pictures.write(arguments.plot, lambda: picture(result["runs"]))
+
+
+async def small(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Handlers so short that to refuse takes about as long as to serve."""
+    runs = []
+    seconds = 3.0 if arguments.quick else 8.0
+    kinds = SMALL_KINDS if arguments.kind is None else arguments.kind
+    print(", ".join(f"{key} {value}" for key, value in surroundings().items()))
+    for ms in arguments.handler_ms:
+        rate = await capacity("burn", ms / 1e3)
+        print(f"{ms:g} ms: capacity {rate:.0f} requests a second", flush=True)
+        for times in arguments.times or SMALL_LOADS:
+            for kind in kinds:
+                async with task("burn", kind, ms / 1e3) as (port, _):
+                    found = await frames.flood(port, WORK, times * rate, seconds)
+                frames.say(f"{ms:g} ms, {times:g} x, {kind}", rate, found)
+                of = {"handler_ms": ms, "kind": kind, "times": times, "capacity": rate}
+                runs.append(of | found)
+    return {**surroundings(), "small": runs}
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     seconds = 5.0 if arguments.quick else 15.0
     print(", ".join(f"{key} {value}" for key, value in surroundings().items()))
-    result = asyncio.run(
-        compare(arguments.work, arguments.kind, arguments.times, seconds)
+    return asyncio.run(
+        compare(
+            arguments.work,
+            arguments.kind or KINDS,
+            LOADS if arguments.times is None else arguments.times,
+            seconds,
+            not arguments.no_spike,
+        )
     )
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(result, file, indent=1)
+
+
+def read(files: list[str]) -> dict[str, Any]:
+    """What pieces that were run one by one come to; says it again."""
+    pieces = [json.loads(Path(file).read_text()) for file in files]
+    runs = [run for piece in pieces for run in piece["runs"]]
+    floods = [flood for piece in pieces for flood in piece["floods"]]
+    for run in runs:
+        say(Figures(**run))
+    for flood in floods:
+        say_flood(Flood(**flood))
+    return {**pieces[0], "runs": runs, "floods": floods}
 
 
 if __name__ == "__main__":

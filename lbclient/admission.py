@@ -29,7 +29,10 @@ class Signal(NamedTuple):
 
 
 # The width as it is for each criticality: what is dearer gives way later, so that no
-# wave of the signal reaches it while there are cheaper requests to refuse.
+# wave of the signal reaches it while there are cheaper requests to refuse. Up to twice
+# as late, the more of what comes is cheaper. Ours, from the simulation in tests/laws:
+# beside 12 capacities of SHEDDABLE 99.2 to 99.9 % of half a one of CRITICAL got in
+# without that, and 99.9 % or more do with it.
 PATIENCE = (1.0, 1.7, 3.0, 4.5)
 
 # Executor load average: requests that run or want to, for each processor. The first
@@ -37,6 +40,10 @@ PATIENCE = (1.0, 1.7, 3.0, 4.5)
 # tests/laws: tenfold overload has twice the p99 of 0.8 of the capacity, where 0.2 % are
 # refused, or 3 % if costs are exponential. A lower target has shorter queues.
 LOAD = Signal("load", 8.0, 0.8)
+
+CPU_NAME = "CPU utilization"
+MEMORY_NAME = "memory"
+OWN_SIGNALS = (LOAD.name, CPU_NAME, MEMORY_NAME)  # a server's own go by these
 
 MIX_MEMORY = 128  # requests: a spike is known for what it is after as many
 ATTEMPT_MEMORY = 4000  # requests: enough to tell 5 % retries from 9 %
@@ -112,8 +119,11 @@ class Admission:
         if self.excess == 0.0:
             self.shares = [1.0] * len(offered)
             return
-        total = sum(offered)
-        room = [total * exp(-self.excess / patience) for patience in PATIENCE]
+        total, cheaper, room = sum(offered), 0.0, []
+        for patience, demand in zip(PATIENCE, offered, strict=True):
+            patience *= 1.0 + cheaper / total
+            room.append(total * exp(-self.excess / patience))
+            cheaper += demand
         self.shares = shares(room, offered)
 
     def refuses(self, criticality: Criticality, attempt: int = 0) -> Refusal | None:
@@ -164,20 +174,23 @@ class Quickest:
     What has less left until its deadline cannot make it, however idle the task is.
     """
 
-    __slots__ = ("_before", "_since", "_turns_at")
+    __slots__ = ("_before", "ample", "turns_at")
 
     def __init__(self) -> None:
-        self._since = self._before = inf  # since the last turn, and before that
-        self._turns_at = -inf
+        # Least since the last turn, and before that. Whoever has more than the first
+        # left is not too late, nor does it learn from what takes longer until it turns:
+        # the hot path asks no further.
+        self.ample = self._before = inf
+        self.turns_at = -inf
 
     def observe(self, seconds: float, now: float) -> None:
         """A request was served in `seconds`, from its arrival on."""
-        if now >= self._turns_at:
-            is_recent = now < self._turns_at + MEMORY
-            self._before = self._since if is_recent else inf
-            self._since = inf
-            self._turns_at = now + MEMORY
-        self._since = min(self._since, seconds)
+        if now >= self.turns_at:
+            is_recent = now < self.turns_at + MEMORY
+            self._before = self.ample if is_recent else inf
+            self.ample = inf
+            self.turns_at = now + MEMORY
+        self.ample = min(self.ample, seconds)
 
     def is_too_late(self, left: float, now: float) -> bool:
         """Whether `left` seconds are too few; if nothing is known, only none are.
@@ -186,6 +199,6 @@ class Quickest:
         """
         if left <= 0.0:
             return True
-        if now < self._turns_at:
-            return left < min(self._since, self._before)
-        return now < self._turns_at + MEMORY and left < self._since
+        if now < self.turns_at:
+            return left < min(self.ample, self._before)
+        return now < self.turns_at + MEMORY and left < self.ample

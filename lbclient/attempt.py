@@ -8,15 +8,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lbclient import wire
 from lbclient.criticality import Criticality
 from lbclient.grpc_codes import VERDICT_OF_NUMBER
-from lbclient.grpc_seam import UNAVAILABLE, Trailers, has_begun, was_not_sent
+from lbclient.grpc_seam import (
+    UNAVAILABLE,
+    Trailers,
+    error_of,
+    final_status,
+    has_begun,
+    was_not_sent,
+)
 from lbclient.model import Outcome, Verdict
-from lbclient.retry import Failure, Retry, parse_pushback
+from lbclient.retry import Decision, Failure, Refusal, Retry, parse_pushback
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend
     from lbclient.balancer import Balancer
 
-REJECTED = Verdict.REJECTED
+FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
+ABANDONED = Verdict.ABANDONED
+# What the throttle counts as refused: a task has too much, whoever asks. One customer's
+# quota is nobody else's; and of RESOURCE_EXHAUSTED without a word nobody can tell.
+OVERLOAD = frozenset({Refusal.OVERLOADED, Refusal.DONT_RETRY})
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +36,7 @@ class Attempt(NamedTuple):
     """What a call is marked with: where it went, after how many seconds of waiting.
 
     `number` is 1 for the first time that it was sent; `sent_at` is the clock then.
+    `counts` are those of its method, by the number of the status.
     """
 
     backend: "Backend"
@@ -32,6 +44,7 @@ class Attempt(NamedTuple):
     number: int
     sent_at: float
     criticality: Criticality
+    counts: dict[int, int]
 
 
 new_attempt: Callable[[tuple[object, ...]], Attempt]
@@ -41,6 +54,16 @@ new_attempt = partial(tuple.__new__, Attempt)
 _outcome = partial(tuple.__new__, Outcome)
 
 
+def may_go_on(code: int, trailers: Trailers) -> bool:
+    """Whether a call that ended so may be sent again: UNAVAILABLE, or not executed.
+
+    grpcio's word for too many requests at a time is RESOURCE_EXHAUSTED.
+    """
+    if not code:
+        return False
+    return code == UNAVAILABLE or wire.find_refusal(trailers) is Refusal.OVERLOADED
+
+
 def decide(
     balancer: "Balancer",
     retry: Retry,
@@ -48,8 +71,8 @@ def decide(
     call: Any,
     trailers: Trailers,
     left: float | None,
-) -> float | None:
-    """Seconds after which a call that ended UNAVAILABLE is sent again; None: never."""
+) -> Decision:
+    """When a call that `may_go_on` is sent again, and why or why not."""
     backend = attempt.backend
     told = [str(value) for key, value in trailers if key == wire.PUSHBACK_KEY]
     failure = Failure(
@@ -64,16 +87,35 @@ def decide(
         and not retry.why_not(failure)
         and balancer.refusal(attempt.criticality, balancer.clock()) is not None
     ):
-        return None  # to the throttle it is a request like any other
+        # To the throttle it is a request like any other.
+        return Decision(None, "throttled: the backends refuse too much")
     before = retry.attempt
     decision = retry.decide(failure, left, is_other)
     if decision.delay and not balancer.waiting.has_room_to_pause():
-        return None
+        decision = Decision(None, "too many calls wait already")
     logger.debug("%s: %s", backend.endpoint.address, decision.reason)
     if decision.delay is not None:
         balancer.retries += retry.attempt - before
         balancer.resends += not failure.is_sent
-    return decision.delay
+    return decision
+
+
+def story(attempt: Attempt, call: Any, decision: Decision) -> str:
+    """A line on an attempt that failed, for whoever reads of the call's end."""
+    error = error_of(call)
+    said = "failed" if error is None else f"{error.code().name}, {error.details()!r}"
+    return f"{attempt.backend.endpoint.address}: {said}: {decision.reason}"
+
+
+def last_words(attempt: Attempt, call: Any) -> str:
+    """The same where nobody thought of another; '' if it went well."""
+    code, _ = final_status(call)
+    if not code:
+        return ""
+    why = "it had begun, or the channel was closed"
+    if code != UNAVAILABLE:
+        why = "only what is UNAVAILABLE or refused is tried again"
+    return story(attempt, call, Decision(None, why))
 
 
 def settle(
@@ -91,7 +133,15 @@ def settle(
     """
     now = balancer.clock()
     verdict, report = VERDICT_OF_NUMBER[code], wire.find_report(trailers)
-    if code == UNAVAILABLE and wire.find_refusal(trailers) is not None:
-        verdict = REJECTED
+    weighed = verdict
+    if code:  # not OK
+        if code == UNAVAILABLE or verdict is REJECTED:
+            refusal = wire.find_refusal(trailers)
+            if refusal is not None:
+                verdict = REJECTED
+            if verdict is REJECTED:
+                weighed = REJECTED if refusal in OVERLOAD else ABANDONED
+        if verdict is FAILED or verdict is REJECTED:
+            attempt.backend.failed_with = code
     outcome = _outcome((verdict, now - attempt.sent_at, report))
-    balancer.settle(attempt, outcome, code if is_last else None, now)
+    balancer.settle(attempt, outcome, code if is_last else None, now, weighed)

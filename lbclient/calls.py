@@ -20,12 +20,13 @@ from typing import Any, Protocol
 
 import grpc
 
-from lbclient.attempt import Attempt, decide, new_attempt, settle
+from lbclient import within
+from lbclient.attempt import Attempt, decide, may_go_on, new_attempt, settle, story
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
 from lbclient.criticality import Criticality
 from lbclient.grpc_seam import (
-    UNAVAILABLE,
+    CANCELLED,
     DeadlineWhileWaiting,
     NoBackend,
     Trailers,
@@ -36,6 +37,8 @@ from lbclient.grpc_seam import (
     is_half_closed,
     is_provisional,
     mark,
+    tell,
+    was_not_begun,
 )
 from lbclient.requests import Requests
 from lbclient.retry import Retry
@@ -48,6 +51,7 @@ FINISHED_DETAILS = "RPC already finished."
 MIXED_DETAILS = "The iterator and read/write APIs may not be mixed on a single RPC."
 
 
+OK = grpc.StatusCode.OK
 PAUSE, PATIENCE = 0.001, 200  # seconds, times: how long a true status may take
 
 
@@ -56,6 +60,7 @@ class Sending(Protocol):
 
     requests: Requests | None
     criticality: Criticality
+    counts: dict[int, int]
 
     def start(self, backend: Backend, left: float | None, attempt: int) -> Any:
         """A grpc.aio call on a backend, with so many seconds left."""
@@ -84,12 +89,15 @@ class Call:
         tried: tuple[Backend, ...] = (),
         delay: float = 0.0,
         last_error: grpc.aio.AioRpcError | None = None,
+        history: tuple[str, ...] = (),
     ) -> None:
         now = balancer.clock()
         self.wait_for_ready = bool(wait_for_ready)
         self._balancer = balancer
         self._sending: Sending | None = sending  # until it is over: it has the request
+        self.criticality = sending.criticality
         self._requests = sending.requests
+        self._counts = sending.counts
         self._retry = retry
         self._waits_since = now
         self._deadline = None if timeout is None else now + timeout
@@ -100,6 +108,7 @@ class Call:
         self._decided_at = now
         self._expiry: asyncio.TimerHandle | None = None
         self._tried = tried
+        self._history = history
         self._last_error = last_error  # of an attempt that may have been executed
         self._pause: asyncio.TimerHandle | None = None
         if error is not None:
@@ -124,6 +133,10 @@ class Call:
 
     def _find_backend(self, now: float) -> None:
         self._waits_since = now
+        if self._is_late(now):
+            self._decided = self._decided or asyncio.Event()
+            self._expire()
+            return
         balancer, tried = self._balancer, self._tried
         backend = balancer.pick_another(tried, now) if tried else balancer.pick(now)
         if backend is not None:
@@ -138,6 +151,9 @@ class Call:
 
     def start(self, backend: Backend, now: float) -> None:
         """The call has its backend: from here on it is grpc.aio's."""
+        if self._is_late(now):
+            self._expire()
+            return
         left = None if self._deadline is None else self._deadline - now
         assert self._sending is not None
         number = 0 if self._retry is None else self._retry.attempt
@@ -150,9 +166,8 @@ class Call:
             self._end(error)
             return
         waited = now - self._waits_since
-        attempt = new_attempt(
-            (backend, waited, len(self._tried) + 1, now, self._sending.criticality)
-        )
+        criticality, number = self._sending.criticality, len(self._tried) + 1
+        attempt = new_attempt((backend, waited, number, now, criticality, self._counts))
         mark(self, attempt)
         self._inner = inner
         balancer = self._balancer
@@ -167,6 +182,12 @@ class Call:
     def _finder(self) -> "Callable[[], Call | None]":
         """How the inner call finds us when it is over. As this keeps us, we stay."""
         return lambda: self
+
+    def take_back(self) -> None:
+        """Its last attempt was never sent."""
+        tried = self._tried
+        before = tried and self._lbclient._replace(backend=tried[-1], number=len(tried))
+        mark(self, before or None)
 
     def attempt_over(self, delay: float | None) -> None:
         """It is sent again in so many seconds; None: never."""
@@ -184,7 +205,7 @@ class Call:
             self._find_backend(self._balancer.clock())
 
     def decide(self, trailers: Trailers) -> float | None:
-        """When to send again what ended UNAVAILABLE."""
+        """In how many seconds what failed is sent again; None: never."""
         balancer = self._balancer
         if self._sending is None or balancer.is_stopped or self._is_committed():
             return None
@@ -192,7 +213,9 @@ class Call:
             self._retry = self._sending.new_retry()
         left = self.time_remaining()
         attempt = self._lbclient
-        return decide(balancer, self._retry, attempt, self._inner, trailers, left)
+        decision = decide(balancer, self._retry, attempt, self._inner, trailers, left)
+        self._history = (*self._history, story(attempt, self._inner, decision))
+        return decision.delay
 
     def _is_committed(self) -> bool:
         """Whether the caller has seen, or given, what cannot be repeated."""
@@ -202,8 +225,11 @@ class Call:
         """The call ends without having been sent, or sent again."""
         if self._last_error is not None and isinstance(error, NoBackend):
             error = self._last_error
-        self._balancer.count(error.code())
+        self._balancer.refuse(error, self._counts, bool(self._tried))
         self._end(error)
+
+    def _is_late(self, now: float) -> bool:
+        return self._deadline is not None and now >= self._deadline
 
     def _expire(self) -> None:
         balancer = self._balancer
@@ -274,8 +300,15 @@ class Call:
         if isinstance(self._error, asyncio.CancelledError):
             raise asyncio.CancelledError
         if self._error is not None:
+            self._explain(self._error)
             raise self._error
         return inner
+
+    def _explain(self, error: BaseException) -> None:
+        """What the caller is about to learn, and the request that it serves with it."""
+        tell(error, self._history)
+        retry = self._retry
+        within.learn(error, was_retried=retry is not None and retry.attempt > 0)
 
     async def _observed(self) -> Any:
         """Like `_sent`, but an error is an answer (None), not an exception."""
@@ -290,7 +323,8 @@ class Call:
         if self._error is not None:
             return False
         self._balancer.waiting.leave(self)
-        self._balancer.count(grpc.StatusCode.CANCELLED)
+        was_sent = bool(self._tried)
+        self._balancer.count(grpc.StatusCode.CANCELLED, self._counts, was_sent)
         self._end(asyncio.CancelledError())
         return True
 
@@ -336,6 +370,9 @@ class Call:
 
     async def code(self) -> grpc.StatusCode:
         code: grpc.StatusCode | None = await self._ask("code")
+        error = self._error if code is None else error_of(self._inner)
+        if error is not None and code is not OK:
+            self._explain(error)
         return self._unsent_status()[0] if code is None else code
 
     async def details(self) -> str:
@@ -361,6 +398,7 @@ class Call:
                 return await getattr(inner, act)(*arguments)
             except Exception as error:
                 if not await self._goes_on(inner, error):
+                    self._explain(error)
                     raise
 
     async def _goes_on(self, inner: Any, error: Exception) -> bool:
@@ -432,7 +470,14 @@ class _End:
         code, trailers = final_status(inner)
         call, delay = self._find(), None
         del self._find  # or the two would keep each other, and the connection
-        if code == UNAVAILABLE and call is not None:
+        if code == CANCELLED and was_not_begun(inner):
+            tried = self._attempt.number - 1
+            self._balancer.forget(self._attempt, tried)
+            if call is not None:
+                call.take_back()
+                call.attempt_over(None)
+            return
+        if may_go_on(code, trailers) and call is not None:
             delay = call.decide(trailers)
         settle(self._balancer, self._attempt, code, trailers, is_last=delay is None)
         if call is not None:
@@ -449,6 +494,7 @@ class _UnaryResponse(Call):
                 return (yield from inner.__await__())
             except grpc.aio.AioRpcError as error:
                 if not (yield from self._goes_on(inner, error).__await__()):
+                    self._explain(error)
                     raise
 
 
@@ -529,6 +575,7 @@ class _Responses:
             except Exception as error:
                 if not await self._call._goes_on(self._inner, error):
                     self._call._release(error)
+                    self._call._explain(error)
                     raise
                 self._iterator = None
 

@@ -5,12 +5,23 @@ all, and is highly sheddable. It is set near the user and travels down with the 
 whoever names none means CRITICAL. SRE book, ch. 21, "Criticality".
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextvars import ContextVar
 from enum import IntEnum
+from functools import wraps
+from inspect import (
+    isasyncgenfunction,
+    isclass,
+    iscoroutinefunction,
+    isgeneratorfunction,
+)
+from typing import Any, Final, TypeVar, cast
 
 from lbclient.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
+_OVER: Final[Any] = object()
 
 
 class Criticality(IntEnum):
@@ -24,19 +35,21 @@ class Criticality(IntEnum):
 
 DEFAULT = Criticality.CRITICAL  # "the default for requests sent from production jobs"
 
-# An unknown word is not worth the cost of a search for what it may have meant.
 _BY_TEXT: dict[str | bytes, Criticality] = {}
 for _one in Criticality:
-    for _text in (_one.name, _one.name.lower()):
-        _BY_TEXT[_text] = _BY_TEXT[_text.encode()] = _one
+    _BY_TEXT[_one.name] = _BY_TEXT[_one.name.encode()] = _one
 
 _current: ContextVar[Criticality | None] = ContextVar("criticality", default=None)
+
+# What held before each block that is entered, the innermost first. By context, not in
+# the object: one may be around many blocks, in tasks that overlap.
+_before: ContextVar[Any] = ContextVar("before", default=None)
 
 
 def parse(value: str | bytes | None) -> tuple[Criticality, bool]:
     """What a header says, and whether it was understood; None is no header.
 
-    >>> parse("SHEDDABLE_PLUS"), parse(None)
+    >>> parse("sheddable_plus"), parse(None)
     ((<Criticality.SHEDDABLE_PLUS: 1>, True), (<Criticality.CRITICAL: 2>, True))
     >>> parse("urgent!")
     (<Criticality.CRITICAL: 2>, False)
@@ -44,28 +57,120 @@ def parse(value: str | bytes | None) -> tuple[Criticality, bool]:
     if value is None:
         return DEFAULT, True
     known = _BY_TEXT.get(value)
+    if known is None:
+        known = _BY_TEXT.get(value.upper())
     return (DEFAULT, False) if known is None else (known, True)
 
 
-@contextmanager
-def criticality(value: Criticality | str) -> Iterator[None]:
+def named(field: str, value: object) -> Criticality:
+    """A Criticality, or the one of this name in capitals or not, of a setting.
+
+    >>> named("criticality", "Critical_plus")
+    <Criticality.CRITICAL_PLUS: 3>
+
+    Raises ConfigError for what is neither.
+    """
+    if isinstance(value, Criticality):
+        return value
+    known = _BY_TEXT.get(value.upper()) if isinstance(value, str) else None
+    if known is None:
+        want = f"one of {', '.join(Criticality.__members__)}"
+        raise ConfigError(field, value, want)
+    return known
+
+
+class criticality:
     """What is called within has this criticality, and so have the tasks begun there.
 
-    Raises ConfigError for what is neither a Criticality nor the name of one.
+    Around a block, or as the decorator of a function of any kind. Raises ConfigError
+    for what is neither a Criticality nor the name of one.
 
     >>> with criticality(Criticality.SHEDDABLE):
     ...     current()
     <Criticality.SHEDDABLE: 0>
     """
-    known = value if isinstance(value, Criticality) else _BY_TEXT.get(value)
-    if known is None:
-        want = f"one of {', '.join(Criticality.__members__)}"
-        raise ConfigError("criticality", value, want)
-    token = _current.set(known)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    def __init__(self, value: Criticality | str) -> None:
+        self._value = named("criticality", value)
+
+    def __enter__(self) -> None:
+        _before.set((_current.get(), _before.get()))
+        _current.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        held, outer = _before.get()
+        _before.set(outer)
+        _current.set(held)
+
+    def __call__(self, function: F) -> F:
+        if isclass(function) or not callable(function):
+            raise TypeError(f"criticality decorates functions, not {function!r}")
+        # Each stays of its kind, by which grpc.aio tells handlers apart.
+        wrapped: Callable[..., object]
+        if isasyncgenfunction(function):
+            wrapped = self._async_generator(function)
+        elif isgeneratorfunction(function):
+            wrapped = self._generator(function)
+        elif iscoroutinefunction(function):
+            wrapped = self._coroutine(function)
+        else:
+            wrapped = self._function(function)
+        return cast(F, wraps(function)(wrapped))
+
+    def _function(self, function: Callable[..., T]) -> Callable[..., T]:
+        def call(*args: object, **kwargs: object) -> T:
+            with criticality(self._value):
+                return function(*args, **kwargs)
+
+        return call
+
+    def _coroutine(
+        self, function: Callable[..., Awaitable[T]]
+    ) -> Callable[..., Awaitable[T]]:
+        async def call(*args: object, **kwargs: object) -> T:
+            with criticality(self._value):
+                return await function(*args, **kwargs)
+
+        return call
+
+    # A generator runs in the context of who iterates, who must not notice: so around
+    # each step. Nothing can be sent into it.
+
+    def _generator(
+        self, function: Callable[..., Generator[T, None, None]]
+    ) -> Callable[..., Generator[T, None, None]]:
+        def call(*args: object, **kwargs: object) -> Generator[T, None, None]:
+            steps = function(*args, **kwargs)
+            try:
+                while True:
+                    with criticality(self._value):
+                        item = next(steps, _OVER)
+                    if item is _OVER:
+                        return
+                    yield item
+            finally:
+                with criticality(self._value):
+                    steps.close()
+
+        return call
+
+    def _async_generator(
+        self, function: Callable[..., AsyncGenerator[T, None]]
+    ) -> Callable[..., AsyncGenerator[T, None]]:
+        async def call(*args: object, **kwargs: object) -> AsyncGenerator[T, None]:
+            steps = function(*args, **kwargs)
+            try:
+                while True:
+                    with criticality(self._value):
+                        item = await anext(steps, _OVER)
+                    if item is _OVER:
+                        return
+                    yield item
+            finally:
+                with criticality(self._value):
+                    await steps.aclose()
+
+        return call
 
 
 def adopt(value: Criticality) -> None:

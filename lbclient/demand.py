@@ -60,7 +60,7 @@ class Attention:
 
     def look(self, started: int, in_flight: int, now: float) -> None:
         """`started` calls ever, `in_flight` of them now."""
-        calls = started - self._started
+        calls = max(0, started - self._started)  # fewer: one was never sent
         spent = (now - self._looked_at) / self.every
         self._credit = min(max(0.0, self._credit - spent) + calls, CREDIT)
         self._started, self._looked_at = started, now

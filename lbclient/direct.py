@@ -10,18 +10,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
-from lbclient.attempt import Attempt, decide, settle
+from lbclient import within
+from lbclient.attempt import Attempt, decide, may_go_on, settle, story
 from lbclient.grpc_seam import (
-    UNAVAILABLE,
+    CANCELLED,
     Trailers,
     UnaryUnaryCall,
     deadline_after,
+    error_of,
+    mark,
+    tell,
+    was_not_begun,
 )
 from lbclient.retry import Retry
 
 if TYPE_CHECKING:
     from lbclient.balancer import Balancer
     from lbclient.calls import UnaryUnaryCall as Call
+
+OK = grpc.StatusCode.OK
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +46,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
     """One attempt. `later` is the call that carries on, if there is one."""
 
     later: "Call | None" = None
+    _history: tuple[str, ...] = ()  # of the attempt, where it was thought of another
     _callbacks: tuple[Callable[[Any], object], ...] = ()
 
     def __init__(
@@ -71,19 +79,26 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         self._siblings.discard(self)
         status = self._cython_call._status
         code, trailers = status.code(), status.trailing_metadata() or ()
-        if code == UNAVAILABLE and not self.balancer.is_stopped:
-            self._unavailable(trailers)
+        if not code:
+            settle(self.balancer, self.attempt, code, trailers, is_last=True)
+        elif code == CANCELLED and was_not_begun(self):
+            mark(self, None)
+            self.balancer.forget(self.attempt, tried=0)
+        elif may_go_on(code, trailers) and not self.balancer.is_stopped:
+            self._failed(code, trailers)
         else:
             settle(self.balancer, self.attempt, code, trailers, is_last=True)
         if self._callbacks and self.later is None:
             self._tell(self)
         del self._method  # it keeps the channel
 
-    def _unavailable(self, trailers: Trailers) -> None:
+    def _failed(self, code: int, trailers: Trailers) -> None:
         balancer, attempt, left = self.balancer, self.attempt, self.time_remaining()
         retry = self._method.new_retry(balancer)
-        delay = decide(balancer, retry, attempt, self, trailers, left)
-        settle(balancer, attempt, UNAVAILABLE, trailers, is_last=delay is None)
+        decision = decide(balancer, retry, attempt, self, trailers, left)
+        self._history = (story(attempt, self, decision),)
+        delay = decision.delay
+        settle(balancer, attempt, code, trailers, is_last=delay is None)
         if delay is not None:
             self.later = self._method.carry_on(self, retry, delay)
             self.later.add_done_callback(self._tell)
@@ -108,8 +123,10 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         if self.later is None:
             try:
                 return (yield from super().__await__())
-            except grpc.aio.AioRpcError:
+            except grpc.aio.AioRpcError as error:
                 if self.later is None:
+                    within.learn(error)
+                    tell(error, self._history)
                     raise
         return (yield from self.later.__await__())
 
@@ -136,7 +153,11 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
 
     async def code(self) -> grpc.StatusCode:
         code = await super().code()
-        return code if self.later is None else await self.later.code()
+        if self.later is not None:
+            return await self.later.code()
+        if code is not OK:
+            within.learn(error_of(self))
+        return code
 
     async def details(self) -> str:
         details = await super().details()

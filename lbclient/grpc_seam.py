@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from inspect import signature
+from inspect import CORO_CREATED, getcoroutinestate, signature
 from ipaddress import ip_address
 from typing import Any, Self, TypeVar, cast
 from weakref import WeakSet
 
 import grpc
 from grpc._compression import augment_metadata
+from grpc._cython import cygrpc
 from grpc.aio import _call as call_objects
 from grpc.aio import _channel as channel_objects
 from grpc.aio import _interceptor as interceptor  # for `Intercepted` alone
@@ -27,6 +28,7 @@ class LocalRpcError(LbError, grpc.aio.AioRpcError):
     """A call that failed on this side. `except grpc.aio.AioRpcError` catches it."""
 
     CODE = grpc.StatusCode.UNAVAILABLE
+    REASON = "unavailable"  # in metrics
 
     @classmethod
     def because(cls, details: str) -> Self:
@@ -40,6 +42,8 @@ class NoBackend(LocalRpcError):
     which state.
     """
 
+    REASON = "no-backend"
+
 
 class BackendsFull(LocalRpcError):
     """Every backend is at `active_limit`, or too many calls wait already.
@@ -48,6 +52,7 @@ class BackendsFull(LocalRpcError):
     """
 
     CODE = grpc.StatusCode.RESOURCE_EXHAUSTED
+    REASON = "full"
 
 
 class Throttled(LocalRpcError):
@@ -56,11 +61,19 @@ class Throttled(LocalRpcError):
     The call was not sent. The details have the counts of the last two minutes.
     """
 
+    REASON = "throttled"
+
 
 class DeadlineWhileWaiting(LocalRpcError):
     """The deadline passed before any backend could take the call."""
 
     CODE = grpc.StatusCode.DEADLINE_EXCEEDED
+    REASON = "deadline"
+
+
+REASONS = tuple(
+    kind.REASON for kind in (NoBackend, BackendsFull, Throttled, DeadlineWhileWaiting)
+)
 
 
 def step(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -102,6 +115,7 @@ _NOT_CONNECTED = re.compile("failed to connect to all addresses")
 _PROVISIONAL = "Internal error from Core"
 INTERNAL: int = grpc.StatusCode.INTERNAL.value[0]
 UNAVAILABLE: int = grpc.StatusCode.UNAVAILABLE.value[0]
+CANCELLED: int = grpc.StatusCode.CANCELLED.value[0]
 
 
 def was_not_sent(call: Any, channel: Any, is_ours: bool) -> bool:
@@ -125,6 +139,16 @@ def was_not_sent(call: Any, channel: Any, is_ours: bool) -> bool:
     return bool(is_lost) and not is_ready(channel)
 
 
+def was_not_begun(call: Any) -> bool:
+    """Whether a call was cancelled before grpc.aio began it, which it leaves to a task.
+
+    For certain only while its done callbacks run.
+    """
+    task = getattr(call, "_call_response", None) or getattr(call, "_preparation", None)
+    work = None if task is None else task.get_coro()  # None: an eager task that ended
+    return work is not None and getcoroutinestate(work) == CORO_CREATED
+
+
 def error_of(call: Any) -> grpc.aio.AioRpcError | None:
     """What awaiting a call that failed raises; None where only the call can tell."""
     try:
@@ -135,6 +159,16 @@ def error_of(call: Any) -> grpc.aio.AioRpcError | None:
     except AttributeError:
         return None
     return cast(grpc.aio.AioRpcError, error)
+
+
+def tell(error: BaseException, history: tuple[str, ...]) -> None:
+    """Adds to an error, as notes below its traceback, what became of the attempts.
+
+    The same error may be raised again, for who awaits the call again.
+    """
+    if history and not hasattr(error, "__notes__"):
+        for number, line in enumerate(history, 1):
+            error.add_note(f"attempt {number} on {line}")
 
 
 def is_provisional(call: Any) -> bool:
@@ -410,3 +444,57 @@ def awaits_writes(call: Any) -> bool:
     """Whether a call ends only if somebody goes on writing to it."""
     reads = getattr(call, "_async_request_poller", None) is not None
     return not reads and not is_half_closed(call)
+
+
+# Calls that no code in Python has seen yet: from the first number on the core ends some
+# by chance, as CANCELLED, and at the second one all.
+_PENDING = "grpc.server.max_pending_requests"
+_MOST_PENDING = "grpc.server.max_pending_requests_hard_limit"
+CORE_PENDING = ((_PENDING, 1000), (_MOST_PENDING, 3000))
+# Close together: what waits behind 3,000 has no time left; and so it is known how many
+# wait although some were ended.
+OUR_PENDING = ((_PENDING, 1000), (_MOST_PENDING, 1050))
+
+
+def with_pending_limit(options: Options) -> tuple[Options, int]:
+    """A server's options, and how many calls may wait in its core."""
+    given = dict(options)
+    if _PENDING in given or _MOST_PENDING in given:
+        return options, int((dict(CORE_PENDING) | given)[_MOST_PENDING])
+    return (*options, *OUR_PENDING), dict(OUR_PENDING)[_MOST_PENDING]
+
+
+def counted(make: Callable[[], T]) -> tuple[T, Callable[[], int | None]]:
+    """A server, and what says how many calls it has begun: in the core, for channelz.
+
+    None where that cannot be told: a grpcio without it, an option that turns it off,
+    or another thread that makes a server at the same time.
+    """
+    before = _servers()
+    made = make()
+    new = _servers() - before
+    if len(new) != 1:
+        return made, lambda: None
+    [server] = new
+
+    def read() -> int | None:
+        try:
+            found = json.loads(cygrpc.channelz_get_server(server))
+            return int(found["server"]["data"]["callsStarted"])
+        except (AttributeError, KeyError, ValueError):
+            return None  # it is over
+
+    return made, read
+
+
+def _servers() -> set[int]:
+    found: set[int] = set()
+    try:
+        while True:
+            page = json.loads(cygrpc.channelz_get_servers(max(found, default=-1) + 1))
+            new = {int(one["ref"]["serverId"]) for one in page.get("server", ())}
+            found |= new
+            if page.get("end") or not new:
+                return found
+    except (AttributeError, KeyError, ValueError):
+        return set()

@@ -15,9 +15,11 @@ from collections.abc import Callable, Mapping
 from socket import gethostname
 
 from lbclient.config import ChannelConfig
+from lbclient.errors import ConfigError
 from lbclient.model import Identity
 
 OWN = "LBCLIENT_TASK_INDEX"
+ZONE = "LBCLIENT_ZONE"
 POD = "KUBERNETES_SERVICE_HOST"  # what every container in a pod is given
 
 WHOLE = re.compile("[0-9]{1,10}")  # Kubernetes and Nomad count in 32 bits
@@ -58,6 +60,15 @@ def find_identity(
             return Identity(identity.index, words)
         ignored.append(identity.source)
     return Identity(None, "; ".join(ignored))
+
+
+def find_zone(zone: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The zone of its config, else LBCLIENT_ZONE. Raises ConfigError for neither."""
+    zone = zone or environ.get(ZONE, "")
+    if not zone:
+        want = f"this client's zone for locality=True: set {ZONE}"
+        raise ConfigError("zone", zone, want)
+    return zone
 
 
 def _by_variable(name: str, environ: Mapping[str, str]) -> Identity | None:

@@ -82,6 +82,15 @@ class Load:
         self.in_flight += 1
         return self.in_flight
 
+    def forget(self) -> int:
+        """What began was never sent. Returns what `finish` does, of which it takes the
+        place."""
+        if not self.is_written:
+            self._note()
+        self.in_flight -= 1
+        self.sent_since_report = max(0, self.sent_since_report - 1)
+        return self.in_flight
+
     def finish(self, outcome: Outcome, now: float) -> int:
         """The one door for feedback, once for each `begin`."""
         verdict, latency, report = outcome

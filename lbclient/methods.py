@@ -5,11 +5,12 @@ is `calls`' business.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
 
-from lbclient import calls
+from lbclient import calls, within
 from lbclient.attempt import new_attempt
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
@@ -26,7 +27,7 @@ from lbclient.grpc_seam import (
     read_once,
     with_compression,
 )
-from lbclient.idempotent import is_idempotent
+from lbclient.method_config import is_idempotent, max_attempts
 from lbclient.requests import Requests
 from lbclient.retry import Retry
 from lbclient.wire import ATTEMPT_KEY, CRITICALITY_KEY
@@ -46,6 +47,7 @@ class Sending:
         options: Any,
     ) -> None:
         self.requests = message if isinstance(message, Requests) else None
+        self.counts = method.counts(balancer)
         self._method = method
         self._balancer = balancer
         self._message = message
@@ -58,10 +60,12 @@ class Sending:
         It fails fast: to wait for this backend is no use while there are others.
         """
         requests, options = self.requests, self._options
-        message = self._message if requests is None else requests.attempt()
         if attempt:
             options = {**options, "metadata": _numbered(options["metadata"], attempt)}
-        return self._method.on(backend)(message, timeout=left, **options)
+        begin = partial(self._method.on(backend), timeout=left, **options)
+        if requests is None:
+            return begin(self._message)
+        return requests.within(lambda: begin(requests.attempt()))
 
     def new_retry(self) -> Retry:
         return self._method.new_retry(self._balancer)
@@ -74,16 +78,25 @@ def _numbered(metadata: Any, attempt: int) -> grpc.aio.Metadata:
 
 
 def _with_criticality(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:
-    """What the call's own metadata says, else its context, else the channel."""
+    """What the call's own metadata says, else its context, else the channel.
+
+    Of several in the metadata the last, which servers of ours go by, and whoever reads
+    metadata into a dict. What somebody said is sent even if it is the default: a
+    channel further down may have another one.
+    """
+    own = None
     for key, value in metadata or ():
         if key == CRITICALITY_KEY:
-            return metadata, parse(value)[0]
+            own = value
+    if own is not None:
+        return metadata, parse(own)[0]
     level = current()
     if level is None:
         level = balancer.criticality
-    if level is not DEFAULT:
-        metadata = grpc.aio.Metadata(*(metadata or ()), (CRITICALITY_KEY, level.name))
-    return metadata, level
+        if level is DEFAULT:
+            return metadata, level
+    pairs = metadata or ()
+    return grpc.aio.Metadata(*pairs, (CRITICALITY_KEY, level.name)), level
 
 
 class Method:
@@ -112,6 +125,13 @@ class Method:
         self._registered = registered
         self._interceptors = interceptors
         self._on_channels: dict[grpc.aio.Channel, Any] = {}
+        self._counts: dict[int, int] | None = None
+
+    def counts(self, balancer: Balancer) -> dict[int, int]:
+        """Of its calls that are over, with those of other stubs of this channel."""
+        if self._counts is None:
+            self._counts = balancer.handled.of(self.kind, self._path)
+        return self._counts
 
     def on(self, backend: Backend) -> Any:
         """grpc.aio's own method object on one backend."""
@@ -142,6 +162,8 @@ class Method:
         self, balancer: Balancer, request: Any, timeout: float | None, **options: Any
     ) -> Any:
         options["metadata"] = metadata = read_once(options["metadata"])
+        if balancer.propagates_deadline:
+            timeout = within.limited(timeout)
         message, error = None, flaw_of(metadata)
         try:
             message = self.prepared(request)
@@ -150,7 +172,7 @@ class Method:
         if error is not None:
             return self._failed(balancer, error)
         metadata, level = _with_criticality(metadata, balancer)
-        if balancer.throttle is not None:
+        if balancer.throttle is not None and (timeout is None or timeout > 0.0):
             refusal = balancer.refusal(level, balancer.clock())
             if refusal is not None:
                 return self._throttled(balancer, refusal)
@@ -163,7 +185,7 @@ class Method:
         return self.wrapper(balancer, sending, None, None, error)
 
     def _throttled(self, balancer: Balancer, refusal: Throttled) -> Any:
-        balancer.count(refusal.code())
+        balancer.refuse(refusal, self.counts(balancer), was_sent=False)
         return self._failed(balancer, refusal)
 
     def _wrapped(
@@ -181,8 +203,11 @@ class Method:
 
     def new_retry(self, balancer: Balancer) -> Retry:
         """What decides on the later attempts of a call whose first one failed."""
-        marked = balancer.config.idempotent
-        return balancer.new_retry(is_idempotent(self._path, marked))
+        config = balancer.config
+        return balancer.new_retry(
+            max_attempts(self._path, config.max_attempts),
+            is_idempotent(self._path, config.idempotent),
+        )
 
     def _call_intercepted(
         self,
@@ -315,6 +340,8 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             )
         # The hot path, written out: sent at once, on grpc.aio's own call object.
         balancer = self._get_balancer()
+        if balancer.propagates_deadline:
+            timeout = within.limited(timeout)
         if metadata is not None:
             metadata = read_once(metadata)
             if (flaw := flaw_of(metadata)) is not None:
@@ -325,11 +352,13 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             return self._failed(balancer, error)
         metadata, level = _with_criticality(metadata, balancer)
         now = balancer.clock()
-        if balancer.throttle is not None:
+        is_over = timeout is not None and timeout <= 0.0
+        if balancer.throttle is not None and not is_over:
             refusal = balancer.refusal(level, now)
             if refusal is not None:
                 return self._throttled(balancer, refusal)
-        backend = balancer.pick(now)
+        # With a deadline that has passed grpcio would send it now and then.
+        backend = None if is_over else balancer.pick(now)
         parts = None if backend is None else self._parts_on(backend.channel)
         if backend is None or parts is None:
             return self._wrapped(
@@ -344,9 +373,10 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             )
         if compression is not None:
             metadata = with_compression(metadata, compression)
+        counts = self._counts or self.counts(balancer)
         return DirectCall(
             balancer,
-            new_attempt((backend, 0.0, 1, now, level)),
+            new_attempt((backend, 0.0, 1, now, level, counts)),
             self,
             message,
             timeout,
@@ -387,6 +417,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             tried=(call.attempt.backend,),
             delay=delay,
             last_error=error_of(call) if retry.attempt else None,
+            history=call._history,
         )
 
 

@@ -10,35 +10,36 @@ who give none, so memory is bounded.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
-from math import exp, inf
-from random import Random
+from collections.abc import Collection, Mapping
+from functools import partial
+from math import inf
 
-from lbclient.criticality import Criticality, shares
+from lbclient.account import Account, Charge, Spent
+from lbclient.criticality import Criticality, named
 from lbclient.errors import ConfigError
 from lbclient.retry import Refusal
 
 OTHERS = ""  # the account of whoever has none of their own
 
 LONGEST = 100  # characters of a name with an account
+TOTAL = "total"  # beside limits by criticality, what all requests may use
+HIGHEST = 1_000_000  # CPU seconds a second; what is more is a mistake
+
 MOST = 1000  # accounts of customers whose limit is the default one
 IDLE = 60.0  # seconds; whoever asked for nothing so long may lose the account
 
-# Seconds. Ours: whoever suddenly wants ten times the limit has it for half a second,
-# and twice the limit after 3.5 s. A shorter one would refuse a rare dear request.
-SMOOTHING = 5.0
-TICK = 0.5  # seconds between two looks at one account
 RESERVE = 0.1  # of a limit, in equal parts for tasks that give nothing yet
 HOLD = 60.0  # seconds that the fleet's last word is believed
-KNOWN = 1e-6  # requests a second: what fewer cost is not looked at
-
-KINDS = len(Criticality)
 
 Room = tuple[float, ...]
 """By criticality, what requests of that one and all above may use together."""
 
 
-def room(total: float, below: Mapping[Criticality, float] | None = None) -> Room:
+def room(
+    total: float,
+    below: Mapping[Criticality, float] | None = None,
+    field: str = "quota",
+) -> Room:
     """The limits of one customer; `below` has those that are less than `total`.
 
     >>> room(4.0, {Criticality.SHEDDABLE_PLUS: 1.0})
@@ -50,8 +51,9 @@ def room(total: float, below: Mapping[Criticality, float] | None = None) -> Room
     for criticality in reversed(Criticality):
         limit = (below or {}).get(criticality, least)
         if not 0.0 <= limit <= least:
-            field = f"quota.{criticality.name}"
-            raise ConfigError(field, limit, f"CPU seconds a second, 0 to {least:g}")
+            of = f"{field}[{criticality.name!r}]"
+            want = f"CPU seconds a second, 0 to {least:g}: what is above it may use"
+            raise ConfigError(of, limit, want)
         least = limit
         result.append(limit)
     return tuple(reversed(result))
@@ -60,22 +62,80 @@ def room(total: float, below: Mapping[Criticality, float] | None = None) -> Room
 UNLIMITED = room(inf)
 
 
-def allot(limit: float, usages: Sequence[float]) -> list[float]:
-    """What share of a customer's limit each task may give, by what each gave lately.
+def rooms(quotas: object) -> dict[str, Room]:
+    """What `ServerConfig.quotas` says, by customer.
 
-    They make 1 together. Below the limit each may give what it gives and an equal part
-    of what is left; at the limit a part as large as it gave, but for a reserve.
+    >>> rooms({"mail": {"total": 4.0, "SHEDDABLE_PLUS": 1.0}})
+    {'mail': (1.0, 1.0, 4.0, 4.0)}
 
-    >>> allot(4.0, [2.0, 0.0])
-    [0.75, 0.25]
-    >>> [round(share, 3) for share in allot(4.0, [30.0, 10.0])]
-    [0.725, 0.275]
+    Raises ConfigError, which names the customer.
     """
-    used, even = sum(usages), 1.0 / len(usages)
-    if used <= limit * (1.0 - RESERVE):
-        left = 1.0 - used / limit if limit else 1.0
-        return [(usage / limit if limit else 0.0) + left * even for usage in usages]
-    return [(1.0 - RESERVE) * usage / used + RESERVE * even for usage in usages]
+    if quotas is None:
+        return {}
+    if not isinstance(quotas, Mapping):
+        want = "CPU seconds a second, by customer: {'mail': 4.0}"
+        raise ConfigError("quotas", quotas, want)
+    result = {}
+    for customer, limit in quotas.items():
+        if not isinstance(customer, str) or not 0 < len(customer) <= LONGEST:
+            want = f"customers' names of 1 to {LONGEST} characters"
+            raise ConfigError("quotas", customer, want)
+        result[customer] = _room(f"quotas[{customer!r}]", limit)
+    return result
+
+
+def _room(field: str, limit: object) -> Room:
+    if not isinstance(limit, Mapping):
+        return room(cpu_seconds(field, limit))
+    below: dict[Criticality, float] = {}
+    for name, part in limit.items():
+        most = cpu_seconds(f"{field}[{name!r}]", part)
+        if name == TOTAL:
+            continue
+        criticality = _criticality(field, name)
+        if criticality in below:
+            raise ConfigError(field, name, f"one limit for {criticality.name}, not two")
+        below[criticality] = most
+    if TOTAL not in limit:
+        want = f"a {TOTAL!r}, the limit of this customer's requests together"
+        raise ConfigError(field, limit, want)
+    return room(limit[TOTAL], below, field)
+
+
+def _criticality(field: str, name: object) -> Criticality:
+    try:
+        return named(field, name)
+    except ConfigError as error:
+        raise ConfigError(field, name, f"{error.want} or {TOTAL}") from None
+
+
+def cpu_seconds(field: str, value: object) -> float:
+    if (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and 0.0 <= value <= HIGHEST
+    ):
+        return float(value)
+    raise ConfigError(field, value, f"CPU seconds a second, 0 to {HIGHEST}")
+
+
+def allot(limit: float, own: float, total: float, tasks: int) -> float:
+    """What share of a customer's limit this task may give, of so many tasks.
+
+    It gave `own` of the `total` lately. The shares of all make 1. Below the limit each
+    may give what it gives and an equal part of what is left; at the limit a part as
+    large as it gave, but for a reserve.
+
+    >>> allot(4.0, 2.0, 2.0, 2), allot(4.0, 0.0, 2.0, 2)
+    (0.75, 0.25)
+    >>> round(allot(4.0, 30.0, 40.0, 2), 3), round(allot(4.0, 10.0, 40.0, 2), 3)
+    (0.725, 0.275)
+    """
+    even = 1.0 / tasks
+    if total <= limit * (1.0 - RESERVE):
+        left = 1.0 - total / limit if limit else 1.0
+        return (own / limit if limit else 0.0) + left * even
+    return (1.0 - RESERVE) * own / total + RESERVE * even
 
 
 class Quota:
@@ -89,7 +149,6 @@ class Quota:
     def __init__(
         self,
         limits: Mapping[str, Room],
-        rng: Random,
         default: Room = UNLIMITED,
         factor: float = 1.0,
         fallback: float = 1.0,
@@ -98,10 +157,9 @@ class Quota:
         self._default = default
         self._factor = factor
         self._fallback = fallback
-        self._random = rng.random
-        self._known = {name: _Account() for name in limits}
-        self._known.setdefault(OTHERS, _Account())
-        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        self._known = {name: self._open(name) for name in (OTHERS, *limits)}
+        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._all = Spent()
         self._shares: Mapping[str, float] = {}
         self._taken_at = -inf
         self.pooled = 0  # requests of customers who should have had their own account
@@ -109,24 +167,52 @@ class Quota:
     def refuses(
         self, customer: str, criticality: Criticality, now: float
     ) -> Refusal | None:
-        """Whether the customer has used it up, for a request of that criticality."""
+        """Whether the customer has used it up, for a request that has come."""
         name, account = self._find(customer, now)
         if now >= account.looks_at:
             limit = self._limits.get(name, self._default)
             share = self._share(name, now)
-            account.look([one * share for one in limit], now)
-        account.offered[criticality] += 1
-        share = account.shares[criticality]
-        if share < 1.0 and self._random() >= share:
-            return Refusal.QUOTA
-        account.admitted[criticality] += 1
-        return None
+            # A customer who has just come costs what the others do, until it is known.
+            mean = self._all.look(now)
+            # No share of what has no limit is one: 0 times infinity is no number.
+            parts = [one * share if one < inf else inf for one in limit]
+            account.look(parts, mean, now)
+        return Refusal.QUOTA if account.refuses(criticality, now) else None
 
-    def charge(self, customer: str, criticality: Criticality, cpu: float) -> None:
-        """A request that was let in has used `cpu` seconds, so far or once more."""
+    def admit(self, customer: str, criticality: Criticality, now: float) -> Charge:
+        """A request that was not refused is let in: it counts as if it had ended.
+
+        Returns what takes the CPU seconds that it uses, so far or once more.
+        """
+        account = self._of(customer)
+        account.admit(criticality, now)
+        self._all.requests += 1
+        return account.charges[criticality]
+
+    def enter(
+        self, customer: str, criticality: Criticality, now: float
+    ) -> Charge | None:
+        """Both at once; None if it is refused. Quick where the limit is far away."""
         account = self._known.get(customer) or self._accounts.get(customer)
-        account = account or self._known[OTHERS]
-        account.used[criticality] += cpu * self._factor
+        if account is not None and account.spare and now < account.looks_at:
+            # Not methods of theirs, as this is the hot path.
+            account.spare -= 1
+            account.unsettled[criticality] += 1
+            account.spent[criticality].requests += 1
+            self._all.requests += 1
+            return account.charges[criticality]
+        if self.refuses(customer, criticality, now) is not None:
+            return None
+        return self.admit(customer, criticality, now)
+
+    def _open(self, customer: str) -> Account:
+        return Account([partial(self._charge, customer, one) for one in Criticality])
+
+    def _charge(self, customer: str, criticality: Criticality, cpu: float) -> None:
+        worth = cpu * self._factor
+        account = self._known.get(customer) or self._of(customer)
+        account.spent[criticality].cpu += worth
+        self._all.cpu += worth
 
     def usage(self, now: float) -> dict[str, float]:
         """What each account used lately, a second: for `allot`, by whoever asks all."""
@@ -143,7 +229,11 @@ class Quota:
             return self._fallback
         return self._shares.get(name, self._fallback)
 
-    def _find(self, customer: str, now: float) -> tuple[str, "_Account"]:
+    def _of(self, customer: str) -> Account:
+        account = self._known.get(customer) or self._accounts.get(customer)
+        return account or self._known[OTHERS]
+
+    def _find(self, customer: str, now: float) -> tuple[str, Account]:
         if known := self._known.get(customer):
             return customer, known
         if account := self._accounts.get(customer):
@@ -151,7 +241,7 @@ class Quota:
                 self._accounts.move_to_end(customer)
             return customer, account
         if len(customer) <= LONGEST and self._has_place(now):
-            account = self._accounts[customer] = _Account()
+            account = self._accounts[customer] = self._open(customer)
             return customer, account
         self.pooled += 1
         return OTHERS, self._known[OTHERS]
@@ -166,70 +256,10 @@ class Quota:
         return True
 
     def refusing(self) -> Collection[str]:
-        """Accounts of which something is refused."""
+        """Accounts whose last request was refused."""
         accounts = {**self._known, **self._accounts}
-        return [name for name, one in accounts.items() if min(one.shares) < 1.0]
+        return [name for name, one in accounts.items() if one.is_refusing]
 
     def __repr__(self) -> str:
         count = len(self._known) + len(self._accounts)
         return f"<{count} accounts, {len(self.refusing())} at their limits>"
-
-
-class _Account:
-    """One customer on this task: what was asked for and used, by criticality."""
-
-    __slots__ = (
-        "_costs",
-        "_looked_at",
-        "_rates",
-        "admitted",
-        "looks_at",
-        "offered",
-        "shares",
-        "used",
-    )
-
-    def __init__(self) -> None:
-        self._begin()
-        self._rates = [(0.0, 0.0, 0.0)] * KINDS  # offered, admitted, used; a second
-        self._costs = [0.0] * KINDS  # of one request, as far as it is known
-        self.shares = [1.0] * KINDS  # that get in
-        self._looked_at = self.looks_at = -inf
-
-    def _begin(self) -> None:
-        """Since the last look:"""
-        self.offered, self.admitted = [0] * KINDS, [0] * KINDS
-        self.used = [0.0] * KINDS
-
-    def look(self, limit: Sequence[float], now: float) -> None:
-        """Shares `limit` out among what is wanted: requests by what each costs."""
-        self._rates = self._read(now)
-        self._looked_at, self.looks_at = now, now + TICK
-        self._begin()
-        for c, (_, admitted, used) in enumerate(self._rates):
-            if admitted > KNOWN:
-                self._costs[c] = used / admitted
-        demand = [
-            offered * cost
-            for (offered, _, _), cost in zip(self._rates, self._costs, strict=True)
-        ]
-        got = shares(limit, demand)
-        self.shares = [
-            share if most > 0.0 else 0.0 for share, most in zip(got, limit, strict=True)
-        ]
-
-    def usage(self, now: float) -> float:
-        return sum(used for _, _, used in self._read(now))
-
-    def _read(self, now: float) -> list[tuple[float, float, float]]:
-        """The rates at `now`, each by what came since the last look, and before."""
-        elapsed = now - self._looked_at
-        if not 0.0 < elapsed < inf:
-            return self._rates
-        kept = exp(-elapsed / SMOOTHING)
-        gain = (1.0 - kept) / elapsed
-        counts = zip(self.offered, self.admitted, self.used, strict=True)
-        return [
-            (o * kept + oo * gain, a * kept + aa * gain, u * kept + uu * gain)
-            for (o, a, u), (oo, aa, uu) in zip(self._rates, counts, strict=True)
-        ]

@@ -5,7 +5,8 @@ that refuses a stream does so at its beginning.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from contextvars import copy_context
 from typing import Any
 
 KEPT = 16  # requests, for each may be as large as a message can be
@@ -16,12 +17,20 @@ class Requests:
 
     def __init__(self, source: AsyncIterable[Any] | Iterable[Any]) -> None:
         self._source = source
+        self._context = copy_context()
         self._iterator: Any = None
         self._attempts = 0
         self._kept: list[Any] = []
         self._is_free = asyncio.Event()  # nobody is taking the next one
         self._is_free.set()
         self.are_repeatable = True
+
+    def within(self, start: Callable[[], Any]) -> Any:
+        """Starts an attempt, and so the task that iterates, in the caller's context.
+
+        One that waited is started by whatever made a backend ready, or by a timer.
+        """
+        return self._context.run(start)
 
     def attempt(self) -> Any:
         """An iterator for one more attempt, asynchronous if the caller's is.

@@ -60,18 +60,17 @@ class Budget:
     """The retries of one client, in requests: each brings 1, a retry takes 1 / ratio.
 
     A bucket, not a window: its bound holds over any stretch of time whatever, and it
-    needs no clock. It may be overdrawn by one retry, so that a client's first request
-    can have one; `start` retries more are there from the beginning.
+    needs no clock. Empty at first, so of any n first requests at most n * ratio are
+    retried, rounded up: it may be overdrawn by one retry, or a client that makes few
+    requests would never have one.
     """
 
     __slots__ = ("_balance", "_cost", "_most")
 
-    def __init__(
-        self, ratio: float = RATIO, burst: int = BURST, start: int = 0
-    ) -> None:
+    def __init__(self, ratio: float = RATIO, burst: int = BURST) -> None:
         self._cost = 1.0 / ratio if ratio else inf
         self._most = burst * self._cost if ratio else 0.0
-        self._balance = min(self._most, start * self._cost) if start else 0.0
+        self._balance = 0.0
 
     def deposit(self, requests: int = 1) -> None:
         """So many requests were made, since it was last told."""
@@ -84,8 +83,12 @@ class Budget:
         self._balance -= self._cost
         return True
 
+    def left(self, requests: int = 0) -> float:
+        """How many retries there are, with those that `requests` more would bring."""
+        return max(0.0, min(self._most, self._balance + requests)) / self._cost
+
     def __repr__(self) -> str:
-        return f"<{max(0.0, self._balance) / self._cost:.1f} retries to spend>"
+        return f"<{self.left():.1f} retries to spend>"
 
 
 class Retry:

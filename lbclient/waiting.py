@@ -1,4 +1,7 @@
-"""The calls that cannot be sent at once: first come, first served, and bounded.
+"""The calls that cannot be sent at once: the most critical first, and bounded.
+
+Among equals the first to come is the first served. Where the queue is full the last of
+the least critical gives way to a call that matters more.
 
 One queue serves all reasons to wait: no backend is connected yet, or every one is
 at its active limit.
@@ -8,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from lbclient.config import ChannelConfig
+from lbclient.criticality import Criticality
 from lbclient.grpc_seam import BackendsFull, LocalRpcError, NoBackend
 from lbclient.model import State
 from lbclient.pool import Pool
@@ -20,6 +24,7 @@ class Waiter(Protocol):
     """A call without a backend."""
 
     wait_for_ready: bool
+    criticality: Criticality
 
     def start(self, backend: "Backend", now: float) -> None: ...
     def fail(self, error: LocalRpcError) -> None: ...
@@ -44,29 +49,48 @@ class Waiting:
         self._pool = pool
         self._config = config
         self.waiters: dict[Waiter, None] = {}  # in order of arrival; only read it
+        self._queues: tuple[dict[Waiter, None], ...] = tuple({} for _ in Criticality)
         self.pausing: dict[Waiter, None] = {}  # those that a backend told to wait
 
     def __len__(self) -> int:
         return len(self.waiters)
 
     def first(self) -> Waiter | None:
-        return next(iter(self.waiters), None)
+        for queue in reversed(self._queues):
+            if queue:
+                return next(iter(queue))
+        return None
 
     def join(self, waiter: Waiter) -> None:
         """Lets a call wait; fails it at once where that is hopeless or forbidden."""
         self._wake()
         error = self._refusal(waiter)
-        if error is None and len(self) >= self._config.max_waiting:
+        if error is not None:
+            waiter.fail(error)
+            return
+        loser: Waiter | None = None
+        if len(self) >= self._config.max_waiting:
             error = BackendsFull.because(
                 f"{self._pool!r}, and {len(self)} calls wait already (max_waiting)"
             )
-        if error is None:
-            self.waiters[waiter] = None
-        else:
-            waiter.fail(error)
+            loser = self._last_below(waiter.criticality)
+            if loser is None:
+                waiter.fail(error)
+                return
+            self.leave(loser)
+        self.waiters[waiter] = self._queues[waiter.criticality][waiter] = None
+        if loser is not None and error is not None:
+            loser.fail(error)  # last, as whoever hears of it may call again
+
+    def _last_below(self, criticality: Criticality) -> Waiter | None:
+        for queue in self._queues[:criticality]:
+            if queue:
+                return next(reversed(queue))
+        return None
 
     def leave(self, waiter: Waiter) -> None:
         self.waiters.pop(waiter, None)
+        self._queues[waiter.criticality].pop(waiter, None)
 
     def dismiss_hopeless(self) -> None:
         """Fails the calls for which nothing is left to wait for."""
@@ -101,7 +125,9 @@ class Waiting:
             return NoBackend.because(
                 f"{pool!r} (as {node.endpoint.address}: {node.reason})"
             )
-        return NoBackend.because(self.trouble) if self.trouble else None
+        if not self.trouble:
+            return None
+        return NoBackend.because(f"{self.trouble} ({pool!r})")
 
     def _are_all_full(self) -> bool:
         """Those that are connected; one that can wake, or does, has room."""

@@ -54,6 +54,7 @@ def from_message(message: load_pb2.LoadReport) -> LoadReport:
             message.active_requests if told("active_requests") else None,
             message.runnable_requests if told("runnable_requests") else None,
             _TASK_STATES.get(message.state),
+            sound(message.latency),
         )
     )
 

@@ -8,6 +8,7 @@ grpcio's contexts, not derived: what is not here goes to grpcio's as it is.
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
 from typing import Any, Never, TypeVar
@@ -16,15 +17,20 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
+from lbclient import wire, within
 from lbclient.grpc_codes import STATUS_OF_NUMBER
 from lbclient.server.accounting import account, run_timed
-from lbclient.server.gate import Answer
-from lbclient.server.reporter import Reporter, Trailers
+from lbclient.server.answers import Answer
+from lbclient.server.gate import Gate
+from lbclient.server.reporter import Counts, Reporter, Trailers
 
 # In a server's metadata each of these ends the process: a failed check in C-core.
 LETHAL = frozenset({"grpc-timeout", "grpclb_client_stats"})
 
 _OK = StatusCode.OK
+# Statuses that clients retry, or take for a refusal.
+HANDED_UP = frozenset({StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED})
+WELL = within.Below.WELL
 
 T = TypeVar("T")
 
@@ -34,25 +40,37 @@ logger = logging.getLogger(__name__)
 class Call:
     """Begins when it is made, and ends once, whoever says so first.
 
-    Owned by the handler that serves it.
+    Owned by the handler that serves it. `counts` are those of its method.
     """
 
     __slots__ = (
         "_code",
+        "_counts",
         "_finished",
         "_reporter",
+        "_serialize",
         "_trailers",
         "begun_at",
+        "below",
         "inner",
         "took",
     )
 
-    def __init__(self, reporter: Reporter, inner: Any) -> None:
+    def __init__(
+        self,
+        reporter: Reporter,
+        inner: Any,
+        counts: Counts,
+        serialize: Any = None,  # what a handler writes; only `AsyncCall` has that
+    ) -> None:
         self._reporter = reporter
+        self._counts = counts
+        self._serialize = serialize
         self.inner = inner
         self._code: Any = None  # what the handler set, as it set it
         self._trailers: Trailers = ()  # the handler's own
         self._finished = False
+        self.below = WELL  # what its own calls were told
         self.took = 0.0  # seconds, once it is finished
         self.begun_at = reporter.clock()
         reporter.monitor.begin()
@@ -63,7 +81,7 @@ class Call:
         return getattr(self.inner, name)
 
     def set_trailing_metadata(self, trailing_metadata: Iterable[Any]) -> None:
-        own = _harmless(trailing_metadata)
+        own = self._true(trailing_metadata)
         self.inner.set_trailing_metadata(self._merged(own))
         self._trailers = own
 
@@ -82,8 +100,39 @@ class Call:
 
     def _aborting(self, code: StatusCode, trailers: Iterable[Any]) -> Trailers:
         self._code = code
-        self._trailers = _harmless(trailers) or self._trailers
+        self._trailers = self._true(trailers) or self._trailers
+        self._hand_up(code)
         return self._answer(code)
+
+    def _refusing(self, answer: Answer) -> Trailers:
+        """Before its handler has begun, which could say none of that truthfully."""
+        self._code, self._trailers = answer.code, answer.trailers
+        return self._answer(answer.code)
+
+    def _true(self, metadata: Iterable[Any]) -> Trailers:
+        """What a handler may say: not that it was not executed, nor another's load.
+
+        It has that from a call of its own, and hands on all that it was told.
+        """
+        own = _harmless(metadata)
+        keys = {_key(item) for item in own}
+        if wire.LOAD_KEY in keys:
+            own = _without_report(own)
+        if wire.REFUSAL_KEY in keys:
+            self.below = within.Below.REFUSED
+            own = within.handed_up(own, self.below)
+        return own
+
+    def _hand_up(self, code: Any) -> None:
+        """What was refused below is not to be tried again above.
+
+        Of a call on a channel that is not ours only its error knows, if it is the one
+        that is being handled.
+        """
+        if _status(code) in HANDED_UP:
+            found = max(self.below, within.below(sys.exception()))
+            if found is not WELL:
+                self._trailers = within.handed_up(self._trailers, found)
 
     # What becomes of it
 
@@ -96,17 +145,38 @@ class Call:
         self.inner.set_trailing_metadata(self._merged(()))
 
     def served(self) -> None:
-        code = _OK if self._code is None else self._code
-        self.inner.set_trailing_metadata(self._answer(code))
+        if self._code is not None or self._finished:
+            code = self._code or _OK
+            self._hand_up(code)
+            self.inner.set_trailing_metadata(self._answer(code))
+            return
+        self._finished = True
+        reporter, own = self._reporter, self._trailers
+        self.took = reporter.served(self.begun_at, self._counts)
+        active = reporter.monitor.active
+        trailers = self._with_report(own, active) if own else reporter.trailers(active)
+        self.inner.set_trailing_metadata(trailers)
 
-    def raised(self, error: BaseException) -> None:
+    def _raised(self, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             self._answer(self._interrupted())
             return
         # grpcio sends the code that was set, if it is one of an error.
         code = _status(self._code or StatusCode.UNKNOWN)
         code = StatusCode.UNKNOWN if code is StatusCode.OK else code
+        self._hand_up(code)
         self.inner.set_trailing_metadata(self._answer(code))
+
+    def _refused_below(self, error: BaseException) -> tuple[StatusCode, str] | None:
+        """How to end a request whose handler raised this, if that is a refusal.
+
+        grpcio would say UNKNOWN, and log it with a traceback.
+        """
+        refusal = None if self._finished else within.refusal_in(error)
+        if refusal is None:
+            return None
+        self.below = max(self.below, within.below(refusal))
+        return refusal.code(), refusal.details() or ""
 
     def ended(self, _task: object = None) -> None:
         """grpcio is done with the request, for whatever reason."""
@@ -116,13 +186,14 @@ class Call:
         """Ends the request; the trailers are to be sent at once."""
         if not self._finished:
             self._finished = True
-            self.took = self._reporter.finish(_status(code), self.begun_at)
+            code = _status(code)
+            self.took = self._reporter.finish(code, self.begun_at, self._counts)
         return self._with_report(self._trailers, self._reporter.monitor.active)
 
     def _finish(self, code: Callable[[], StatusCode]) -> None:
         if not self._finished:
             self._finished = True
-            self.took = self._reporter.finish(code(), self.begun_at)
+            self.took = self._reporter.finish(code(), self.begun_at, self._counts)
 
     def _merged(self, own: Trailers) -> Trailers:
         """While the request is still among the active ones."""
@@ -150,16 +221,38 @@ class Call:
         return StatusCode.CANCELLED
 
 
+class Early:
+    """A request that has no context of its own yet, for what is called within.
+
+    Also for one in a thread, which keeps the context variables that would keep it.
+    """
+
+    __slots__ = ("_gate", "below", "inner")
+
+    def __init__(self, gate: Gate, inner: Any = None) -> None:
+        self._gate = gate
+        self.inner = inner
+        self.below = WELL
+
+    @property
+    def is_strained(self) -> bool:
+        return self._gate.is_strained
+
+    def time_remaining(self) -> float | None:
+        return None if self.inner is None else self.inner.time_remaining()
+
+
 class AsyncCall(Call):
     """What a coroutine or an async generator is given."""
 
-    __slots__ = ("_serialize",)
+    __slots__ = ()
 
-    def __init__(
-        self, reporter: Reporter, inner: Any, serialize: Callable[[Any], Any]
-    ) -> None:
-        super().__init__(reporter, inner)
-        self._serialize = serialize
+    @property
+    def is_strained(self) -> bool:
+        return self._reporter.gate.is_strained
+
+    def time_remaining(self) -> float | None:
+        return self.inner.time_remaining()  # type: ignore[no-any-return]
 
     def read(self) -> Coroutine[Any, Any, Any]:
         return self.inner.read()  # type: ignore[no-any-return]
@@ -180,9 +273,18 @@ class AsyncCall(Call):
     async def abort_with_status(self, status: grpc.Status) -> Never:
         await self.abort(status.code, status.details, status.trailing_metadata or ())
 
-    async def refuse(self, answer: Answer, reason: str) -> Never:
-        self._reporter.gate.count(reason)
-        await self.abort(*answer)
+    async def failed(self, error: BaseException) -> None:
+        """Its handler has raised that. Raises if it says what is refused below."""
+        if (refusal := self._refused_below(error)) is not None:
+            await self.abort(*refusal)
+        self._raised(error)
+
+    async def refuse(self, answer: Answer, reason: str = "") -> Never:
+        """`reason`: if it is not counted yet."""
+        if reason:
+            self._reporter.gate.count(reason)
+        await self.inner.abort(answer.code, answer.details, self._refusing(answer))
+        raise AssertionError("grpcio's abort returned")
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         self.inner.add_done_callback(lambda _: callback(self))
@@ -194,18 +296,23 @@ class SyncCall(Call):
     Made on the loop's thread, and ended there: in a thread nothing is counted.
     """
 
-    __slots__ = ("_answered", "_context", "refusal")
+    __slots__ = ("_answered", "_context", "_request", "refusal")
 
-    def __init__(self, reporter: Reporter, inner: Any = None) -> None:
-        super().__init__(reporter, inner)
+    def __init__(self, reporter: Reporter, inner: Any, counts: Counts) -> None:
+        super().__init__(reporter, inner, counts)
         self._answered: StatusCode | None = None
-        self._context = copy_context()
+        self._request = Early(reporter.gate, inner)
+        self.adopt(copy_context())
         self.refusal: Answer | None = None
-        reporter.gate.threads.queue(self)
+        reporter.gate.threads.queue(self, self.begun_at)
 
     def enter(self, inner: Any) -> None:
         """It has a thread at last, and a context."""
-        self.inner = inner
+        self.inner = self._request.inner = inner
+
+    def refused(self, answer: Answer) -> None:
+        """Says so, in its thread. Raises."""
+        self.inner.abort(answer.code, answer.details, self._refusing(answer))
 
     def refuse(self, answer: Answer, reason: str) -> None:
         """Ends it before its handler begins."""
@@ -214,8 +321,9 @@ class SyncCall(Call):
         self._finish(lambda: answer.code)
 
     def adopt(self, context: Context) -> None:
-        """That of the request's own task, where it began in another one."""
+        """Its handler runs in this context: that of the request's own task."""
         self._context = context
+        context.run(within.enter, self._request)
 
     def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """In the context of the request, and at the cost of whoever pays for that."""
@@ -238,6 +346,16 @@ class SyncCall(Call):
 
     def abort_with_status(self, status: grpc.Status) -> Never:
         self.abort(status.code, status.details, status.trailing_metadata or ())
+
+    def failed(self, error: BaseException) -> None:
+        """As of an `AsyncCall`."""
+        if (refusal := self._refused_below(error)) is not None:
+            self.abort(*refusal)
+        self._raised(error)
+
+    def _hand_up(self, code: Any) -> None:
+        self.below = max(self.below, self._request.below)
+        super()._hand_up(code)
 
     def ended(self, _task: object = None) -> None:
         self._reporter.gate.threads.leave(self)
@@ -269,6 +387,17 @@ def _harmless(metadata: Iterable[Any]) -> Trailers:
         logger.warning("left out of metadata: %s", ", ".join(sorted(LETHAL)))
         items = tuple(item for item in items if _key(item) not in LETHAL)
     return items
+
+
+def _without_report(own: Trailers) -> Trailers:
+    """What is ours to say, and the same bytes by ORCA's name."""
+    reports = [item[1] for item in own if _key(item) == wire.LOAD_KEY]
+    return tuple(
+        item
+        for item in own
+        if _key(item) != wire.LOAD_KEY
+        and not (_key(item) == wire.ORCA_KEY and item[1] in reports)
+    )
 
 
 def _key(item: Any) -> Any:

@@ -9,26 +9,27 @@ Signals are read here, `lbclient.admission` decides. SRE book, ch. 21.
 
 import logging
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
 from math import exp, inf
 from random import Random
-from typing import NamedTuple
 
 from grpc import StatusCode
 
-from lbclient import wire
-from lbclient.admission import LOAD, Admission, Signal
+from lbclient import wire, within
+from lbclient.admission import CPU_NAME, LOAD, MEMORY_NAME, Admission, Signal
 from lbclient.config import ServerConfig
 from lbclient.criticality import DEFAULT, Criticality, adopt, current, parse
 from lbclient.ewma import Ewma
 from lbclient.protocols import Clock
 from lbclient.quota import OTHERS
 from lbclient.retry import Refusal, parse_attempt
+from lbclient.server.answers import OUT_OF_QUOTA, REASONS, TRAILERS, Answer
+from lbclient.server.backlog import Backlog
 from lbclient.server.cpu import available_cpus
 from lbclient.server.memory import MemoryMeter
 from lbclient.server.monitor import LoadMonitor
-from lbclient.server.quotas import Quotas
+from lbclient.server.quotas import Quotas, customer_of_identity
 from lbclient.server.run_queue import RunQueue
+from lbclient.server.statistics import SignalStatistics
 from lbclient.server.threads import Threads
 
 # Ours. A burst is no overload: up to three times the target may come at once. While it
@@ -47,45 +48,8 @@ USER_WIDTH = 0.1
 STRAINED = 0.5  # of the target: from here on cheaper answers are wanted
 
 _PREFIX = "lbclient-"
-_gate: ContextVar["Gate | None"] = ContextVar("gate", default=None)
 
 logger = logging.getLogger(__name__)
-
-
-class Answer(NamedTuple):
-    """What a request that is refused is told."""
-
-    code: StatusCode
-    details: str
-    trailers: tuple[tuple[str, str], ...]
-
-
-def trailers_of(refusal: Refusal) -> tuple[tuple[str, str], ...]:
-    named = (wire.REFUSAL_KEY, refusal.value)
-    if refusal is Refusal.DONT_RETRY:
-        return (named, (wire.PUSHBACK_KEY, "-1"))
-    return (named,)
-
-
-TRAILERS = {refusal: trailers_of(refusal) for refusal in Refusal}
-
-# As grpcio says it, so that whoever looks for that finds it.
-FULL = Answer(
-    StatusCode.RESOURCE_EXHAUSTED,
-    "Concurrent RPC limit exceeded!",
-    TRAILERS[Refusal.OVERLOADED],
-)
-TOO_LATE = Answer(
-    StatusCode.DEADLINE_EXCEEDED,
-    "refused: too late to be served before its deadline",
-    TRAILERS[Refusal.DONT_RETRY],
-)
-OUT_OF_QUOTA = Answer(
-    StatusCode.RESOURCE_EXHAUSTED,
-    "refused: the customer has used what it may",
-    TRAILERS[Refusal.QUOTA],
-)
-REASONS = (*(refusal.value for refusal in Refusal), "concurrency", "too-late")
 
 
 class Patience:
@@ -102,7 +66,8 @@ class Patience:
         if value <= self._target and self.factor == PATIENT:
             return value / PATIENT
         if value > self._target:
-            self.factor = 1.0 + (self.factor - 1.0) * exp(-elapsed / TIRES)
+            left = (self.factor - 1.0) * exp(-elapsed / TIRES)
+            self.factor = 1.0 + left if left > 0.01 else 1.0
         else:
             missing = (PATIENT - self.factor) * exp(-elapsed / RECOVERS)
             self.factor = PATIENT - missing if missing > 0.01 else PATIENT
@@ -123,6 +88,7 @@ class Gate:
         read_memory: Callable[[float], float] | None = None,
     ) -> None:
         self.queue = RunQueue(clock)
+        self.backlog = Backlog(self.queue, clock)
         self.threads = Threads()
         self._monitor = monitor
         self._clock = clock
@@ -143,10 +109,10 @@ class Gate:
         if most == inf:
             signals = [Signal(LOAD.name, inf, 1.0)]
         if config.max_cpu:
-            signals.append(Signal("CPU utilization", config.max_cpu, CPU_WIDTH))
+            signals.append(Signal(CPU_NAME, config.max_cpu, CPU_WIDTH))
         self._has_memory = bool(config.max_memory)
         if self._has_memory:
-            signals.append(Signal("memory", config.max_memory, MEMORY_WIDTH))
+            signals.append(Signal(MEMORY_NAME, config.max_memory, MEMORY_WIDTH))
         signals += [Signal(name, 1.0, USER_WIDTH) for name in self._user]
         self._signals = {signal.name: signal for signal in signals}
         self._values = [0.0] * len(signals)
@@ -158,10 +124,12 @@ class Gate:
             reason: [0] * len(Criticality) for reason in REASONS
         }
         has_quotas = config.quotas is not None or config.default_quota is not None
-        self.quotas = Quotas(config, clock, rng) if has_quotas else None
-        self._customer = config.customer
+        self.quotas = Quotas(config, clock) if has_quotas else None
+        named = config.customer
+        self._customer = customer_of_identity if isinstance(named, str) else named
         # Whether who pays is known only later than all else.
         self.asks_context = has_quotas and config.customer is not None
+        self._early_quotas = None if self.asks_context else self.quotas
         self.misread = {wire.CRITICALITY_KEY: 0, wire.ATTEMPT_KEY: 0}
 
     # Signals
@@ -170,8 +138,10 @@ class Gate:
         """Reads those that are not read for each request."""
         self._cpus = available_cpus() if self._has_runnable else 1.0
         self.threads.sample(now)
+        if not self._has_runnable and self._most < inf:
+            self.backlog.sample(now)
         self._cpu.update(cpu, now)
-        values = [0.0]
+        values = [-1.0]  # the load, which is looked at now
         if self._max_cpu:
             values.append(self._cpu.value)
         if self._has_memory:
@@ -184,8 +154,7 @@ class Gate:
         )
         self._look(now)
         self._is_calm = (
-            self.quotas is None
-            and not self._has_runnable
+            not self._has_runnable
             and not self._is_beyond
             and not self.admission.worst
             and self._load < 1.0
@@ -207,11 +176,15 @@ class Gate:
         if self._has_runnable:
             return (self._read_runnable() or 0) / self._cpus
         on_loop = self.queue.load(now, self._monitor.active)
-        return max(on_loop, self.threads.load())
+        on_loop += self.backlog.load(now)
+        return max(on_loop, self.threads.load(now))
 
     def _look(self, now: float) -> None:
         self._load = self.load(now)
-        load = self._values[0] = self._patience.read(self._load, now)
+        load = self._patience.read(self._load, now)
+        if load == self._values[0]:
+            return  # as in most of a flood: admission knows
+        self._values[0] = load
         if self._is_beyond or self.admission.worst or load > self._most:
             self.admission.observe(self._values)
 
@@ -222,33 +195,46 @@ class Gate:
 
         To be called in the task of the request, whose context learns who asks.
         """
-        self.queue.has_arrived = True
+        self.queue.arrived += 1
         if self._is_calm and not (self.queue.is_closed or self.threads.waiting):
-            for key, _ in metadata:
+            customer = OTHERS
+            for key, value in metadata:
                 if key[: len(_PREFIX)] == _PREFIX:
-                    break
-            else:  # as almost always: nothing to decide
+                    if key != wire.CUSTOMER_KEY:
+                        break
+                    customer = str(value)
+            else:  # as almost always: nothing to decide but who pays
                 self._let_in += 1
-                _gate.set(self)
-                return None
+                quotas = self._early_quotas
+                if quotas is None or quotas.enter(customer, DEFAULT):
+                    return None
+                return self._out_of_quota(DEFAULT)
         if self._let_in:
             self.admission.let_in(self._let_in)
             self._let_in = 0
         criticality, attempt, customer = self._read(metadata)
+        quotas = self._early_quotas
+        # Whoever has used it up is refused before anybody is for the load, and is told
+        # so: another task would not help. What the load refuses is not charged.
+        if quotas is not None and quotas.refuses(customer, criticality):
+            return self._out_of_quota(criticality)
         self._look(self._clock())
         refusal = self.admission.refuses(criticality, attempt)
         if refusal is not None:
+            self.backlog.refused += 1
             self.count(refusal.value, criticality)
             return Answer(StatusCode.UNAVAILABLE, self._why(), TRAILERS[refusal])
-        _gate.set(self)
-        if self.quotas is None or self.asks_context:
-            return None
-        return self._charged(customer, criticality)
+        if quotas is not None:
+            quotas.admit(customer, criticality)
+        return None
 
     def _charged(self, customer: str, criticality: Criticality) -> Answer | None:
         assert self.quotas is not None
-        if not self.quotas.refuses(customer, criticality):
+        if self.quotas.enter(customer, criticality):
             return None
+        return self._out_of_quota(criticality)
+
+    def _out_of_quota(self, criticality: Criticality) -> Answer:
         self.count(Refusal.QUOTA.value, criticality)
         return OUT_OF_QUOTA
 
@@ -256,12 +242,22 @@ class Gate:
         """The same, where `ServerConfig.customer` says who pays."""
         assert self._customer is not None
         try:
-            customer = str(self._customer(context))
+            customer = self._named(self._customer(context))
         except Exception as error:
             self._complain("customer", f"raised {error!r}")
             customer = OTHERS
         found = current()
         return self._charged(customer, DEFAULT if found is None else found)
+
+    def _named(self, said: object) -> str:
+        """Text that can be told to others; None: nobody."""
+        if isinstance(said, bytes):
+            return said.decode(errors="replace")
+        if isinstance(said, str):
+            return said.encode(errors="replace").decode()
+        if said is not None:
+            self._complain("customer", f"returned a {type(said).__name__}")
+        return OTHERS
 
     def _read(
         self, metadata: Iterable[tuple[str, str | bytes]]
@@ -296,6 +292,14 @@ class Gate:
             criticality = DEFAULT if found is None else found
         self._refused[reason][criticality] += 1
 
+    def signals(self) -> tuple[SignalStatistics, ...]:
+        """As last read, each with what is too much of it."""
+        values = [self._load, *self._values[1:]]  # the load without our patience
+        return tuple(
+            SignalStatistics(signal.name, value, signal.target)
+            for signal, value in zip(self._signals.values(), values, strict=True)
+        )
+
     @property
     def is_strained(self) -> bool:
         return (
@@ -318,5 +322,5 @@ def degraded() -> bool:
 
     False where no request is being served.
     """
-    gate = _gate.get()
-    return gate is not None and gate.is_strained
+    request = within.current()
+    return request is not None and request.is_strained

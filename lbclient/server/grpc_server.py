@@ -15,6 +15,8 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
+from lbclient import grpc_seam
+from lbclient.census import SERVERS
 from lbclient.config import ServerConfig, is_disabled
 from lbclient.errors import ConfigError
 from lbclient.model import TaskState
@@ -25,8 +27,14 @@ from lbclient.server.interceptor import Interceptor, UnknownMethods, WrappedLook
 from lbclient.server.lame_duck import until_quiet
 from lbclient.server.reporter import Reporter
 from lbclient.server.statistics import ServerStatistics
-from lbclient.server.udp import UdpHealth
+from lbclient.server.udp import UdpHealth, host_of
 from lbclient.server.warmup import Warmup, check, warm_up
+
+# grpcio says the same of a port that is taken and of credentials that are none.
+PAIRS = (
+    "Credentials are pairs of private key and certificate chain, in this order, in"
+    " PEM, which belong together."
+)
 
 
 class Server(grpc.aio.Server):
@@ -44,17 +52,20 @@ class Server(grpc.aio.Server):
         config: ServerConfig | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        if maximum_concurrent_rpcs is not None and maximum_concurrent_rpcs < 1:
-            raise ConfigError(
-                "maximum_concurrent_rpcs",
-                maximum_concurrent_rpcs,
-                "a whole number of at least 1, or None",
-            )
-        self._config = ServerConfig.from_environment() if config is None else config
+        most = maximum_concurrent_rpcs
+        if most is not None and (type(most) is not int or most < 1):
+            want = "a whole number of at least 1, or None"
+            raise ConfigError("maximum_concurrent_rpcs", most, want)
+        config = ServerConfig.from_environment() if config is None else config
+        if not isinstance(config, ServerConfig):
+            # By its type: it may hold a secret.
+            raise ConfigError("config", type(config), "a ServerConfig")
+        self._config = config
         self._clock = clock
         self._reporter = Reporter(self._config, clock)
         self._udp = UdpHealth(self._reporter.glance, clock, self._config.udp_secret)
         self._udp_beside: list[tuple[str, int]] = []
+        self._ports: list[str] = []
         self._services: dict[str, None] = {}
         self._started = False
         self._wrapper = Wrapper(self._reporter, maximum_concurrent_rpcs)
@@ -62,13 +73,18 @@ class Server(grpc.aio.Server):
         if interceptors:
             own = Interceptor(self._wrapper, self._reporter.monitor)
             interceptors = (own, *interceptors)
-        self._inner = grpc.aio.server(
-            migration_thread_pool=migration_thread_pool,
-            interceptors=interceptors,
-            options=options,
-            compression=compression,
+        options, most = grpc_seam.with_pending_limit(options or ())
+        self._inner, read = grpc_seam.counted(
+            lambda: grpc.aio.server(
+                migration_thread_pool=migration_thread_pool,
+                interceptors=interceptors,
+                options=options,
+                compression=compression,
+            )
         )
+        self._reporter.gate.backlog.count_by(read, most)
         self.add_generic_rpc_handlers(handlers or ())
+        self._number = SERVERS.enter(self)
 
     def add_generic_rpc_handlers(
         self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
@@ -97,17 +113,26 @@ class Server(grpc.aio.Server):
 
     def add_insecure_port(self, address: str) -> int:
         port = self._inner.add_insecure_port(address)
+        self._listen(address, port)
         self._udp_beside.append((address, port))
         return port
 
     def add_secure_port(
         self, address: str, server_credentials: grpc.ServerCredentials
     ) -> int:
-        port = self._inner.add_secure_port(address, server_credentials)
+        try:
+            port = self._inner.add_secure_port(address, server_credentials)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error} {PAIRS}") from None
+        self._listen(address, port)
         # Who may ask there must have shown who it is; over UDP a secret does that.
         if self._config.udp_secret:
             self._udp_beside.append((address, port))
         return port
+
+    def _listen(self, address: str, port: int) -> None:
+        host = address.rpartition(":")[0]
+        self._ports.append(address if host_of(address) is None else f"{host}:{port}")
 
     async def start(self, warmup: Warmup | None = None) -> None:
         """Serves; clients are told that it does, once `warmup` has returned.
@@ -149,6 +174,7 @@ class Server(grpc.aio.Server):
         finally:
             self._reporter.stop()
             self._udp.close()
+            SERVERS.leave(self._number)
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:
         """As grpc.aio's, but its caller may be cancelled without harm.
@@ -183,7 +209,12 @@ class Server(grpc.aio.Server):
         return self._reporter.state
 
     def statistics(self) -> ServerStatistics:
-        return replace(self._reporter.statistics(), udp=self._udp.statistics())
+        return replace(
+            self._reporter.statistics(),
+            ports=tuple(self._ports),
+            services=tuple(self._services),
+            udp=self._udp.statistics(),
+        )
 
     def __del__(self) -> None:
         # grpc.aio's own server stops when it is dropped; so do our samples.

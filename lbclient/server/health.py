@@ -20,6 +20,7 @@ from lbclient.model import TaskState
 from lbclient.server.reporter import Reporter
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
 
+ANY_SERVICE = "*"  # the name of one that answers for all
 INTERVAL_CEILING = 3600.0  # seconds; also what `ServerConfig` allows at most
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -98,7 +99,8 @@ class HealthServices:
         await self._stream(context, lambda: self._serving(request.service), None)
 
     def _knows(self, service: str) -> bool:
-        return not service or service in self._services
+        known = self._services
+        return not service or service in known or ANY_SERVICE in known
 
     def _serving(self, service: str) -> compat_pb2.ServingReply:
         if not self._knows(service):

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
-from lbclient import wire
+from lbclient import wire, within
 from lbclient.model import Verdict
 from lbclient.server.handlers import Handler, Wrapper
 from lbclient.server.monitor import LoadMonitor
@@ -29,6 +29,13 @@ UNCOUNTED = frozenset(
         wire.ORCA_METHOD,
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        "/grpc.channelz.v1.Channelz/GetTopChannels",
+        "/grpc.channelz.v1.Channelz/GetServers",
+        "/grpc.channelz.v1.Channelz/GetServer",
+        "/grpc.channelz.v1.Channelz/GetServerSockets",
+        "/grpc.channelz.v1.Channelz/GetChannel",
+        "/grpc.channelz.v1.Channelz/GetSubchannel",
+        "/grpc.channelz.v1.Channelz/GetSocket",
     }
 )
 
@@ -46,21 +53,29 @@ class WrappedLookup(grpc.GenericRpcHandler):
         try:
             handler = self._service(handler_call_details)
         except Exception as error:
+            self._wrapper.queue.arrived += 1
             return self._wrapper.wrap(_raising(error))
-        method = handler_call_details.method
-        if handler is None or method in UNCOUNTED:
+        if handler is None:
+            return None
+        wrapper, method = self._wrapper, handler_call_details.method
+        if method in UNCOUNTED:
+            wrapper.queue.arrived += 1
             return handler
-        refused = self._wrapper.refused(handler_call_details)
-        return refused or self._wrapper.wrap_found(method, handler)
+        answer = wrapper.refuses(handler_call_details.invocation_metadata or ())
+        if answer is not None:
+            return wrapper.refused(answer, method, handler)
+        return wrapper.wrap_found(method, handler)
 
 
 class UnknownMethods(grpc.GenericRpcHandler):
     """The last to be asked: refuses as grpcio does, but with a report."""
 
     def __init__(self, wrapper: Wrapper) -> None:
+        self._queue = wrapper.queue
         self._unknown_method = wrapper.wrap(UNKNOWN_METHOD)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        self._queue.arrived += 1
         return self._unknown_method
 
 
@@ -75,23 +90,25 @@ class Interceptor(grpc.aio.ServerInterceptor):
         continuation: Continuation,
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        method = handler_call_details.method
+        wrapper, method = self._wrapper, handler_call_details.method
         if method in UNCOUNTED:
+            wrapper.queue.arrived += 1
             return await continuation(handler_call_details)
-        refused = self._wrapper.refused(handler_call_details)
-        if refused is not None:
-            return refused
+        answer = wrapper.refuses(handler_call_details.invocation_metadata or ())
+        if answer is not None:
+            return wrapper.refused(answer, method)
         # Among the active while the user's interceptors have it; then it begins.
         self._monitor.begin()
+        within.enter(wrapper.early())
         try:
             handler = await continuation(handler_call_details)
         except Exception as error:
-            return self._wrapper.wrap(_raising(error))
+            return wrapper.wrap(_raising(error))
         finally:
             self._monitor.finish(Verdict.ABANDONED)
         if handler is None:
             return self._unknown_method
-        return self._wrapper.wrap_found(method, handler)
+        return wrapper.wrap_found(method, handler)
 
 
 async def _unknown_method(_requests: Any, context: Any) -> None:

@@ -2,43 +2,87 @@
 
 Of a control group's limit: what the group uses without what the kernel would drop at
 once, as that is when somebody is killed. Of RLIMIT_AS: the process's address space. On
-other systems the share of the machine's memory that psutil tells, if that is there.
+systems without /proc the share of the machine's memory that psutil tells, if that is
+installed; else nobody knows, and the log says so once.
 """
 
+import logging
 import os
 from collections.abc import Callable
 from importlib import import_module
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 from lbclient.server.cpu import cgroup_folders
 
 # Version 1 has a number there even without a limit: the largest multiple of a page.
 UNLIMITED = 2**62
 
+STATM = "proc/self/statm"
 
-def used_share(root: Path = Path("/")) -> float:
-    """0.0 where there is no limit, or nobody tells."""
-    if not (root / "proc/self/statm").exists():
-        return _by_psutil()
-    return max(_of_groups(root), _of_address_space(root))
-
-
-def _of_groups(root: Path) -> float:
-    shares = [_of_group(folder) for folder in cgroup_folders(root, "memory")]
-    return max(shares, default=0.0)
+# Readings, of which there is one a second, until limits of groups are looked for anew:
+# those of a running container may be changed. That takes a millisecond.
+RECHECK_AFTER = 10
 
 
-def _of_group(folder: Path) -> float:
-    for limit, usage, idle in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        most = _number(folder / limit)
-        used = _number(folder / usage)
-        if 0.0 < most < UNLIMITED and used < inf:
-            return max(0.0, used - _field(folder / "memory.stat", idle)) / most
-    return 0.0
+class Files(NamedTuple):
+    """Of one version of control groups; `idle` is a line of `memory.stat`."""
+
+    limit: str
+    usage: str
+    idle: str
+
+
+FILES = (
+    Files("memory.max", "memory.current", "inactive_file"),
+    Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+logger = logging.getLogger(__name__)
+
+
+def reader(root: Path = Path("/")) -> Callable[[], float]:
+    """What reads the share on this system; 0.0 where there is no limit."""
+    if (root / STATM).exists():
+        return _UsedShare(root).read
+    try:
+        psutil = import_module("psutil")
+    except ImportError:
+        logger.info("max_memory is off: no /proc here; pip install 'lbclient[psutil]'")
+        return lambda: 0.0
+    return lambda: float(psutil.virtual_memory().percent) / 100.0
+
+
+class _UsedShare:
+    """Of whichever limit is nearest. It reads the groups that have one."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._readings = 0
+        self._groups: list[tuple[Path, Files]] = []
+
+    def read(self) -> float:
+        if self._readings % RECHECK_AFTER == 0:
+            groups = cgroup_folders(self._root, "memory")
+            pairs = [(group, files) for group in groups for files in FILES]
+            self._groups = [pair for pair in pairs if _limit(*pair) < UNLIMITED]
+        self._readings += 1
+        shares = [_of_group(*pair) for pair in self._groups]
+        return max([_of_address_space(self._root), *shares])
+
+
+def _limit(group: Path, files: Files) -> float:
+    most = _number(group / files.limit)
+    return most if most > 0.0 else inf
+
+
+def _of_group(group: Path, files: Files) -> float:
+    used = _number(group / files.usage)
+    if used == inf:
+        return 0.0
+    idle = _field(group / "memory.stat", files.idle)
+    return max(0.0, used - idle) / _limit(group, files)
 
 
 def _of_address_space(root: Path) -> float:
@@ -47,15 +91,8 @@ def _of_address_space(root: Path) -> float:
     limit, _ = getrlimit(RLIMIT_AS)
     if limit == RLIM_INFINITY or limit <= 0:
         return 0.0
-    pages = int((root / "proc/self/statm").read_text().split()[0])
+    pages = int((root / STATM).read_text().split()[0])
     return pages * os.sysconf("SC_PAGE_SIZE") / limit
-
-
-def _by_psutil() -> float:
-    try:
-        return float(import_module("psutil").virtual_memory().percent) / 100.0
-    except ImportError:
-        return 0.0
 
 
 def _number(file: Path) -> float:
@@ -80,13 +117,15 @@ class MemoryMeter:
 
     EVERY = 1.0
 
-    def __init__(self, read: Callable[[], float] = used_share) -> None:
-        self._read = read
+    def __init__(self, find: Callable[[], Callable[[], float]] = reader) -> None:
+        self._find = find
+        self._read: Callable[[], float] | None = None
         self._read_at = -inf
         self._share = 0.0
 
     def read(self, now: float) -> float:
         if now >= self._read_at + self.EVERY:
             self._read_at = now
+            self._read = self._read or self._find()
             self._share = self._read()
         return self._share

@@ -10,107 +10,65 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
-from itertools import count
+from dataclasses import replace
 from math import inf
-from random import Random
-from typing import Any, Protocol
+from typing import Any
+from uuid import uuid4
 
+from lbclient.account import Charge
 from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality
-from lbclient.protocols import Clock
-from lbclient.quota import OTHERS, UNLIMITED, Quota, Room, allot, room
-from lbclient.server.accounting import Accounting, Charge, account
+from lbclient.protocols import Clock, FleetUsage, UsageStore
+from lbclient.quota import OTHERS, UNLIMITED, Quota, allot, room, rooms
+from lbclient.server.accounting import Accounting, account
+from lbclient.server.statistics import QuotaStatistics
+from lbclient.server.stores import INTERVAL, find_store
 
-INTERVAL = 1.0  # seconds between two exchanges. Ours: a fifth of quota.SMOOTHING
-
-Usages = Mapping[str, Mapping[str, float]]
-"""By customer and task: CPU seconds a second."""
+LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says
 
 logger = logging.getLogger(__name__)
-_numbers = count()
-
-
-class UsageStore(Protocol):
-    """What tasks tell each other of their customers. May be slow, may fail."""
-
-    async def exchange(self, task: str, usage: Mapping[str, float]) -> Usages:
-        """Takes what this task gave lately; returns what all of them did, this too.
-
-        A task that was not heard of for some intervals is left out.
-        """
-
-
-class MemoryStore:
-    """For the servers of one process."""
-
-    KEPT = 10 * INTERVAL  # seconds
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
-        self._told: dict[str, tuple[float, dict[str, float]]] = {}
-
-    async def exchange(self, task: str, usage: Mapping[str, float]) -> Usages:
-        now = self._clock()
-        self._told[task] = (now, dict(usage))
-        usages: dict[str, dict[str, float]] = {}
-        for name, (at, told) in list(self._told.items()):
-            if now - at > self.KEPT:
-                del self._told[name]
-                continue
-            for customer, used in told.items():
-                usages.setdefault(customer, {})[name] = used
-        return usages
-
-
-def rooms(config: ServerConfig) -> dict[str, Room]:
-    """What is configured, as `lbclient.quota` wants it. Raises ConfigError."""
-    return {
-        customer: room_of(limit) for customer, limit in (config.quotas or {}).items()
-    }
-
-
-def room_of(limit: float | Mapping[str, float]) -> Room:
-    if not isinstance(limit, Mapping):
-        return room(float(limit))
-    below = {Criticality[name]: most for name, most in limit.items() if name != "total"}
-    return room(float(limit.get("total", inf)), below)
 
 
 class Quotas:
     """Owned by a server, used on its loop's thread only."""
 
-    def __init__(self, config: ServerConfig, clock: Clock, rng: Random) -> None:
+    def __init__(self, config: ServerConfig, clock: Clock) -> None:
         self._clock = clock
-        self._limits = rooms(config)
+        self._limits = rooms(config.quotas)
         self._default = (
             UNLIMITED if config.default_quota is None else room(config.default_quota)
         )
         self._quota = Quota(
             self._limits,
-            rng,
             self._default,
             config.cpu_factor,
             config.quota_share,
         )
-        self._store: Any = config.quota_store
-        # A port is not known yet, and one process may have several servers.
-        self._name = f"{socket.gethostname()}/{os.getpid()}/{next(_numbers)}"
+        self._store: Any = find_store(config.quota_store)
+        self._is_ours = isinstance(config.quota_store, str)
+        # Containers may share a name and a number, and a process may have several.
+        self._name = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
         self._accounting = Accounting()
         self._exchanging: asyncio.Task[None] | None = None
         self._is_complaining = False
-        self.store_failures = 0
+        self._heard = QuotaStatistics(listed=tuple(self._limits))
 
     def refuses(self, customer: str, criticality: Criticality) -> bool:
-        """If not, the request's context knows from here on who pays."""
-        if self._quota.refuses(customer, criticality, self._clock()) is not None:
-            return True
-        charge: Charge = partial(self._quota.charge, customer, criticality)
+        return self._quota.refuses(customer, criticality, self._clock()) is not None
+
+    def admit(self, customer: str, criticality: Criticality) -> None:
+        """The request's context knows from here on who pays."""
+        account.set(self._quota.admit(customer, criticality, self._clock()))
+
+    def enter(self, customer: str, criticality: Criticality) -> bool:
+        """Whether it may; if so, both of the above."""
+        charge = self._quota.enter(customer, criticality, self._clock())
+        if charge is None:
+            return False
         account.set(charge)
-        return False
+        return True
 
     def charge_from_thread(self, charge: Charge) -> Charge:
         return self._accounting.charge_from_thread(charge)
@@ -119,12 +77,15 @@ class Quotas:
         """CPU seconds a second, by customer; those without an account are ''."""
         return self._quota.usage(self._clock())
 
+    def statistics(self) -> QuotaStatistics:
+        return self._heard
+
     # Life
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._accounting.install(loop)
         if self._store is not None:
-            self._exchanging = loop.create_task(self._exchange())
+            self._exchanging = loop.create_task(self._exchange(self._store))
 
     def stop(self) -> None:
         self._accounting.remove()
@@ -132,34 +93,74 @@ class Quotas:
             with suppress(RuntimeError):  # the loop is closed
                 self._exchanging.cancel()
 
-    async def _exchange(self) -> None:
-        while True:
-            try:
-                # Not wait_for, which in Python 3.11 may lose a cancel.
-                async with asyncio.timeout(INTERVAL):
-                    usages = await self._store.exchange(self._name, self.usage())
-                self._quota.take(self._shares(usages), self._clock())
-                self._is_complaining = False
-            except Exception as error:
-                self._complain(error)
-            await asyncio.sleep(INTERVAL)
+    async def _exchange(self, store: Any) -> None:
+        try:
+            while True:
+                pause = await self._ask(store)
+                await asyncio.sleep(pause)
+        finally:
+            if self._is_ours:
+                await store.close()
+
+    async def _ask(self, store: UsageStore) -> float:
+        """Returns how long to wait until it is asked again."""
+        try:
+            # Not wait_for, which in Python 3.11 may lose a cancel.
+            async with asyncio.timeout(INTERVAL):
+                fleet = await store.exchange(self._name, self.usage())
+            self._take(fleet)
+            again = fleet.again if 0.0 <= fleet.again < inf else INTERVAL
+            again = min(max(again, INTERVAL / 10), LONGEST_PAUSE)
+        except Exception as error:
+            self._complain(error)
+            return INTERVAL
+        self._is_complaining = False
+        return again
+
+    def _take(self, fleet: FleetUsage) -> None:
+        fleet, heard = _sound(fleet), self._heard
+        if fleet.tasks:
+            shares = self._shares(fleet)
+            self._quota.take(shares, self._clock())
+            heard = replace(heard, tasks=fleet.tasks, shares=shares)
+        self._heard = replace(
+            heard,
+            exchanges=heard.exchanges + 1,
+            malformed=heard.malformed + fleet.malformed,
+        )
 
     def _complain(self, error: Exception) -> None:
-        self.store_failures += 1
+        self._heard = replace(self._heard, failures=self._heard.failures + 1)
         if not self._is_complaining:
             self._is_complaining = True
-            logger.warning("no word from the quota store: %r", error)
+            kind, said = type(error).__name__, str(error)
+            if isinstance(error, TimeoutError):  # ours says nothing
+                said = said or f"no answer within {INTERVAL:g} s"
+            logger.warning("no word from the quota store: %s: %s", kind, said or "-")
 
-    def _shares(self, usages: Usages) -> dict[str, float]:
+    def _shares(self, fleet: FleetUsage) -> dict[str, float]:
         """Of each customer's limit, what this task may give."""
         shares = {}
-        for customer, used in usages.items():
-            names = sorted({*used, self._name})
+        for customer, total in fleet.total.items():
             limit = self._limits.get(customer, self._default)[-1]
             if limit < inf:
-                parts = allot(limit, [used.get(name, 0.0) for name in names])
-                shares[customer] = parts[names.index(self._name)]
+                own = fleet.own.get(customer, 0.0)
+                shares[customer] = allot(limit, own, max(own, total), fleet.tasks)
         return shares
+
+
+def _sound(fleet: FleetUsage) -> FleetUsage:
+    """A store of the user's own may say anything: what makes no sense is left out."""
+    own, total = _finite(fleet.own), _finite(fleet.total)
+    tasks = fleet.tasks if 0 <= fleet.tasks < inf else 0
+    malformed = fleet.malformed + (tasks != fleet.tasks)
+    malformed += len(fleet.own) - len(own) + len(fleet.total) - len(total)
+    malformed += not 0.0 <= fleet.again < inf
+    return fleet._replace(own=own, total=total, tasks=tasks, malformed=malformed)
+
+
+def _finite(used: Mapping[str, float]) -> dict[str, float]:
+    return {name: cpu for name, cpu in used.items() if 0.0 <= cpu < inf}
 
 
 def customer_of_identity(context: Any) -> str:

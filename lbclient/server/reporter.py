@@ -7,6 +7,7 @@ fields in any order.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
@@ -16,23 +17,27 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
+from lbclient.criticality import Criticality
 from lbclient.grpc_codes import verdict_of
+from lbclient.handled import Handled
 from lbclient.histogram import Histogram
 from lbclient.model import LoadReport, TaskState, Verdict
 from lbclient.protocols import Clock
+from lbclient.recent import Recent
 from lbclient.server.cpu import CpuMeter
 from lbclient.server.gate import Gate
 from lbclient.server.monitor import LoadMonitor
-from lbclient.server.statistics import ServerStatistics
+from lbclient.server.statistics import QuotaStatistics, ServerStatistics
 from lbclient.v1 import health_pb2, load_pb2
 
 SAMPLE_INTERVAL = 0.1  # seconds; how often reports change in lbclient's simulations
 
 # The hot path has no enum in it: a member's lookup, hash and name are slow.
 _OK = StatusCode.OK
-_SERVED = Verdict.SERVED
 
 Trailers = tuple[tuple[str, str | bytes], ...]
+Counts = dict[str, int]
+"""Finished requests of one method, by the name of their status code."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +63,8 @@ class Reporter:
         )
         self._config = config
         self._read_cpu = CpuMeter().read if read_cpu is None else read_cpu
-        self._requests: dict[str, int] = {"OK": 0}
+        self.handled = Handled(code.name for code in StatusCode)
+        self.recent: Recent | None = None  # as long as somebody looks
         self._latency = Histogram()
         self._watchers = 0
         self._failures = 0
@@ -113,29 +119,51 @@ class Reporter:
         finally:
             self._watchers -= 1
 
-    def finish(self, code: StatusCode, begun_at: float) -> float:
+    def finish(self, code: StatusCode, begun_at: float, counts: Counts) -> float:
         """Ends what `monitor.begin` began; the report then leaves it out.
 
         Returns how long it took.
         """
-        took = self.clock() - begun_at
         if code is _OK:
-            self.monitor.finish(_SERVED)
-            self._requests["OK"] += 1
-        else:
-            verdict = verdict_of(code)
-            self.monitor.finish(verdict)
-            self._requests[code.name] = self._requests.get(code.name, 0) + 1
-            if verdict is Verdict.ABANDONED:
-                return took
-        self._latency.observe(took)
+            return self.served(begun_at, counts)
+        took, verdict = self.clock() - begun_at, verdict_of(code)
+        self.monitor.finish(verdict)
+        counts[code.name] += 1
+        if verdict is not Verdict.ABANDONED:
+            self._observe(took)
         return took
 
-    def refuse(self, code: StatusCode) -> None:
+    def served(self, begun_at: float, counts: Counts) -> float:
+        took = self.clock() - begun_at
+        self.monitor.served(took)
+        counts["OK"] += 1
+        self._latency.observe(took)  # as in `_observe`, without its frame
+        if self.recent is not None:
+            self._remember(took)
+        return took
+
+    def look(self) -> Recent:
+        """The last latencies, which are kept from now on, for a minute."""
+        self.recent = Recent.look(self.recent, self.clock())
+        return self.recent
+
+    def _observe(self, took: float) -> None:
+        self._latency.observe(took)
+        if self.recent is not None:
+            self._remember(took)
+
+    def _remember(self, took: float) -> None:
+        now, recent = self.clock(), self.recent
+        if recent is None or recent.is_over(now):
+            self.recent = None
+        else:
+            recent.latencies.add(took, now)
+
+    def refuse(self, code: StatusCode, counts: Counts) -> None:
         """A request that never began: an error to whoever looks for one."""
         self.monitor.begin()
         self.monitor.finish(Verdict.REJECTED)
-        self._requests[code.name] = self._requests.get(code.name, 0) + 1
+        counts[code.name] += 1
 
     def encoded(self, active: int) -> bytes:
         """A serialized `lbclient.v1.LoadReport`, which is an ORCA report too."""
@@ -155,7 +183,10 @@ class Reporter:
         return trailers
 
     def load(self) -> load_pb2.LoadReport:
-        return load_pb2.LoadReport.FromString(self.encoded(self.monitor.active))
+        active = self.monitor.active
+        load = load_pb2.LoadReport.FromString(self.encoded(active))
+        load.latency = self.monitor.latencies.at(active)
+        return load
 
     def health(self) -> health_pb2.HealthReport:
         return health_pb2.HealthReport(
@@ -168,13 +199,18 @@ class Reporter:
 
     def statistics(self) -> ServerStatistics:
         report = self.monitor.report()
+        quotas, methods = self.gate.quotas, self.handled.read()
+        requests: Counter[str] = Counter(OK=0)
+        for counts in methods.values():
+            requests.update(counts)
         return ServerStatistics(
             state=self.state,
             utilization=report.utilization,
             qps=report.qps,
             eps=report.eps,
             active=self.monitor.active,
-            requests=dict(self._requests),
+            requests={code: n for code, n in requests.items() if n or code == "OK"},
+            methods=methods,
             watchers=self._watchers,
             signal_failures=self._failures,
             latency_bounds=self._latency.bounds,
@@ -182,8 +218,11 @@ class Reporter:
             latency_sum=self._latency.sum,
             load=self.gate.load(self.clock()),
             refused=self.gate.refused,
+            signals=self.gate.signals(),
+            admitted={one.name: self.gate.admission.shares[one] for one in Criticality},
             misread=dict(self.gate.misread),
-            usage={} if self.gate.quotas is None else self.gate.quotas.usage(),
+            usage={} if quotas is None else quotas.usage(),
+            quotas=QuotaStatistics() if quotas is None else quotas.statistics(),
         )
 
     def _encode(self) -> None:

@@ -11,7 +11,7 @@ Handlers that give the loop back soon, as almost all do, never wait.
 
 import asyncio
 from collections import deque
-from math import exp
+from math import exp, inf
 
 from lbclient.protocols import Clock
 
@@ -35,7 +35,7 @@ SMOOTHING = 0.2  # seconds, of how long a turn of the loop takes
 STALL = 0.3  # seconds: as long as one turn counts; more is the machine's, not ours
 GAIN = 1 / 16  # of the newest, in what it costs to begin a request
 
-# What takes less counts as less than a request: hundreds of quick ones are no overload.
+# What takes less counts as less than a request.
 UNIT = 0.01  # seconds
 
 
@@ -45,12 +45,15 @@ class RunQueue:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._gone = 0  # of those waiting: their clients have given up
         self.is_closed = False  # whoever comes has to wait
         self._busy = 0.0  # seconds since arrivals were looked for
         self._turn_at: float | None = None  # when the turn that is timed began
         self._skipped = SAMPLED  # requests since a turn was timed
         self._begun = 0  # in the turn that is timed
-        self.has_arrived = False  # a request, whatever becomes of it: the gate says so
+        self.arrived = 0  # requests, whatever becomes of them: others count them here
+        self._seen = 0  # of these
+        self.closed_at = -inf
         self._gap = LEAST_QUIET  # seconds between two arrivals that had to wait
         self._last_at = 0.0
         self._give_up_at = 0.0
@@ -62,6 +65,7 @@ class RunQueue:
         """A handler is to begin: at once, or when this is done."""
         if self.is_closed:
             turn = asyncio.get_running_loop().create_future()
+            turn.add_done_callback(self._left)
             self._waiting.append(turn)
             return turn
         self._begun += 1
@@ -75,15 +79,18 @@ class RunQueue:
 
     def load(self, now: float, active: int) -> float:
         """Requests that run or want to; `active` of them are not over."""
-        if not self._waiting and self._lag < UNIT:
+        waiting = len(self)
+        if not waiting and self._lag < UNIT:
             return 0.0  # as good as: less than one
-        waiting = len(self._waiting)
         queued = min(waiting, waiting * self._cost / UNIT)
         lag = self._lag * exp(min(0.0, self._lag_at - now) / SMOOTHING)
         return max(queued, min(active, lag / UNIT))
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) - self._gone
+
+    def _left(self, turn: asyncio.Future[None]) -> None:
+        self._gone += turn.cancelled()
 
     def _timed(self) -> tuple[float, float]:
         """Now, and how long that turn took."""
@@ -105,16 +112,17 @@ class RunQueue:
 
     def _look(self, now: float, took: float) -> None:
         self.is_closed = True
-        self.has_arrived = False
+        self.closed_at = now
+        self._seen = self.arrived
         self._last_at = now
-        self._give_up_at = now + FLOOD * max(SLICE, took)
+        self._give_up_at = now + FLOOD * min(max(SLICE, took), STALL)
         asyncio.get_running_loop().call_soon(self._looked)
 
     def _looked(self) -> None:
         now = self._clock()
         gap = now - self._last_at
-        if self.has_arrived:
-            self.has_arrived = False
+        if self.arrived != self._seen:
+            self._seen = self.arrived
             self._last_at = now
             self._gap += (gap - self._gap) * GAIN
         quiet = min(max(LEAST_QUIET, QUIET * self._gap), MOST_QUIET)
@@ -133,6 +141,7 @@ class RunQueue:
                 # Behind the step of the task that this wakes.
                 asyncio.get_running_loop().call_soon(self._began)
                 return
+            self._gone -= 1
         self.is_closed = False
 
     def _began(self) -> None:
@@ -145,4 +154,4 @@ class RunQueue:
             self._next()
 
     def __repr__(self) -> str:
-        return f"<{len(self._waiting)} wait, {self._cost:.4f} s each>"
+        return f"<{len(self)} wait, {self._cost:.4f} s each>"

@@ -1,7 +1,7 @@
 """What a server tells of itself at one moment; the metrics collector's only source."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lbclient.model import TaskState
 
@@ -21,6 +21,37 @@ class UdpStatistics:
     forged: int = 0
     limited: int = 0
     pushed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SignalStatistics:
+    """What says how busy the task is; beyond `target`, which may be infinite, some
+    requests are refused."""
+
+    name: str
+    value: float
+    target: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaStatistics:
+    """What became of a server's exchanges with its quota store."""
+
+    listed: tuple[str, ...] = ()
+    """Customers with a limit of their own."""
+
+    exchanges: int = 0
+    failures: int = 0
+    """Exchanges that failed, or took too long."""
+
+    malformed: int = 0
+    """Entries of others that made no sense."""
+
+    tasks: int = 0
+    """That were heard of lately, this one too."""
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """By customer who has a limit, what part of it is this task's; as last heard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,4 +89,18 @@ class ServerStatistics:
     usage: Mapping[str, float]
     """CPU seconds a second of each customer lately; empty without quotas."""
 
+    quotas: QuotaStatistics = field(default_factory=QuotaStatistics)
+    signals: tuple[SignalStatistics, ...] = ()
+    """As last read, every 0.1 s."""
+
+    admitted: Mapping[str, float] = field(default_factory=dict)
+    """The share of requests that gets in at the moment, by criticality: 1.0 is all."""
+
+    ports: tuple[str, ...] = ()
+    """Where it listens, as it was told, with the numbers that it got."""
+
+    services: tuple[str, ...] = ()
+
     udp: UdpStatistics = UdpStatistics()
+    methods: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
+    """`requests` by the kind ("unary_stream") and the path of their method."""

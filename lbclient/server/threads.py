@@ -2,14 +2,18 @@
 
 The kernel adds up for each thread how long it ran and how long it was ready and did
 not: /proc/PID/task/*/schedstat. Who waits for Python's own lock is not ready for the
-kernel, so of handlers in threads the queue for a thread is looked at besides.
+kernel, so of handlers in threads the queue for a thread is looked at besides. Where
+there is no such file that queue is all there is, and the log says so once.
 """
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from lbclient.server.cpu import available_cpus
 from lbclient.server.run_queue import UNIT
+
+logger = logging.getLogger(__name__)
 
 
 def schedstat(tasks: Path = Path("/proc/self/task")) -> dict[str, int]:
@@ -37,15 +41,15 @@ class Threads:
     ) -> None:
         self._read = read
         self._cpus = cpus
-        self.waiting: dict[object, None] = {}  # whose methods threads may share
+        self.waiting: dict[object, float] = {}  # since when; threads may share it
         self._wait = 0.0
         self._is_used = False
         self._runnable = 0.0
         self._times: dict[str, int] = {}
         self._read_at: float | None = None
 
-    def queue(self, request: object) -> None:
-        self.waiting[request] = None
+    def queue(self, request: object, now: float) -> None:
+        self.waiting[request] = now
         self._is_used = True
 
     def leave(self, request: object, wait: float | None = None) -> None:
@@ -60,7 +64,11 @@ class Threads:
             return
         before, since = self._times, self._read_at
         self._times, self._read_at = self._read(), now
-        if since is None or now <= since:
+        if since is None:
+            if not self._times:
+                logger.info("no schedstat here: threads that run are not seen")
+            return
+        if now <= since:
             return
         spent = sum(
             after - before[name]
@@ -69,7 +77,13 @@ class Threads:
         )
         self._runnable = spent * 1e-9 / (now - since) / self._cpus()
 
-    def load(self) -> float:
-        if not self.waiting:
+    def load(self, now: float) -> float:
+        try:
+            oldest = next(iter(self.waiting.values()), None)
+        except RuntimeError:  # it has just got its thread
+            oldest = now
+        if oldest is None:
             return self._runnable
-        return max(self._runnable, min(len(self.waiting), self._wait / UNIT))
+        # Where no thread comes free at all the last who got one says nothing.
+        wait = max(self._wait, now - oldest)
+        return max(self._runnable, min(len(self.waiting), wait / UNIT))

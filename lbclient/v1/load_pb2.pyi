@@ -18,7 +18,7 @@ SERVING: TaskState
 LAME_DUCK: TaskState
 
 class LoadReport(_message.Message):
-    __slots__ = ("cpu_utilization", "mem_utilization", "rps_fractional", "eps", "named_metrics", "application_utilization", "state", "active_requests", "runnable_requests")
+    __slots__ = ("cpu_utilization", "mem_utilization", "rps_fractional", "eps", "named_metrics", "application_utilization", "state", "active_requests", "runnable_requests", "latency")
     class NamedMetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class LoadReport(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     RUNNABLE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_FIELD_NUMBER: _ClassVar[int]
     cpu_utilization: float
     mem_utilization: float
     rps_fractional: float
@@ -44,4 +45,5 @@ class LoadReport(_message.Message):
     state: TaskState
     active_requests: int
     runnable_requests: int
-    def __init__(self, cpu_utilization: _Optional[float] = ..., mem_utilization: _Optional[float] = ..., rps_fractional: _Optional[float] = ..., eps: _Optional[float] = ..., named_metrics: _Optional[_Mapping[str, float]] = ..., application_utilization: _Optional[float] = ..., state: _Optional[_Union[TaskState, str]] = ..., active_requests: _Optional[int] = ..., runnable_requests: _Optional[int] = ...) -> None: ...
+    latency: float
+    def __init__(self, cpu_utilization: _Optional[float] = ..., mem_utilization: _Optional[float] = ..., rps_fractional: _Optional[float] = ..., eps: _Optional[float] = ..., named_metrics: _Optional[_Mapping[str, float]] = ..., application_utilization: _Optional[float] = ..., state: _Optional[_Union[TaskState, str]] = ..., active_requests: _Optional[int] = ..., runnable_requests: _Optional[int] = ..., latency: _Optional[float] = ...) -> None: ...

@@ -144,15 +144,15 @@ costs = pytest.mark.parametrize("is_random", [False, True])
 
 
 @costs
-@pytest.mark.parametrize(("times", "least"), [(2, 0.97), (5, 0.97), (10, 0.97)])
+@pytest.mark.parametrize("times", [2, 5, 10])
 def test_a_task_serves_what_it_can_whatever_is_thrown_at_it(
-    times: float, least: float, is_random: bool
+    times: float, is_random: bool
 ) -> None:
-    """3 % for the chance of random costs: 4,000 requests have 1.6 %."""
+    """5 % for the chance of random costs: 4,000 requests have 1.6 %."""
     task = Task(
         demand=critical(times), seconds=25.0, begins=5.0, is_random=is_random
     ).run()
-    assert task.goodput >= least
+    assert task.goodput >= (0.95 if is_random else 0.97)
 
 
 @pytest.mark.parametrize("times", [2, 5, 10])
@@ -192,12 +192,15 @@ def test_the_tail_in_tenfold_overload_is_twice_that_of_a_well_loaded_task(
 
 
 @costs
-@pytest.mark.parametrize(("seconds", "least"), [(2.0, 0.99), (30.0, 0.994)])
+@pytest.mark.parametrize(
+    ("steady", "seconds", "least"),
+    [(0.5, 2.0, 0.99), (0.5, 30.0, 0.998), (0.9, 30.0, 0.95)],
+)
 def test_who_is_critical_hardly_notices_twelve_times_the_load_of_others(
-    seconds: float, least: float, is_random: bool
+    steady: float, seconds: float, least: float, is_random: bool
 ) -> None:
     """From its first moment on: of 200 requests in two seconds, two."""
-    flood = {SHEDDABLE: 12.0, CRITICAL: 0.5}
+    flood = {SHEDDABLE: 12.0, CRITICAL: steady}
     calm = {SHEDDABLE: 0.1, CRITICAL: 0.5}
     task = Task(
         demand=lambda now: flood if now >= 10.0 else calm,

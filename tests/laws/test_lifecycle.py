@@ -46,6 +46,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.looking = self.checking = False
         self.served = 0
         self.vouched_at = -INTERVAL
+        self.is_leaving = False
+        self.said: TaskState | None = None  # on this connection, last
 
     def take(self, step: Step, says: TaskState | None = None) -> None:
         """`says` is the task's own word, if that is what happened."""
@@ -98,6 +100,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule()
     def connect(self) -> None:
         self.is_connected, self.speaks, self.checking = True, False, False
+        self.said = None
         self.take(self.life.connected())
 
     @precondition(lambda self: self.life.link is Link.DOWN)
@@ -112,10 +115,15 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.is_connected = self.checking = self.speaks = False
         self.take(self.life.sent_goaway() if is_goaway else self.life.lost())
 
+    @rule(is_leaving=st.booleans())
+    def the_resolver_tells_whether_it_leaves(self, is_leaving: bool) -> None:
+        self.is_leaving = is_leaving
+        self.take(self.life.leaves(is_leaving), self.said)
+
     @precondition(lambda self: self.is_connected)
     @rule(state=TASK_STATES, has_report=st.booleans())
     def hear(self, state: TaskState, has_report: bool) -> None:
-        self.speaks = has_report
+        self.speaks, self.said = has_report, state
         self.take(self.life.heard(state, has_report, self.now), state)
         if has_report:
             self.reported_at = self.now
@@ -156,7 +164,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     def end_check(self, state: TaskState | None) -> None:
         self.checking = False
         if state is not None:
-            self.vouched_at = self.now
+            self.vouched_at, self.said = self.now, state
         self.take(self.life.checked(state, self.now), state)
 
     @rule(by_udp=st.booleans())
@@ -192,6 +200,11 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert self.is_connected
 
     @invariant()
+    def who_leaves_gets_no_calls_while_others_do(self) -> None:
+        if self.is_leaving:
+            assert self.life.state not in (State.READY, State.INACTIVE)
+
+    @invariant()
     def an_inactive_one_has_no_connection(self) -> None:
         if self.life.state is State.INACTIVE:
             assert self.life.is_away()
@@ -214,7 +227,8 @@ class LifecycleMachine(RuleBasedStateMachine):
     def there_is_a_way_back_to_ready(self) -> None:
         """A new connection that says it serves, from wherever it is."""
         life = copy(self.life)
-        steps = [life.wanted()] if life.is_away() else [life.lost()]
+        steps = [life.leaves(False)]
+        steps += [life.wanted()] if life.is_away() else [life.lost()]
         steps += [life.connected(), life.heard(SERVING, True, self.now)]
         assert steps[-1].state is State.READY or life.state is State.READY
 
@@ -302,3 +316,19 @@ def test_who_is_doubted_is_not_believed_until_it_answers() -> None:
     assert due is not None
     assert taking(life, life.tick(due, due)).order is Order.CHECK
     assert taking(life, life.checked(SERVING, due)).state is State.READY
+
+
+def test_who_leaves_by_the_resolver_s_word_is_a_lame_duck_whatever_it_says() -> None:
+    life = ready()
+    step = taking(life, life.leaves(True))
+    assert step == Step(State.LAME_DUCK, "the resolver says that it leaves")
+    assert taking(life, life.heard(SERVING, True, 1.0)) == Step()
+    assert taking(life, life.leaves(False)).state is State.READY
+
+
+def test_a_lame_duck_by_its_own_word_stays_one_when_the_resolver_wants_it() -> None:
+    life = ready()
+    taking(life, life.leaves(True))
+    taking(life, life.heard(TaskState.LAME_DUCK, True, 1.0))
+    assert taking(life, life.leaves(False)) == Step()
+    assert life.state is State.LAME_DUCK

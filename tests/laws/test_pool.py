@@ -37,9 +37,11 @@ class PoolMachine(RuleBasedStateMachine):
         self.in_flight: list[FakeNode] = []
         self.drained: list[FakeNode] = []
 
-    @rule(names=NAMES)
-    def resolve(self, names: list[str]) -> None:
-        endpoints = snapshot([Endpoint(f"{n}:1") for n in names])
+    @rule(names=NAMES, leaving=st.sets(st.sampled_from("abcdefgh")))
+    def resolve(self, names: list[str], leaving: set[str]) -> None:
+        endpoints = snapshot(
+            [Endpoint(f"{n}:1", lame_duck=n in leaving) for n in names]
+        )
         self.take(self.pool.reconcile(endpoints, self.now))
 
     @rule()
@@ -110,16 +112,21 @@ class PoolMachine(RuleBasedStateMachine):
     def nobody_is_replaced_twice_or_too_late(self) -> None:
         """After a review: a full subset of those not out, where there are enough."""
         nodes = self.pool.nodes
-        most = min(SIZE + EXTRA, len(self.pool.endpoints))
-        order = [endpoint.address for endpoint in self.pool.endpoints[:most]]
+        most = min(SIZE + EXTRA, len(self.pool.members))
+        order = [endpoint.address for endpoint in self.pool.members[:most]]
         wanted = list(takewhile(nodes.__contains__, order))
         present = [nodes[a] for a in wanted if not self.is_out(nodes[a])]
         assert len(wanted) >= min(SIZE, most)
         assert len(wanted) == most or len(present) >= SIZE
         others = [node for address, node in nodes.items() if address not in wanted]
-        assert all(node.state is State.READY for node in others)
+        serving = [node for node in others if node.state is State.READY]
+        assert all(
+            node.state is State.LAME_DUCK and node.endpoint.lame_duck
+            for node in others
+            if node not in serving
+        )
         ready = sum(node.state is State.READY for node in nodes.values())
-        assert not others or ready <= SIZE
+        assert not serving or ready <= SIZE
 
     def is_out(self, node: FakeNode) -> bool:
         since = self.missing_since.get(node, inf)
@@ -129,7 +136,15 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def connections_are_bounded(self) -> None:
-        assert len(self.pool.nodes) <= SIZE + EXTRA + SIZE
+        assert len(self.pool.nodes) <= SIZE + EXTRA + SIZE + SIZE
+
+    @invariant()
+    def a_lame_duck_by_the_resolver_s_word_is_a_member_only_among_its_like(
+        self,
+    ) -> None:
+        endpoints, members = self.pool.endpoints, self.pool.members
+        staying = tuple(each for each in endpoints if not each.lame_duck)
+        assert members == (staying or endpoints)
 
     @invariant()
     def nothing_is_kept_of_who_is_gone(self) -> None:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbclient.account import TICK
 from lbclient.criticality import Criticality
-from lbclient.quota import MOST, RESERVE, TICK, Quota, allot, room
+from lbclient.quota import MOST, RESERVE, Quota, allot, room
 
 CRITICAL = Criticality.CRITICAL
 COST = 0.02
@@ -17,11 +18,16 @@ usages = st.lists(st.floats(0.0, 1e3), min_size=1, max_size=20)
 limits = st.floats(0.0, 1e3)
 
 
+def allotted(limit: float, usages: list[float]) -> list[float]:
+    total = sum(usages)
+    return [allot(limit, own, total, len(usages)) for own in usages]
+
+
 @given(limits, usages)
 def test_what_tasks_may_give_is_the_limit_together(
     limit: float, usages: list[float]
 ) -> None:
-    shares = allot(limit, usages)
+    shares = allotted(limit, usages)
     assert isclose(fsum(shares), 1.0, rel_tol=1e-9)
     assert all(0.0 <= share <= 1.0 + 1e-9 for share in shares)
 
@@ -31,7 +37,7 @@ def test_where_a_customer_is_within_the_limit_no_task_need_refuse(
     limit: float, usages: list[float]
 ) -> None:
     if sum(usages) <= limit * (1.0 - RESERVE):
-        for usage, share in zip(usages, allot(limit, usages), strict=True):
+        for usage, share in zip(usages, allotted(limit, usages), strict=True):
             assert limit * share >= usage * (1.0 - 1e-9)
 
 
@@ -51,15 +57,16 @@ def test_a_criticality_is_refused_only_where_all_below_it_are(
     requests: list[tuple[str, Criticality, float, float]], limit: float, lower: float
 ) -> None:
     of_one = room(limit, {Criticality.SHEDDABLE_PLUS: lower * limit})
-    quota = Quota({"one": of_one}, Random(1), default=room(limit))
+    quota = Quota({"one": of_one}, default=room(limit))
     now = 0.0
     for customer, criticality, gap, cost in requests:
         now += gap
-        if quota.refuses(customer, criticality, now) is not None:
+        charge = quota.enter(customer, criticality, now)
+        if charge is None:
             for below in range(criticality):
                 assert quota.refuses(customer, Criticality(below), now) is not None
         else:
-            quota.charge(customer, criticality, cost)
+            charge(cost)
     assert len(quota.usage(now)) <= MOST
 
 
@@ -70,7 +77,7 @@ def spend(
 
     `demand` has CPU seconds a second on each task; the tasks exchange every second.
     """
-    tasks = [Quota({}, Random(i), default=room(limit)) for i in range(4)]
+    tasks = [Quota({}, default=room(limit)) for _ in range(4)]
     got: dict[str, list[float]] = {name: [0.0] * seconds for name in demand}
     rng = Random(9)
     for step in range(round(seconds / TICK)):
@@ -79,20 +86,60 @@ def spend(
             exchange(tasks, limit, now)
         for name, rates in demand.items():
             for task, rate in zip(tasks, rates, strict=True):
-                for _ in range(round(rate * TICK / COST)):
-                    at = now + rng.random() * TICK
-                    if task.refuses(name, CRITICAL, at) is None:
-                        task.charge(name, CRITICAL, COST)
+                count = round(rate * TICK / COST)
+                for at in sorted(now + rng.random() * TICK for _ in range(count)):
+                    if charge := task.enter(name, CRITICAL, at):
+                        charge(COST)
                         got[name][int(now)] += COST
     return got
+
+
+def arrive(
+    quota: Quota, rate: float, begin: float, end: float, rng: Random
+) -> tuple[int, int]:
+    """Poisson arrivals; how many there were, and how many were let in."""
+    arrived = admitted = 0
+    now = begin + rng.expovariate(rate)
+    while now < end:
+        arrived += 1
+        if charge := quota.enter("one", CRITICAL, now):
+            charge(COST)
+            admitted += 1
+        now += rng.expovariate(rate)
+    return arrived, admitted
+
+
+@pytest.mark.parametrize("rate", [2.5, 12.5, 125.0, 500.0])
+def test_chance_is_not_taken_for_a_flood(rate: float) -> None:
+    """Of Poisson arrivals at 0.9 of the limit, so many a second, 0.5 % at most."""
+    quota = Quota({"one": room(rate * COST)})
+    arrived, admitted = arrive(quota, 0.9 * rate, 0.0, 2e4 / rate, Random(5))
+    assert arrived - admitted < 0.005 * arrived
+
+
+@pytest.mark.parametrize(
+    ("rate", "seconds"), [(2.5, 4.0), (12.5, 0.8), (125.0, 0.35), (500.0, 0.26)]
+)
+@pytest.mark.parametrize("before", [0.6, 0.9])
+def test_a_sudden_flood_gets_little_more_than_the_limit(
+    rate: float, seconds: float, before: float
+) -> None:
+    """Ten times the limit: some seconds' worth, the mean of twenty; 8 are let in."""
+    leaked = 0.0
+    for seed in range(20):
+        rng, quota = Random(seed), Quota({"one": room(rate * COST)})
+        arrive(quota, before * rate, 0.0, 20.0, rng)
+        _, admitted = arrive(quota, 10.0 * rate, 20.0, 23.0, rng)
+        leaked += (admitted / rate - 3.0) / 20
+    assert leaked < seconds
 
 
 def exchange(tasks: list[Quota], limit: float, now: float) -> None:
     seen = [task.usage(now) for task in tasks]
     shares: list[dict[str, float]] = [{} for _ in tasks]
     for name in set().union(*seen):
-        allotted = allot(limit, [usage.get(name, 0.0) for usage in seen])
-        for one, share in zip(shares, allotted, strict=True):
+        given = allotted(limit, [usage.get(name, 0.0) for usage in seen])
+        for one, share in zip(shares, given, strict=True):
             one[name] = share
     for task, one in zip(tasks, shares, strict=True):
         task.take(one, now)
@@ -109,8 +156,8 @@ def test_over_four_tasks_one_gets_the_limit_and_the_others_all_they_want(
     At most the reserve lies idle, where nobody asks for it.
     """
     calm = [0.2] * 4
-    got = spend({"wild": rates, "calm": calm, "odd": [0.7, 0.0, 0.0, 0.1]}, 1.0, 60)
-    late = {name: sum(amounts[30:]) / 30 for name, amounts in got.items()}
+    got = spend({"wild": rates, "calm": calm, "odd": [0.7, 0.0, 0.0, 0.1]}, 1.0, 120)
+    late = {name: sum(amounts[30:]) / 90 for name, amounts in got.items()}
     assert 0.97 * (1.0 - RESERVE) <= late["wild"] <= 1.05
     assert late["calm"] == pytest.approx(0.8, rel=0.03)
     assert late["odd"] == pytest.approx(0.8, rel=0.03)

@@ -4,17 +4,17 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextvars import copy_context
-from random import Random
 from typing import Any
 
 import pytest
 
 from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality
-from lbclient.errors import ConfigError
+from lbclient.protocols import FleetUsage
 from lbclient.quota import HOLD
 from lbclient.server.accounting import account
-from lbclient.server.quotas import INTERVAL, MemoryStore, Quotas, Usages, rooms
+from lbclient.server.quotas import Quotas
+from lbclient.server.stores import INTERVAL, MemoryStore
 
 LIMIT = 1.0  # CPU seconds a second
 COST = 0.01
@@ -25,11 +25,10 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def make(store: Any, number: int = 0, **config: Any) -> Quotas:
+def make(store: Any, **config: Any) -> Quotas:
     quotas = Quotas(
         ServerConfig(quotas={"a": LIMIT}, quota_store=store, **config),
         now,
-        Random(number),
     )
     quotas.start(asyncio.get_running_loop())
     return quotas
@@ -41,6 +40,7 @@ def request(quotas: Quotas) -> bool:
     def serve() -> bool:
         if quotas.refuses("a", CRITICAL):
             return False
+        quotas.admit("a", CRITICAL)
         charge = account.get()
         assert charge is not None
         charge(COST)
@@ -72,7 +72,7 @@ async def stop(*tasks: Quotas) -> None:
 
 async def test_four_tasks_give_one_limit_together_however_demand_is_spread() -> None:
     store = MemoryStore(now)
-    tasks = [make(store, number) for number in range(4)]
+    tasks = [make(store) for _ in range(4)]
     wanted = [8.0, 1.0, 1.0, 0.0]
     given = await offer(dict(zip(tasks, wanted, strict=True)), 60.0)
     await stop(*tasks)
@@ -80,7 +80,7 @@ async def test_four_tasks_give_one_limit_together_however_demand_is_spread() -> 
 
 
 async def test_without_a_store_a_task_knows_of_itself_only() -> None:
-    tasks = [make(None, number, quota_share=0.25) for number in range(4)]
+    tasks = [make(None, quota_share=0.25) for _ in range(4)]
     given = await offer(dict.fromkeys(tasks, 2.0), 60.0)
     await stop(*tasks)
     for one in given.values():
@@ -95,7 +95,7 @@ class Broken:
         self._is_slow = is_slow
         self.is_broken = False
 
-    async def exchange(self, task: str, usage: Mapping[str, float]) -> Usages:
+    async def exchange(self, task: str, usage: Mapping[str, float]) -> FleetUsage:
         if self.is_broken and self._is_slow:
             await asyncio.Event().wait()
         if self.is_broken:
@@ -108,7 +108,7 @@ async def test_without_its_store_the_last_word_holds_for_a_while(
     is_slow: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Broken(MemoryStore(now), is_slow)
-    tasks = [make(store, number, quota_share=0.1) for number in range(2)]
+    tasks = [make(store, quota_share=0.1) for _ in range(2)]
     demand = dict.fromkeys(tasks, 5.0)
     await offer(demand, 30.0)
     with caplog.at_level(logging.WARNING, "lbclient"):
@@ -119,7 +119,7 @@ async def test_without_its_store_the_last_word_holds_for_a_while(
         fallen = await offer(demand, 60.0)
         assert sum(fallen.values()) == pytest.approx(0.2 * LIMIT, rel=0.12)
         assert len(caplog.records) == len(tasks), "each says it once"
-        assert tasks[0].store_failures > 10
+        assert tasks[0].statistics().failures > 10
         store.is_broken = False
         again = await offer(demand, 60.0)
     await stop(*tasks)
@@ -128,7 +128,7 @@ async def test_without_its_store_the_last_word_holds_for_a_while(
 
 async def test_a_task_that_is_gone_leaves_its_part_to_the_others() -> None:
     store = MemoryStore(now)
-    one, other = make(store, 1), make(store, 2)
+    one, other = make(store), make(store)
     await offer({one: 5.0, other: 5.0}, 20.0)
     other.stop()
     await asyncio.sleep(2 * MemoryStore.KEPT)
@@ -137,14 +137,14 @@ async def test_a_task_that_is_gone_leaves_its_part_to_the_others() -> None:
     assert given[one] == pytest.approx(LIMIT, rel=0.12)
 
 
-async def test_nobody_waits_for_the_store() -> None:
+async def test_nobody_waits_for_the_store(caplog: pytest.LogCaptureFixture) -> None:
     asked = asyncio.Event()
 
     class Silent:
-        async def exchange(self, task: str, usage: Mapping[str, float]) -> Usages:
+        async def exchange(self, task: str, usage: Mapping[str, float]) -> FleetUsage:
             asked.set()
             await asyncio.Event().wait()
-            return {}
+            raise AssertionError
 
     quotas = make(Silent())
     await asked.wait()
@@ -152,25 +152,39 @@ async def test_nobody_waits_for_the_store() -> None:
     assert request(quotas)
     assert now() == began_at
     await asyncio.sleep(3 * INTERVAL)
-    assert quotas.store_failures >= 1
+    assert quotas.statistics().failures >= 1
     await stop(quotas)
+    [said] = caplog.messages
+    assert said.endswith("quota store: TimeoutError: no answer within 1 s")
 
 
-def test_limits_are_by_criticality_if_wanted() -> None:
-    config = ServerConfig(quotas={"a": {"total": 4.0, "SHEDDABLE_PLUS": 1.0}, "b": 2.0})
-    assert rooms(config) == {"a": (1.0, 1.0, 4.0, 4.0), "b": (2.0,) * len(Criticality)}
+NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    "quotas",
+    ("said", "share"),
     [
-        {"a": -1.0},
-        {"a": "much"},
-        {"a": {"URGENT": 1.0}},
-        {"a": {"total": 1.0, "SHEDDABLE": 2.0}},
-        ["a"],
+        (FleetUsage(2, {"a": NAN}, {"a": 0.5}), 0.25),
+        (FleetUsage(2, {"a": -5.0}, {"a": 0.5}), 0.25),
+        (FleetUsage(2, {"a": 0.1}, {"a": NAN}), None),
+        (FleetUsage(-1, {"a": 0.1}, {"a": 1.0}), None),
+        (FleetUsage(2, {"a": 0.0}, {"a": 0.5}, NAN), 0.25),
     ],
 )
-def test_limits_that_make_no_sense_are_refused_at_once(quotas: Any) -> None:
-    with pytest.raises(ConfigError, match="quota"):
-        ServerConfig(quotas=quotas)
+async def test_what_a_store_says_that_makes_no_sense_is_left_out_and_counted(
+    said: FleetUsage, share: float | None
+) -> None:
+    asked = []
+
+    class Store:
+        async def exchange(self, task: str, usage: Mapping[str, float]) -> FleetUsage:
+            asked.append(now())
+            return said
+
+    quotas = make(Store())
+    await asyncio.sleep(10.5 * INTERVAL)
+    quotas.stop()
+    heard = quotas.statistics()
+    assert len(asked) == 11
+    assert heard.malformed == 11
+    assert heard.shares.get("a") == share

@@ -13,6 +13,7 @@ from lbclient.model import Endpoint, Endpoints
 from lbclient.resolvers import Dns, Static
 from lbclient.resolvers.dns import Addresses, system_lookup
 from lbclient.resolvers.listing import MAX_ENDPOINTS
+from lbclient.resolvers.polling import MIN_PAUSE, Hinted
 
 Watch = AsyncGenerator[Endpoints, None]
 
@@ -126,6 +127,7 @@ async def test_an_answer_is_asked_for_again_when_it_expires(
         ([["127.0.0.1"]], 0),
         ([["::1"]], 0),
         ([[]], 0),
+        ([[], ["10.0.0.1"]], 1),
         ([["10.0.0.1"], ["10.0.0.2"]], 1),
     ],
 )
@@ -203,6 +205,23 @@ async def test_hints_cause_no_more_than_a_lookup_a_second() -> None:
         await nothing_more(watch, within=100.0)
     hints.cancel()
     assert 90 <= len(zone.asked_at) <= 101
+
+
+@pytest.mark.parametrize(
+    ("hinted_after", "lasts"), [(0.0, MIN_PAUSE), (0.5, MIN_PAUSE), (20.0, 20.0)]
+)
+async def test_a_hint_ends_a_pause_but_never_within_a_second(
+    hinted_after: float, lasts: float
+) -> None:
+    """The pause after an error, too, which the channel makes, not the resolver."""
+    loop = asyncio.get_running_loop()
+    hinted = Hinted()
+    began = loop.time()
+    loop.call_later(hinted_after, hinted.hint)
+    await hinted.pause(60.0)
+    assert loop.time() - began == pytest.approx(lasts)
+    await hinted.pause(60.0)  # one hint, one pause
+    assert loop.time() - began == pytest.approx(lasts + 60.0)
 
 
 async def test_a_hint_during_a_lookup_is_not_lost() -> None:

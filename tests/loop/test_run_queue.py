@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lbclient.server.run_queue import FLOOD, LEAST_QUIET, SLICE, UNIT, RunQueue
+from lbclient.server.run_queue import FLOOD, LEAST_QUIET, SLICE, STALL, UNIT, RunQueue
 
 LONG = SLICE / 2  # seconds; two of those, and arrivals are looked for
 
@@ -24,7 +24,7 @@ class Task:
         return self.now
 
     def request(self, number: int, cost: float) -> None:
-        self.queue.has_arrived = True
+        self.queue.arrived += 1
         self.tasks.append(asyncio.ensure_future(self._serve(number, cost)))
 
     async def _serve(self, number: int, cost: float) -> None:
@@ -123,6 +123,34 @@ async def test_whoever_gives_up_is_left_out() -> None:
     assert task.began == [-2, -1, 0, 2]
 
 
+async def test_who_has_given_up_is_no_load() -> None:
+    task = Task()
+    await task.close()
+    for number in range(100):
+        task.request(number, LONG)
+    await turns_until(lambda: len(task.queue) == 50)
+    for gone in task.tasks[-30:]:
+        gone.cancel()
+    await turns_until(lambda: len(task.queue) <= 20)
+    seen = task.queue.load(task.now, active=100)
+    assert seen <= 20
+    await task.end()
+    assert len(task.queue) == 0
+
+
+async def test_a_stall_is_not_followed_by_as_long_a_look_for_arrivals() -> None:
+    task = Task()
+    task.request(0, 100 * STALL)
+    await turns_until(lambda: task.queue.is_closed)
+    began_at = task.now
+    while task.queue.is_closed:
+        task.queue.arrived += 1
+        task.now += LEAST_QUIET / 4
+        await asyncio.sleep(0)
+    assert task.now - began_at <= 1.1 * FLOOD * STALL
+    await task.end()
+
+
 async def test_a_flood_to_refuse_leaves_some_time_to_those_let_in() -> None:
     """Requests arrive in each turn, and none of them gets as far as a handler."""
     task = Task()
@@ -131,7 +159,7 @@ async def test_a_flood_to_refuse_leaves_some_time_to_those_let_in() -> None:
         task.request(number, LONG)
     refusing = 0.0
     while len(task.began) < 12:
-        task.queue.has_arrived = True
+        task.queue.arrived += 1
         task.now += LEAST_QUIET / 4
         refusing += LEAST_QUIET / 4
         await asyncio.sleep(0)

@@ -1,13 +1,20 @@
 """Configs: where values come from, and what is said of wrong ones."""
 
-from collections.abc import Callable
+import asyncio
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lbclient.config import ChannelConfig, ServerConfig
+from lbclient.config import ChannelConfig, ServerConfig, settings
+from lbclient.criticality import Criticality
 from lbclient.errors import ConfigError
+from lbclient.protocols import FleetUsage
+from lbclient.server.stores import find_store
 
 
 @pytest.mark.parametrize(
@@ -26,6 +33,10 @@ from lbclient.errors import ConfigError
         ("picker", 7, "a name or a factory"),
         ("slow_start", -1.0, "0 to 3600"),
         ("active_limit", 0, "at least 1"),
+        ("max_attempts", 0, "a whole number, 1 to 5"),
+        ("max_attempts", 6, "a whole number, 1 to 5"),
+        ("max_attempts", True, "a whole number"),
+        ("propagate_deadline", 1, "true or false"),
         ("when_full", "panic", "one of wait, fail"),
         ("max_waiting", -1, "at least 0"),
         ("health_interval", 0.0, "0.2 to 3600"),
@@ -35,7 +46,7 @@ from lbclient.errors import ConfigError
         ("resolve_interval", -1, "0.1 to 86400"),
         ("empty_after", -1, "0 to 86400"),
         ("connect_backoff", 0, "0.01 to 3600"),
-        ("max_connect_backoff", 0.05, "0.1 to 3600"),
+        ("max_connect_backoff", 0.05, "no less than connect_backoff, 0.1 s"),
         ("seed", "x", "a whole number or None"),
     ],
 )
@@ -54,6 +65,7 @@ def test_a_wrong_channel_setting_is_named_with_its_value_and_bound(
     ("field", "value", "want"),
     [
         ("utilization", 0.5, "a callable"),
+        ("utilization", asyncio.sleep, "no coroutine"),
         ("runnable", 3, "a callable"),
         ("smoothing", 0, "0.01 to 3600"),
         ("report_interval", 0.01, "0.1 to 3600"),
@@ -62,6 +74,26 @@ def test_a_wrong_channel_setting_is_named_with_its_value_and_bound(
         ("lame_duck_quiet", "1", "seconds"),
         ("udp_health", "yes", "true or false"),
         ("udp_health", 1, "true or false"),
+        ("customer", "tls", "mtls, or a callable"),
+        ("customer", asyncio.sleep, "no coroutine is awaited"),
+        ("quotas", {"": 1.0}, "customers' names"),
+        ("default_quota", True, "CPU seconds a second"),
+        ("default_quota", float("nan"), "CPU seconds a second"),
+        ("signals", ["disk"], r"signals = \['disk'\]: want callables .*, by name"),
+        ("signals", {"": float}, "signals = '': want names"),
+        ("signals", {7: float}, "signals = 7: want names"),
+        ("signals", {"disk": 0.5}, r"signals\['disk'\] = 0.5: want a callable"),
+        ("signals", {"disk": asyncio.sleep}, "no coroutine"),
+        ("quota_store", 7, "redis://host:port/db.fleet=name"),
+        ("quota_store", "", "redis://host:port"),
+        ("quota_store", "http://cache", "redis://host:port"),
+        ("quota_store", "redis://", "redis://host:port"),
+        ("quota_store", "redis://cache:0", "redis://host:port"),
+        ("quota_store", "redis://cache:70000", "redis://host:port"),
+        ("quota_store", "redis://cache/zero", "redis://host:port"),
+        ("quota_store", "unix://", "redis://host:port"),
+        ("quota_store", "redis://cache?flit=x", "no option 'flit'"),
+        ("quota_store", "redis://cache?fleet=a:b", "the fleet's name"),
         ("udp_secret", None, "text"),
         ("udp_secret", "short", "at least 16 bytes"),
     ],
@@ -71,6 +103,58 @@ def test_a_wrong_server_setting_is_named_with_its_value_and_bound(
 ) -> None:
     with pytest.raises(ConfigError, match=want):
         ServerConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("attempts", "said"),
+    [
+        ({"/a.B/C": 0}, "max_attempts['/a.B/C'] = 0: want a whole number, 1 to 5"),
+        ({"/a.B/*": "2"}, "max_attempts['/a.B/*'] = '2': want a whole number, 1 to 5"),
+        (
+            {"a.B/C": 2},
+            "max_attempts = 'a.B/C': want paths such as '/package.Service/Method' or "
+            "'/package.Service/*'",
+        ),
+    ],
+)
+def test_wrong_attempts_of_a_method_are_named(attempts: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ChannelConfig(max_attempts=attempts)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    "path", ["/a.B/*Foo", "/a.B/F*o", "/a.*/Foo", "/*/*", "/a.B/**"]
+)
+def test_a_star_stands_for_all_methods_of_a_service_and_nothing_else(path: str) -> None:
+    want = f"{path!r}: want paths such as '/package.Service/Method' or "
+    values: dict[str, Any] = {"idempotent": (path,), "max_attempts": {path: 2}}
+    for field, value in values.items():
+        with pytest.raises(ConfigError, match=re.escape(f"{field} = {want}")):
+            ChannelConfig(**{field: value})
+
+
+def test_attempts_of_methods_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "lb.toml"
+    path.write_text('[channel.max_attempts]\n"/a.B/C" = 1\n"/a.B/*" = 2\n')
+    config = ChannelConfig.from_toml(str(path))
+    assert config.max_attempts == {"/a.B/C": 1, "/a.B/*": 2}
+    environ = {
+        "LBCLIENT_CONFIG": str(path),
+        "LBCLIENT_MAX_ATTEMPTS": "1",
+        "LBCLIENT_PROPAGATE_DEADLINE": "true",
+    }
+    config = ChannelConfig.from_environment(environ)
+    assert (config.max_attempts, config.propagate_deadline) == (1, True)
+    with pytest.raises(ConfigError, match=r"LBCLIENT_MAX_ATTEMPTS = '9'.*1 to 5"):
+        ChannelConfig.from_environment({"LBCLIENT_MAX_ATTEMPTS": "9"})
+
+
+@pytest.mark.parametrize("said", ["Sheddable_plus", Criticality.SHEDDABLE_PLUS])
+def test_a_criticality_is_known_by_its_name_in_capitals(said: Any) -> None:
+    assert ChannelConfig(criticality=said).criticality == "SHEDDABLE_PLUS"
+    environ = {"LBCLIENT_CRITICALITY": "sheddable_plus"}
+    assert ChannelConfig.from_environment(environ).criticality == "SHEDDABLE_PLUS"
 
 
 def test_variables_set_what_is_theirs() -> None:
@@ -84,6 +168,8 @@ def test_variables_set_what_is_theirs() -> None:
         "LBCLIENT_TASK_INDEX": "3",
         "LBCLIENT_CLIENT_JOB": "web",
         "LBCLIENT_SMOOTHING": "1.5",
+        "LBCLIENT_CUSTOMER": "mtls",
+        "LBCLIENT_QUOTA_STORE": "rediss://cache:6380/1?fleet=search",
         "LBCLIENT_DISABLE": "0",
         "HOME": "/",
     }
@@ -98,7 +184,11 @@ def test_variables_set_what_is_theirs() -> None:
         task_index=3,
         client_job="web",
     )
-    assert ServerConfig.from_environment(environ) == ServerConfig(smoothing=1.5)
+    assert ServerConfig.from_environment(environ) == ServerConfig(
+        smoothing=1.5,
+        customer="mtls",
+        quota_store="rediss://cache:6380/1?fleet=search",
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,14 +197,26 @@ def test_variables_set_what_is_theirs() -> None:
         ("LBCLIENT_SUBSET_SIZE", "many", "LBCLIENT_SUBSET_SIZE = 'many': want"),
         ("LBCLIENT_SUBSET_SIZE", "0", "LBCLIENT_SUBSET_SIZE = '0': want a whole"),
         ("LBCLIENT_PICKER", "best", "LBCLIENT_PICKER = 'best': want one of"),
-        ("LBCLIENT_CONNECT_BACKOFF", "9", "max_connect_backoff = 5.0: want"),
-        ("LBCLIENT_SUBSET_SISE", "5", "LBCLIENT_SUBSET_SISE = '5': want one of"),
+        (
+            "LBCLIENT_CONNECT_BACKOFF",
+            "9",
+            "LBCLIENT_CONNECT_BACKOFF: max_connect_backoff = 5.0: want no less than",
+        ),
+        (
+            "LBCLIENT_SUBSET_SISE",
+            "5",
+            "variable = 'LBCLIENT_SUBSET_SISE': want perhaps LBCLIENT_SUBSET_SIZE",
+        ),
+        ("LBCLIENT_X", "5", "variable = 'LBCLIENT_X': want one of LBCLIENT_ACTIVE_L"),
         ("LBCLIENT_UTILIZATION", "0.5", "to be set in code"),
+        ("LBCLIENT_CUSTOMER", "tls", "LBCLIENT_CUSTOMER = 'tls': want mtls"),
+        ("LBCLIENT_QUOTA_STORE", "cache:6379", "LBCLIENT_QUOTA_STORE = 'cache:6379'"),
         ("LBCLIENT_CONFIG", "/no/such/file", "a readable TOML file"),
     ],
 )
 def test_a_wrong_variable_is_named(variable: str, value: str, said: str) -> None:
-    config = ServerConfig if variable == "LBCLIENT_UTILIZATION" else ChannelConfig
+    of_servers = ("LBCLIENT_UTILIZATION", "LBCLIENT_CUSTOMER", "LBCLIENT_QUOTA_STORE")
+    config = ServerConfig if variable in of_servers else ChannelConfig
     with pytest.raises(ConfigError) as caught:
         config.from_environment({variable: value})
     assert said in str(caught.value)
@@ -134,20 +236,56 @@ def test_a_file_sets_both_and_a_variable_beats_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[channel]\nsubzet = 7\n", "subzet = 7: want one of"),
-        ("[channel]\nsubset = 7\n", "subset = 7: want a name"),
-        ("[channel]\nsubset_size = 'x'\n", "subset_size = 'x'"),
-        ("channel = 7\n", "channel = 7: want a table"),
-        ("[channel\n", "a readable TOML file"),
-        ("[chanel]\nsubset_size = 7\n", "chanel"),
+        (
+            "[channel]\nsubzet = 7\n",
+            "PATH: name in [channel] = 'subzet': want perhaps subset",
+        ),
+        (
+            "[channel]\nx = 7\n",
+            "PATH: name in [channel] = 'x': want one of active_limit",
+        ),
+        ("[channel]\nsubset = 7\n", "PATH: subset = 7: want a name"),
+        ("[channel]\nsubset_size = 'x'\n", "PATH: subset_size = 'x'"),
+        (
+            "[channel.max_attempts]\n'/a/b' = 9\n",
+            "PATH: max_attempts['/a/b'] = 9: want",
+        ),
+        ("[channel]\nconnect_backoff = 9\n", "PATH: max_connect_backoff = 5.0: want"),
+        ("channel = 7\n", "PATH: channel = 7: want a table"),
+        ("[channel\n", "LBCLIENT_CONFIG = 'PATH': want a readable TOML file (Expected"),
+        (
+            "[channel]\nzone = '\xe9'",
+            "LBCLIENT_CONFIG = 'PATH': want a readable TOML file",
+        ),
+        ("[chanel]\nsubset_size = 7\n", "PATH: table = 'chanel': want one of channel"),
     ],
 )
 def test_a_wrong_file_says_where(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "lbclient.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        ChannelConfig.from_toml(str(path))
-    assert said in str(caught.value)
+    path.write_text(text, encoding="latin-1")
+    reads: list[Callable[[], object]] = [
+        lambda: ChannelConfig.from_toml(str(path)),
+        lambda: ChannelConfig.from_environment({"LBCLIENT_CONFIG": str(path)}),
+    ]
+    for read in reads:
+        with pytest.raises(ConfigError) as caught:
+            read()
+        assert said.replace("PATH", str(path)) in str(caught.value)
+
+
+def test_a_variable_that_beats_a_file_is_the_one_to_mend(tmp_path: Path) -> None:
+    path = tmp_path / "lbclient.toml"
+    path.write_text("[channel]\nsubset_size = 7\n")
+    environ = {"LBCLIENT_CONFIG": str(path), "LBCLIENT_SUBSET_SIZE": "0"}
+    with pytest.raises(ConfigError, match=r"^LBCLIENT_SUBSET_SIZE = '0': want a whole"):
+        ChannelConfig.from_environment(environ)
+
+
+def test_what_code_says_is_no_fault_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "lbclient.toml"
+    path.write_text("[channel]\nsubset_size = 7\n")
+    with pytest.raises(ConfigError, match=r"^seed = 'x': want"):
+        ChannelConfig.from_environment({"LBCLIENT_CONFIG": str(path)}, seed="x")
 
 
 SECRET = "long enough to be a secret"
@@ -180,3 +318,68 @@ def test_a_secret_is_told_to_nobody(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"<{len(SHORT)} characters>") as caught:
             make()
         assert SHORT not in str(caught.value)
+
+
+def test_a_secret_whose_name_is_misspelt_is_told_to_nobody(tmp_path: Path) -> None:
+    paths = [tmp_path / "name.toml", tmp_path / "table.toml"]
+    paths[0].write_text(f"[server]\nudp_secrit = '{SECRET}'\n")
+    paths[1].write_text(f"[servr]\nudp_secret = '{SECRET}'\n")
+    places = [{"LBCLIENT_CONFIG": str(path)} for path in paths]
+    for environ in (*places, {"LBCLIENT_UDP_SECRIT": SECRET}):
+        with pytest.raises(ConfigError, match=r"want (perhaps|one of)") as caught:
+            ServerConfig.from_environment(environ)
+        assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["cache:70000", "cache/zero", "cache?flit=x", ":x"])
+def test_a_password_of_a_quota_store_is_told_to_nobody(place: str) -> None:
+    good = f"redis://me:{SECRET}@cache:6379"
+    assert SECRET not in repr(ServerConfig(quota_store=good))
+    url = f"redis://me:{SECRET}@{place}"
+    tries: list[Callable[[], object]] = [
+        lambda: ServerConfig(quota_store=url),
+        lambda: ServerConfig.from_environment({"LBCLIENT_QUOTA_STORE": url}),
+    ]
+    for make in tries:
+        with pytest.raises(ConfigError, match="redis://") as caught:
+            make()
+        assert SECRET not in str(caught.value)
+        assert caught.value.__cause__ is None
+
+
+def test_a_quota_store_may_be_an_object_that_exchanges() -> None:
+    class Store:
+        async def exchange(self, task: str, usage: Mapping[str, float]) -> FleetUsage:
+            return FleetUsage(1, usage, usage)
+
+    store = Store()
+    assert ServerConfig(quota_store=store).quota_store is store
+
+
+def test_a_quota_store_needs_redis_py(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    with pytest.raises(ConfigError, match=r"pip install 'lbclient\[redis\]'"):
+        find_store("redis://cache")
+
+
+def test_a_config_knows_where_each_value_is_from(tmp_path: Path) -> None:
+    path = tmp_path / "lb.toml"
+    path.write_text('[channel]\npicker = "p2c"\nsubset_size = 7\nidempotent = ["/a/b"]')
+    environ = {"LBCLIENT_CONFIG": str(path), "LBCLIENT_SUBSET_SIZE": "9"}
+    read = ChannelConfig.from_environment(environ)
+    config = replace(read, active_limit=50)
+    assert config.subset_size == 9
+    sources = config.sources()
+    assert sources["subset_size"] == "LBCLIENT_SUBSET_SIZE"
+    assert sources["picker"] == sources["idempotent"] == str(path)
+    assert sources["active_limit"] == "code"
+    assert sources["seed"] == "default"
+    assert replace(config, subset_size=8).sources()["subset_size"] == "code"
+    assert ChannelConfig.from_toml(str(path)).sources()["picker"] == str(path)
+
+
+def test_where_values_are_from_makes_no_two_configs_different() -> None:
+    read = ChannelConfig.from_environment({"LBCLIENT_SUBSET_SIZE": "9"})
+    assert read == ChannelConfig(subset_size=9)
+    assert repr(read) == repr(ChannelConfig(subset_size=9))
+    assert list(read.sources()) == [field.name for field in settings(ChannelConfig)]

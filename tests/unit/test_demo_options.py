@@ -3,6 +3,7 @@
 import pytest
 
 from examples.fleet.options import CORES, FAST, POLICIES, parse
+from lbclient.pickers import PICKERS
 
 
 def test_the_mean_cost_makes_the_rate_the_load_that_was_asked_for() -> None:
@@ -15,7 +16,11 @@ def test_quick_has_half_the_fleet_unless_told_otherwise() -> None:
     assert parse([]).backends == 8
     assert parse(["--quick"]).backends == 4
     assert parse(["--quick", "--backends", "6"]).backends == 6
-    assert parse(["--quick"]).policies == tuple(POLICIES)
+    assert parse(["--quick"]).policies == POLICIES
+
+
+def test_any_picker_can_be_compared() -> None:
+    assert parse(["--policies", ",".join(PICKERS)]).policies == tuple(PICKERS)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +30,7 @@ def test_quick_has_half_the_fleet_unless_told_otherwise() -> None:
         (["--clients", "many"], "want a whole number from 1 to 16, not 'many'"),
         (["--rate", "nan"], "want a number from 10 to 2000, not 'nan'"),
         (["--load", "1.5"], "want a number from 0.05 to 0.95, not '1.5'"),
-        (["--policies", "round_robin,best"], "'best' is none of round_robin"),
+        (["--policies", "round_robin,best"], "'best' is none of random, round_robin"),
         (["--json", "/no/such/folder/x"], "No such file or directory"),
         (["--sooner"], "unrecognized arguments: --sooner"),
     ],

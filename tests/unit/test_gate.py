@@ -8,17 +8,20 @@ from typing import Any
 import pytest
 from grpc import StatusCode
 
-from lbclient import wire
+from lbclient import wire, within
 from lbclient.admission import LOAD
 from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality, current
+from lbclient.errors import ConfigError
+from lbclient.server.accounting import account
+from lbclient.server.answers import Answer
+from lbclient.server.calls import Early
 from lbclient.server.cpu import available_cpus
 from lbclient.server.gate import (
     PATIENT,
     RECOVERS,
     TIRES,
     USER_WIDTH,
-    Answer,
     Gate,
     Patience,
     degraded,
@@ -74,6 +77,7 @@ def in_request(
 
     def serve() -> object:
         assert task.gate.refuses(metadata) is None
+        within.enter(Early(task.gate))
         return ask()
 
     return copy_context().run(serve)
@@ -132,6 +136,13 @@ def test_a_load_at_the_target_for_ever_is_no_overload() -> None:
         assert patience.read(LOAD.target, float(now)) <= LOAD.target
 
 
+def test_signals_of_ones_own_do_not_go_by_the_names_of_a_servers() -> None:
+    full = Task(max_cpu=0.8, max_memory=0.9)
+    for signal in full.gate.signals():
+        with pytest.raises(ConfigError, match="other names than load"):
+            Task(signals={signal.name: lambda: 0.5})
+
+
 def test_each_signal_refuses_by_itself() -> None:
     task = Task(max_memory=0.9)
     task.memory = 1.5
@@ -155,6 +166,22 @@ def test_each_signal_refuses_by_itself() -> None:
     answer = task.ask()
     assert answer is not None
     assert "disk is 3.00, and 1 is enough" in answer.details
+
+
+def test_a_combination_refuses_where_none_of_its_parts_would() -> None:
+    cpu, disk = [0.7], [0.7]
+    parts = {"cpu": lambda: cpu[0], "disk": lambda: disk[0]}
+    task = Task(signals=parts)
+    task.sample()
+    assert task.refused() == 0.0
+    both = {"cpu and disk": lambda: (cpu[0] ** 2 + disk[0] ** 2) / 0.5}
+    task = Task(signals={**parts, **both})
+    task.sample()
+    assert task.refused() > 0.9
+    assert task.gate.admission.worst == "cpu and disk"
+    disk[0] = 0.0
+    task.sample()
+    assert task.refused() == 0.0
 
 
 def test_signals_that_are_off_refuse_nobody() -> None:
@@ -229,3 +256,45 @@ def test_what_came_in_calm_is_known_when_it_ends() -> None:
     task.ask()
     offered = task.gate.admission._mix.counts
     assert offered[Criticality.CRITICAL] > 0.9 * sum(offered)
+
+
+def test_whoever_is_out_of_quota_hears_that_and_not_of_the_load() -> None:
+    task = Task(quotas={"wild": 0.0, "calm": 1.0})
+    task.overload()
+    answer = task.ask((wire.CUSTOMER_KEY, "wild"))
+    assert answer is not None
+    assert (wire.REFUSAL_KEY, "quota") in answer.trailers
+    answer = task.ask((wire.CUSTOMER_KEY, "calm"))
+    assert answer is not None
+    assert (wire.REFUSAL_KEY, "overloaded") in answer.trailers
+
+
+def test_what_the_load_refuses_is_not_charged() -> None:
+    task = Task(quotas={"calm": 1.0})
+    quotas = task.gate.quotas
+    assert quotas is not None
+
+    def serve() -> bool:
+        if task.gate.refuses([(wire.CUSTOMER_KEY, "calm")]) is not None:
+            return False
+        charge = account.get()
+        assert charge is not None
+        charge(0.1)
+        return True
+
+    for _ in range(5):
+        copy_context().run(serve)
+        task.sample()
+    task.overload()
+    assert task.refused((wire.CUSTOMER_KEY, "calm")) == 1.0
+    task.runnable = 0
+    assert copy_context().run(serve)
+
+
+def test_in_calm_who_pays_is_asked_all_the_same() -> None:
+    task = Task(runnable=None, quotas={"batch": 0.0})
+    assert task.ask() is None
+    for key, is_refused in ((wire.CUSTOMER_KEY, True), ("x-customer", False)):
+        answer = task.ask((key, "batch"))
+        assert (answer is not None) is is_refused
+        assert answer is None or answer.code is StatusCode.RESOURCE_EXHAUSTED

@@ -6,7 +6,7 @@ import pytest
 
 from lbclient.config import ChannelConfig
 from lbclient.errors import ConfigError
-from lbclient.identity import find_identity
+from lbclient.identity import find_identity, find_zone
 from lbclient.model import Identity
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -121,3 +121,10 @@ def test_an_empty_variable_is_none_at_all() -> None:
     environ = {"LBCLIENT_TASK_INDEX": "", "NOMAD_ALLOC_INDEX": "4"}
     assert found(environ).index == 4
     assert ChannelConfig.from_environment(environ).task_index is None
+
+
+def test_a_zone_is_that_of_the_config_else_of_the_environment() -> None:
+    assert find_zone("a", {"LBCLIENT_ZONE": "b"}) == "a"
+    assert find_zone("", {"LBCLIENT_ZONE": "b"}) == "b"
+    with pytest.raises(ConfigError, match="zone for locality=True: set LBCLIENT_ZONE"):
+        find_zone("", {"LBCLIENT_ZONE": ""})

@@ -3,15 +3,18 @@
 import gc
 import logging
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lbclient import Channel, ChannelStatistics, Server, ServerStatistics, metrics
+from lbclient.errors import ConfigError
+from lbclient.metrics import samples, sums
 from lbclient.model import TaskState
-from lbclient.server.statistics import UdpStatistics
+from lbclient.server.statistics import SignalStatistics, UdpStatistics
 from lbclient.statistics import (
     BackendStatistics,
     LatencyStatistics,
@@ -22,9 +25,9 @@ READY = grpc.ChannelConnectivity.READY
 SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
 
 
-def backend(state: str) -> BackendStatistics:
+def backend(state: str, address: str = "b:1") -> BackendStatistics:
     return BackendStatistics(
-        address="b:1",
+        address=address,
         state=state,
         reason="",
         state_age=1.0,
@@ -62,6 +65,12 @@ CHANNEL = ChannelStatistics(
     draining=1,
     task_failures=9,
     resolver=ResolverStatistics(endpoints=12, updates=2, age=30.0, error=""),
+    retries_left=10.0,
+    methods={
+        ("unary_unary", "/search.Search/Search"): {"OK": 6, "NOT_FOUND": 1},
+        ("unary_stream", "/search.Search/List"): {"OK": 1},
+        ("", ""): {"UNAVAILABLE": 2},
+    },
 )
 
 SERVER = ServerStatistics(
@@ -79,8 +88,10 @@ SERVER = ServerStatistics(
     load=3.0,
     refused={"overloaded": {"SHEDDABLE": 7, "CRITICAL": 0}},
     misread={"lbclient-attempt": 2},
-    usage={},
+    usage={"": 0.5, "mail": 2.0},
     udp=UdpStatistics(50051, 11, 12, 13, 14, 15),
+    methods={("stream_stream", "/search.Search/Chat"): {"OK": 5, "UNKNOWN": 0}},
+    signals=(SignalStatistics("load", 4.0, 8.0), SignalStatistics("disk", 1.2, 1.0)),
 )
 
 
@@ -120,7 +131,7 @@ class Scraped:
             metrics.export(source, self.registry)
 
     def __call__(self, name: str, **labels: str) -> float | None:
-        if not name.startswith("lbclient_server"):
+        if not name.startswith(("lbclient_server", "grpc_")):
             labels.setdefault("target", "dns:///search")
         return self.registry.get_sample_value(name, labels)
 
@@ -145,6 +156,9 @@ def test_a_channel_is_shown() -> None:
     assert scraped("lbclient_channels") == 1
     assert scraped("lbclient_backends", state="ready") == 2
     assert scraped("lbclient_backends", state="lame_duck") == 1
+    assert scraped("lbclient_subset_size") == 20
+    assert scraped("lbclient_picks_total", policy="round_robin") == 14
+    assert scraped("lbclient_retries_left") == 10
     assert scraped("lbclient_replacements") == 3
     assert scraped("lbclient_draining_backends") == 1
     assert scraped("lbclient_task_failures_total") == 9
@@ -174,6 +188,9 @@ def test_a_server_is_shown() -> None:
     assert scraped("lbclient_server_state", state="serving") == 1
     assert scraped("lbclient_server_state", state="lame_duck") == 0
     assert scraped("lbclient_server_latency_seconds_count") == 5
+    assert scraped("lbclient_server_signal", signal="disk") == 1.2
+    said = {"reason": "overloaded", "criticality": "SHEDDABLE"}
+    assert scraped("lbclient_server_refused_total", **said) == 7
 
 
 def test_buckets_accumulate_up_to_infinity() -> None:
@@ -225,7 +242,7 @@ def test_a_channel_is_held_weakly_and_its_counts_outlive_it() -> None:
     del channel
     gc.collect()
     after = scraped.series()
-    counts = {key for key in before if key[0].endswith(("_total", "_bucket", "_sum"))}
+    counts = {key for key in before if key[0].endswith(("_total", "seconds_sum"))}
     assert {key: after[key] for key in counts} == {key: before[key] for key in counts}
     assert scraped("lbclient_channels") == 1
     assert scraped("lbclient_in_flight") == 6
@@ -262,7 +279,7 @@ def test_one_broken_source_does_not_cost_the_scrape(
 
 
 def test_targets_are_bounded_in_number_and_length() -> None:
-    targets = [f"t{i}" for i in range(metrics.MAX_TARGETS + 5)]
+    targets = [f"t{i}" for i in range(sums.MAX_TARGETS + 5)]
     channels = [FakeChannel(replace(CHANNEL, target=target)) for target in targets]
     scraped = Scraped(*channels)
     assert scraped("lbclient_channels", target="t0") == 1
@@ -275,7 +292,7 @@ def test_targets_are_bounded_in_number_and_length() -> None:
 
     long = "ipv4:" + ",".join(["10.0.0.1:1"] * 10_000)
     scraped = Scraped(_channel := FakeChannel(replace(CHANNEL, target=long)))
-    shown = long[: metrics.MAX_LABEL]
+    shown = long[: samples.MAX_LABEL]
     assert scraped("lbclient_channels", target=shown) == 1
 
 
@@ -304,9 +321,133 @@ def test_a_registry_can_be_asked_for_some_names_only() -> None:
     assert [metric.name for metric in some.collect()] == ["lbclient_in_flight"]
 
 
-def test_all_names_are_ours() -> None:
+def test_weights_and_ages_of_reports_are_distributions_as_they_are_now() -> None:
+    some = [
+        replace(backend("ready"), weight=weight, report_age=age)
+        for weight, age in [(0.5, 0.2), (1.5, 7.0), (0.0, None)]
+    ]
+    scraped = Scraped(channel := FakeChannel(replace(CHANNEL, backends=tuple(some))))
+    bounds = ("0.5", "1.25", "1.5", "+Inf")
+    name = "lbclient_weights"
+    assert [scraped(f"{name}_bucket", le=le) for le in bounds] == [1, 1, 2, 2]
+    assert scraped(f"{name}_gsum") == scraped(f"{name}_gcount") == 2
+    assert scraped("lbclient_report_ages_seconds_bucket", le="5.0") == 1
+    channel.said = replace(CHANNEL, backends=())
+    assert scraped(f"{name}_gcount") == scraped(f"{name}_gsum") == 0
+
+
+def test_a_policy_of_ones_own_goes_by_the_name_of_its_class() -> None:
+    scraped = Scraped(_channel := FakeChannel(replace(CHANNEL, picker="Mine")))
+    assert scraped("lbclient_picks_total", policy="Mine") == 14
+
+
+def test_calls_by_method_have_the_names_that_dashboards_know() -> None:
     scraped = Scraped(_channel := FakeChannel(), _server := FakeServer())
-    assert {name.partition("_")[0] for name, _ in scraped.series()} == {"lbclient"}
+    seen = {key: n for key, n in scraped.series().items() if "_handled" in key[0]}
+
+    def series(side: str, *labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+        names = ("grpc_type", "grpc_service", "grpc_method", "grpc_code")
+        pairs = zip(names, labels, strict=True)
+        return f"grpc_{side}_handled_total", frozenset(pairs)
+
+    assert seen == {
+        series("client", "unary", "search.Search", "Search", "OK"): 6,
+        series("client", "unary", "search.Search", "Search", "NotFound"): 1,
+        series("client", "server_stream", "search.Search", "List", "OK"): 1,
+        series("client", "unknown", "unknown", "unknown", "Unavailable"): 2,
+        series("server", "bidi_stream", "search.Search", "Chat", "OK"): 5,
+    }
+
+
+def test_methods_are_bounded_over_all_channels() -> None:
+    def calling(first: int) -> FakeChannel:
+        paths = range(first, first + 300)
+        methods = {("unary_unary", f"/a.B/{path}"): {"OK": 1} for path in paths}
+        return FakeChannel(replace(CHANNEL, methods=methods))
+
+    scraped = Scraped(_one := calling(0), _two := calling(300))
+    seen = {key: n for key, n in scraped.series().items() if "_handled" in key[0]}
+    assert len(seen) == sums.MAX_METHODS + 1
+    assert sum(seen.values()) == 600
+
+
+def test_names_that_others_have_taken_are_left_to_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = CollectorRegistry()
+    theirs = Counter("grpc_server_handled", "By an interceptor.", registry=registry)
+    theirs.inc(3)
+    scraped = Scraped()
+    scraped.registry = registry
+    metrics.export(_server := FakeServer(), registry)
+    assert scraped("lbclient_server_requests_total", code="OK") == 5
+    assert registry.get_sample_value("grpc_server_handled_total") == 3
+    assert "without grpc_client_handled and grpc_server_handled" in caplog.text
+
+
+def test_the_multiprocess_mode_is_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "somewhere")
+    Scraped(FakeServer())
+    assert "multiprocess mode" in caplog.text
+
+
+# --- single backends ------------------------------------------------------------------
+
+
+def with_backends(served: dict[str, int]) -> ChannelStatistics:
+    some = [replace(backend("ready", a), served=n) for a, n in served.items()]
+    return replace(CHANNEL, backends=tuple(some))
+
+
+def served(scraped: Scraped, address: str) -> float | None:
+    name = "lbclient_backend_attempts_total"
+    return scraped(name, backend=address, verdict="served")
+
+
+def test_nothing_is_told_of_single_backends_unless_somebody_asks() -> None:
+    scraped = Scraped(channel := FakeChannel(with_backends({"a:1": 3, "b:1": 4})))
+    assert "lbclient_backend_attempts_total" not in {n for n, _ in scraped.series()}
+    metrics.export(channel, scraped.registry, backends=1)
+    assert served(scraped, "a:1") == 3
+    assert scraped("lbclient_backend_ready", backend="a:1") == 1
+    assert scraped("lbclient_backend_weight", backend="a:1") == 1
+    assert scraped("lbclient_backend_in_flight", backend="a:1") == 0
+    assert scraped("lbclient_backend_utilization", backend="a:1") is None
+    assert served(scraped, "b:1") is None  # one was asked for
+
+
+def test_a_backend_that_all_have_left_is_shown_no_more() -> None:
+    scraped = Scraped()
+    one, two = (FakeChannel(with_backends({"a:1": 3, "b:1": 4})) for _ in range(2))
+    for channel in (one, two):
+        metrics.export(channel, scraped.registry, backends=10)
+    assert served(scraped, "b:1") == 8
+    one.said = with_backends({"a:1": 5})
+    assert served(scraped, "a:1") == 8
+    assert served(scraped, "b:1") == 8  # no step back while another has it
+    two.said = with_backends({"a:1": 5, "b:1": 6})
+    assert served(scraped, "b:1") == 10
+    two.state = SHUTDOWN
+    assert served(scraped, "b:1") is None
+    assert served(scraped, "a:1") == 10
+
+
+def test_a_backend_that_came_back_goes_on_from_where_it_was() -> None:
+    scraped = Scraped()
+    channel = FakeChannel(with_backends({"a:1": 3}))
+    metrics.export(channel, scraped.registry, backends=10)
+    assert served(scraped, "a:1") == 3
+    channel.said = with_backends({"a:1": 1})
+    assert served(scraped, "a:1") == 4
+
+
+@pytest.mark.parametrize("backends", [-1, 1.5, None, True])
+def test_a_number_of_backends_that_is_none_is_refused(backends: Any) -> None:
+    """-1 showed all but the last, whose series are without bound."""
+    with pytest.raises(ConfigError, match=f"backends = {backends}: want a whole"):
+        metrics.export(FakeChannel(), CollectorRegistry(), backends=backends)
 
 
 def test_only_channels_and_servers_can_be_exported() -> None:

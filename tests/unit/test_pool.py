@@ -105,6 +105,65 @@ def test_one_that_leaves_serves_until_another_is_ready_in_its_stead(
     assert addresses(pool.ready) == "x"
 
 
+def going(*names: str) -> Endpoints:
+    return tuple(Endpoint(f"{name}:1", lame_duck=True) for name in names)
+
+
+def test_a_lame_duck_by_the_resolver_s_word_is_replaced_and_kept(
+    pool: Pool[FakeNode],
+) -> None:
+    all_ready(pool, 0.0)
+    pool.observe(node(pool, "a"), State.LAME_DUCK, 1.0)
+    change = pool.reconcile((*going("a"), *endpoints("b", "c", "d")), 1.0)
+    assert (addresses(change.opened), addresses(change.drained)) == ("d", "")
+    assert addresses(pool.ready) == "bc"
+    assert node(pool, "a").endpoint.lame_duck
+    for name in "bcd":
+        pool.observe(node(pool, name), State.REFUSING, 2.0)
+    assert addresses(pool.ready) == "a"
+    pool.observe(node(pool, "a"), State.CONNECTING, 3.0)
+    assert addresses(pool.review(3.0).drained) == "a"
+
+
+def test_an_inactive_lame_duck_by_the_resolver_s_word_is_not_kept() -> None:
+    """Who has no connection to it would be the first whose call wakes it."""
+    away: list[FakeNode] = []
+    pool = Pool(make, lambda all_: all_, Limits(2, 9, 1.0, 10.0, 2), away.__contains__)
+    pool.reconcile(endpoints("a", "b"), 0.0)
+    away.append(node(pool, "a"))
+    pool.observe(away[0], State.INACTIVE, 1.0)
+    pool.observe(away[0], State.LAME_DUCK, 2.0)
+    change = pool.reconcile((*going("a"), *endpoints("b")), 2.0)
+    assert addresses(change.drained) == "a"
+
+
+def test_a_lame_duck_by_the_resolver_s_word_is_not_opened(
+    pool: Pool[FakeNode],
+) -> None:
+    pool.reconcile((*going("a"), *endpoints("b", "c")), 0.0)
+    assert addresses(pool.nodes.values()) == "bc"
+    assert (pool.subset_size(), len(pool.endpoints)) == (2, 3)
+
+
+def test_if_all_are_lame_ducks_they_are_better_than_none(pool: Pool[FakeNode]) -> None:
+    pool.reconcile(going("x", "y"), 0.0)
+    assert addresses(pool.nodes.values()) == "xy"
+    pool.observe(node(pool, "x"), State.LAME_DUCK, 1.0)
+    assert addresses(pool.ready) == "x"
+
+
+def test_lame_ducks_that_are_kept_are_no_more_than_a_subset() -> None:
+    pool = Pool(make, lambda all_: all_, Limits(4, 9, 1.0, 10.0, 4))
+    pool.reconcile(endpoints(*"abcdefgh"), 0.0)
+    for name in "abcd":
+        pool.observe(node(pool, name), State.LAME_DUCK, 0.0)
+    pool.review(0.0)
+    for name in "efgh":
+        pool.observe(node(pool, name), State.LAME_DUCK, 0.0)
+    change = pool.reconcile((*going(*"abcdefgh"), *endpoints("x")), 0.0)
+    assert addresses(change.drained) == "efgh"
+
+
 def test_one_that_leaves_and_does_not_serve_is_drained_at_once(
     pool: Pool[FakeNode],
 ) -> None:

@@ -1,10 +1,11 @@
 """Whose requests are refused for want of quota, and how many accounts there are."""
 
-from math import inf, log
-from random import Random
+from math import inf, nan
+from typing import Any
 
 import pytest
 
+from lbclient.account import FLOOD, MOMENT, SMOOTHING, TICK
 from lbclient.criticality import Criticality
 from lbclient.errors import ConfigError
 from lbclient.quota import (
@@ -14,11 +15,10 @@ from lbclient.quota import (
     MOST,
     OTHERS,
     RESERVE,
-    SMOOTHING,
-    TICK,
     Quota,
     allot,
     room,
+    rooms,
 )
 from lbclient.retry import Refusal
 
@@ -39,15 +39,15 @@ def use(
     count = round(rate * seconds)
     admitted = 0
     for i in range(count):
-        if quota.refuses(customer, of, now + i / rate) is None:
-            quota.charge(customer, of, COST)
+        if charge := quota.enter(customer, of, now + i / rate):
+            charge(COST)
             admitted += 1
     return admitted / count
 
 
 @pytest.fixture
 def quota() -> Quota:
-    return Quota({"mail": room(1.0)}, Random(1), default=room(0.5))
+    return Quota({"mail": room(1.0)}, default=room(0.5))
 
 
 def test_who_stays_within_the_limit_is_never_refused(quota: Quota) -> None:
@@ -60,19 +60,73 @@ def test_who_wants_ten_times_the_limit_gets_the_limit(quota: Quota) -> None:
     assert use(quota, "mail", rate, 60.0, SETTLED) == pytest.approx(0.1, rel=0.05)
 
 
-def test_a_sudden_burst_lasts_half_a_second(quota: Quota) -> None:
+def test_a_sudden_flood_is_held_at_once(quota: Quota) -> None:
+    use(quota, "mail", 0.6 / COST, SETTLED)
     rate = 10 / COST
-    assert use(quota, "mail", rate, SMOOTHING / 10) == 1.0
-    after = SMOOTHING * log(2)
-    use(quota, "mail", rate, after, SMOOTHING / 10)
-    assert use(quota, "mail", rate, TICK, after) == pytest.approx(0.2, rel=0.2)
+    assert use(quota, "mail", rate, FLOOD[1] / 10, SETTLED) == 1.0
+    began_at = SETTLED + FLOOD[1] / 10
+    assert use(quota, "mail", rate, TICK, began_at) < 0.15
+    for tick in range(1, 10):
+        share = use(quota, "mail", rate, TICK, began_at + tick * TICK)
+        assert share == pytest.approx(0.1, rel=0.1), tick
+
+
+def test_a_flood_is_held_the_least_critical_first(quota: Quota) -> None:
+    for tenth in range(30):
+        use(quota, "mail", 0.3 / COST, 0.1, tenth / 10, SHEDDABLE)
+        use(quota, "mail", 0.3 / COST, 0.1, tenth / 10, CRITICAL)
+    for tenth in range(30, 60):
+        use(quota, "mail", 10 / COST, 0.1, tenth / 10, SHEDDABLE)
+        assert use(quota, "mail", 0.3 / COST, 0.1, tenth / 10, CRITICAL) == 1.0
+
+
+def test_a_rare_dear_request_is_no_flood(quota: Quota) -> None:
+    """Two at once, each worth 2 s of the limit, every 6 s."""
+    for minute in range(20):
+        for _ in range(2):
+            assert quota.refuses("mail", CRITICAL, 6.0 * minute) is None
+            quota.admit("mail", CRITICAL, 6.0 * minute)(2.0)
+
+
+def test_a_flood_that_ends_is_forgotten_as_before(quota: Quota) -> None:
+    use(quota, "mail", 10 / COST, TICK)
+    assert use(quota, "mail", 0.5 / COST, 10.0, TICK + 2 * SMOOTHING) == 1.0
+
+
+def test_while_nobody_knows_what_anything_costs_all_get_in(quota: Quota) -> None:
+    rate = 10 / COST
+    assert use(quota, "mail", rate, MOMENT) == 1.0
+    assert use(quota, "mail", rate, TICK, MOMENT) < 0.25
+
+
+def test_a_new_customer_costs_what_the_others_do_until_it_is_known(
+    quota: Quota,
+) -> None:
+    use(quota, "calm", 0.4 / COST, SETTLED)
+    admitted = 0
+    for i in range(100):  # none of which has ended
+        if quota.refuses("mail", CRITICAL, SETTLED + i / 1000) is None:
+            quota.admit("mail", CRITICAL, SETTLED + i / 1000)
+            admitted += 1
+    assert admitted == pytest.approx((FLOOD[1] + 0.1) / COST, abs=2)
+
+
+def test_what_has_not_ended_counts_at_once(quota: Quota) -> None:
+    """As where each takes long, or waits: a flood is not seen by what it has used."""
+    use(quota, "mail", 0.6 / COST, SETTLED)
+    admitted = 0
+    for i in range(1000):
+        if quota.refuses("mail", CRITICAL, SETTLED + i / 1000) is None:
+            quota.admit("mail", CRITICAL, SETTLED + i / 1000)
+            admitted += 1
+    assert admitted <= 1.5 / COST
 
 
 def test_a_refusal_says_that_it_is_the_quota(quota: Quota) -> None:
     use(quota, "mail", 1000 / COST, 2.0)
-    answers = {quota.refuses("mail", CRITICAL, 2.0) for _ in range(100)}
-    assert Refusal.QUOTA in answers
-    assert answers <= {Refusal.QUOTA, None}
+    for _ in range(2):
+        quota.admit("mail", CRITICAL, 2.0)
+    assert quota.refuses("mail", CRITICAL, 2.0) is Refusal.QUOTA
 
 
 def test_who_is_not_listed_has_the_default_limit_each(quota: Quota) -> None:
@@ -103,14 +157,14 @@ def test_what_is_sheddable_gives_way_within_the_same_limit(quota: Quota) -> None
 
 def test_a_criticality_may_have_a_lower_limit_of_its_own() -> None:
     limits = {"mail": room(1.0, {SHEDDABLE: 0.2})}
-    quota = Quota(limits, Random(1))
+    quota = Quota(limits)
     use(quota, "mail", 1 / COST, SETTLED, of=SHEDDABLE)
     share = use(quota, "mail", 1 / COST, 30.0, SETTLED, of=SHEDDABLE)
     assert share == pytest.approx(0.2, rel=0.1)
 
 
 def test_a_limit_of_nothing_lets_nothing_in() -> None:
-    quota = Quota({}, Random(1), default=room(0.0))
+    quota = Quota({}, default=room(0.0))
     assert quota.refuses("anybody", CRITICAL, 0.0) is Refusal.QUOTA
 
 
@@ -125,8 +179,57 @@ def test_limits_that_contradict_themselves_are_refused(
         room(total, below)
 
 
+def test_limits_are_by_criticality_if_wanted() -> None:
+    said = {"a": {"total": 4, "sheddable_plus": 1.0}, "b": 2, "c": 0}
+    assert rooms(said) == {"a": (1.0, 1.0, 4.0, 4.0), "b": (2.0,) * 4, "c": (0.0,) * 4}
+
+
+ONE = "CPU seconds a second, 0 to 1000000"
+NAMES = "customers' names of 1 to 100 characters"
+
+
+@pytest.mark.parametrize(
+    ("quotas", "said"),
+    [
+        (["a"], "quotas = ['a']: want CPU seconds a second, by customer: {'mail': 4"),
+        (4.0, "quotas = 4.0: want CPU seconds a second, by customer"),
+        ({"": 1.0}, f"quotas = '': want {NAMES}"),
+        ({7: 1.0}, f"quotas = 7: want {NAMES}"),
+        ({"a" * 101: 1.0}, NAMES),  # it would have no account of its own
+        ({"a": -1.0}, f"quotas['a'] = -1.0: want {ONE}"),
+        ({"a": nan}, f"quotas['a'] = nan: want {ONE}"),
+        ({"a": inf}, f"quotas['a'] = inf: want {ONE}"),
+        ({"a": 10**400}, ONE),
+        ({"a": True}, f"quotas['a'] = True: want {ONE}"),
+        ({"a": "much"}, f"quotas['a'] = 'much': want {ONE}"),
+        ({"a": None}, f"quotas['a'] = None: want {ONE}"),
+        ({"a": {}}, "quotas['a'] = {}: want a 'total', the limit of this customer's"),
+        ({"a": {"CRITICAL": 1.0}}, "quotas['a'] = {'CRITICAL': 1.0}: want a 'total'"),
+        ({"a": {"total": False}}, f"quotas['a']['total'] = False: want {ONE}"),
+        ({"a": {"total": 1.0, "URGENT": 1.0}}, "quotas['a'] = 'URGENT': want one of"),
+        ({"a": {"total": 1.0, 2: 1.0}}, "quotas['a'] = 2: want one of SHEDDABLE"),
+        (
+            {"a": {"total": 1.0, "SHEDDABLE": nan}},
+            f"quotas['a']['SHEDDABLE'] = nan: want {ONE}",
+        ),
+        (
+            {"a": {"total": 1.0, "SHEDDABLE": 2.0}},
+            "quotas['a']['SHEDDABLE'] = 2.0: want CPU seconds a second, 0 to 1: what",
+        ),
+        (
+            {"a": {"total": 1.0, "CRITICAL": 0.5, "critical": 0.4}},
+            "quotas['a'] = 'critical': want one limit for CRITICAL, not two",
+        ),
+    ],
+)
+def test_a_wrong_limit_is_named_with_its_customer(quotas: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rooms(quotas)
+    assert said in str(caught.value)
+
+
 def test_a_slow_machines_seconds_are_worth_less() -> None:
-    slow = Quota({}, Random(1), default=room(inf), factor=0.5)
+    slow = Quota({}, default=room(inf), factor=0.5)
     use(slow, "mail", 1 / COST, 100.0)
     assert slow.usage(100.0)["mail"] == pytest.approx(0.5, rel=0.02)
 
@@ -139,12 +242,12 @@ def test_usage_fades_when_nothing_comes_any_more(quota: Quota) -> None:
 
 
 def test_the_fleets_word_holds_for_a_while_and_then_the_fallback() -> None:
-    quota = Quota({"mail": room(4.0)}, Random(1), fallback=0.5)
+    quota = Quota({"mail": room(4.0)}, fallback=0.5)
     rate = 8 / COST
 
     def share(begins: float) -> float:
         use(quota, "mail", rate, SETTLED, begins)
-        return use(quota, "mail", rate, 10.0, begins + SETTLED)
+        return use(quota, "mail", rate, 30.0, begins + SETTLED)
 
     assert share(0.0) == pytest.approx(0.5 * 4 / 8, rel=0.05)
     quota.take({"mail": 0.25}, 100.0)
@@ -153,7 +256,7 @@ def test_the_fleets_word_holds_for_a_while_and_then_the_fallback() -> None:
 
 
 def test_whom_the_fleet_does_not_know_yet_has_the_fallback() -> None:
-    quota = Quota({"mail": room(1.0)}, Random(1), fallback=1.0)
+    quota = Quota({"mail": room(1.0)}, fallback=1.0)
     quota.take({"calendar": 0.1}, 0.0)
     assert use(quota, "mail", 0.95 / COST, 60.0) == 1.0
 
@@ -194,18 +297,23 @@ def test_an_account_that_lies_idle_goes_to_somebody_else(quota: Quota) -> None:
 
 def test_a_cost_without_an_account_is_paid_by_the_shared_one(quota: Quota) -> None:
     quota.refuses(OTHERS, CRITICAL, 0.0)
-    quota.charge("unheard of", CRITICAL, 1.0)
+    quota.admit("unheard of", CRITICAL, 0.0)(1.0)
     assert quota.usage(1.0)[OTHERS] > 0.0
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_no_share_of_what_has_no_limit_is_a_limit(share: float) -> None:
+    quota = Quota({"mail": room(1.0)}, fallback=share)
+    assert use(quota, "unheard of", 10 / COST, 5.0) == 1.0
+
+
 def test_below_the_limit_each_task_may_give_more_than_it_does() -> None:
-    usages = [0.5, 0.1, 0.0]
-    for usage, share in zip(usages, allot(1.0, usages), strict=True):
-        assert share >= usage + 0.1
+    for usage in (0.5, 0.1, 0.0):
+        assert allot(1.0, usage, 0.6, 3) >= usage + 0.1
 
 
 def test_a_task_that_gives_nothing_yet_may_begin() -> None:
-    assert allot(1.0, [5.0, 0.0])[1] == RESERVE / 2
+    assert allot(1.0, 0.0, 5.0, 2) == RESERVE / 2
 
 
 def test_accounts_read_as_english(quota: Quota) -> None:

@@ -84,7 +84,7 @@ def complaint(
 @pytest.mark.parametrize(
     ("words", "want"),
     [
-        ("--plot resize.txt", "want a name that ends in .png, not 'resize.txt'"),
+        ("--plot resize.txt", "want a name that ends in .png, .svg, .pdf"),
         ("--plot /no/such/folder/resize.png", "No such file or directory"),
         ("--json /no/such/folder/resize.json", "No such file or directory"),
     ],

@@ -471,7 +471,6 @@ def test_the_docs_show_pictures_that_are_small_and_say_how_they_are_drawn() -> N
     assert sorted(shown) == sorted(DRAWN.findall(PAGE.read_text()))
     for image in shown:
         assert (PAGE.parent / image).stat().st_size < 60_000
-    assert len(shown) == len(list((PAGE.parent / "images").iterdir()))
 
 
 @pytest.mark.parametrize("resize", ["100 -> 101", "100 -> 110", "100 -> 200"])

@@ -42,6 +42,7 @@ class Refuser:
     connection to them ("goaway")."""
 
     def __init__(self, how: str) -> None:
+        self.taken = 0  # frames with a part of a request, of those refused late
         self.refused = 0
         self.writers: list[asyncio.StreamWriter] = []
         self._how = how
@@ -73,8 +74,10 @@ class Refuser:
                         calls.add(stream)
                     else:
                         writer.write(self._refusal(stream))
-                elif kind == DATA and flags & END_STREAM and stream in calls:
-                    writer.write(self._refusal(stream))
+                elif kind == DATA and stream in calls:
+                    self.taken += size > 0
+                    if flags & END_STREAM:
+                        writer.write(self._refusal(stream))
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 

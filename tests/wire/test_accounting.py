@@ -18,15 +18,20 @@ from lbclient.server import Server
 from lbclient.server.accounting import Steps, account
 
 PATH = "/test.Service/Method"
-PART = 0.02  # CPU seconds
+PART = 0.01  # CPU seconds
+ROUNDS = 8
 
 Host = Callable[..., Awaitable[tuple[Server, Any]]]
+
+
+burned: list[float] = []  # CPU seconds: what handlers have used at least
 
 
 def burn(seconds: float) -> None:
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
+    burned.append(seconds)
 
 
 @pytest.fixture
@@ -49,8 +54,8 @@ async def host() -> AsyncIterator[Host]:
             await stack.enter_async_context(channel)
             method = getattr(channel, arity)(PATH)
 
-            async def ask(customer: str = "", **options: Any) -> Any:
-                metadata = ((wire.CUSTOMER_KEY, customer),) if customer else ()
+            async def ask(customer: str = "", *more: Any, **options: Any) -> Any:
+                metadata = ((wire.CUSTOMER_KEY, customer), *more) if customer else ()
                 request = b"a" if arity.startswith("unary") else iter([b"a"])
                 call = method(request, metadata=metadata, **options)
                 if arity.endswith("stream"):
@@ -117,14 +122,17 @@ def generate_in_thread(_request: bytes, context: Any) -> Iterator[bytes]:
         yield b"more"
 
 
+IN_THREADS = [
+    ("unary_unary", respond_in_thread),
+    ("stream_unary", respond_in_thread),
+    ("unary_stream", generate_in_thread),
+]
 HANDLERS = [
     ("unary_unary", respond),
     ("stream_unary", respond),
     ("unary_stream", write),
     ("stream_stream", generate),
-    ("unary_unary", respond_in_thread),
-    ("stream_unary", respond_in_thread),
-    ("unary_stream", generate_in_thread),
+    *IN_THREADS,
 ]
 
 
@@ -133,15 +141,20 @@ def used(server: Server, clock: Clock, customer: str = "") -> float:
     quotas = server._reporter.gate.quotas
     assert quotas is not None
     account = quotas._quota._accounts.get(customer) or quotas._quota._known[""]
-    return sum(account.used)
+    return sum(spent.cpu for spent in account.spent)
 
 
-@pytest.mark.parametrize("own_pool", [False, True])
-@pytest.mark.parametrize(("arity", "handler"), HANDLERS)
+@pytest.mark.parametrize(
+    ("arity", "handler", "own_pool"),
+    [(*each, False) for each in HANDLERS] + [(*each, True) for each in IN_THREADS],
+)
 async def test_what_is_accounted_is_what_the_process_used(
     host: Host, pool: ThreadPoolExecutor, arity: str, handler: Any, own_pool: bool
 ) -> None:
-    """Within a tenth, of which gRPC itself takes the most, client and server."""
+    """Within a tenth, of which gRPC itself takes the most, client and server: more on a
+    busy machine, so some rounds may be worse. No less than what handlers burned, and no
+    more than all, in any.
+    """
     clock = Clock()
     server, ask = await host(
         handler,
@@ -151,13 +164,17 @@ async def test_what_is_accounted_is_what_the_process_used(
         migration_thread_pool=pool if own_pool else None,
     )
     await ask("a")
-    before, began_at = used(server, clock, "a"), time.process_time()
-    await asyncio.gather(*(ask("a") for _ in range(4)))
-    spent = time.process_time() - began_at
-    await asyncio.sleep(0)  # what threads tell the loop
-    accounted = used(server, clock, "a") - before
-    assert accounted == pytest.approx(spent, rel=0.1)
-    assert accounted <= spent
+    parts: list[float] = []
+    while len(parts) < ROUNDS and max(parts, default=0.0) < 0.9:
+        burned.clear()
+        before, began_at = used(server, clock, "a"), time.process_time()
+        await asyncio.gather(*(ask("a") for _ in range(4)))
+        spent = time.process_time() - began_at
+        await asyncio.sleep(0)  # what threads tell the loop
+        accounted = used(server, clock, "a") - before
+        assert sum(burned) <= accounted <= spent
+        parts.append(accounted / spent)
+    assert max(parts) >= 0.9
 
 
 async def test_each_customer_pays_for_its_own(host: Host) -> None:
@@ -174,8 +191,8 @@ async def test_each_customer_pays_for_its_own(host: Host) -> None:
         work, config=ServerConfig(default_quota=1000.0), clock=clock
     )
     await asyncio.gather(*(ask(name) for name in "ababab"))
-    assert used(server, clock, "a") == pytest.approx(3 * PART, rel=0.15)
-    assert used(server, clock, "b") == pytest.approx(9 * PART, rel=0.15)
+    assert 3 * PART <= used(server, clock, "a") < 4.5 * PART
+    assert 9 * PART <= used(server, clock, "b") < 10.5 * PART
 
 
 async def test_without_quotas_nothing_is_timed(host: Host) -> None:
@@ -195,6 +212,32 @@ async def test_the_loop_is_left_as_it_was(host: Host) -> None:
     assert loop.get_task_factory() is not None
     await server.stop(None)
     assert loop.get_task_factory() is None
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_of_two_servers_on_a_loop_the_last_leaves_it_as_it_was(
+    host: Host, first: int
+) -> None:
+    def burn() -> None:
+        began_at = time.thread_time()
+        while time.thread_time() - began_at < 0.02:
+            pass
+
+    async def work(_request: bytes, _context: Any) -> bytes:
+        await asyncio.gather(asyncio.to_thread(burn))
+        return b""
+
+    loop = asyncio.get_running_loop()
+    config = ServerConfig(default_quota=1000.0)
+    two = [await host(work, config=config) for _ in range(2)]
+    await two[first][0].stop(None)
+    server, ask = two[1 - first]
+    await ask("a")
+    await asyncio.sleep(0)
+    assert server.statistics().usage["a"] > 0.001
+    await server.stop(None)
+    assert loop.get_task_factory() is None
+    assert "submit" not in vars(loop._default_executor)  # type: ignore[attr-defined]
 
 
 async def test_whoever_looks_at_a_timed_task_sees_the_users_coroutine(
@@ -256,6 +299,16 @@ async def test_time_within_a_timed_step_counts_once() -> None:
     assert sum(outer) == pytest.approx(PART, rel=0.2)
 
 
+async def served_as(ask: Any, customer: str, metadata: Any) -> bool:
+    try:
+        await ask(customer, *metadata)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not StatusCode.RESOURCE_EXHAUSTED:
+            raise
+        return False
+    return True
+
+
 QUOTAS = ServerConfig(quotas={"greedy": 0.1, "modest": 0.1})
 
 
@@ -302,6 +355,61 @@ async def test_whoever_uses_more_than_allowed_is_refused_and_nobody_else(
     assert seen.usage["greedy"] > seen.usage["modest"] > 0.0
 
 
+async def test_a_cpu_second_is_worth_what_the_machine_is(host: Host) -> None:
+    """A customer that has as much CPU on a machine four times as fast pays fourfold."""
+    paid = []
+    for factor in (1.0, 4.0):
+        clock = Clock()
+        config = ServerConfig(default_quota=1000.0, cpu_factor=factor)
+        server, ask = await host(respond, config=config, clock=clock)
+        await ask("a")
+        burned.clear()
+        before = used(server, clock, "a")
+        await ask("a")
+        await asyncio.sleep(0.05)  # what threads tell the loop
+        paid.append((used(server, clock, "a") - before) / sum(burned))
+    assert 1.0 <= paid[0] < 1.5
+    assert 4.0 <= paid[1] < 6.0
+
+
+@pytest.mark.parametrize("share", [2.5, 0.5])
+async def test_a_criticality_is_refused_only_where_all_below_it_are(
+    host: Host, share: float
+) -> None:
+    """The limit is that many times what the critical requests of a customer want."""
+
+    async def work(request: bytes, context: Any) -> bytes:
+        burn(0.0005)
+        return b""
+
+    clock = Clock()
+    limit = share * 20 * 0.0005
+    server, ask = await host(
+        work, config=ServerConfig(quotas={"a": limit}), clock=clock
+    )
+    kinds = {"CRITICAL": 20, "SHEDDABLE_PLUS": 40, "SHEDDABLE": 40}  # a second
+    served: dict[str, int] = dict.fromkeys(kinds, 0)
+    asked: dict[str, int] = dict.fromkeys(kinds, 0)
+    for tenth in range(200):
+        for kind, rate in kinds.items():
+            for _ in range(rate // 10):
+                clock.now += 0.01
+                metadata = ((wire.CRITICALITY_KEY, kind),)
+                is_served = await served_as(ask, "a", metadata)
+                if tenth > 100:
+                    asked[kind] += 1
+                    served[kind] += is_served
+    part = {kind: served[kind] / asked[kind] for kind in kinds}
+    assert server.statistics().refused["quota"]["SHEDDABLE"] > 0
+    if share > 1.0:
+        assert part["CRITICAL"] == 1.0, part
+        assert 0.1 < part["SHEDDABLE_PLUS"] < 1.0, part
+    else:
+        assert 0.2 < part["CRITICAL"] < 1.0, part
+        assert part["SHEDDABLE_PLUS"] < 0.02, part
+    assert part["SHEDDABLE"] < 0.02, part
+
+
 async def test_the_customer_may_be_told_by_the_requests_context(host: Host) -> None:
     asked = []
 
@@ -329,6 +437,25 @@ async def test_a_customer_that_cannot_be_told_is_one_of_the_others(
     assert server.statistics().signal_failures == 1
     await asyncio.sleep(0)
     assert list(server.statistics().usage) == [""]
+
+
+@pytest.mark.parametrize(
+    ("said", "customer", "failures"),
+    [
+        (None, "", 0),
+        (b"acme", "acme", 0),
+        ("a\udcffb", "a?b", 0),  # which no store could be told
+        (7, "", 1),
+    ],
+)
+async def test_whatever_a_callable_says_is_a_name_that_can_be_told(
+    host: Host, said: Any, customer: str, failures: int
+) -> None:
+    config = ServerConfig(default_quota=1000.0, customer=lambda _: said)
+    server, ask = await host(respond, config=config)
+    await ask("a")
+    assert set(server.statistics().usage) == {"", customer}
+    assert server.statistics().signal_failures == failures
 
 
 async def test_names_without_end_share_one_account(host: Host) -> None:

@@ -162,7 +162,7 @@ async def test_missed_deadlines_find_a_frozen_backend_before_its_silence_does(
     ):
         stub = search.SearchStub(channel)
         await channel.channel_ready()
-        await eventually(lambda: set(states(channel).values()) == {"ready"}, turns=2000)
+        await eventually(lambda: set(states(channel).values()) == {"ready"})
         os.kill(frozen.pid, signal.SIGSTOP)
         for _ in range(10 * MISSES):  # the other one is perhaps doubted first
             if states(channel)[address] == "connecting":

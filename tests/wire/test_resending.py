@@ -1,6 +1,7 @@
 """A call that one backend did not take, or failed, gets its answer from another."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,8 +14,8 @@ import lbclient
 from lbclient import wire
 from lbclient.config import ChannelConfig
 from lbclient.requests import KEPT
-from lbclient.retry import ATTEMPTS, BURST, RATIO, RESENDS
-from tests.wire.conftest import eventually
+from lbclient.retry import ATTEMPTS, RATIO, RESENDS
+from tests.wire.conftest import earn, eventually
 from tests.wire.refuser import refuser
 
 # No report comes, and no policy learns to avoid who refuses.
@@ -243,12 +244,13 @@ async def test_what_failed_is_repeated_if_it_may_be(
     config = marked(mark)
     async with ill.serving() as it, between(task.address, it, config=config) as channel:
         stub = search.SearchStub(channel)
+        await earn(channel, CALLS)
         for _ in range(CALLS):
             assert (await stub.Search(search.Query(), timeout=5)).text
         said = channel.statistics()
     assert set(ill.attempts) == {"0"}
     assert (said.retries, said.resends) == (len(ill.attempts), 0)
-    assert said.calls == {"OK": CALLS}
+    assert said.calls["OK"] == CALLS
 
 
 async def test_what_failed_is_not_repeated_if_nobody_says_that_it_may_be(
@@ -276,8 +278,147 @@ async def test_retries_are_numbered_and_never_more_than_a_tenth(search: Any) -> 
     numbers = Counter(ill.attempts)
     assert numbers["0"] == calls
     assert set(numbers) <= {str(number) for number in range(ATTEMPTS)}
-    assert 0 < said.retries <= calls * RATIO + BURST
+    assert 0 < said.retries <= calls * RATIO
     assert len(ill.attempts) == calls + said.retries
+
+
+@pytest.mark.parametrize(
+    ("attempts", "made"),
+    [(1, 1), (2, 2), (5, 5), ({SEARCH: 1}, 1), ({"/search.Search/*": 4}, 4)],
+)
+async def test_a_method_has_as_many_attempts_as_the_config_says(
+    search: Any, attempts: Any, made: int
+) -> None:
+    ill = Unavailable()
+    config = ChannelConfig(idempotent=(SEARCH,), max_attempts=attempts)
+    async with ill.serving() as one, between(one, config=config) as channel:
+        await earn(channel, made)
+        with pytest.raises(grpc.aio.AioRpcError, match="not today"):
+            await search.SearchStub(channel).Search(search.Query(), timeout=5)
+    assert ill.attempts == [str(number) for number in range(made)]
+
+
+async def told(call: Any, kind: str) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await (call.read() if kind in ("Pages", "Chat") else call)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_last_error_reaches_the_caller_unchanged_with_its_history(
+    search: Any, kind: str
+) -> None:
+    """As a stock channel tells it, but for the number that this handler counts."""
+    attempts: list[str] = []
+
+    async def refuse(_requests: Any, context: Any) -> Any:
+        number = dict(context.invocation_metadata()).get(wire.ATTEMPT_KEY, "0")
+        attempts.append(number)
+        trailers = ((wire.REFUSAL_KEY, "overloaded"), ("own-bin", b"\0\1"))
+        code = grpc.StatusCode.UNAVAILABLE
+        await context.abort(code, f"too much: {number}", trailers)
+
+    server = grpc.aio.server()
+    handler: Any = grpc.stream_stream_rpc_method_handler(refuse)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("search.Search", {kind: handler}),)
+    )
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+
+    def call_on(channel: Any, **options: Any) -> Any:
+        method = getattr(search.SearchStub(channel), kind)
+        if kind in ("Search", "Pages"):
+            return method(search.Query(), timeout=5, **options)
+        return method(timeout=5, **options)
+
+    last = grpc.aio.Metadata((wire.ATTEMPT_KEY, "2"))
+    async with grpc.aio.insecure_channel(address) as plain:
+        call = call_on(plain, metadata=last)
+        wanted, wanted_debug = await told(call, kind), await call.debug_error_string()
+    del attempts[:]
+    async with between(address) as channel:
+        await earn(channel, ATTEMPTS)
+        call = call_on(channel)
+        error, debug = await told(call, kind), await call.debug_error_string()
+        history = lbclient.info(call).history
+        # To ask again is to be told the same, once.
+        assert error.__notes__ == (await told(call, kind)).__notes__
+        assert lbclient.info(call).attempts == ATTEMPTS
+        for ask in ("code", "details", "trailing_metadata", "initial_metadata"):
+            assert await getattr(call, ask)() == getattr(error, ask)()
+    await server.stop(None)
+    assert attempts == ["0", "1", "2"]
+    assert (error.code(), error.details()) == (wanted.code(), wanted.details())
+    assert error.trailing_metadata() == wanted.trailing_metadata()
+    assert error.initial_metadata() == wanted.initial_metadata()
+    assert masked(debug) == masked(wanted_debug)
+    assert masked(error.debug_error_string()) == masked(wanted.debug_error_string())
+    where = f"{address}: UNAVAILABLE, 'too much: "
+    starts = [where + "0': attempt 2 of 3 ", where + "1': attempt 3 of 3 "]
+    assert [history[i].startswith(starts[i]) for i in range(2)] == [True, True]
+    assert history[2] == where + "2': all 3 attempts failed"
+    assert error.__notes__ == [
+        f"attempt {number} on {line}" for number, line in enumerate(history, 1)
+    ]
+
+
+def masked(debug: str | None) -> str:
+    """Ports and times differ from call to call."""
+    return re.sub(r"\d+", "#", debug or "")
+
+
+async def test_an_error_of_a_single_attempt_says_why_there_was_no_other(
+    search: Any,
+) -> None:
+    ill = Unavailable()
+    async with ill.serving() as one, between(one) as channel:
+        call = search.SearchStub(channel).Search(search.Query(), timeout=5)
+        error = await told(call, "Search")
+        assert lbclient.info(call).history == (
+            f"{one}: UNAVAILABLE, 'not today': "
+            "it may have been executed, and is not idempotent",
+        )
+    assert len(error.__notes__) == 1
+
+
+FINAL = "only what is UNAVAILABLE or refused is tried again"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_history_has_also_what_is_never_tried_again(
+    start: Any, search: Any, kind: str
+) -> None:
+    task = await start(lbclient.server)
+    async with lbclient.insecure_channel(task.address) as channel:
+        for text, history in (
+            ("abort", (f"{task.address}: NOT_FOUND, 'no such thing': {FINAL}",)),
+            ("fail", (f"{task.address}: INTERNAL, 'it broke': {FINAL}",)),
+            ("5", ()),
+        ):
+            query = search.Query(text=text)
+            sent = iter([query]) if kind in ("Index", "Chat") else query
+            call = getattr(search.SearchStub(channel), kind)(sent, timeout=5)
+            assert lbclient.info(call).history == ()
+            if not history and kind in ("Pages", "Chat"):
+                assert [answer async for answer in call]
+            await call.code()
+            assert lbclient.info(call).history == history
+
+
+async def test_the_history_ends_with_the_last_attempt_whatever_came_of_it(
+    start: Any, search: Any
+) -> None:
+    task = await start(lbclient.server)
+    async with refuser("refuse") as other, between(task.address, other.address) as c:
+        stub, query = search.SearchStub(c), search.Query(text="abort")
+        calls = [stub.Search(query, timeout=5) for _ in range(2)]
+        for call in calls:
+            assert await call.code() is grpc.StatusCode.NOT_FOUND
+        short, long = sorted((lbclient.info(call).history for call in calls), key=len)
+    assert short == (f"{task.address}: NOT_FOUND, 'no such thing': {FINAL}",)
+    assert (len(long), long[1:]) == (2, short)
+    assert long[0].startswith(f"{other.address}: UNAVAILABLE, ")
 
 
 async def test_a_stream_that_was_read_from_is_not_repeated(search: Any) -> None:
@@ -319,3 +460,37 @@ async def test_where_nobody_is_left_the_last_error_is_told(search: Any) -> None:
             await call
         assert lbclient.info(call).attempts == 1
     assert ill.attempts == ["0"]
+
+
+async def test_a_task_that_serves_as_many_as_it_may_leaves_the_rest_to_another(
+    search: Any,
+) -> None:
+    """grpcio's status for that is RESOURCE_EXHAUSTED; it was not executed."""
+    going, all_in, served = asyncio.Event(), asyncio.Event(), 0
+
+    async def wait(_request: Any, context: Any) -> bytes:
+        nonlocal served
+        served += 1
+        if served == 4:
+            all_in.set()
+        await going.wait()
+        return b""
+
+    handler: Any = grpc.unary_unary_rpc_method_handler(wait)
+    servers, addresses = [], []
+    for limit in (1, None):
+        server = lbclient.server(maximum_concurrent_rpcs=limit)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("test.Any", {"Wait": handler}),)
+        )
+        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+        await server.start()
+        servers.append(server)
+    config = ChannelConfig(picker="round_robin", slow_start=0)
+    async with between(*addresses, config=config) as channel:
+        calls = [channel.unary_unary("/test.Any/Wait")(b"", timeout=9) for _ in "abcd"]
+        await asyncio.wait_for(all_in.wait(), 9)
+        going.set()
+        await asyncio.gather(*calls)
+        assert channel.statistics().retries >= 1
+    await asyncio.gather(*(server.stop(None) for server in servers))

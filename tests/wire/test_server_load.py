@@ -99,7 +99,7 @@ def test_an_error_is_the_servers_fault(code: StatusCode, is_error: bool) -> None
     reporter = Reporter(ServerConfig(), lambda: now, lambda now: 0.0)
     reporter.sample()
     reporter.monitor.begin()
-    reporter.finish(code, now)
+    reporter.finish(code, now, reporter.handled.of("unary_unary", "/a/b"))
     now = 0.5
     reporter.sample()
     seen = reporter.statistics()

@@ -16,10 +16,13 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
+from lbclient.errors import ConfigError
 from lbclient.model import LoadReport, TaskState
 from lbclient.server import Server
+from lbclient.server.calls import Call
 from lbclient.server.handlers import KEPT, Wrapper, behavior_of
 from lbclient.server.reporter import Reporter
+from lbclient.v1 import load_pb2
 
 PATH = "/test.Service/Method"
 
@@ -470,14 +473,43 @@ async def test_metadata_that_would_kill_the_process_is_left_out(
     assert key in caplog.text
 
 
-async def test_a_report_of_the_users_own_goes_before_ours(host: Host) -> None:
+@pytest.mark.parametrize("status", [StatusCode.OK, StatusCode.NOT_FOUND])
+async def test_a_backends_report_is_not_passed_on_as_the_tasks_own(
+    host: Host, status: StatusCode
+) -> None:
+    """A handler that hands on all trailers of a call of its own has them there."""
+    theirs = load_pb2.LoadReport(active_requests=77).SerializeToString()
+    handed = ((wire.LOAD_KEY, theirs), (wire.ORCA_KEY, theirs), ("its-own", "1"))
+
     async def respond(request: bytes, context: Any) -> bytes:
-        context.set_trailing_metadata(((wire.LOAD_KEY, b"mine"),))
+        if status is not StatusCode.OK:
+            await context.abort(status, "", handed)
+        context.set_trailing_metadata(handed)
         return b""
 
     _, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
     answer = await ask(channel)
-    assert answer.trailers == [(wire.LOAD_KEY, b"mine")]
+    assert answer.own == [("its-own", "1")]
+    assert answer.report.active == 0
+    reports = [value for key, value in answer.trailers if key == wire.LOAD_KEY]
+    assert len(reports) == 1
+
+
+async def test_an_orca_report_of_the_users_own_goes_before_ours(host: Host) -> None:
+    """Envoy refuses more than one."""
+    mine = load_pb2.LoadReport(cpu_utilization=0.5).SerializeToString()
+    reporter = Reporter(ServerConfig(), lambda: 0.0)
+    sent: list[Any] = []
+
+    class Inner:
+        def set_trailing_metadata(self, trailers: Any) -> None:
+            sent.append(trailers)
+
+    call = Call(reporter, Inner(), reporter.handled.of("unary_unary", "/a.B/C"))
+    call.set_trailing_metadata(((wire.ORCA_KEY, mine),))
+    assert [pair for pair in sent[0] if pair[0] == wire.ORCA_KEY] == [
+        (wire.ORCA_KEY, mine)
+    ]
 
 
 def test_both_keys_carry_the_same_bytes() -> None:
@@ -645,6 +677,14 @@ async def test_the_limit_holds_in_a_burst(host: Host, eventually: Any) -> None:
     assert codes.count(StatusCode.OK) == 2
 
 
-async def test_a_limit_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="maximum_concurrent_rpcs = 0"):
-        Server(maximum_concurrent_rpcs=0)
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ({"maximum_concurrent_rpcs": 0}, "maximum_concurrent_rpcs = 0: want a whole"),
+        ({"maximum_concurrent_rpcs": "5"}, "maximum_concurrent_rpcs = '5': want a w"),
+        ({"config": {"max_load": 8.0}}, "config = <class 'dict'>: want a ServerConfig"),
+    ],
+)
+async def test_a_wrong_argument_is_named(argument: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Server(**argument)

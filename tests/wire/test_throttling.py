@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import grpc
@@ -11,9 +11,10 @@ import pytest
 import lbclient
 from lbclient import Criticality, wire
 from lbclient.config import ChannelConfig
-from lbclient.retry import ATTEMPTS, Refusal
+from lbclient.proxy import Forwarder
+from lbclient.retry import ATTEMPTS, RATIO, Refusal
 from lbclient.throttle import COLD
-from tests.wire.conftest import eventually
+from tests.wire.conftest import earn, eventually
 
 CALLS = round(COLD) + 200
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -22,16 +23,23 @@ KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 class Refusing:
     """A server that refuses as long as `word` is one, and notes what it is told."""
 
-    def __init__(self, word: str = "") -> None:
+    def __init__(
+        self,
+        word: str = "",
+        pushback: str | None = None,
+        code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE,
+    ) -> None:
         self.word = word
+        self._code = code
+        self._told = () if pushback is None else ((wire.PUSHBACK_KEY, pushback),)
         self.told: list[Any] = []
 
     async def _take(self, context: Any) -> None:
         told = dict(context.invocation_metadata())
         self.told.append(told.get(wire.CRITICALITY_KEY))
         if self.word:
-            trailers = ((wire.REFUSAL_KEY, self.word),)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "too much", trailers)
+            trailers = ((wire.REFUSAL_KEY, self.word), *self._told)
+            await context.abort(self._code, "too much", trailers)
 
     async def unary(self, request: Any, context: Any) -> bytes:
         await self._take(context)
@@ -95,7 +103,7 @@ async def test_a_call_carries_the_criticality_of_its_context(kind: str) -> None:
             with lbclient.criticality(Criticality.CRITICAL):
                 await call(channel, kind)
         await call(channel, kind)
-    assert server.told == [None, "SHEDDABLE", "SHEDDABLE", None, None]
+    assert server.told == [None, "SHEDDABLE", "SHEDDABLE", "CRITICAL", None]
 
 
 async def test_what_a_call_says_itself_comes_first_and_the_channel_last() -> None:
@@ -108,6 +116,57 @@ async def test_what_a_call_says_itself_comes_first_and_the_channel_last() -> Non
             await call(channel)
             await call(channel, metadata=own)
     assert server.told == ["SHEDDABLE_PLUS", "SHEDDABLE", "CRITICAL_PLUS"]
+
+
+@pytest.mark.parametrize("said", [*Criticality.__members__, None])
+async def test_what_was_said_holds_below_a_channel_with_a_default_of_its_own(
+    said: str | None,
+) -> None:
+    """CRITICAL, being everybody's default, was not sent, and so was lost."""
+    below = Refusing()
+    config = ChannelConfig(criticality="SHEDDABLE_PLUS")
+    async with to(below, config=config) as inner:
+
+        async def hand_on(request: bytes, context: Any) -> bytes:
+            return bytes(await call(inner))
+
+        server, proxy = lbclient.server(), lbclient.server()
+        handler: Any = grpc.unary_unary_rpc_method_handler(hand_on)
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(
+                    "test.Any", {"unary_unary": handler}
+                ),
+            )
+        )
+        proxy.add_generic_rpc_handlers((Forwarder(inner),))
+        for above in (server, proxy):
+            port = above.add_insecure_port("127.0.0.1:0")
+            await above.start()
+            with lbclient.criticality(said) if said else nullcontext():
+                async with lbclient.insecure_channel(f"127.0.0.1:{port}") as channel:
+                    await call(channel)
+            await above.stop(None)
+    assert below.told == [said or "SHEDDABLE_PLUS"] * 2
+
+
+async def test_of_several_criticalities_the_client_goes_by_the_last() -> None:
+    """As the server does: it was throttled by one, and refused by another."""
+    told = tuple((wire.CRITICALITY_KEY, c) for c in ("CRITICAL_PLUS", "SHEDDABLE"))
+    server = Refusing(Refusal.DONT_RETRY.value)
+    async with to(server) as channel:
+        with pytest.raises(lbclient.Throttled, match="SHEDDABLE requests"):
+            await until_throttled(channel, told)
+
+
+async def until_throttled(channel: lbclient.Channel, metadata: Any) -> None:
+    for _ in range(CALLS):
+        try:
+            await call(channel, metadata=metadata)
+        except lbclient.Throttled:
+            raise
+        except grpc.aio.AioRpcError:
+            pass
 
 
 def test_a_criticality_has_a_name_that_is_one() -> None:
@@ -139,6 +198,7 @@ async def test_a_client_holds_back_what_would_be_refused() -> None:
         errors = await refused(channel, CALLS)
         said = channel.statistics()
         here = [error for error in errors if isinstance(error, lbclient.Throttled)]
+        assert said.refused["throttled"] == said.throttled
         assert len(here) == said.throttled == CALLS - len(server.told) > 0
         assert said.calls == {"UNAVAILABLE": CALLS}
         assert said.attempts["rejected"] == len(server.told)
@@ -167,33 +227,100 @@ async def test_errors_of_the_application_throttle_nobody() -> None:
     assert len(server.told) == CALLS
 
 
+async def test_a_customer_without_quota_does_not_throttle_the_others() -> None:
+    """A proxy has one channel for all; the others' calls failed there, unsent."""
+    config = lbclient.ServerConfig(quotas={"good": 1e6, "bad": 1e-6}, max_load=0)
+    server = lbclient.server(config=config)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("test.Any", Refusing().handlers()),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with lbclient.insecure_channel(f"127.0.0.1:{port}") as channel:
+        refused = 0
+        for number in range(3 * CALLS):
+            who = ((wire.CUSTOMER_KEY, "bad" if number % 10 else "good"),)
+            try:
+                await call(channel, metadata=who)
+            except grpc.aio.AioRpcError:
+                assert number % 10
+                refused += 1
+        assert refused > 2 * CALLS
+        said = channel.statistics()
+        assert said.throttled == 0
+        assert said.calls["RESOURCE_EXHAUSTED"] == refused
+        assert said.attempts["rejected"] == refused
+    await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("word", "throttles"),
+    [
+        ("no word", False),
+        (Refusal.QUOTA.value, False),
+        (Refusal.OVERLOADED.value, True),
+    ],
+)
+async def test_resource_exhausted_throttles_only_where_it_says_overloaded(
+    word: str, throttles: bool
+) -> None:
+    server = Refusing(word, code=grpc.StatusCode.RESOURCE_EXHAUSTED)
+    async with to(server) as channel:
+        await refused(channel, CALLS)
+        assert (channel.statistics().throttled > 0) is throttles
+
+
 # --- what a refusal says about retrying ----------------------------------------------
 
 
-async def test_what_one_backend_refuses_another_gets_at_once() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_one_backend_refuses_another_gets_at_once(kind: str) -> None:
     one, other = Refusing(Refusal.OVERLOADED.value), Refusing()
     config = ChannelConfig(picker="round_robin")
     async with to(one, other, config=config) as channel:
         await eventually(
             lambda: {b.state for b in channel.statistics().backends} == {"ready"}
         )
-        assert [await call(channel) for _ in range(6)] == [b"done"] * 6
+        await earn(channel, 6)
+        done = [b"done"] if kind.endswith("stream") else b"done"
+        assert [await call(channel, kind) for _ in range(6)] == [done] * 6
         assert channel.statistics().retries == len(one.told) > 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("word", "attempts"),
+    ("word", "pushback", "attempts"),
     [
-        (Refusal.OVERLOADED, ATTEMPTS),
-        (Refusal.DONT_RETRY, 1),
-        (Refusal.QUOTA, 1),
+        (Refusal.OVERLOADED, None, ATTEMPTS),
+        (Refusal.OVERLOADED, "1", ATTEMPTS),
+        (Refusal.OVERLOADED, "6000", 1),  # later than the deadline
+        (Refusal.OVERLOADED, "-1", 1),
+        (Refusal.OVERLOADED, "soon", 1),
+        (Refusal.DONT_RETRY, None, 1),
+        (Refusal.DONT_RETRY, "1", 1),
+        (Refusal.QUOTA, None, 1),
     ],
 )
 async def test_a_refusal_says_whether_to_try_again(
-    word: Refusal, attempts: int
+    word: Refusal, pushback: str | None, attempts: int, kind: str
 ) -> None:
-    server = Refusing(word.value)
+    server = Refusing(word.value, pushback)
     async with to(server) as channel:
+        await earn(channel, attempts)
         with pytest.raises(grpc.aio.AioRpcError, match="too much"):
-            await call(channel)
+            await call(channel, kind)
     assert len(server.told) == attempts
+
+
+# --- the budget of retries -----------------------------------------------------------
+
+
+async def test_what_was_held_back_here_brings_no_retries() -> None:
+    """It did: the budget was a tenth of what was wanted, not of what was sent."""
+    server = Refusing(Refusal.OVERLOADED.value)
+    async with to(server) as channel:
+        errors = await refused(channel, 2 * CALLS)
+        said = channel.statistics()
+    sent = len([e for e in errors if not isinstance(e, lbclient.Throttled)])
+    assert sent < 1.5 * CALLS
+    assert said.retries + said.retries_left < RATIO * sent + 1  # that overdraws

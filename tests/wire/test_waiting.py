@@ -1,7 +1,7 @@
 """Calls that cannot be sent at once: whose turn it is, and what they are told."""
 
 import asyncio
-import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -10,13 +10,13 @@ import pytest
 import lbclient
 from lbclient.config import ChannelConfig
 from lbclient.grpc_seam import BackendsFull, DeadlineWhileWaiting, NoBackend
+from lbclient.model import Endpoints
+from tests.ports import HOST, free_port
 
 
 def closed_port() -> str:
     """An address at which nobody listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{sock.getsockname()[1]}"
+    return f"{HOST}:{free_port()}"
 
 
 async def test_at_most_the_active_limit_is_in_flight_and_the_rest_wait_their_turn(
@@ -100,6 +100,68 @@ async def test_only_so_many_calls_may_wait(start: Any, search: Any) -> None:
         await asyncio.gather(*calls)
 
 
+async def test_the_most_critical_of_those_that_wait_goes_first(
+    start: Any, search: Any
+) -> None:
+    task = await start()
+    config = ChannelConfig(active_limit=1)
+    async with lbclient.insecure_channel(task.address, config=config) as channel:
+        await channel.channel_ready()
+        stub = search.SearchStub(channel)
+        order: list[str] = []
+        calls = [stub.Search(search.Query(text="sleep 0.02"))]
+        for name in (
+            "SHEDDABLE",
+            "CRITICAL",
+            "SHEDDABLE_PLUS",
+            "CRITICAL",
+            "CRITICAL_PLUS",
+        ):
+            with lbclient.criticality(name):
+                call = stub.Search(search.Query())
+            label = f"{name} {len(calls)}"
+            call.add_done_callback(lambda _, label=label: order.append(label))
+            calls.append(call)
+        await asyncio.gather(*calls)
+    assert order == [
+        "CRITICAL_PLUS 5",
+        "CRITICAL 2",
+        "CRITICAL 4",
+        "SHEDDABLE_PLUS 3",
+        "SHEDDABLE 1",
+    ]
+
+
+async def test_where_too_many_wait_the_last_of_the_least_critical_gives_way(
+    start: Any, search: Any
+) -> None:
+    task = await start()
+    config = ChannelConfig(active_limit=1, max_waiting=3)
+    async with lbclient.insecure_channel(task.address, config=config) as channel:
+        await channel.channel_ready()
+        stub = search.SearchStub(channel)
+
+        def begin(name: str) -> Any:
+            with lbclient.criticality(name):
+                return stub.Search(search.Query(text="sleep 0.02"), timeout=5)
+
+        names = ("CRITICAL", "SHEDDABLE", "SHEDDABLE", "CRITICAL", "CRITICAL_PLUS")
+        running, kept, lost, *others = [begin(name) for name in names]
+        assert lost.done()
+        assert channel.statistics().waiting == 3
+        again: list[Any] = []
+        # Whoever hears of it may call again, and finds no place.
+        kept.add_done_callback(lambda _: again.append(begin("SHEDDABLE")))
+        others.append(begin("CRITICAL"))
+        for call in (lost, kept, again[0], begin("SHEDDABLE_PLUS"), begin("CRITICAL")):
+            with pytest.raises(BackendsFull, match="3 calls wait already"):
+                await call
+        await asyncio.gather(running, *others)
+        said = channel.statistics()
+    assert said.calls == {"OK": 4, "RESOURCE_EXHAUSTED": 5}
+    assert said.attempts["served"] == 4
+
+
 async def test_a_deadline_ends_the_wait_and_frees_the_place(
     start: Any, search: Any
 ) -> None:
@@ -108,14 +170,14 @@ async def test_a_deadline_ends_the_wait_and_frees_the_place(
     async with lbclient.insecure_channel(task.address, config=config) as channel:
         await channel.channel_ready()
         stub = search.SearchStub(channel)
-        running = stub.Search(search.Query(text="sleep 0.3"))
+        running = stub.Search(search.Query(text="sleep 60"))
         waiting = stub.Search(search.Query(), timeout=0.05)
         with pytest.raises(DeadlineWhileWaiting, match="1 full") as caught:
             await waiting
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert channel.statistics().waiting == 0
         assert lbclient.info(waiting).backend is None
-        await running
+        running.cancel()
 
 
 async def test_a_call_cancelled_while_it_waits_is_never_sent(
@@ -199,3 +261,88 @@ async def test_no_time_at_all_is_a_deadline_exceeded(
     async with lbclient.insecure_channel(task.address) as channel:
         with pytest.raises(DeadlineWhileWaiting):
             await search.SearchStub(channel).Search(search.Query(), timeout=timeout)
+
+
+# --- what is over before it is sent ---------------------------------------------------
+
+KINDS = ("Search", "Pages", "Index", "Chat")
+
+
+def begin(stub: Any, search: Any, kind: str, timeout: float | None) -> Any:
+    method = getattr(stub, kind)
+    if kind in ("Search", "Pages"):
+        return method(search.Query(), timeout=timeout)
+    return method(timeout=timeout)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("timeout", [0.0, -1.0, None])
+async def test_what_is_over_before_it_is_sent_says_nothing_of_a_backend(
+    start: Any, search: Any, kind: str, timeout: float | None
+) -> None:
+    """By its deadline, or as it is cancelled at once: without a timeout."""
+    task = await start(lbclient.server)
+    config = ChannelConfig(active_limit=1)
+    async with lbclient.insecure_channel(task.address, config=config) as channel:
+        await channel.channel_ready()
+        call = begin(search.SearchStub(channel), search, kind, timeout)
+        heard: list[Any] = []
+        if timeout is None:
+            call.add_done_callback(heard.append)
+            assert call.cancel()
+            assert heard == [call]
+        code = await call.code()
+        said = channel.statistics()
+        info = lbclient.info(call)
+        assert (info.backend, info.attempts) == (None, 0)
+        assert (said.in_flight, said.retries_left) == (0, 0.0)
+        assert set(said.attempts.values()) == {0}
+        assert said.calls == {code.name: 1}
+        assert said.latency.counts == (0,) * len(said.latency.counts)
+        (backend,) = said.backends
+        assert (backend.started, backend.last_error) == (0, "")
+        # Its place is free again.
+        await search.SearchStub(channel).Search(search.Query(), timeout=5)
+    wanted = "CANCELLED" if timeout is None else "DEADLINE_EXCEEDED"
+    assert code.name == wanted
+    assert task.servicer.served == 1
+
+
+async def test_a_deadline_that_has_passed_is_told_in_words(
+    start: Any, search: Any
+) -> None:
+    task = await start()
+    async with lbclient.insecure_channel(task.address) as channel:
+        await channel.channel_ready()
+        with pytest.raises(DeadlineWhileWaiting, match=r"after.* 1 of 1 backends"):
+            await search.SearchStub(channel).Search(search.Query(), timeout=0)
+
+
+async def test_what_ends_here_is_counted_by_its_reason_and_tells_counts(
+    start: Any, search: Any
+) -> None:
+    task = await start()
+    config = ChannelConfig(active_limit=1, max_waiting=0)
+    async with lbclient.insecure_channel(task.address, config=config) as channel:
+        await channel.channel_ready()
+        stub = search.SearchStub(channel)
+        running = stub.Search(search.Query(text="sleep 0.02"))
+        for wanted, timeout in ((BackendsFull, 5), (DeadlineWhileWaiting, 0)):
+            with pytest.raises(wanted, match="of 1 backends ready"):
+                await stub.Search(search.Query(), timeout=timeout)
+        await running
+        refused = channel.statistics().refused
+    assert refused == {"no-backend": 0, "full": 1, "throttled": 0, "deadline": 1}
+    for resolver in (closed_port(), Empty()):
+        async with lbclient.insecure_channel(resolver) as channel:
+            with pytest.raises(NoBackend, match=r"0 of [01] backends"):
+                await search.SearchStub(channel).Search(search.Query(), timeout=5)
+            assert channel.statistics().refused["no-backend"] == 1
+
+
+class Empty:
+    """A resolver that knows of nobody."""
+
+    async def watch(self) -> AsyncIterator[Endpoints]:
+        yield ()
+        await asyncio.Event().wait()

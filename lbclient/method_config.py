@@ -1,11 +1,16 @@
-"""Which methods may be executed twice, as their own .proto or the config says.
+"""What is said of one method: may it be executed twice, and how often is it tried.
+
+Some of it by its own .proto, the rest by the config, in which a `/package.Service/*`
+stands for all methods that are not named.
 
 rpc Search(Query) returns (Result) { option idempotency_level = NO_SIDE_EFFECTS; }
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from google.protobuf import descriptor_pool
+
+from lbclient.retry import ATTEMPTS
 
 
 def is_idempotent(path: str, marked: Collection[str]) -> bool:
@@ -23,3 +28,17 @@ def is_idempotent(path: str, marked: Collection[str]) -> bool:
     except KeyError:  # there is no such service, or it has no such method
         return False
     return options.idempotency_level != options.IDEMPOTENCY_UNKNOWN
+
+
+def max_attempts(path: str, told: int | Mapping[str, int]) -> int:
+    """
+    >>> told = {"/a.B/*": 2, "/a.B/C": 1}
+    >>> max_attempts("/a.B/C", told), max_attempts("/a.B/D", told)
+    (1, 2)
+    >>> max_attempts("/e.F/G", told), max_attempts("/e.F/G", 1)
+    (3, 1)
+    """
+    if isinstance(told, int):
+        return told
+    service = path.rpartition("/")[0]
+    return told.get(path) or told.get(f"{service}/*") or ATTEMPTS

@@ -1,0 +1,190 @@
+"""How far one customer is ahead of its limit on this task.
+
+Two buckets for each criticality, of it and all above it: one for what is let in, which
+the limit drains, and one for what arrives, which tells a flood from chance; while there
+is one, less gets ahead. What is let in counts at once, by what such requests have cost:
+how much this one does is known only when it has ended.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import exp, inf
+
+from lbclient.criticality import Criticality
+
+SMOOTHING = 5.0  # seconds, of what a request costs and of what is told. Ours
+TICK = 0.5  # seconds between two looks at one account
+MOMENT = 0.05  # the same while nobody knows what any request costs
+
+# How far an account may run ahead of its limit: so many requests, or so many seconds'
+# worth of the limit if that is more. Ours, from tests/laws: of Poisson arrivals at 0.9
+# of the limit these refuse less than 0.5 %.
+AHEAD = (24.0, 1.0)
+# What arrives is a flood if it runs so far ahead of twice the limit, which by chance
+# it does not; then the account may be ahead by as much, and no more.
+FLOOD = (8.0, 0.25)
+TIMES = 2.0
+# Where the buckets are half full at most, this part of a flood's bound is let in before
+# they are looked at again, and then counts as if it had come at once.
+UNSEEN = 1 / 16
+MANY = 1000  # requests: a bound where there is no limit
+LEAST = 1e-9  # CPU seconds a second; a limit of nothing lets nothing in
+KNOWN = 1e-6  # requests a second: what fewer cost is not looked at
+
+KINDS = len(Criticality)
+
+Charge = Callable[[float], None]
+"""Takes CPU seconds, on the server's loop."""
+
+
+class Spent:
+    """Requests and CPU seconds, and what one such request costs."""
+
+    __slots__ = ("_looked_at", "_rates", "cpu", "each", "requests")
+
+    def __init__(self) -> None:
+        self.requests, self.cpu = 0, 0.0  # since the last look
+        self._rates = (0.0, 0.0)  # the same a second, smoothed
+        self._looked_at = -inf
+        self.each = 0.0  # CPU seconds, as far as it is known
+
+    def look(self, now: float) -> float:
+        """What one costs."""
+        if now < self._looked_at + MOMENT:
+            return self.each
+        self._rates = requests, cpu = self.read(now)
+        self.requests, self.cpu, self._looked_at = 0, 0.0, now
+        if requests > KNOWN and cpu > 0.0:
+            self.each = cpu / requests
+        return self.each
+
+    def read(self, now: float) -> tuple[float, float]:
+        """The rates at `now`: by what came since the last look, and before."""
+        elapsed = now - self._looked_at
+        if not 0.0 < elapsed < inf:
+            return self._rates
+        kept = exp(-elapsed / SMOOTHING)
+        gain = (1.0 - kept) / elapsed
+        requests, cpu = self._rates
+        return requests * kept + self.requests * gain, cpu * kept + self.cpu * gain
+
+
+class Account:
+    """Owned by a `Quota`. Of each bucket it is known when it will be empty."""
+
+    __slots__ = (
+        "_admitted",
+        "_arrived",
+        "_costs",
+        "_few",
+        "_limit",
+        "_most",
+        "_paces",
+        "_unseen",
+        "charges",
+        "is_refusing",
+        "looks_at",
+        "spare",
+        "spent",
+        "unsettled",
+    )
+
+    def __init__(self, charges: Sequence[Charge]) -> None:
+        self.charges = charges  # by criticality
+        self.spent = [Spent() for _ in Criticality]
+        self._limit: Sequence[float] = [inf] * KINDS
+        self._costs = [0.0] * KINDS
+        self._paces = [0.0] * KINDS  # seconds of the limit in a CPU second
+        self._admitted = [-inf] * KINDS  # when that bucket will be empty
+        self._arrived = [-inf] * KINDS
+        self._most = self._few = [0.0] * KINDS  # seconds that this may be ahead
+        self.looks_at = -inf
+        self.is_refusing = False
+        self._unseen = 0  # how many requests of a calm account are let in unseen
+        self.spare = 0  # of those that may be, what is left
+        self.unsettled = [0] * KINDS  # that were, and are in no bucket yet
+
+    def look(self, limit: Sequence[float], mean: float, now: float) -> None:
+        """Takes a new limit, and what a request costs: `mean` if none is known."""
+        self._settle(now)
+        paces = [1.0 / max(one, LEAST) for one in limit]
+        for until in (self._admitted, self._arrived):
+            for c, pace in enumerate(self._paces):
+                left = max(0.0, until[c] - now)
+                until[c] = now + (left * paces[c] / pace if left else 0.0)
+        self._limit, self._paces = limit, paces
+        self._costs = [spent.look(now) or mean for spent in self.spent]
+        self._most = self._ahead(*AHEAD)
+        self._few = self._ahead(*FLOOD)
+        self.looks_at = now + (TICK if mean else MOMENT)
+        dearest = max(self._costs)
+        few = UNSEEN * FLOOD[1] * min(limit) / dearest if dearest else 0.0
+        self._unseen = int(min(few, MANY))
+
+    def _ahead(self, requests: float, seconds: float) -> list[float]:
+        """Seconds. Of a dear kind it is more, and of those above it."""
+        dearest = accumulate(self._costs, max)
+        pairs = zip(dearest, self._paces, strict=True)
+        return [max(requests * cost * pace, seconds) for cost, pace in pairs]
+
+    def _settle(self, now: float) -> None:
+        self.spare = 0
+        for criticality, requests in enumerate(self.unsettled):
+            if requests:
+                self.unsettled[criticality] = 0
+                few, most = self._few, self._most
+                self._fill(self._arrived, criticality, now, few, TIMES, requests)
+                self._fill(self._admitted, criticality, now, most, 1.0, requests)
+
+    def refuses(self, criticality: Criticality, now: float) -> bool:
+        """Where something is refused, so is all that is less critical."""
+        if self._unseen:
+            self._settle(now)
+        self._fill(self._arrived, criticality, now, self._few, TIMES)
+        for c in range(criticality, KINDS):
+            is_flood = (self._arrived[c] - now) > self._few[c] / TIMES
+            most = self._few[c] if is_flood else self._most[c]
+            if self._admitted[c] - now > most or self._limit[c] <= 0.0:
+                self.is_refusing = True
+                return True
+        self.is_refusing = False
+        return False
+
+    def admit(self, criticality: Criticality, now: float) -> None:
+        self.spent[criticality].requests += 1
+        self._fill(self._admitted, criticality, now, self._most, 1.0)
+        if self._unseen and self._is_calm(now):
+            self.spare = self._unseen
+
+    def _is_calm(self, now: float) -> bool:
+        """Whether each bucket is less than half as full as it is in a flood."""
+        for c, few in enumerate(self._few):
+            most = now + few / (2.0 * TIMES)
+            if self._arrived[c] > most or self._admitted[c] > most:
+                return False
+        return True
+
+    def _fill(
+        self,
+        until: list[float],
+        criticality: int,
+        now: float,
+        most: Sequence[float],
+        times: float,
+        requests: int = 1,
+    ) -> None:
+        """By what has come, where the limit is so many times what it is.
+
+        Those below are filled, too; none gets further ahead than by that.
+        """
+        cost = requests * self._costs[criticality] / times
+        for c in range(criticality + 1):
+            ahead, bound = until[c] - now, most[c] / times
+            if ahead < 0.0:
+                ahead = 0.0
+            elif ahead > bound:
+                ahead = bound
+            until[c] = now + ahead + cost * self._paces[c]
+
+    def usage(self, now: float) -> float:
+        return sum(spent.read(now)[1] for spent in self.spent)

@@ -1,0 +1,227 @@
+"""The batch proxy as a process: a server, a channel with a large subset, and between
+them a `lbclient.proxy.Forwarder`.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import grpc
+from prometheus_client import start_http_server
+
+from lbclient import metrics
+from lbclient.channel import Channel, insecure_channel, secure_channel
+from lbclient.cli.peer import CERTIFICATE, pair, pem
+from lbclient.config import ChannelConfig, ServerConfig
+from lbclient.errors import ConfigError
+from lbclient.proxy import Forwarder
+from lbclient.server import Server, serve, server
+
+# SRE book, ch. 20: subsets of 20 to 100; ch. 21: "proxy tasks can use bigger subsets".
+SUBSET_SIZE = 100
+
+# Bytes of a message. Ours: 16 times what gRPC's receivers take unless told otherwise;
+# what they take is for them to say.
+MESSAGE_SIZE = 2**26
+
+EPILOG = """\
+The channel and the server are configured as all others: by LBCLIENT_* variables, and
+by --config or LBCLIENT_CONFIG, a TOML file with the tables [channel] and [server].
+
+Says where it listens when it does, which is for port 0 the port that it got. SIGTERM
+or Ctrl-C makes it a lame duck, which serves what is on the way and ends; a second one
+ends it now.
+
+examples:
+  lbclient proxy --listen 0.0.0.0:50051 --target dns:///search.prod:50051
+  lbclient proxy --listen 127.0.0.1:0 --target file:///etc/backends.json \\
+    --idempotent '/search.Search/*' --metrics 9464
+
+Exit status: 0; 1 if it cannot listen, or the output not be written; 2 for bad
+arguments.
+"""
+
+
+def main(argv: list[str]) -> int:
+    given = parse(argv)
+    try:
+        asyncio.run(run(given))
+    except ConfigError as error:
+        return complain(error, 2)
+    except RuntimeError as error:  # grpcio's, of a port
+        return complain(error, 1)
+    return 0
+
+
+def complain(error: Exception, status: int) -> int:
+    print(f"lbclient proxy: {error}", file=sys.stderr)
+    return status
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="lbclient proxy",
+        description="Forwards calls of any method to the backends of a target.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--listen", metavar="HOST:PORT", required=True, help="port 0: any free one")
+    add("--target", required=True, help="as given to a channel")
+    add("--config", metavar="FILE", help="the same as LBCLIENT_CONFIG=FILE")
+    add("--subset-size", type=int, metavar="K",
+        help="backends to connect to (default: what the configuration says, else "
+        f"{SUBSET_SIZE})")  # fmt: skip
+    add("--idempotent", action="append", default=[], metavar="/PACKAGE.SERVICE/METHOD",
+        help="may be executed twice, so it is retried; /package.Service/* for all of "
+        "a service; may be repeated")  # fmt: skip
+    add("--max-active", type=int, metavar="N", help="calls at a time; what comes "
+        "beyond is refused (default: any number)")  # fmt: skip
+    add("--max-message", type=int, default=MESSAGE_SIZE, metavar="BYTES",
+        help=f"the largest that is forwarded (default: {MESSAGE_SIZE:,})")  # fmt: skip
+    add("--metrics", type=int, metavar="PORT", help="serve Prometheus' metrics there")
+    add("--cert", metavar="FILE", help="listen with TLS; a PEM file, as all of these")
+    add("--key", metavar="FILE", help="the key of --cert")
+    add("--ca", metavar="FILE", help="who must have signed clients' certificates")
+    add("--target-ca", metavar="FILE", help="TLS to backends signed by this one")
+    add("--target-cert", metavar="FILE", help="what backends are shown")
+    add("--target-key", metavar="FILE", help="the key of --target-cert")
+    add("--json", action="store_true", help="say where it listens, and at the end what "
+        "it did, as a line of JSON each")  # fmt: skip
+    return parser.parse_args(argv)
+
+
+async def run(given: argparse.Namespace) -> None:
+    environ = {**os.environ}
+    if given.config is not None:
+        environ["LBCLIENT_CONFIG"] = given.config
+    channel, proxy = channel_of(given, environ), server_of(given, environ)
+    proxy.add_generic_rpc_handlers([Forwarder(channel)])
+    host = listen_at(given.listen)[0]
+    port = open_port(proxy, given)
+    metrics.export(channel)
+    metrics.export(proxy)
+    if given.metrics is not None:
+        serve_metrics(given.metrics, host)
+
+    async def begin() -> None:
+        channel.get_state(try_to_connect=True)  # before a burst comes
+        said = {"listening": f"{host}:{port}", "target": given.target}
+        say(given, said)
+
+    async with channel:
+        await serve(proxy, warmup=begin)
+        say(given, ending(channel, proxy))
+
+
+def channel_of(given: argparse.Namespace, environ: Mapping[str, str]) -> Channel:
+    config = ChannelConfig.from_environment(environ, subset_size=SUBSET_SIZE)
+    if given.subset_size is not None:
+        config = replace(config, subset_size=given.subset_size)
+    config = replace(config, idempotent=(*config.idempotent, *given.idempotent))
+    options = sizes(given.max_message)
+    authority = pem("target_ca", given.target_ca, CERTIFICATE)
+    key, certificate = pair_of(given, "target_key", "target_cert")
+    if authority is None:
+        if certificate is not None:
+            raise ConfigError("target_ca", None, "a PEM file beside --target-cert")
+        return insecure_channel(given.target, options, config=config)
+    credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+    return secure_channel(given.target, credentials, options, config=config)
+
+
+def server_of(given: argparse.Namespace, environ: Mapping[str, str]) -> Server:
+    config = ServerConfig.from_environment(environ)
+    # Two proxies on one port would share it unseen.
+    options = [*sizes(given.max_message), ("grpc.so_reuseport", 0)]
+    most = given.max_active
+    if most is not None and most < 1:
+        raise ConfigError("max_active", most, "calls at a time, 1 or more")
+    return server(options=options, config=config, maximum_concurrent_rpcs=most)
+
+
+def sizes(limit: int) -> list[tuple[str, int]]:
+    if not 1 <= limit < 2**31:
+        raise ConfigError("max_message", limit, "bytes, 1 to 2147483647")
+    return [
+        ("grpc.max_receive_message_length", limit),
+        ("grpc.max_send_message_length", limit),
+    ]
+
+
+def listen_at(address: str) -> tuple[str, int]:
+    """
+    >>> listen_at("[::]:50051")
+    ('[::]', 50051)
+    """
+    found = re.fullmatch(r"([^\s/]+):([0-9]{1,5})", address, re.ASCII)
+    if found is None or int(found[2]) > 65535:
+        want = "HOST:PORT, such as 0.0.0.0:50051 or [::]:0"
+        raise ConfigError("listen", address, want)
+    return found[1], int(found[2])
+
+
+def open_port(proxy: Server, given: argparse.Namespace) -> int:
+    """Raises RuntimeError where that cannot be."""
+    authority = pem("ca", given.ca, CERTIFICATE)
+    key, certificate = pair_of(given, "key", "cert")
+    if key is None or certificate is None:
+        if authority is not None:
+            raise ConfigError("cert", None, "a PEM file beside --ca")
+        return proxy.add_insecure_port(given.listen)
+    credentials = grpc.ssl_server_credentials(
+        [(key, certificate)], authority, require_client_auth=authority is not None
+    )
+    return proxy.add_secure_port(given.listen, credentials)
+
+
+def pair_of(
+    given: argparse.Namespace, key: str, cert: str
+) -> tuple[bytes | None, bytes | None]:
+    """Both, or neither."""
+    files = {field: getattr(given, field) for field in (key, cert)}
+    for field, file in files.items():
+        if file is None and any(files.values()):
+            raise ConfigError(field, None, "a PEM file, as the certificate needs a key")
+    return pair(key, files[key], cert, files[cert])
+
+
+def serve_metrics(port: int, host: str) -> None:
+    if not 0 < port < 65536:
+        raise ConfigError("metrics", port, "a port, 1 to 65535")
+    try:
+        start_http_server(port, host.strip("[]"))
+    except OSError as error:
+        raise RuntimeError(f"no metrics on {host}:{port}: {error}") from error
+
+
+def ending(channel: Channel, proxy: Server) -> dict[str, Any]:
+    """What was done, in numbers; of the kill switch's channels there are none."""
+    if not isinstance(proxy, Server) or not isinstance(channel, Channel):
+        return {}
+    here, there = proxy.statistics(), channel.statistics()
+    return {
+        "requests": {code: count for code, count in here.requests.items() if count},
+        "refused": {
+            reason: sum(counts.values()) for reason, counts in here.refused.items()
+        },
+        "attempts": there.attempts,
+        "resends": there.resends,
+        "retries": there.retries,
+    }
+
+
+def say(given: argparse.Namespace, facts: dict[str, Any]) -> None:
+    if given.json:
+        print(json.dumps(facts), flush=True)
+    elif "listening" in facts:
+        print(f"listening on {facts['listening']} for {given.target}", flush=True)
+    elif facts:
+        codes = ", ".join(f"{n:,} {code}" for code, n in facts["requests"].items())
+        print(f"forwarded: {codes or 'nothing'}", flush=True)

@@ -1,0 +1,44 @@
+"""What a request that is refused is told: made once, as to refuse must be cheap."""
+
+from typing import NamedTuple
+
+from grpc import StatusCode
+
+from lbclient import wire
+from lbclient.retry import Refusal
+
+
+class Answer(NamedTuple):
+    """What a request that is refused is told."""
+
+    code: StatusCode
+    details: str
+    trailers: tuple[tuple[str, str], ...]
+
+
+def trailers_of(refusal: Refusal) -> tuple[tuple[str, str], ...]:
+    named = (wire.REFUSAL_KEY, refusal.value)
+    if refusal is Refusal.DONT_RETRY:
+        return (named, (wire.PUSHBACK_KEY, "-1"))
+    return (named,)
+
+
+TRAILERS = {refusal: trailers_of(refusal) for refusal in Refusal}
+
+# As grpcio says it, so that whoever looks for that finds it.
+FULL = Answer(
+    StatusCode.RESOURCE_EXHAUSTED,
+    "Concurrent RPC limit exceeded!",
+    TRAILERS[Refusal.OVERLOADED],
+)
+TOO_LATE = Answer(
+    StatusCode.DEADLINE_EXCEEDED,
+    "refused: too late to be served before its deadline",
+    TRAILERS[Refusal.DONT_RETRY],
+)
+OUT_OF_QUOTA = Answer(
+    StatusCode.RESOURCE_EXHAUSTED,
+    "refused: the customer has used what it may",
+    TRAILERS[Refusal.QUOTA],
+)
+REASONS = (*(refusal.value for refusal in Refusal), "concurrency", "too-late")

@@ -1,0 +1,150 @@
+"""What a fleet's tasks tell each other by way of a Redis that they share.
+
+Redis adds up, so a task's exchange is one round trip that costs what its own customers
+are, however many tasks there are. By Redis's clock, as those of machines differ, time
+is cut into periods: in each a task adds what it gave once, to a sorted set of the sums,
+and reads the sums of the period before, which is complete. Sets expire, so nothing must
+be taken out again, and whoever dies is left out a period later.
+"""
+
+from collections.abc import Mapping, Sequence
+from heapq import nlargest
+from math import inf
+from operator import itemgetter
+from typing import Any
+from zlib import crc32
+
+from lbclient.errors import ConfigError
+from lbclient.protocols import FleetUsage
+from lbclient.quota import LONGEST
+from lbclient.redis_place import redis_place
+from lbclient.server.stores import INTERVAL
+
+# Ours. What an exchange may carry: some 50 kB at most for names of 30 characters.
+TOLD = 1000  # customers that a task tells of, and asks for: those it gave most
+LARGEST = 100  # of the fleet, told to tasks that have not served them yet
+LEAST = 1e-6  # CPU seconds a second, to be told
+HIGHEST = 1e9  # what is more is no usage
+
+# Tasks come at a time of their own within a period, away from its ends, so that a late
+# one is still in it, and not all at once.
+EARLIEST, LATEST = 0.2, 0.8
+
+# One command, hence atomic and one round trip; sent whole each time (it is short), so
+# that a Redis that was restarted needs no second one. The period that follows a start
+# has lost those who came before it: only one whose predecessor is there is believed.
+SCRIPT = """
+local time = redis.call('TIME')
+local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local period = math.floor(ms / ARGV[2])
+local function key(period, what)
+  return string.format('%s:%.0f:%s', KEYS[1], period, what)
+end
+local tasks, usage = key(period, 'tasks'), key(period, 'usage')
+local is_first = redis.call('SADD', tasks, ARGV[1])
+redis.call('PEXPIRE', tasks, 5 * ARGV[2])
+if is_first == 1 then
+  for i = 4, #ARGV, 2 do
+    redis.call('ZINCRBY', usage, ARGV[i + 1], ARGV[i])
+    if i == 4 then redis.call('PEXPIRE', usage, 5 * ARGV[2]) end
+  end
+end
+local before, count = key(period - 1, 'usage'), 0
+if redis.call('EXISTS', key(period - 2, 'tasks')) == 1 then
+  count = redis.call('SCARD', key(period - 1, 'tasks'))
+end
+local sums = {}
+for i = 4, #ARGV, 2 do sums[#sums + 1] = redis.call('ZSCORE', before, ARGV[i]) end
+local largest = redis.call('ZREVRANGE', before, 0, ARGV[3] - 1, 'WITHSCORES')
+return {period, ms % ARGV[2], is_first, count, sums, largest}
+"""
+
+
+class RedisStore:
+    """For one task. Makes no connection before the first exchange."""
+
+    def __init__(self, url: str) -> None:
+        self._redis, fleet = _client(url)
+        self._prefix = f"{{{fleet}}}:quota"
+        # What this task told last, and in which period.
+        self._told: tuple[int, Mapping[str, float]] = (-1, {})
+
+    async def exchange(self, task: str, usage: Mapping[str, float]) -> FleetUsage:
+        usage = {name: used for name, used in usage.items() if used >= LEAST}
+        told = dict(nlargest(TOLD, usage.items(), key=itemgetter(1)))
+        words = [word for name, used in told.items() for word in (name, f"{used:.6g}")]
+        period = round(1000 * INTERVAL)
+        try:
+            answer = await self._redis.eval(
+                SCRIPT, 1, self._prefix, task, period, LARGEST, *words
+            )
+        except BaseException:  # also when it takes too long: no answer may come later
+            await self.close()
+            raise
+        return self._read(task, told, answer)
+
+    def _read(
+        self, task: str, told: Mapping[str, float], answer: Sequence[Any]
+    ) -> FleetUsage:
+        period, ms, is_first, tasks, sums, largest = answer
+        found = [*zip(told, sums, strict=True), *_pairs(largest)]
+        total, malformed = _sound(found)
+        told_in, own = self._told
+        if told_in != period - 1 and tasks:  # it missed that one
+            tasks, own = tasks + 1, told
+            for name, used in told.items():
+                total[name] = total.get(name, 0.0) + used
+        if is_first:
+            self._told = (period, told)
+        at = EARLIEST + (LATEST - EARLIEST) * crc32(task.encode()) / 2**32
+        again = (1.0 - ms / 1000 / INTERVAL + at) * INTERVAL
+        return FleetUsage(tasks, own, total if tasks else {}, again, malformed)
+
+    async def close(self) -> None:
+        await self._redis.connection_pool.disconnect()
+
+
+def _client(url: str) -> tuple[Any, str]:
+    place = redis_place("quota_store", url)
+    try:
+        from redis.asyncio import ConnectionPool, Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+    except ImportError:
+        want = "redis to be installed: pip install 'lbclient[redis]'"
+        raise ConfigError("quota_store", place.fleet, want) from None
+    # One attempt each time: the next interval brings another.
+    pool: Any = ConnectionPool.from_url(
+        place.url,
+        socket_timeout=INTERVAL,
+        socket_connect_timeout=INTERVAL,
+        retry=Retry(NoBackoff(), 0),
+    )
+    try:
+        pool.make_connection()
+    except (TypeError, ValueError, OSError) as error:
+        want = f"options that redis-py knows ({error})"
+        raise ConfigError("quota_store", place.fleet, want) from None
+    return Redis(connection_pool=pool), place.fleet
+
+
+def _pairs(flat: Sequence[bytes]) -> list[tuple[Any, bytes]]:
+    return [*zip(flat[::2], flat[1::2], strict=True)]
+
+
+def _sound(found: Sequence[tuple[Any, Any]]) -> tuple[dict[str, float], int]:
+    """By customer, and how many were left out: whoever has the password may write."""
+    sound, malformed = {}, 0
+    for said, score in found:
+        if score is None:
+            continue
+        used = float(score)
+        try:
+            name = said.decode() if isinstance(said, bytes) else said
+        except UnicodeDecodeError:
+            used = inf
+        if 0.0 <= used <= HIGHEST and len(name) <= LONGEST:
+            sound[name] = used
+        else:
+            malformed += 1
+    return sound, malformed

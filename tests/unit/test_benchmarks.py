@@ -1,0 +1,59 @@
+"""Every benchmark tells what it shows, and takes no argument that it does not know."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from benchmarks.overhead import Ratio, draw
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
+# What others import: a program only to say so.
+PARTS = ("command", "overload_picture")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in PARTS])
+@pytest.mark.parametrize(("word", "status"), [("--help", 0), ("--nonsense", 2)])
+def test_a_benchmark_helps_and_takes_no_nonsense(
+    name: str,
+    word: str,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program = import_module(f"benchmarks.{name}")
+    monkeypatch.setattr(sys, "argv", ["benchmark", word])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    said = capsys.readouterr()
+    assert ended.value.code == status
+    assert said.err if status else said.out
+    if not status:
+        assert (program.__doc__ or "").splitlines()[0] in said.out
+        assert f"    python -m benchmarks.{name}" in said.out
+
+
+@pytest.mark.parametrize("words", ["--only nonsense", "--plot x.gif", "--json /no/x"])
+def test_a_wrong_argument_ends_a_benchmark_before_it_runs(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = import_module("benchmarks.retries")
+    monkeypatch.setattr(sys, "argv", ["benchmark", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == 2
+    assert words.split()[0] in capsys.readouterr().err
+
+
+def test_ratios_are_drawn_with_their_targets() -> None:
+    pytest.importorskip("matplotlib")
+    ratios = [
+        Ratio("server", "ours", "bare", 64, 8, (1.0, 1.1, 1.2), (0.8, 0.9, 1.0), 1.2),
+        Ratio("client", "ours", "theirs", 1, 8, (1.0, 1.1, 1.2), (0.8, 0.9, 1.0)),
+    ]
+    cpu, calls = draw(ratios).axes
+    assert len(cpu.lines) == len(calls.lines) + 1
+    names = [label.get_text() for label in cpu.get_yticklabels()]
+    assert names == ["ours / bare, 64", "ours / theirs, 1"]

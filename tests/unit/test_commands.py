@@ -1,0 +1,113 @@
+"""What holds of every command: help with an example, JSON, statuses, plain text.
+
+A command that comes later is in `COMMANDS`, and so is tested with the others.
+"""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from lbclient.cli import COMMANDS, main
+
+ALL = [*COMMANDS, "sim book"]  # which is a command within one
+
+SERVES = {"proxy"}  # and so leaves in order at Ctrl-C
+
+ESCAPE = "\x1b"
+
+
+def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--help"])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_help_has_an_example_that_begins_with_the_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = help_of(command, capsys)
+    assert re.search(rf"^examples?:\n  lbclient {command} ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_help_names_the_exit_statuses(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = " ".join(help_of(command, capsys).split())
+    _, found, statuses = text.partition("xit status: ")
+    assert found
+    assert statuses.startswith("0")
+    assert re.search(r"\b2\b.{0,4} for bad arguments", statuses)
+    if command not in SERVES:
+        assert re.search(r"\b130\b.{0,4} after Ctrl-C", statuses)
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_every_command_speaks_json(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert re.search(r"^  --json\b", help_of(command, capsys), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_bad_arguments_are_status_2_and_said_on_stderr(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--no-such-option"])
+    out, complaint = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert f"lbclient {command}" in complaint
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_lists_every_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert re.search(rf"^  {command} +\w", help_of("", capsys), re.MULTILINE)
+    assert callable(import_module(f"lbclient.cli.{command}").main)
+
+
+def on_a_terminal(*words: str) -> str:
+    """What is shown, by a process that may use colour but for NO_COLOR."""
+    terminal, there = pty.openpty()
+    env = {**os.environ, "NO_COLOR": "1", "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "lbclient", *words]
+    process = subprocess.Popen(command, stdout=there, stderr=there, env=env)
+    os.close(there)
+    shown = b""
+    try:
+        while data := os.read(terminal, 4096):
+            shown += data
+    except OSError:  # the process has closed its end
+        pass
+    finally:
+        os.close(terminal)
+        process.wait(timeout=60)
+    return shown.decode()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--help",
+        "probe --timeout 0.2 127.0.0.1:1",
+        "resolve ipv4:127.0.0.1:1",
+        "doctor --timeout 0.5 ipv4:127.0.0.1:1",
+        "inspect 127.0.0.1:1",
+        "sim --list",
+        "subset --size 5",
+        "subset --no-such-option",
+    ],
+)
+def test_without_colour_nothing_is_coloured(words: str) -> None:
+    shown = on_a_terminal(*words.split())
+    assert shown.strip()
+    assert ESCAPE not in shown

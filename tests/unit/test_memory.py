@@ -1,0 +1,121 @@
+"""How much of its memory a process uses, read from real files in a made-up root."""
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from lbclient.server.memory import RECHECK_AFTER, UNLIMITED, MemoryMeter, reader
+from lbclient.server.threads import Threads, schedstat
+
+MINE = "0::/pod\n"
+
+
+def root_of(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in {"proc/self/statm": "1 1 1", **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_of_a_groups_limit_what_the_kernel_can_drop_is_not_in_use(
+    tmp_path: Path,
+) -> None:
+    group = "sys/fs/cgroup/pod/"
+    root = root_of(
+        tmp_path,
+        {
+            "proc/self/cgroup": MINE,
+            group + "memory.max": "1000",
+            group + "memory.current": "900",
+            group + "memory.stat": "anon 500\ninactive_file 300\n",
+        },
+    )
+    assert reader(root)() == pytest.approx(0.6)
+
+
+def test_the_fullest_group_on_the_way_up_counts(tmp_path: Path) -> None:
+    root = root_of(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/kube/pod\n",
+            "sys/fs/cgroup/memory/kube/memory.limit_in_bytes": "1000",
+            "sys/fs/cgroup/memory/kube/memory.usage_in_bytes": "800",
+            "sys/fs/cgroup/memory/kube/pod/memory.limit_in_bytes": f"{UNLIMITED}",
+            "sys/fs/cgroup/memory/kube/pod/memory.usage_in_bytes": "10",
+        },
+    )
+    assert reader(root)() == pytest.approx(0.8)
+
+
+def test_a_limit_that_changes_is_seen_some_readings_later(tmp_path: Path) -> None:
+    group = "sys/fs/cgroup/pod/"
+    files = {group + "memory.max": "max", group + "memory.current": "900"}
+    root = root_of(tmp_path, {"proc/self/cgroup": MINE, **files})
+    read = reader(root)
+    assert read() == 0.0
+    (root / group / "memory.max").write_text("1000")
+    assert [read() for _ in range(RECHECK_AFTER)][-1] == pytest.approx(0.9)
+    (root / group / "memory.max").write_text("2000")
+    assert read() == pytest.approx(0.45), "known groups are read as they are"
+
+
+@pytest.mark.parametrize("limit", ["max", "0", "nonsense", ""])
+def test_what_is_no_limit_refuses_nobody(tmp_path: Path, limit: str) -> None:
+    group = "sys/fs/cgroup/pod/"
+    files = {group + "memory.max": limit, group + "memory.current": "900"}
+    root = root_of(tmp_path, {"proc/self/cgroup": MINE, **files})
+    assert reader(root)() == 0.0
+
+
+def test_where_there_is_no_proc_psutil_tells(tmp_path: Path) -> None:
+    """The real one: of a machine that runs this some memory is in use, and not all."""
+    assert 0.0 < reader(tmp_path)() < 1.0
+
+
+def test_without_psutil_it_is_said_once_that_nobody_tells(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    caplog.set_level(logging.INFO)
+    meter = MemoryMeter(lambda: reader(tmp_path))
+    assert [meter.read(float(now)) for now in range(5)] == [0.0] * 5
+    assert [record.message for record in caplog.records] == [
+        "max_memory is off: no /proc here; pip install 'lbclient[psutil]'"
+    ]
+
+
+def test_memory_is_read_once_a_second() -> None:
+    shares = [0.1, 0.2]
+    meter = MemoryMeter(lambda: lambda: shares.pop(0))
+    assert [meter.read(now) for now in (5.0, 5.9, 6.0, 6.9)] == [0.1, 0.1, 0.2, 0.2]
+
+
+def test_where_no_thread_comes_free_those_who_wait_are_load_all_the_same() -> None:
+    threads = Threads(dict)
+    threads.queue("quick", 0.0)
+    threads.leave("quick", wait=0.0)
+    for number in range(50):
+        threads.queue(number, 0.01 * number)
+    assert threads.load(0.5) == 50
+    assert threads.load(0.02) < 3, "they may still be quick"
+
+
+def test_without_schedstat_it_is_said_once_and_the_queue_still_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    threads = Threads(lambda: schedstat(tmp_path / "proc/self/task"))
+    for number in range(9):
+        threads.queue(number, 0.0)
+    threads.leave(0, wait=1.0)
+    for now in range(5):
+        threads.sample(float(now))
+    assert threads.load(0.0) == 8
+    assert [record.message for record in caplog.records] == [
+        "no schedstat here: threads that run are not seen"
+    ]

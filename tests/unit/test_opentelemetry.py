@@ -1,0 +1,97 @@
+"""The same statistics as OpenTelemetry's SDK gets them."""
+
+import gc
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from lbclient.metrics import opentelemetry
+from lbclient.metrics.families import HANDLED, SAMPLES
+from tests.unit.test_metrics import CHANNEL, FakeChannel, FakeServer
+
+
+class Collected:
+    def __init__(self, *sources: Any, backends: int = 0) -> None:
+        self._reader = InMemoryMetricReader()
+        self.provider = MeterProvider([self._reader], shutdown_on_exit=False)
+        for source in sources:
+            opentelemetry.export(source, self.provider, backends=backends)
+
+    def metrics(self) -> dict[str, Any]:
+        data = self._reader.get_metrics_data()
+        if data is None:
+            return {}
+        (resource,) = data.resource_metrics
+        (scope,) = resource.scope_metrics
+        return {metric.name: metric for metric in scope.metrics}
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        metric = self.metrics().get(name)
+        for point in metric.data.data_points if metric else ():
+            if labels.items() <= point.attributes.items():
+                return float(point.value)
+        return None
+
+
+def test_a_channel_and_a_server_are_shown() -> None:
+    seen = Collected(_channel := FakeChannel(), _server := FakeServer(), backends=1)
+    assert seen("lbclient.calls", code="OK", target="dns:///search") == 7
+    assert seen("lbclient.picks", policy="round_robin") == 14
+    assert seen("lbclient.in_flight") == 6
+    assert seen("lbclient.resolver_age") == 30
+    assert seen("lbclient.wait") == 0.5
+    assert seen("lbclient.backend_ready", backend="b:1") == 1
+    assert seen("lbclient.server_requests", code="OK") == 5
+    assert seen("lbclient.server_utilization") == 0.4
+
+
+def test_a_histogram_is_three_instruments() -> None:
+    seen = Collected(_channel := FakeChannel())
+    assert seen("lbclient.attempt_latency.bucket", le="1.0") == 7
+    assert seen("lbclient.attempt_latency.bucket", le="+Inf") == 8
+    assert seen("lbclient.attempt_latency.count") == 8
+    assert seen("lbclient.attempt_latency.sum") == 4.5
+    assert seen("lbclient.weights.count") == 3
+    metrics = seen.metrics()
+    assert metrics["lbclient.attempt_latency.sum"].unit == "s"
+    assert metrics["lbclient.attempt_latency.count"].unit == "1"
+
+
+def test_what_may_fall_is_no_counter() -> None:
+    seen = Collected(_channel := FakeChannel(), _server := FakeServer())
+    metrics = seen.metrics()
+    assert metrics["lbclient.calls"].data.is_monotonic
+    assert not metrics["lbclient.in_flight"].data.is_monotonic
+    assert not hasattr(metrics["lbclient.server_utilization"].data, "is_monotonic")
+
+
+def test_every_sample_has_a_name_of_its_own() -> None:
+    names = [
+        opentelemetry.dotted(sample, family)
+        for sample, (family, _) in SAMPLES.items()
+        if family not in HANDLED
+    ]
+    assert len(set(names)) == len(names)
+
+
+def test_to_export_twice_counts_once_and_to_another_provider_too() -> None:
+    channel = FakeChannel()
+    seen, other = Collected(channel, channel), Collected(channel)
+    assert seen("lbclient.channels") == other("lbclient.channels") == 1
+
+
+def test_counts_outlive_a_channel() -> None:
+    seen = Collected(channel := FakeChannel(), _other := FakeChannel(CHANNEL))
+    assert seen("lbclient.calls", code="OK") == 14
+    channel.said = replace(CHANNEL, calls={"OK": 9})
+    del channel
+    gc.collect()
+    assert seen("lbclient.calls", code="OK") == 14
+
+
+def test_only_channels_and_servers_can_be_exported() -> None:
+    with pytest.raises(TypeError, match="neither a channel nor a server"):
+        opentelemetry.export("dns:///search")  # type: ignore[arg-type]

@@ -1,0 +1,73 @@
+"""What is kept of picks and latencies while somebody looks."""
+
+from lbclient.model import Endpoint, LoadReport, Outcome, State, Verdict
+from lbclient.recent import BACKENDS, CALLS, LOOK, PICKS, Recent, reason
+from lbclient.testing import FakeNode
+
+
+def node(address: str, in_flight: int = 0) -> FakeNode:
+    made = FakeNode(Endpoint(address))
+    made.state = State.READY
+    for _ in range(in_flight):
+        made.load.begin()
+    return made
+
+
+def test_a_look_lasts_a_minute_and_another_one_prolongs_it() -> None:
+    first = Recent.look(None, now=10.0)
+    assert not first.is_over(10.0 + LOOK / 2)
+    assert Recent.look(first, now=10.0 + LOOK / 2) is first
+    assert not first.is_over(10.0 + LOOK)
+    assert first.is_over(10.0 + 1.5 * LOOK)
+    assert Recent.look(first, now=10.0 + 2 * LOOK) is not first
+
+
+def test_the_reason_of_a_pick_is_what_was_known_of_all() -> None:
+    chosen, other = node("a:1", in_flight=1), node("b:1", in_flight=4)
+    chosen.load.observe(LoadReport(utilization=0.5, active=7), now=9.0)
+    told = reason(chosen, [chosen, other], now=10.0)
+    assert told == (
+        "1 in flight (1 to 4 on the 2 ready), utilization 0.50, 7 active, "
+        "as it said 1.0 s ago"
+    )
+    chosen.load.begin()
+    chosen.load.finish(Outcome(Verdict.FAILED, 1.0), now=10.0)
+    assert "100% of its late calls failed" in reason(chosen, [chosen, other], now=10.0)
+
+
+def test_a_pick_without_a_choice_says_so() -> None:
+    one = node("a:1")
+    assert reason(one, [one], now=0.0).startswith("the only one")
+    one.state = State.LAME_DUCK
+    assert reason(one, [one, node("b:1")], now=0.0).startswith("a lame duck")
+
+
+def test_only_the_last_picks_are_kept_and_not_all_of_a_moment() -> None:
+    recent, one = Recent.look(None, now=0.0), node("a:1")
+    for pick in range(2 * PICKS):
+        recent.picked(one, [one], now=float(pick))
+        recent.picked(one, [one], now=float(pick) + 0.001)
+    assert [pick.at for pick in recent.picks] == [*map(float, range(PICKS, 2 * PICKS))]
+
+
+def test_latencies_are_those_of_the_last_calls_by_backend() -> None:
+    recent = Recent.look(None, now=0.0)
+    for call in range(2 * CALLS):
+        recent.finished("a:1", call / 1000, now=1.0)
+    recent.finished("b:1", 9.0, now=1.0)
+    assert recent.of("a:1").quantiles(1.0, 0.0, 0.5) == [
+        CALLS / 1000,
+        (1.5 * CALLS - 1) / 1000,
+    ]
+    assert recent.of("b:1").quantiles(1.0, 0.99) == [9.0]
+    assert recent.of("c:1").quantiles(1.0, 0.99) == [None]
+    assert recent.of("b:1").quantiles(1.0 + LOOK, 0.99) == [None]
+    assert recent.latencies.quantiles(1.0, 1.0) == [9.0]
+
+
+def test_backends_without_end_take_no_memory_without_end() -> None:
+    recent = Recent.look(None, now=0.0)
+    for number in range(BACKENDS + 10):
+        recent.finished(f"b:{number}", 1.0, now=0.0)
+    assert recent.of(f"b:{BACKENDS - 1}").quantiles(0.0, 0.5) == [1.0]
+    assert recent.of(f"b:{BACKENDS}").quantiles(0.0, 0.5) == [None]

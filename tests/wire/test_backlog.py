@@ -1,0 +1,165 @@
+"""Calls that wait inside of gRPC, where Python does not see them."""
+
+import asyncio
+import multiprocessing
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+import lbclient
+from lbclient import grpc_seam, wire
+from lbclient.server import Server
+
+CALLS = 400
+COST = 0.0004  # seconds, each time: too few to be held back by a `RunQueue`
+
+
+def server_of(handler: Any, **options: Any) -> Server:
+    server = lbclient.server(**options)
+    service = grpc.method_handlers_generic_handler("a.B", {"C": handler})
+    server.add_generic_rpc_handlers((service,))
+    return server
+
+
+def burn() -> None:
+    until = time.thread_time() + COST
+    while time.thread_time() < until:
+        pass
+
+
+def ask(port: int, calls: int) -> list[grpc.StatusCode]:
+    """All at once."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method: Any = channel.unary_unary("/a.B/C")
+        begun = [method.future(b"", timeout=30) for _ in range(calls)]
+        return [call.code() for call in begun]
+
+
+async def most_load(options: list[tuple[str, Any]]) -> float:
+    """That the server tells of, while it serves them."""
+
+    async def respond(_request: bytes, _context: Any) -> bytes:
+        for _ in range(3):
+            burn()
+            await asyncio.sleep(0)
+        return b""
+
+    handler: Any = grpc.unary_unary_rpc_method_handler(respond)
+    config = lbclient.ServerConfig(max_load=1000.0)
+    server = server_of(handler, options=options, config=config)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    most = 0.0
+    # A thread would wait for the handlers before it sends: none would wait in gRPC.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        loop = asyncio.get_running_loop()
+        asking = loop.run_in_executor(process, ask, port, CALLS)
+        while not asking.done():
+            most = max(most, server._reporter.gate.backlog.load(time.monotonic()))
+            await asyncio.sleep(0.005)
+    assert set(await asking) == {grpc.StatusCode.OK}
+    await server.stop(None)
+    return most
+
+
+async def test_calls_that_no_handler_has_seen_are_a_load() -> None:
+    assert await most_load([]) > 1.0
+
+
+async def test_where_the_core_does_not_count_there_is_none() -> None:
+    assert await most_load([("grpc.enable_channelz", 0)]) == 0.0
+
+
+class Raising(grpc.GenericRpcHandler):
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        if handler_call_details.method.startswith("/raise"):
+            raise ValueError("no such thing")
+        return None
+
+
+class Interceptor(grpc.aio.ServerInterceptor):
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        return await continuation(details)
+
+
+@pytest.mark.parametrize("interceptors", [None, [Interceptor()]])
+async def test_every_call_is_counted_once_whatever_becomes_of_it(
+    interceptors: Any, eventually: Any
+) -> None:
+    """Else what was counted wrong would look like a queue for ever."""
+
+    async def respond(_requests: AsyncIterator[bytes], _context: Any) -> None:
+        await asyncio.sleep(0.01)
+
+    handler: Any = grpc.stream_stream_rpc_method_handler(respond)
+    server = server_of(handler, interceptors=interceptors)
+    gate = server._reporter.gate
+    counted: Callable[[], Any] = gate.backlog._read
+    server.add_generic_rpc_handlers((Raising(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        paths = ["/a.B/C", "/a.B/none", "/raise/me", wire.SERVING_CHECK_METHOD]
+        paths += [wire.WATCH_METHOD, wire.ORCA_METHOD]
+        methods: list[Any] = [channel.unary_unary(path) for path in paths]
+        for timeout in (0.05, 0.005):
+            for method in methods:
+                with suppress(grpc.aio.AioRpcError):
+                    await method(b"", timeout=timeout)
+        cancelled = [methods[0](b"") for _ in range(20)]
+        await asyncio.sleep(0)
+        for call in cancelled:
+            call.cancel()
+        with suppress(grpc.aio.AioRpcError):
+            await methods[0](b"", timeout=5)
+        await eventually(lambda: gate.queue.arrived == counted())
+        assert counted() > len(paths)
+    await server.stop(None)
+
+
+def test_a_grpcio_that_does_not_count_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_seam, "cygrpc", object())
+    made, read = grpc_seam.counted(lambda: 1)
+    assert made == 1
+    assert read() is None
+
+
+async def test_the_calls_of_one_server_are_counted_beside_another() -> None:
+    first, read = grpc_seam.counted(grpc.aio.server)
+    second, read_second = grpc_seam.counted(grpc.aio.server)
+    port = first.add_insecure_port("127.0.0.1:0")
+    await first.start()
+    await second.start()
+    await asyncio.to_thread(ask, port, 3)
+    assert (read(), read_second()) == (3, 0)
+    await first.stop(None)
+    await second.stop(None)
+
+
+async def test_of_two_new_servers_nobody_knows_which_is_which() -> None:
+    others: list[Any] = []
+
+    def make() -> int:
+        others.extend([grpc.aio.server(), grpc.aio.server()])
+        return 2
+
+    made, read = grpc_seam.counted(make)
+    assert made == 2
+    assert read() is None
+    for other in others:
+        await other.start()
+        await other.stop(None)
+
+
+def test_who_sets_the_cores_own_limit_keeps_it() -> None:
+    ours, most = grpc_seam.with_pending_limit((("a", 1),))
+    assert dict(ours)["a"] == 1
+    assert dict(ours)["grpc.server.max_pending_requests_hard_limit"] == most
+    theirs = (("grpc.server.max_pending_requests_hard_limit", 7),)
+    assert grpc_seam.with_pending_limit(theirs) == (theirs, 7)

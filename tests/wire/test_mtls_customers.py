@@ -1,0 +1,121 @@
+"""Who pays is who the client's certificate says, whatever its metadata says."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+import lbclient
+from lbclient import ServerConfig, wire
+from tests.certificates import certify, issue
+
+METHOD = "/test.Service/"
+SPIFFE = "spiffe://prod/mail"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = certify(tmp_path_factory.mktemp("certificates"), "DNS:localhost")
+    issue(folder, "mail", f"URI:{SPIFFE},DNS:mail.prod")
+    issue(folder, "calendar")
+    return folder
+
+
+async def respond(request: bytes, context: Any) -> bytes:
+    return request
+
+
+async def generate(
+    requests: AsyncIterator[bytes], context: Any
+) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+
+
+def respond_in_thread(request: bytes, context: Any) -> bytes:
+    return request
+
+
+def generate_in_thread(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    yield from requests
+
+
+METHODS: dict[str, Any] = {
+    "Respond": grpc.unary_unary_rpc_method_handler(respond),
+    "Thread": grpc.unary_unary_rpc_method_handler(respond_in_thread),
+    "Generate": grpc.stream_stream_rpc_method_handler(generate),
+    "GenerateThread": grpc.stream_stream_rpc_method_handler(generate_in_thread),
+}
+
+
+def read(folder: Path, *names: str) -> list[bytes]:
+    return [(folder / name).read_bytes() for name in names]
+
+
+@pytest.fixture
+async def server(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[lbclient.Server, int]]:
+    """What a service has that is configured by text alone."""
+    path = certificates / "lb.toml"
+    path.write_text(f"[server]\nquotas = {{ '{SPIFFE}' = 0.0, calendar = 1000.0 }}\n")
+    monkeypatch.setenv("LBCLIENT_CONFIG", str(path))
+    monkeypatch.setenv("LBCLIENT_CUSTOMER", "mtls")
+    server = lbclient.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("test.Service", METHODS),)
+    )
+    key, chain, authority = read(certificates, "server.key", "server.pem", "ca.pem")
+    credentials = grpc.ssl_server_credentials(
+        [(key, chain)], authority, require_client_auth=True
+    )
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    yield server, port
+    await server.stop(None)
+
+
+async def ask(port: int, certificates: Path, who: str, method: str) -> Any:
+    key, chain, authority = read(certificates, f"{who}.key", f"{who}.pem", "ca.pem")
+    credentials = grpc.ssl_channel_credentials(authority, key, chain)
+    pretended = ((wire.CUSTOMER_KEY, "calendar"),)
+    async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
+        if "Generate" in method:
+            stream: Any = channel.stream_stream(METHOD + method)
+            return [one async for one in stream(iter([b"x"]), metadata=pretended)]
+        unary: Any = channel.unary_unary(METHOD + method)
+        return await unary(b"x", metadata=pretended)
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_the_certificate_says_who_pays(
+    server: tuple[lbclient.Server, int], certificates: Path, method: str
+) -> None:
+    its, port = server
+    assert await ask(port, certificates, "calendar", method)
+    with pytest.raises(grpc.aio.AioRpcError, match="used what it may") as caught:
+        await ask(port, certificates, "mail", method)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await ask(port, certificates, "client", method), "it has no limit"
+    seen = its.statistics()
+    assert seen.refused["quota"]["CRITICAL"] == 1
+    assert set(seen.usage) == {SPIFFE, "calendar", "localhost", ""}
+
+
+async def test_who_shows_no_certificate_is_one_of_the_others() -> None:
+    config = ServerConfig(default_quota=1000.0, customer="mtls")
+    server = lbclient.server(config=config)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("test.Service", METHODS),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method: Any = channel.unary_unary(METHOD + "Respond")
+        await method(b"x", metadata=((wire.CUSTOMER_KEY, "mail"),))
+    assert set(server.statistics().usage) == {""}
+    assert server.statistics().signal_failures == 0
+    await server.stop(None)
