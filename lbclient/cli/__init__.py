@@ -1,21 +1,29 @@
-"""The command line: one command a file, found in a literal dict."""
+"""The command line: one command a file, found in a literal dict.
+
+Only the one that is asked for is imported: a health check should not wait for the rest.
+"""
 
 import argparse
 import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from collections.abc import Sequence
+from importlib import import_module
 
-from lbclient.cli import demo, resolve, sim, subset
+from lbclient import __version__
 
-COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "demo": (demo.main, demo.SUMMARY),
-    "resolve": (resolve.main, resolve.SUMMARY),
-    "sim": (sim.main, sim.SUMMARY),
-    "subset": (subset.main, subset.SUMMARY),
+COMMANDS = {
+    "demo": "show a real fleet of processes coming into balance (about 60 s)",
+    "doctor": "check what usually goes wrong with a target, and say what to do",
+    "inspect": "look into a process: its channels, backends, servers and why",
+    "probe": "ask one server how it is: a health check for containers",
+    "proxy": "forward calls of any method: a fuse between batch jobs and backends",
+    "resolve": "show the endpoints that a target gives, now or as they change",
+    "sim": "pickers against each other on a simulated fleet",
+    "subset": "choose subsets on paper: measure, compare, advise, draw",
 }
+"""Each is the module of its name, whose `main` takes the words and returns a status."""
 
 UNWRITTEN = (errno.EPIPE, errno.ENOSPC)  # the reader has gone, the disk is full
 
@@ -34,18 +42,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     width = max(map(len, COMMANDS)) + 2
     listing = "\n".join(
-        f"  {name:{width}}{summary}" for name, (_, summary) in COMMANDS.items()
+        f"  {name:{width}}{summary}" for name, summary in COMMANDS.items()
     )
     parser = argparse.ArgumentParser(
         prog="lbclient",
         usage="lbclient [-h] [--version] command ...",
         description="Client-side load balancing for asyncio gRPC.",
         epilog=f"commands:\n{listing}\n\nexample:\n  lbclient demo --quick\n\n"
-        "`lbclient command --help` tells more.",
+        "`lbclient command --help` tells more, exit statuses too.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--version", action="version", version=f"lbclient {version('lbclient')}"
+        "--version", action="version", version=f"lbclient {__version__}"
     )
     parser.add_argument("command", nargs="?", choices=COMMANDS, help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -53,8 +61,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if given.command is None:
         parser.print_help(sys.stderr)
         return 2
-    command, _ = COMMANDS[given.command]
-    return command(given.rest)
+    status: int = import_module(f"lbclient.cli.{given.command}").main(given.rest)
+    return status
 
 
 def _unwritten(error: Exception) -> int:

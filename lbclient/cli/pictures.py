@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from lbclient.cli import files
 from lbclient.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,9 +21,10 @@ COLORS = 64  # in a .png: a third of the size that all would make
 
 
 def check(file: str) -> None:
-    """Raises ConfigError for a name that no figure can have."""
+    """Raises ConfigError for a file that no figure can become."""
     if PurePath(file).suffix not in SUFFIXES:
         raise ConfigError("plot", file, f"a name that ends in {', '.join(SUFFIXES)}")
+    files.check("plot", file)
 
 
 def write(file: str, draw: "Callable[[], Figure]") -> None:
@@ -38,8 +40,7 @@ def write(file: str, draw: "Callable[[], Figure]") -> None:
         want = "matplotlib, which is not installed: pip install matplotlib"
         raise ConfigError("plot", file, want) from None
     except OSError as error:
-        want = f"a file that can be written: {error.strerror or error}"
-        raise ConfigError("plot", file, want) from None
+        raise files.unwritable("plot", file, error) from None
 
 
 def blank(width: float, height: float) -> "Figure":

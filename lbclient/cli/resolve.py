@@ -12,15 +12,14 @@ from collections.abc import AsyncIterator, Iterator
 from random import Random
 from typing import Any
 
-from lbclient.cli.layout import item, short, table
+from lbclient.cli.layout import item, printable, short, table
 from lbclient.config import ChannelConfig
 from lbclient.errors import ConfigError, ResolveError
 from lbclient.model import Endpoint, Endpoints
+from lbclient.pool import parted
 from lbclient.protocols import Resolver
 from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import number
-
-SUMMARY = "show the endpoints that a target gives, now or as they change"
 
 FIRST_PAUSE = 1.0  # seconds after an error, doubled by each that follows
 
@@ -86,7 +85,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def complain(error: Exception, status: int) -> int:
-    print(f"lbclient resolve: {error}", file=sys.stderr)
+    print(f"lbclient resolve: {printable(str(error))}", file=sys.stderr)
     return status
 
 
@@ -138,13 +137,14 @@ def said(resolver: Resolver, answer: Endpoints | ResolveError) -> dict[str, Any]
 def facts(resolver: Resolver, endpoints: Endpoints) -> dict[str, Any]:
     return {
         "resolver": repr(resolver).strip("<>"),
-        "numbers": str(number(endpoints)),
+        "numbers": str(number(parted(endpoints)[0])),
         "endpoints": [
             {
                 "address": endpoint.address,
                 "task": endpoint.task,
                 "zone": endpoint.zone,
                 "weight": endpoint.weight,
+                "lame_duck": endpoint.lame_duck,
             }
             for endpoint in endpoints
         ],
@@ -158,17 +158,20 @@ def text(resolver: Resolver, endpoints: Endpoints) -> str:
     ]
     if not endpoints:
         return "\n".join(heads)
-    rows = [("address", "task", "zone", "weight")]
+    rows: list[tuple[str, ...]] = [("address", "task", "zone", "weight")]
     rows += [
         (
-            endpoint.address,
+            printable(endpoint.address),
             "-" if endpoint.task is None else str(endpoint.task),
-            endpoint.zone or "-",
+            printable(endpoint.zone) or "-",
             short(endpoint.weight),
         )
         for endpoint in endpoints
     ]
-    heads.append(item("for subsets", str(number(endpoints))))
+    if any(endpoint.lame_duck for endpoint in endpoints):
+        ducks = ["lame duck", *("yes" if e.lame_duck else "-" for e in endpoints)]
+        rows = [(*row, duck) for row, duck in zip(rows, ducks, strict=True)]
+    heads.append(item("for subsets", str(number(parted(endpoints)[0]))))
     return "\n".join([*heads, "", *table(rows)])
 
 
@@ -179,13 +182,13 @@ def changes(before: Endpoints, answer: Endpoints | ResolveError) -> Iterator[str
     ['- a:1', '~ b:1  task 7']
     """
     if isinstance(answer, ResolveError):
-        yield f"! {answer}"
+        yield f"! {printable(str(answer))}"
         return
     known = {endpoint.address: endpoint for endpoint in before}
     told = {endpoint.address: endpoint for endpoint in answer}
     for address in sorted(known.keys() | told.keys()):
         if address not in told:
-            yield f"- {address}"
+            yield f"- {printable(address)}"
         elif address not in known:
             yield f"+ {described(told[address])}"
         elif told[address] != known[address]:
@@ -200,4 +203,6 @@ def described(endpoint: Endpoint) -> str:
         parts.append(f"zone {endpoint.zone}")
     if endpoint.weight != 1.0:
         parts.append(f"weight {short(endpoint.weight)}")
-    return "  ".join(parts)
+    if endpoint.lame_duck:
+        parts.append("lame duck")
+    return printable("  ".join(parts))

@@ -16,8 +16,6 @@ from lbclient.errors import ConfigError
 from lbclient.subsets import ALGORITHMS, job_offset
 from lbclient.subsets.advice import Bursts
 
-SUMMARY = "choose subsets on paper: measure, compare, advise, draw"
-
 # The SRE book's own example, and the size that channels have unless told otherwise.
 CLIENTS, BACKENDS, SIZE = 300, 300, 20
 ALGORITHM = "rocksteadier"  # what channels take where all have numbers, as here

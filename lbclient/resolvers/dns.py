@@ -65,7 +65,7 @@ class Dns:
         except (OSError, UnicodeError) as error:
             raise ResolveError(f"no answer for {self.host}: {error}") from error
         endpoints = listing(Endpoint(join_host(host, self.port)) for host in hosts)
-        if self._is_first:
+        if self._is_first and endpoints:
             self._is_first = False
             self._doubt(endpoints)
         return Answer(endpoints, ttl)

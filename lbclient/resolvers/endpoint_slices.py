@@ -9,7 +9,7 @@ Kubernetes, "EndpointSlice", discovery.k8s.io/v1.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from lbclient.errors import ResolveError
@@ -32,11 +32,12 @@ class Gone(Exception):
 
 
 class Pod(NamedTuple):
-    """One ready endpoint. `host` is the name that a StatefulSet gave it, else empty."""
+    """One that serves. `host` is the name that a StatefulSet gave it, else empty."""
 
     address: str
     zone: str
     host: str
+    is_terminating: bool
 
 
 class Slice(NamedTuple):
@@ -104,10 +105,11 @@ class Slices:
             chosen = [each for each in slices if each.family == family]
             pods = [pod for each in chosen for pod in each.pods]
             if pods:
-                tasks = tasks_of(pods)
+                # Should two have one address, the first holds: the one that stays.
+                pods.sort(key=lambda pod: pod.is_terminating)
                 return listing(
-                    Endpoint(pod.address, zone=pod.zone, task=task)
-                    for pod, task in zip(pods, tasks, strict=True)
+                    Endpoint(pod.address, 1.0, pod.zone, task, pod.is_terminating)
+                    for pod, task in zip(pods, tasks_of(pods), strict=True)
                 )
         others = sorted({each.ports for each in slices if each.ports})
         if others:
@@ -116,17 +118,14 @@ class Slices:
 
 
 def slice_of(value: Any, port: str) -> Slice:
-    """The ready endpoints of an EndpointSlice, at `port`: a name or a number.
-
-    One that is terminating has left: its calls end, and it gets no new ones.
-    """
+    """The endpoints of an EndpointSlice that serve, at `port`: a name or a number."""
     family = value["addressType"]
-    ready = [each for each in value.get("endpoints") or () if is_ready(each)]
+    serving = [each for each in value.get("endpoints") or () if serves(each)]
     ports = value.get("ports") or ()
     number = number_of(ports, port)
     if number is None:
         words = (f"{each.get('port')} ({each.get('name')})" for each in ports)
-        return Slice(family, (), ", ".join(words) if ready else "")
+        return Slice(family, (), ", ".join(words) if serving else "")
     return Slice(
         family,
         tuple(
@@ -134,16 +133,28 @@ def slice_of(value: Any, port: str) -> Slice:
                 join_host(each["addresses"][0], number),
                 zone_of(each),
                 str(each.get("hostname") or ""),
+                is_terminating(each),
             )
-            for each in ready
+            for each in serving
         ),
     )
 
 
-def is_ready(endpoint: Any) -> bool:
-    """The API: a condition that is null is to be read as ready, not terminating."""
+def serves(endpoint: Any) -> bool:
+    """Whether calls may go there, if only for want of others.
+
+    The API: ready "will never be true for terminating endpoints", serving is the same
+    "regardless of the terminating state"; ready that is null is to be read as true, and
+    serving as ready.
+    """
     conditions = endpoint.get("conditions") or {}
-    return conditions.get("ready") is not False and not conditions.get("terminating")
+    told = conditions.get("serving") if is_terminating(endpoint) else None
+    return (conditions.get("ready") if told is None else told) is not False
+
+
+def is_terminating(endpoint: Any) -> bool:
+    """Null is to be read as false."""
+    return bool((endpoint.get("conditions") or {}).get("terminating"))
 
 
 def number_of(ports: Iterable[Any], port: str) -> int | None:
@@ -175,14 +186,13 @@ def zone_of(endpoint: Any) -> str:
     return str(endpoint.get("zone") or "")
 
 
-def tasks_of(pods: Iterable[Pod]) -> list[int | None]:
-    """Their numbers, unless they are of several jobs, whose numbers would clash."""
-    hosts = [pod.host for pod in pods]
-    tasks = [ordinal(host) for host in hosts]
+def tasks_of(pods: Sequence[Pod]) -> list[int | None]:
+    """Their numbers, unless those who stay are of several jobs: these would clash."""
+    tasks = [ordinal(pod.host) for pod in pods]
     jobs = {
-        host.rpartition("-")[0]: None
-        for host, task in zip(hosts, tasks, strict=True)
-        if task is not None
+        pod.host.rpartition("-")[0]: None
+        for pod, task in zip(pods, tasks, strict=True)
+        if task is not None and not (pod.is_terminating and not pods[0].is_terminating)
     }
     return tasks if len(jobs) == 1 else [None] * len(tasks)
 

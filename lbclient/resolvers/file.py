@@ -4,17 +4,19 @@ Looked at four times a second, and read when it has changed and then stood still
 one look to the next: somebody may be writing it. A file that makes no sense is an
 error once, not at every look; what was read last holds until it is mended.
 
-Prometheus, "Configuration", file_sd_config. Labels of ours are `task`, `zone` and
-`weight`; all others are for others.
+Prometheus, "Configuration", file_sd_config. Labels of ours are `task`, `zone`, `weight`
+and `lame_duck`; all others are for others.
 """
 
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from itertools import islice
 from math import inf
 from pathlib import Path
+from reprlib import Repr
+from stat import S_ISREG
 
 from lbclient.errors import ConfigError, ResolveError
 from lbclient.model import Endpoint, Endpoints
@@ -72,6 +74,8 @@ class File:
             state = self.path.stat()
         except (OSError, ValueError) as error:
             return str(error)
+        if not S_ISREG(state.st_mode):
+            return "not a regular file"  # to open a pipe could take for ever
         return state.st_mtime_ns, state.st_size, state.st_ino, state.st_dev
 
     async def _read(self, look: Look) -> Endpoints:
@@ -89,7 +93,7 @@ class File:
                 data = file.read(MAX_BYTES + 1)
             if len(data) > MAX_BYTES:
                 raise ValueError(f"more than {MAX_BYTES:,} bytes")
-            found = endpoints_of(_document(data, self.path.suffix))
+            found = endpoints_of(_groups(data, self.path.suffix))
             # Aliases in YAML can make a short file very long.
             return listing(islice(found, MAX_ENDPOINTS))
         except OSError as error:
@@ -99,28 +103,25 @@ class File:
             raise ResolveError(f"cannot use {self.path}: {words}") from error
 
 
-def _document(data: bytes, suffix: str) -> object:
-    if suffix not in YAML:
-        return json.loads(data)
-    import yaml  # an extra
+def _groups(data: bytes, suffix: str) -> Iterable[object]:
+    if suffix in YAML:
+        from lbclient.resolvers.yaml_groups import items  # needs an extra
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        return yaml.load(data, loader)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+        return items(data)
+    document = json.loads(data)
+    if not isinstance(document, list):
+        raise ValueError(f"want a list of groups, not {_short(document)}")
+    return document
 
 
-def endpoints_of(document: object) -> Iterator[Endpoint]:
+def endpoints_of(groups: Iterable[object]) -> Iterator[Endpoint]:
     """The endpoints of a document; ValueError says which group is wrong, and how.
 
     >>> groups = [{"targets": ["a:1", "b:1"], "labels": {"zone": "x", "weight": "2"}}]
     >>> [(e.address, e.zone, e.weight) for e in endpoints_of(groups)]
     [('a:1', 'x', 2.0), ('b:1', 'x', 2.0)]
     """
-    if not isinstance(document, list):
-        raise ValueError(f"want a list of groups, not {_short(document)}")
-    for place, group in enumerate(document):
+    for place, group in enumerate(groups):
         try:
             yield from _group(group)
         except ValueError as error:
@@ -139,12 +140,12 @@ def _group(group: object) -> Iterator[Endpoint]:
     zone = labels.get("zone", "")
     if not isinstance(zone, str):
         raise ValueError(f"zone: want text, not {_short(zone)}")
-    task, weight = _task(labels), _weight(labels)
+    task, weight, lame_duck = _task(labels), _weight(labels), _lame_duck(labels)
     for address in targets:
         if not isinstance(address, str) or not ADDRESS.fullmatch(address):
             raise ValueError(f"targets: want host:port, not {_short(address)}")
         try:
-            yield Endpoint(address, weight, zone, task)
+            yield Endpoint(address, weight, zone, task, lame_duck)
         except ConfigError as error:
             raise ValueError(f"targets: {error}") from None
 
@@ -153,14 +154,14 @@ def _task(labels: dict[object, object]) -> int | None:
     """Values are text in Prometheus, but YAML without quotes has numbers."""
     if "task" not in labels:
         return None
-    text = str(labels["task"])
+    text = _text(labels["task"])
     if not re.fullmatch("[0-9]{1,9}", text):
         raise ValueError(f"task: want a whole number, not {_short(text)}")
     return int(text)
 
 
 def _weight(labels: dict[object, object]) -> float:
-    text = str(labels.get("weight", 1.0))
+    text = _text(labels.get("weight", 1.0))
     try:
         weight = float(text)
     except ValueError:
@@ -170,6 +171,23 @@ def _weight(labels: dict[object, object]) -> float:
     return weight
 
 
+def _lame_duck(labels: dict[object, object]) -> bool:
+    text = _text(labels.get("lame_duck", False))
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"lame_duck: want true or false, not {_short(text)}")
+    return text.lower() == "true"
+
+
+def _text(value: object) -> str:
+    return str(value) if isinstance(value, str | int | float) else _short(value)
+
+
 def _short(value: object) -> str:
-    text = repr(value)
+    text = _brief.repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# Aliases in YAML make values that are short to write, and have no end as text.
+_brief = Repr()
+_brief.maxlevel = 2
+_brief.maxstring = _brief.maxother = 60

@@ -1,4 +1,4 @@
-"""What all resolvers do with what they found: put it in order, and bound it.
+"""What is done with what any resolver found: put it in order, and bound it.
 
 A list that is too long is cut, never refused: some backends are better than none.
 """

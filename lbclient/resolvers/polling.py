@@ -29,6 +29,27 @@ class Answer(NamedTuple):
     ttl: float = 0.0
 
 
+class Hinted:
+    """A pause that a hint cuts short, though never below `MIN_PAUSE`."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def hint(self) -> None:
+        self._event.set()
+
+    def forget(self) -> None:
+        self._event.clear()
+
+    async def pause(self, seconds: float) -> None:
+        shortest = min(MIN_PAUSE, seconds)
+        await asyncio.sleep(shortest)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds - shortest):
+                await self._event.wait()
+        self._event.clear()
+
+
 class Polling:
     """The half of a resolver that knows when to ask. `interval` is in seconds."""
 
@@ -38,11 +59,11 @@ class Polling:
         self.interval = interval
         self._ask = ask
         self._rng = rng
-        self._hint = asyncio.Event()
+        self._hinted = Hinted()
 
     def refresh(self) -> None:
         """Hints that the answer may have changed: ask again soon."""
-        self._hint.set()
+        self._hinted.hint()
 
     async def watch(self) -> AsyncGenerator[Endpoints, None]:
         """Yields the first answer and every different one after it.
@@ -53,12 +74,12 @@ class Polling:
         last: Endpoints | None = None
         while True:
             # Cleared before the question: a hint during it may be news to it.
-            self._hint.clear()
+            self._hinted.forget()
             endpoints, ttl = await self._ask()
             if endpoints != last:
                 last = endpoints
                 yield endpoints
-            await self._pause(self._until_next(ttl))
+            await self._hinted.pause(self._until_next(ttl))
 
     def _until_next(self, ttl: float) -> float:
         """At most the interval, as long as it is if nobody knows better."""
@@ -67,10 +88,3 @@ class Polling:
             return pause
         # Never before the answer expires: a cache would only repeat it.
         return min(pause, max(MIN_PAUSE, ttl) * self._rng.uniform(1.0, 1.1))
-
-    async def _pause(self, pause: float) -> None:
-        shortest = min(MIN_PAUSE, pause)
-        await asyncio.sleep(shortest)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause - shortest):
-                await self._hint.wait()

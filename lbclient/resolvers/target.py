@@ -8,6 +8,7 @@ then cannot use (port 0, port 70000, an empty element) is refused here.
 import re
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from random import Random
+from socket import AF_INET, inet_pton
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -124,10 +125,12 @@ def _address(target: str, scheme: str, element: str) -> str:
     if scheme == "ipv6":
         form = "[::1]:50051"
         host = host[1:-1] if host[:1] + host[-1:] == "[]" else ""
-    family = IPv4Address if scheme == "ipv4" else IPv6Address
     try:
-        family(host)
-    except AddressValueError:
+        if scheme == "ipv4":
+            inet_pton(AF_INET, host)  # a list may have thousands: IPv4Address is slow
+        else:
+            IPv6Address(host)
+    except (OSError, ValueError):  # AddressValueError is one
         want = f"addresses like {form}, not {element!r}"
         raise ConfigError("target", target, want) from None
     return _canonical(host, _port(target, port))

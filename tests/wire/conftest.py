@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import search_pb2 as pb
 import search_pb2_grpc as pb_grpc
 
+from lbclient.retry import RATIO
+
 
 class SearchTask(pb_grpc.SearchServicer):
     """Answers with its name. A query's text tells what else to do.
@@ -112,8 +114,11 @@ def search() -> Any:
     return Search
 
 
-async def eventually(condition: Callable[[], object], turns: int = 400) -> None:
-    """Waits until `condition()` holds; fails when it never does."""
+async def eventually(condition: Callable[[], object], turns: int = 2000) -> None:
+    """Waits until `condition()` holds; fails when it never does.
+
+    For twenty seconds and more, as a machine may be busy: who passes does not wait.
+    """
     for _ in range(turns):
         if condition():
             return
@@ -124,6 +129,13 @@ async def eventually(condition: Callable[[], object], turns: int = 400) -> None:
 @pytest.fixture(name="eventually")
 def _eventually() -> Callable[..., Awaitable[None]]:
     return eventually
+
+
+async def earn(channel: grpc.aio.Channel, retries: int) -> None:
+    """Makes the calls that bring so many retries. No backend has the method."""
+    method: Any = channel.unary_unary("/test.Nobody/Has")
+    for _ in range(round(retries / RATIO)):
+        assert await method(b"").code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 ESTABLISHED = "01"  # include/net/tcp_states.h

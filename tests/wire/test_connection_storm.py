@@ -12,8 +12,8 @@ import pytest
 import search_pb2_grpc as pb_grpc
 
 import lbclient
+from tests.ports import HOST
 from tests.wire.rollout.fleet import (
-    HOST,
     Fleet,
     Load,
     are_ready,

@@ -69,7 +69,7 @@ def test_a_small_fleet_plays_all_phases_and_tells_what_it_found(
     assert [*phases] == ["weighted_least_loaded", "restart", "kill", "freeze"]
     for phase in phases.values():
         assert phase["title"] in done.stdout
-        assert phase["calls"] > 50
+        assert phase["calls"] > 10  # of a hundred a second, where a phase may be short
         assert phase["skipped"] == 0
         assert 0 < phase["p50"] <= phase["p99"]
         assert sum(phase["failures"].values()) == phase["failed"]

@@ -16,7 +16,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.metrics import FAMILIES
+from lbclient.metrics.families import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -109,6 +109,7 @@ async def test_the_programs_on_a_page_run(
             "[::]:50051": address,
             "lbclient.server()": "lbclient.server(config=QUICK)",
             "start_http_server(9464)": 'http = start_http_server(0, "127.0.0.1")',
+            "admin.page(port=9465)": "admin.page(port=0)",
         },
     )
     (tmp_path / "backends.txt").write_text("\n".join(addresses))
@@ -158,7 +159,7 @@ def test_the_metrics_are_all_listed_with_their_types_and_labels() -> None:
         (family.name + suffix.get(family.kind, ""), family.kind, family.labels)
         for family in FAMILIES
     ]
-    samples = {name + "_bucket" for name, kind, _ in listed if kind == "histogram"}
+    samples = {name + "_bucket" for name, kind, _ in listed if "histogram" in kind}
     mentioned = set(re.findall(r"lbclient_\w+", text))
     assert mentioned <= {name for name, *_ in listed} | samples
 

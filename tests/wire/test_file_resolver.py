@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -68,9 +69,16 @@ async def test_yaml_is_read_too(tmp_path: Path) -> None:
 
 
 BROKEN = {
-    ".json": [b'[{"targets": ["a:1"', b"", b"\xff\xfe", b"[" * 100_000, b"{}"],
-    ".yaml": [b"- targets: [a:1", b"", b"\xff\xfe\xfd", b"[" * 5000, b"&a [*a, *b]"],
-}
+    ".json": [
+        b'[{"targets": ["a:1"', b"", b"\xff\xfe", b"[" * 100_000,
+        b"{}", b"null", b'"a:1"',
+    ],
+    ".yaml": [
+        b"- targets: [a:1", b"- targets: [a:1]\n- targets: [", b"", b"\xff\xfe\xfd",
+        b"[" * 5000, b"&a [*a, *b]", b"targets: [a:1]", b"a:1", b"[]\n---\n[]",
+        b"- targets: [a:1]\n? x",
+    ],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -95,12 +103,34 @@ async def test_aliases_do_not_make_a_short_file_long(tmp_path: Path) -> None:
         assert len(await following()) == 2000
 
 
+async def test_a_group_in_yaml_may_take_from_another(tmp_path: Path) -> None:
+    path = tmp_path / "backends.yaml"
+    path.write_text(
+        "- &a {targets: [a:1], labels: &l {zone: x}}\n"
+        "- {<<: *a, targets: [b:1]}\n"
+        "- {targets: [c:1], labels: *l}\n"
+    )
+    async with aclosing(File(str(path), LOOK).watch()) as watch:
+        told = await anext(watch)
+    assert [(each.address, each.zone) for each in told] == [
+        ("a:1", "x"),
+        ("b:1", "x"),
+        ("c:1", "x"),
+    ]
+
+
 async def test_a_file_that_is_not_there_is_an_error_until_it_is(path: Path) -> None:
     resolver = File(str(path), LOOK)
     assert "No such file" in await refused(resolver)
     async with watching(resolver) as following:
         asyncio.get_running_loop().call_later(5 * LOOK, write, path, "a:1")
         assert await following() == ["a:1"]
+
+
+async def test_a_pipe_is_an_error(path: Path) -> None:
+    """Nobody writes to this pipe: to open it would hang, and so would the program."""
+    os.mkfifo(path)
+    assert "not a regular file" in await refused(File(str(path), LOOK))
 
 
 async def test_a_broken_file_is_an_error_once_and_mending_it_is_noticed(
@@ -153,15 +183,26 @@ async def test_a_channel_follows_a_file_through_good_and_bad(
     search: Any,
     eventually: Callable[..., Awaitable[None]],
 ) -> None:
-    first, second = await start(lbclient.server), await start(lbclient.server)
-    write(path, first.address)
-    async with lbclient.insecure_channel(f"file://{path}") as channel:
+    """From 3 to 6 within two seconds of turns; what is broken takes none away."""
+    tasks = [await start(lbclient.server) for _ in range(6)]
+    addresses = [task.address for task in tasks]
+    write(path, *addresses[:3])
+    config = lbclient.ChannelConfig(slow_start=0.0)
+    async with lbclient.insecure_channel(f"file://{path}", config=config) as channel:
         stub = search.SearchStub(channel)
         await stub.Search(search.Query(), timeout=5)
+        assert channel.statistics().resolver.endpoints == 3
+        write(path, *addresses)
+        await eventually(lambda: len(channel.statistics().backends) == 6, 200)
+        for _ in range(500):  # the first calls are there before the connections
+            await stub.Search(search.Query(), timeout=5)
+            if all(task.servicer.served for task in tasks):
+                break
+        assert all(task.servicer.served for task in tasks)
         spoil(path)
         await eventually(lambda: channel.statistics().resolver.error)
         assert "cannot use" in channel.statistics().resolver.error
         assert (await stub.Search(search.Query(), timeout=5)).text
-        write(path, first.address, second.address)
+        write(path, *addresses[:2])
         await eventually(lambda: len(channel.statistics().backends) == 2)
         assert channel.statistics().resolver.error == ""

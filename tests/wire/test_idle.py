@@ -12,7 +12,7 @@ BACKENDS = 3
 async def test_inactive_backends_have_no_connection_and_are_called_again(
     is_traced: bool,
 ) -> None:
-    plan = idle.Plan(is_traced=is_traced, idle_after=1.0, stretches=2, stretch=0.2)
+    plan = idle.Plan(is_traced=is_traced, idle_after=0.4, stretches=2, stretch=0.2)
     async with spawned("lbclient", BACKENDS) as ports:
         found = await idle.client(ports, plan)
     assert found.states == {"inactive": BACKENDS}

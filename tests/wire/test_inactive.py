@@ -52,7 +52,7 @@ def all_are(channel: lbclient.Channel, state: str) -> Callable[[], bool]:
 
 async def fall_asleep(channel: lbclient.Channel, eventually: Any) -> None:
     await channel.channel_ready()
-    await eventually(all_are(channel, "inactive"), turns=TURNS)
+    await eventually(all_are(channel, "inactive"))
 
 
 async def test_a_connection_without_calls_is_closed_and_one_call_wakes_one(

@@ -115,18 +115,54 @@ async def test_changes_of_a_moment_are_one_answer(
         assert await counting < 5
 
 
-async def test_who_is_terminating_or_not_ready_is_left_out(api: KubernetesApi) -> None:
-    api.put(
-        endpoint_slice(
-            "search-a",
-            endpoint("10.0.0.1"),
-            endpoint("10.0.0.2", ready=False, serving=False),
-            endpoint("10.0.0.3", ready=False, terminating=True),
-            endpoint("10.0.0.4", ready=True, terminating=True),
-            endpoint("10.0.0.5", ready=None, terminating=None),
-        )
+@pytest.mark.parametrize(
+    ("conditions", "means"),
+    [
+        ({"ready": True}, "serves"),
+        ({"ready": None, "serving": None, "terminating": None}, "serves"),
+        ({"ready": False, "serving": False}, ""),
+        ({"ready": False, "serving": True}, ""),
+        ({"ready": False, "serving": True, "terminating": True}, "lame duck"),
+        ({"ready": False, "serving": False, "terminating": True}, ""),
+        ({"ready": False, "serving": None, "terminating": True}, ""),
+        ({"ready": True, "serving": None, "terminating": True}, "lame duck"),
+        # publishNotReadyAddresses: all are ready.
+        ({"ready": True, "serving": True, "terminating": True}, "lame duck"),
+        ({"ready": True, "serving": False, "terminating": True}, ""),
+        ({"ready": True, "serving": False}, "serves"),
+    ],
+)
+async def test_conditions_say_who_serves_and_who_is_a_lame_duck(
+    api: KubernetesApi, conditions: Any, means: str
+) -> None:
+    api.put(endpoint_slice("search-a", endpoint("10.0.0.1", **conditions)))
+    told = await once(resolver(api))
+    assert [each.lame_duck for each in told] == (
+        [means == "lame duck"] if means else []
     )
-    assert addresses(await once(resolver(api))) == ["10.0.0.1:50051", "10.0.0.5:50051"]
+
+
+LEAVES: Any = {"ready": False, "serving": True, "terminating": True}
+
+
+async def test_of_two_pods_with_one_address_the_one_that_stays_counts(
+    api: KubernetesApi,
+) -> None:
+    api.put(endpoint_slice("search-a", endpoint("10.0.0.1", **LEAVES)))
+    api.put(endpoint_slice("search-b", endpoint("10.0.0.1")))
+    (told,) = await once(resolver(api))
+    assert not told.lame_duck
+
+
+async def test_pods_that_leave_do_not_take_the_numbers_of_those_that_stay(
+    api: KubernetesApi,
+) -> None:
+    """A StatefulSet replaces another under one Service."""
+    pods = [endpoint("10.0.0.1", host="blue-0", **LEAVES)]
+    pods += [endpoint(f"10.0.0.{n}", host=f"green-{n}") for n in (2, 3)]
+    api.put(endpoint_slice("search-a", *pods))
+    told = await once(resolver(api))
+    assert [each.task for each in told if not each.lame_duck] == [2, 3]
 
 
 async def test_a_hint_of_a_zone_goes_before_the_zone(api: KubernetesApi) -> None:
@@ -480,7 +516,8 @@ async def test_a_channel_follows_a_service_through_good_and_bad(
     search: Any,
     eventually: Callable[..., Awaitable[None]],
 ) -> None:
-    tasks = [await start(lbclient.server) for _ in range(2)]
+    """From 3 to 6 within two seconds of turns; what is refused takes none away."""
+    tasks = [await start(lbclient.server) for _ in range(6)]
 
     def fleet(count: int) -> None:
         """On this machine backends differ in their ports only, which slices have."""
@@ -490,16 +527,68 @@ async def test_a_channel_follows_a_service_through_good_and_bad(
             pod = endpoint("127.0.0.1")
             api.put(endpoint_slice(f"search-{place}", pod, ports=ports))
 
-    fleet(1)
-    async with lbclient.insecure_channel(resolver(api)) as channel:
+    fleet(3)
+    config = lbclient.ChannelConfig(slow_start=0.0)
+    async with lbclient.insecure_channel(resolver(api), config=config) as channel:
         stub = search.SearchStub(channel)
         await stub.Search(search.Query(), timeout=5)
+        assert channel.statistics().resolver.endpoints == 3
+        fleet(6)
+        await eventually(lambda: len(channel.statistics().backends) == 6, 200)
+        for _ in range(500):  # the first calls are there before the connections
+            await stub.Search(search.Query(), timeout=5)
+            if all(task.servicer.served for task in tasks):
+                break
+        assert all(task.servicer.served for task in tasks)
         api.refuses = (403, "endpointslices is forbidden")
         api.end_watches()
         await eventually(lambda: channel.statistics().resolver.error)
         assert "403 endpointslices is forbidden" in channel.statistics().resolver.error
         assert (await stub.Search(search.Query(), timeout=5)).text
-        fleet(2)
+        api.delete("search-5")
         api.refuses = None
-        await eventually(lambda: len(channel.statistics().backends) == 2)
+        await eventually(lambda: len(channel.statistics().backends) == 5)
         assert channel.statistics().resolver.error == ""
+
+
+async def test_a_pod_that_terminates_is_a_lame_duck_though_it_says_that_it_serves(
+    api: KubernetesApi,
+    start: Callable[..., Awaitable[Any]],
+    search: Any,
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
+    old, new = [await start(lbclient.server) for _ in range(2)]
+
+    def tell(task: Any, **conditions: Any) -> None:
+        port = int(task.address.rpartition(":")[2])
+        ports = [{"name": "grpc", "port": port, "protocol": "TCP"}]
+        pod = endpoint("127.0.0.1", **conditions)
+        api.put(endpoint_slice(f"search-{port}", pod, ports=ports))
+
+    config = lbclient.ChannelConfig(health_interval=0.5)
+    async with lbclient.insecure_channel(resolver(api), config=config) as channel:
+        stub = search.SearchStub(channel)
+
+        def states() -> dict[str, str]:
+            return {one.address: one.state for one in channel.statistics().backends}
+
+        async def served_by() -> str:
+            answer: str = (await stub.Search(search.Query(), timeout=5)).text
+            return answer
+
+        tell(old)
+        assert await served_by() == old.servicer.name
+        running = stub.Search(search.Query(text="sleep 1"), timeout=5)
+        await running.wait_for_connection()
+        tell(old, **LEAVES)
+        tell(new)
+        leaving = {old.address: "lame duck", new.address: "ready"}
+        await eventually(lambda: states() == leaving)
+        assert {await served_by() for _ in range(20)} == {new.servicer.name}
+        assert (await running).text == old.servicer.name
+        assert states() == leaving, "it has said since that it serves"
+        await new.server.stop(0)
+        await eventually(lambda: states()[new.address] != "ready")
+        assert await served_by() == old.servicer.name, "better than nobody"
+        api.delete(f"search-{old.address.rpartition(':')[2]}")
+        await eventually(lambda: list(states()) == [new.address])

@@ -22,6 +22,7 @@ from lbclient import wire
 from lbclient.config import ChannelConfig
 from lbclient.statistics import BackendStatistics
 from lbclient.v1 import health_pb2
+from tests.ports import free_port
 from tests.wire.delay import BACK, FRONT, Delay
 from tests.wire.rollout.fleet import (
     PATIENCE,
@@ -31,11 +32,10 @@ from tests.wire.rollout.fleet import (
     are_ready,
     ask,
     comes_true,
-    free_ports,
 )
 
 EACH_WAY = 0.02  # seconds
-TRIALS = 9
+TRIALS = 7
 MOST = 2.0  # round trips, in the median
 RATE = 200.0  # calls a second of the active client
 SOME = 50  # calls, of which a backend that is not out gets a few
@@ -69,7 +69,7 @@ async def by_tcp() -> AsyncIterator[Travel]:
         await reader.readexactly(1)
         return monotonic() - sent_at
 
-    (port,) = free_ports(1)
+    port = free_port()
     async with await asyncio.start_server(echo, BACK, port), Delay(port, EACH_WAY):
         reader, writer = await asyncio.open_connection(FRONT, port)
         yield travel
@@ -95,7 +95,7 @@ async def by_udp() -> AsyncIterator[Travel]:
         await loop.sock_recv(client, 1)
         return monotonic() - sent_at
 
-    (port,) = free_ports(1)
+    port = free_port()
     with socket.socket(type=socket.SOCK_DGRAM) as client:
         client.setblocking(False)
         echo, _ = await loop.create_datagram_endpoint(Echo, local_addr=(BACK, port))

@@ -5,7 +5,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -19,6 +18,7 @@ import lbclient
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.errors import ResolveError
 from lbclient.model import Endpoint, Endpoints
+from tests.ports import free_port
 
 QUICK = ServerConfig(lame_duck_quiet=0.2)
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -39,13 +39,6 @@ def states(channel: lbclient.Channel) -> dict[str, str]:
 
 def all_ready(channel: lbclient.Channel) -> Callable[[], bool]:
     return lambda: set(states(channel).values()) == {"ready"}
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @asynccontextmanager
@@ -128,7 +121,7 @@ async def test_no_call_is_lost_when_every_backend_restarts_in_turn(
         )
         stub = search.SearchStub(channel)
         await stub.Search(search.Query(), wait_for_ready=True, timeout=20)
-        await eventually(all_ready(channel), turns=2000)
+        await eventually(all_ready(channel))
 
         async def calls() -> None:
             nonlocal answered
@@ -144,7 +137,7 @@ async def test_no_call_is_lost_when_every_backend_restarts_in_turn(
                 child.terminate()
                 assert await child.wait() == 0
                 await stack.enter_async_context(process(port))
-                await eventually(all_ready(channel), turns=2000)
+                await eventually(all_ready(channel))
             stop = True
         assert channel.statistics().calls == {"OK": answered + 1}
         assert answered > 100
@@ -162,7 +155,7 @@ async def test_a_killed_backend_costs_at_most_what_was_in_flight_on_it(
     ):
         stub = search.SearchStub(channel)
         await stub.Search(search.Query(), wait_for_ready=True, timeout=20)
-        await eventually(all_ready(channel), turns=2000)
+        await eventually(all_ready(channel))
         for _ in range(20):
             await stub.Search(search.Query())
         victim.kill()
@@ -178,7 +171,7 @@ async def test_a_killed_backend_costs_at_most_what_was_in_flight_on_it(
         assert failed <= 1, "one call at a time: one in flight at most"
         await eventually(lambda: states(channel)[f"127.0.0.1:{ports[0]}"] == "refusing")
         async with process(ports[0]):
-            await eventually(all_ready(channel), turns=2000)
+            await eventually(all_ready(channel))
 
 
 async def test_a_frozen_backend_gets_no_calls_after_the_health_interval(
@@ -194,7 +187,7 @@ async def test_a_frozen_backend_gets_no_calls_after_the_health_interval(
     ):
         stub = search.SearchStub(ch)
         await stub.Search(search.Query(), wait_for_ready=True, timeout=20)
-        await eventually(all_ready(ch), turns=2000)
+        await eventually(all_ready(ch))
         assert frozen.pid
         os.kill(frozen.pid, signal.SIGSTOP)
         await eventually(lambda: states(ch)[addresses[0]] == "connecting")

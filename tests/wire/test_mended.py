@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 import grpc
@@ -14,10 +15,13 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.config import ChannelConfig
+from lbclient.criticality import current
 from lbclient.errors import ConfigError
 from lbclient.model import Endpoint, Endpoints
 from lbclient.pickers import RoundRobin
+from lbclient.retry import Refusal
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
+from tests.wire.conftest import earn
 
 
 def watched(path: str, watch: Any) -> grpc.GenericRpcHandler:
@@ -169,10 +173,10 @@ async def test_an_empty_answer_said_again_and_again_is_believed(
     """Each one started the clock anew."""
     task = await start()
     config = ChannelConfig(empty_after=0.2)
-    resolver = Told((task.address,), *[()] * 20)
+    resolver = Told((task.address,), *[()] * 2000)
     async with lbclient.insecure_channel(resolver, config=config) as channel:
         await channel.channel_ready()
-        await eventually(lambda: not channel.statistics().backends, turns=70)
+        await eventually(lambda: not channel.statistics().backends)
 
 
 async def test_an_endpoint_that_comes_back_finds_its_old_connection(
@@ -306,3 +310,66 @@ async def test_a_call_dropped_when_it_is_half_closed_runs_to_its_end(
         gc.collect()
         await eventually(lambda: channel.statistics().calls == {"OK": 1})
         assert len(told) == 1
+
+
+said: ContextVar[str] = ContextVar("said", default="nothing")
+
+
+@pytest.mark.parametrize("kind", ["stream_unary", "stream_stream"])
+@pytest.mark.parametrize("is_up", [False, True])
+async def test_requests_are_made_in_the_callers_context_however_late(
+    kind: str, is_up: bool
+) -> None:
+    """They were made in that of the connection, or the timer, that started the call."""
+    seen: list[tuple[str, object]] = []
+    refused = 0
+
+    async def requests() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            seen.append((said.get(), current()))
+            await asyncio.sleep(0.01)
+            yield b"x"
+
+    async def answer(given: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        nonlocal refused
+        if is_up and refused < 2:  # so it is sent again from a timer
+            refused += 1
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE,
+                "too much",
+                ((wire.REFUSAL_KEY, Refusal.OVERLOADED.value),),
+            )
+        yield str(len([one async for one in given])).encode()
+
+    async def answer_once(given: AsyncIterator[bytes], context: Any) -> bytes:
+        return await anext(answer(given, context))
+
+    handlers: dict[str, Any] = {
+        "stream_unary": grpc.stream_unary_rpc_method_handler(answer_once),
+        "stream_stream": grpc.stream_stream_rpc_method_handler(answer),
+    }
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("test.Any", handlers),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    if is_up:
+        await server.start()
+    async with lbclient.insecure_channel(f"127.0.0.1:{port}") as channel:
+        if is_up:
+            await earn(channel, 2)
+        token = said.set("mine")
+        with lbclient.criticality("SHEDDABLE"):
+            method = getattr(channel, kind)(f"/test.Any/{kind}")
+            call = method(requests(), wait_for_ready=True, timeout=20)
+        said.reset(token)
+        if not is_up:
+            await asyncio.sleep(0.1)
+            await server.start()
+        if kind == "stream_unary":
+            assert await call == b"5"
+        else:
+            assert [one async for one in call] == [b"5"]
+    await server.stop(None)
+    assert refused == 2 * is_up
+    assert seen == [("mine", lbclient.Criticality.SHEDDABLE)] * 5

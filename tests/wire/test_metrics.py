@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.request import urlopen
 
@@ -93,6 +93,63 @@ async def test_a_scrape_sees_calls_on_both_sides(
         assert seen["lbclient_server_requests_total", "INTERNAL"] == 1
         assert seen["lbclient_server_latency_seconds_count", ""] == 11
         assert seen["lbclient_server_state", "serving"] == 2
+        assert seen["lbclient_picks_total", "weighted_least_loaded"] == 12
+        assert seen["lbclient_subset_size", ""] == 2
+        assert seen["lbclient_retries_left", ""] == pytest.approx(1.1)
+        assert seen["lbclient_weights_gcount", ""] == 2
+        assert seen["lbclient_weights_gsum", ""] == pytest.approx(2.0)
+        assert seen["lbclient_report_ages_seconds_gcount", ""] == 2
+        assert seen["lbclient_server_signal", "load"] < 1
+
+
+async def test_each_method_is_counted_on_both_sides_whatever_its_arity(
+    scrape: Scraper, start: Callable[..., Awaitable[Any]], search: Any
+) -> None:
+    task = await start(lbclient.server)
+    export(task.server, scrape.registry)
+    async with lbclient.insecure_channel(task.address) as channel:
+        export(channel, scrape.registry)
+        stub = search.SearchStub(channel)
+        again = search.SearchStub(channel)
+        for text in ("", "", "fail"):
+            with suppress(grpc.aio.AioRpcError):
+                await stub.Search(search.Query(text=text), timeout=10)
+        await again.Search(search.Query(), timeout=10)
+        async for _ in stub.Pages(search.Query(), timeout=10):
+            pass
+        await stub.Index(iter([search.Query()]), timeout=10)
+        async for _ in stub.Chat(iter([search.Query()]), timeout=10):
+            pass
+        unknown = channel.unary_unary("/search.Search/Unknown")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await unknown(b"", timeout=10)
+        waiting = stub.Search(search.Query(text="sleep 10"), timeout=10)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        text = await asyncio.to_thread(scrape.text)
+    service = 'grpc_service="search.Search"'
+
+    def line(side: str, code: str, method: str, kind: str) -> str:
+        labels = f'grpc_code="{code}",grpc_method="{method}",{service}'
+        return f'grpc_{side}_handled_total{{{labels},grpc_type="{kind}"}}'
+
+    series = {
+        name: float(value)
+        for name, _, value in (row.rpartition(" ") for row in text.splitlines())
+        if name.startswith("grpc_") and "Cancelled" not in name
+    }
+    both = ("client", "server")
+    assert series == {
+        **{line(side, "OK", "Search", "unary"): 3 for side in both},
+        **{line(side, "Internal", "Search", "unary"): 1 for side in both},
+        **{line(side, "OK", "Pages", "server_stream"): 1 for side in both},
+        **{line(side, "OK", "Index", "client_stream"): 1 for side in both},
+        **{line(side, "OK", "Chat", "bidi_stream"): 1 for side in both},
+        line("client", "Unimplemented", "Unknown", "unary"): 1,
+        'grpc_server_handled_total{grpc_code="Unimplemented",grpc_method="unknown",'
+        'grpc_service="unknown",grpc_type="unknown"}': 1,
+    }
 
 
 async def test_a_lame_duck_shows_on_both_sides(

@@ -44,9 +44,33 @@ def test_json_has_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert str(path) in told["resolver"]
     assert told["numbers"] == "2 numbered backends"
     assert told["endpoints"] == [
-        {"address": "10.0.0.1:50051", "task": 0, "zone": "", "weight": 2.5},
-        {"address": "10.0.0.2:50051", "task": 1, "zone": "b", "weight": 1.0},
+        {
+            "address": "10.0.0.1:50051",
+            "task": 0,
+            "zone": "",
+            "weight": 2.5,
+            "lame_duck": False,
+        },
+        {
+            "address": "10.0.0.2:50051",
+            "task": 1,
+            "zone": "b",
+            "weight": 1.0,
+            "lame_duck": False,
+        },
     ]
+
+
+def test_a_lame_duck_is_marked_and_no_member(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leaves = {"targets": ["10.0.0.3:50051"], "labels": {"lame_duck": "true"}}
+    path.write_text(json.dumps([*GROUPS, leaves]))
+    assert main(["resolve", f"file://{path}"]) == 0
+    out = capsys.readouterr().out
+    assert "2 numbered backends" in out
+    ends = [line.split()[-1] for line in out.splitlines()[-3:]]
+    assert ends == ["-", "-", "yes"]
 
 
 def test_no_endpoints_are_no_table(
@@ -126,3 +150,14 @@ def test_a_watch_in_json_is_a_line_for_each_answer_and_error(path: Path) -> None
         second = json.loads(process.stdout.readline())
         assert "cannot use" in second["error"]
         assert first["at"] <= second["at"]
+
+
+def test_nothing_of_what_is_told_moves_the_cursor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "backends.json"
+    group = {"targets": ["unix:/\x1b[2J"], "labels": {"zone": "b\r\n"}}
+    path.write_text(json.dumps([group]))
+    assert main(["resolve", f"file://{path}"]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.split() == ["unix:/?[2J", "-", "b??", "1"]

@@ -33,13 +33,12 @@ from tests.wire.rollout.task import PAGES
 
 BACKENDS = 8
 CLIENTS = 3
-ROUNDS = 2  # in which every backend is restarted once
 RATE = 500.0  # calls a second, of all clients together
 
-# At 500 a second 1,000 streams of 2 s would be open, with four messages each. A tenth
+# At 500 a second 500 streams of 1 s would be open, with four messages each. A tenth
 # is what two cores carry besides, while processes start.
 STREAM_RATE = 50.0
-STREAM_TIME = 2.0
+STREAM_TIME = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -87,21 +86,23 @@ async def restart_all(
     load: Load,
     leave: Callable[[Task], Awaitable[None]],
     at_once: int = 2,
+    rounds: int = 1,
 ) -> None:
     """Some at a time, when those before them serve again; the calls go on."""
     began_at = monotonic()
     async with asyncio.TaskGroup() as group:
         group.create_task(load.run())
-        for first in [*range(0, BACKENDS, at_once)] * ROUNDS:
+        for first in [*range(0, BACKENDS, at_once)] * rounds:
             batch = fleet.tasks[first : first + at_once]
             await comes_true(lambda: fleet.pids() <= load.served)
             await asyncio.gather(*map(leave, batch))
-            await asyncio.gather(*(task.start() for task in batch))
+            for task in batch:
+                task.start()
             await comes_true(lambda: are_ready(channels))
         await comes_true(lambda: fleet.pids() <= load.served)
         load.end()
     restarts = len(fleet.pids()) - BACKENDS
-    assert restarts == ROUNDS * BACKENDS
+    assert restarts == rounds * BACKENDS
     lasted = monotonic() - began_at
     show(
         f"{load.begun} calls in {lasted:.1f} s, {len(load.failures)} failed, "
@@ -110,7 +111,6 @@ async def restart_all(
 
 
 async def in_order(task: Task) -> None:
-    await task.prepare()
     task.terminate()
     assert await task.ended() == 0
 
@@ -184,7 +184,7 @@ async def test_a_killed_backend_costs_at_most_the_calls_in_flight_on_it() -> Non
             stand_still_until_known(channels, task.address)
             assert await task.ended() == -signal.SIGKILL
 
-        await restart_all(fleet, channels, load, by_force)
+        await restart_all(fleet, channels, load, by_force, rounds=2)
     for task in fleet.tasks:
         assert failed_on(task) <= most[task.address]
     show(f"{killed_under} in flight on backends when they were killed")
@@ -208,7 +208,7 @@ async def test_a_killed_backend_costs_no_call_of_an_idempotent_method() -> None:
             task.kill()
             assert await task.ended() == -signal.SIGKILL
 
-        await restart_all(fleet, channels, load, by_force)
+        await restart_all(fleet, channels, load, by_force, rounds=2)
     show(f"{in_flight_on_killed} in flight on backends when they were killed")
     assert in_flight_on_killed
     assert (load.failures, load.answered) == ([], load.begun)

@@ -130,6 +130,10 @@ async def test_a_change_is_told_within_a_round_trip(host: Host) -> None:
     await listener
 
 
+# What came late seems to come sooner after it; without a floor it is a hundredth.
+LATE = 0.5
+
+
 async def _times(call: Any, count: int) -> list[float]:
     at = []
     for _ in range(count):
@@ -144,7 +148,7 @@ async def test_watch_never_sends_more_often_than_the_floor(
 ) -> None:
     _, channel = await host(report_interval=3600)
     pauses = await asyncio.wait_for(_times(watch(channel, interval), 4), 10)
-    assert sum(pauses) >= 3 * wire.REPORT_INTERVAL_FLOOR * 0.9
+    assert sum(pauses) >= 3 * wire.REPORT_INTERVAL_FLOOR * LATE
 
 
 @pytest.mark.parametrize("interval", [0.0, -1.0, nan, inf])
@@ -153,7 +157,7 @@ async def test_an_interval_that_is_none_is_the_servers_own(
 ) -> None:
     _, channel = await host(report_interval=0.15)
     pauses = await asyncio.wait_for(_times(watch(channel, interval), 3), 10)
-    assert sum(pauses) >= 2 * 0.15 * 0.9
+    assert sum(pauses) >= 2 * 0.15 * LATE
 
 
 async def test_an_endless_interval_does_no_harm(host: Host) -> None:
@@ -169,7 +173,7 @@ async def test_orca_reports_come_at_once_and_not_below_the_minimum(host: Host) -
     for interval in ({"nanos": 1}, {"seconds": -5}, {}):
         call = stream_load(channel, **interval)
         pauses = await asyncio.wait_for(_times(call, 3), 10)
-        assert sum(pauses) >= 2 * 0.2 * 0.9
+        assert sum(pauses) >= 2 * 0.2 * LATE
         call.cancel()
 
 

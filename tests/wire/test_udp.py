@@ -26,6 +26,7 @@ from lbclient.server.udp import (
     ANSWER_RATE,
     NEWS_AT_ONCE,
     NEWS_PAUSE,
+    RECENT_AFTER,
     RECENT_PROBERS,
     UdpHealth,
 )
@@ -480,7 +481,7 @@ async def test_different_secrets_are_silence(
 
 # What does no harm
 
-FUZZ = 100_000
+FUZZ = 20_000
 AT_ONCE = 50  # datagrams, which the kernel keeps whatever their size
 SEED = 7
 
@@ -561,7 +562,7 @@ async def test_a_fuzzed_responder_serves_on_in_flat_memory(
             listener.datagram_received(datum, peer)
         before = server.statistics().udp
         grown = await pour_and_weigh(data, send, arrived)
-    assert grown < FUZZ / 2  # bytes: less than one for each datagram
+    assert grown < FUZZ  # bytes: two for each datagram, and no object is as small
     said = server.statistics().udp
     assert said.malformed > FUZZ / 2
     assert said.answered > before.answered
@@ -572,6 +573,7 @@ async def test_a_fuzzed_responder_serves_on_in_flat_memory(
     watcher = watching(secret=secret)
     watcher.watch(port_of(server))
     await eventually(lambda: watcher.told == [SERVING])
+    now += RECENT_AFTER + 1.0  # so that all those have no news to wait for
 
 
 async def test_what_the_network_does_not_take_is_dropped(host: Host) -> None:
@@ -616,7 +618,7 @@ async def test_a_fuzzed_prober_believes_none_of_it_in_flat_memory(
         lambda datum: listener.send(datum, address),
         lambda: prober.statistics().disbelieved,
     )
-    assert grown < FUZZ / 2  # bytes: less than one for each datagram
+    assert grown < FUZZ  # bytes: two for each datagram, and no object is as small
     assert watcher.told == [SERVING]
     assert list(prober._by_nonce) == [seen]
     server.lame_duck()

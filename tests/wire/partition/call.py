@@ -1,9 +1,10 @@
-"""Calls a hundred times a second until standard input ends; prints what became of it.
+"""Calls a hundred times a second, and prints what became of it.
 
     call.py TARGET HEALTH_INTERVAL
 
-Prints when each call was sent (the clock of time.monotonic), who answered and the
-error, and the state of each backend at the end.
+Ends when each address of a line of standard input has answered once more, or a while
+after that. Prints when each call was sent (the clock of time.monotonic), who answered
+and the error, and the state of each backend at the end.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 
 import search_pb2 as pb
 import search_pb2_grpc as pb_grpc
+
+PATIENCE = 60.0  # seconds
 
 calls: list[tuple[float, str, str]] = []
 
@@ -40,12 +43,21 @@ async def main(target: str, health_interval: float) -> None:
         while [b.state for b in channel.statistics().backends].count("ready") < 8:
             channel.get_state(try_to_connect=True)
             await asyncio.sleep(0.01)
-        over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+        told = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
         print("ready", flush=True)
         async with asyncio.TaskGroup() as group:
-            while not over.done():
+
+            async def call_on() -> None:
                 group.create_task(call(stub))
                 await asyncio.sleep(0.01)
+
+            while not told.done():
+                await call_on()
+            before, until = len(calls), time.monotonic() + PATIENCE
+            while time.monotonic() < until and not (
+                {*told.result().split()} <= {who for _, who, _ in calls[before:]}
+            ):
+                await call_on()
         backends = channel.statistics().backends
     states = {b.address: f"{b.state}: {b.reason}" for b in backends}
     print(json.dumps({"calls": calls, "states": states}))

@@ -1,18 +1,17 @@
 """Tasks in processes that come and go, and calls that go on meanwhile.
 
+A process is forked from one that has imported everything: to import it anew takes a
+third of a second of CPU, at which a fleet's restarts would spend most of their time.
+
 The load is open: calls are sent when they are due, however slow or absent the answers
 are, so a fleet that cannot serve shows as failures and not as fewer calls.
 """
 
 import asyncio
-import os
-import socket
-import sys
+import multiprocessing
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from itertools import cycle
-from pathlib import Path
-from random import Random
+from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -22,34 +21,15 @@ import search_pb2 as pb
 import search_pb2_grpc as pb_grpc
 
 import lbclient
+from tests.ports import HOST, free_ports
+from tests.wire.rollout.task import run
 
-PROGRAM = Path(__file__).parent / "task.py"
-HOST = "127.0.0.1"
-# Below the ports that Linux hands out by itself: a connection of anybody's must not
-# get the number of a task that is away for a moment.
-PORTS = range(20_000, 32_000)
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([run.__module__])
 PATIENCE = 60.0  # seconds; for what must come true, on a machine that is busy
 PAUSE = 0.02  # seconds
 DEADLINE = 20.0  # seconds; for what is never answered
 WORK = 0.02  # seconds for which a task has a call at least
-
-
-def free_ports(count: int) -> list[int]:
-    """Of TCP and of UDP, so that a task has the same number for both."""
-    found: list[int] = []
-    for port in Random().sample(PORTS, len(PORTS)):
-        if len(found) == count:
-            break
-        with (
-            socket.socket() as tcp,
-            socket.socket(type=socket.SOCK_DGRAM) as udp,
-            suppress(OSError),
-        ):
-            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tcp.bind((HOST, port))
-            udp.bind((HOST, port))
-            found.append(port)
-    return found
 
 
 async def comes_true(condition: Callable[[], object]) -> None:
@@ -63,49 +43,41 @@ async def comes_true(condition: Callable[[], object]) -> None:
 class Task:
     """A place in the fleet; one process after the other fills it."""
 
-    _process: asyncio.subprocess.Process  # once started
+    _ours: Connection  # once started: when it is closed, the process ends
 
     def __init__(self, port: int, kind: str, *arguments: str) -> None:
         self.port = port
         self.address = f"{HOST}:{port}"
         self.pids: list[int] = []
-        self._arguments = [kind, str(port), *arguments]
-        self._next: asyncio.subprocess.Process | None = None
+        self._arguments = (kind, str(port), *arguments)
+        self._processes: list[Any] = []
 
-    async def prepare(self) -> None:
-        """Has the next process ready to serve, which takes Python a while."""
-        self._next = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(PROGRAM), *self._arguments),
-            stdin=asyncio.subprocess.PIPE,
-        )
-
-    async def start(self) -> None:
-        if self._next is None:
-            await self.prepare()
-        assert self._next is not None
-        self._process, self._next = self._next, None
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"serve\n")
-        self.pids.append(self._process.pid)
+    def start(self) -> None:
+        theirs, self._ours = PROCESSES.Pipe(duplex=False)
+        process = PROCESSES.Process(target=run, args=(theirs, *self._arguments))
+        process.start()
+        theirs.close()
+        assert process.pid is not None
+        self.pids.append(process.pid)
+        self._processes.append(process)
 
     def terminate(self) -> None:
-        self._process.terminate()
+        self._processes[-1].terminate()
 
     def kill(self) -> None:
         """Returns when the process is dead and its sockets are closed."""
-        self._process.kill()
-        with suppress(ChildProcessError):  # asyncio was faster
-            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        self._processes[-1].kill()
+        self._processes[-1].join()
 
     async def ended(self) -> int:
-        async with asyncio.timeout(PATIENCE):
-            return await self._process.wait()
+        await comes_true(lambda: self._processes[-1].exitcode is not None)
+        return int(self._processes[-1].exitcode)
 
-    async def close(self) -> None:
-        for process in filter(None, (self._process, self._next)):
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+            process.close()
 
 
 class Fleet:
@@ -122,11 +94,13 @@ class Fleet:
         return {pid for task in self.tasks for pid in task.pids}
 
     async def __aenter__(self) -> "Fleet":
-        await asyncio.gather(*(task.start() for task in self.tasks))
+        for task in self.tasks:
+            task.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.gather(*(task.close() for task in self.tasks))
+        for task in self.tasks:
+            task.close()
 
 
 def are_ready(channels: Sequence[lbclient.Channel]) -> bool:

@@ -1,12 +1,9 @@
 """One task of a fleet that is being rolled out: the Search service in a process.
 
-    task.py KIND PORT [CERTIFICATES]
-
-KIND is `ours`; `tls`, with `server.key` and `server.pem` of that folder; or
-`standard`, which knows grpc.health.v1 and nothing of lbclient. A query's text is the
-time that its answer takes, and every answer is the process id. Serves once it has
-been sent a line; leaves in order at SIGTERM, and at once when its stdin is closed:
-whoever started it is gone.
+It is `ours`; `tls`, with `server.key` and `server.pem` of a folder; or `standard`,
+which knows grpc.health.v1 and nothing of lbclient. A query's text is the time that its
+answer takes, and every answer is the process id. It leaves in order at SIGTERM, and at
+once when whoever started it is gone.
 """
 
 import asyncio
@@ -14,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -100,17 +98,11 @@ async def serve_ours(port: str, certificates: str = "") -> None:
     await lbclient.serve(server)
 
 
-def hear_parent() -> None:
-    if not os.read(sys.stdin.fileno(), 1024):
-        os._exit(1)
-
-
-async def main(kind: str, *arguments: str) -> None:
-    loop = asyncio.get_running_loop()
-    loop.add_reader(sys.stdin.fileno(), hear_parent)
+async def serve(parent: Connection, kind: str, *arguments: str) -> None:
+    # Nothing is ever sent: it can be read when the other end is closed.
+    asyncio.get_running_loop().add_reader(parent.fileno(), os._exit, 1)
     await (serve_standard if kind == "standard" else serve_ours)(*arguments)
 
 
-if __name__ == "__main__":
-    hear_parent()
-    asyncio.run(main(*sys.argv[1:]))
+def run(parent: Connection, kind: str, *arguments: str) -> None:
+    asyncio.run(serve(parent, kind, *arguments))

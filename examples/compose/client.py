@@ -1,0 +1,63 @@
+"""A client of docker-compose.yml: open-loop load on TARGET, RATE calls a second.
+
+Errors are printed, and all is counted on port 9464.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import grpc
+from prometheus_client import start_http_server
+
+import lbclient
+from lbclient import metrics
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
+
+from fleet_pb2 import WorkRequest
+from fleet_pb2_grpc import FleetStub
+from traffic import Traffic
+
+MEAN_COST = 0.06  # CPU seconds on a core of speed 1
+TIMEOUT = 5.0
+MAX_IN_FLIGHT = 500  # calls; arrivals above it are skipped
+BACKENDS = 50  # with metrics of their own
+
+
+async def call(stub: Any, cost: float, customer: str) -> None:
+    try:
+        await stub.Work(
+            WorkRequest(cost=cost),
+            timeout=TIMEOUT,
+            metadata=(("lbclient-customer", customer),),
+        )
+    except grpc.aio.AioRpcError as error:
+        print(f"{error.code().name}: {error.details()}")
+
+
+async def main() -> None:
+    traffic = Traffic(float(os.environ["RATE"]), MEAN_COST, False, Random())
+    customer = os.environ["CUSTOMER"]
+    start_http_server(9464)
+    loop = asyncio.get_running_loop()
+    in_flight: set[asyncio.Task[None]] = set()
+    async with lbclient.insecure_channel(os.environ["TARGET"]) as channel:
+        metrics.export(channel, backends=BACKENDS)
+        await channel.channel_ready()  # all containers start at once
+        stub = FleetStub(channel)
+        due = loop.time()
+        while True:
+            due += traffic.gap()
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            if len(in_flight) < MAX_IN_FLIGHT:
+                task = asyncio.create_task(call(stub, traffic.cost(), customer))
+                in_flight.add(task)
+                task.add_done_callback(in_flight.discard)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,92 @@
+"""A window to look in: a page at `/lbz`, and the same as JSON at `/lbz.json`.
+
+It shows the open channels and servers of this process, whoever made them: a process
+that has to be looked into at night should not have to be changed for it first. It needs
+nothing that lbclient does not need, and changes nothing but what is kept of picks and
+latencies: see `lbclient.recent`. It asks nobody who they are, hence 127.0.0.1.
+"""
+
+import asyncio
+import json
+import mimetypes
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib.resources import files
+
+from lbclient.admin.debug import register
+from lbclient.admin.http import Answer, Request, Site
+from lbclient.admin.snapshot import snapshot
+from lbclient.errors import ConfigError
+
+__all__ = ["page", "register"]
+
+PORT = 9465  # Ours: beside 9464, which OpenTelemetry gives to its metrics
+KEPT = 0.25  # seconds; so many lookers cost as much as four
+
+
+@asynccontextmanager
+async def page(
+    port: int = PORT, host: str = "127.0.0.1", *, names: Collection[str] = ()
+) -> AsyncIterator[str]:
+    """Serves the page for as long as the block runs; yields its URL.
+
+    `port` 0 is any that is free. Requests must name an address, localhost, `host` or
+    one of `names`. Raises ConfigError for a port that cannot be had, and for one text
+    as `names`.
+    """
+    if isinstance(names, str):
+        raise ConfigError("names", names, f"a collection of names: [{names!r}]")
+    site = Site(_pages(), {"localhost", host, *names})
+    try:
+        port = await site.open(host, port)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            "port", port, f"one that is free on {host}: {error}"
+        ) from None
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{port}/lbz"
+    finally:
+        await site.close()
+
+
+def _pages() -> dict[str, Callable[[Request], Answer]]:
+    tell = _Telling()
+    document = _file("lbz.html")
+
+    def lbz(request: Request) -> Answer:
+        """The same address for people and for programs."""
+        accepted = ",".join(request.headers.get("accept", ()))
+        is_program = "application/json" in accepted and "text/html" not in accepted
+        return tell(request) if is_program else document
+
+    pages: dict[str, Callable[[Request], Answer]] = {"/lbz": lbz, "/lbz.json": tell}
+    for name in ("page.css", "page.js", "charts.js", "uplot.css", "uplot.js"):
+        pages[f"/lbz/{name}"] = partial(_given, _file(name))
+    return pages
+
+
+def _given(answer: Answer, _: Request) -> Answer:
+    return answer
+
+
+def _file(name: str) -> Answer:
+    kind, _ = mimetypes.guess_type(name)
+    return Answer(str(kind), (files(__name__) / "static" / name).read_bytes())
+
+
+class _Telling:
+    """The JSON, made again when it is asked for some time after the last."""
+
+    def __init__(self) -> None:
+        self._answer: Answer | None = None
+        self._made_at = 0.0
+
+    def __call__(self, _: Request) -> Answer:
+        now = asyncio.get_running_loop().time()
+        if self._answer is None or now >= self._made_at + KEPT:
+            text = json.dumps(snapshot(), separators=(",", ":"), allow_nan=False)
+            self._answer = Answer("application/json", text.encode())
+            self._made_at = now
+        return self._answer

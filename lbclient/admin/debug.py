@@ -1,0 +1,45 @@
+"""gRPC's own windows: channelz, what the core counts, and reflection, what is served.
+
+They are services of the server itself, so whoever may call that may ask them. Health
+checks and these are never refused, nor counted as load.
+"""
+
+import grpc
+import grpc.aio
+from google.protobuf import descriptor_pool
+
+from lbclient import wire
+from lbclient.errors import ConfigError
+from lbclient.server import Server
+
+OWN = (wire.WATCH_METHOD, wire.SERVING_WATCH_METHOD, wire.ORCA_METHOD)
+
+
+def register(server: grpc.aio.Server) -> None:
+    """Adds channelz and reflection to a server that has all its services.
+
+    Raises ConfigError where their packages, the extra `admin`, are not installed.
+    """
+    try:
+        from grpc_channelz.v1 import channelz
+        from grpc_reflection.v1alpha import reflection
+    except ModuleNotFoundError as error:
+        want = f"{error.name} to be installed: pip install 'lbclient[admin]'"
+        raise ConfigError("register", server, want) from None
+    own = [method.split("/")[1] for method in OWN]
+    known = server._services if isinstance(server, Server) else {}
+    channelz.add_channelz_servicer(server)
+    reflection.enable_server_reflection(
+        [name for name in dict.fromkeys([*known, *own]) if is_described(name)]
+        + ["grpc.channelz.v1.Channelz", reflection.SERVICE_NAME],
+        server,
+    )
+
+
+def is_described(service: str) -> bool:
+    """Whether there is a .proto of it, which is what is asked next."""
+    try:
+        descriptor_pool.Default().FindServiceByName(service)
+    except KeyError:
+        return False
+    return True

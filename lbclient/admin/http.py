@@ -1,0 +1,182 @@
+"""Just enough of HTTP to be looked at: GET of a few paths, one request a connection.
+
+Bounded in everything that a stranger could make large: the head of a request, the time
+for all of it, connections at a time. Names are checked, so that no page elsewhere can
+read this one by a name that it lets point here (DNS rebinding).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from ipaddress import ip_address
+
+HEAD_SIZE = 8192  # bytes
+PATIENCE = 10.0  # seconds for a request and its answer
+CONNECTIONS = 32
+
+# Nothing from elsewhere, nothing in a frame, nothing kept.
+HEADERS = (
+    "Content-Security-Policy: default-src 'none'; script-src 'self'; "
+    "style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options: nosniff",
+    "Referrer-Policy: no-referrer",
+    "Cross-Origin-Resource-Policy: same-origin",
+    "Cache-Control: no-store",
+    "Connection: close",
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a path has to say, of that media type."""
+
+    kind: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    headers: Mapping[str, list[str]]
+
+
+class Refusal(Exception):  # it is none of ours
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(status, why)
+        self.status = status
+        self.why = why
+
+
+Pages = Mapping[str, Callable[[Request], Answer]]
+
+
+class Site:
+    """Serves pages until it is closed; owns its connections."""
+
+    _server: asyncio.Server
+
+    def __init__(
+        self, pages: Pages, names: Collection[str], patience: float = PATIENCE
+    ) -> None:
+        self._patience = patience
+        self._pages = pages
+        self._names = {name.lower() for name in names}
+        self._serving: dict[asyncio.Task[None], None] = {}
+
+    async def open(self, host: str, port: int) -> int:
+        """Listens, and returns the port. Raises OSError if it cannot."""
+        self._server = await asyncio.start_server(
+            self._connected, host, port, limit=HEAD_SIZE
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        self._server.close()
+        for serving in self._serving:
+            serving.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def _connected(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if len(self._serving) >= CONNECTIONS:
+            writer.transport.abort()
+            return
+        serving = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving[serving] = None
+        serving.add_done_callback(self._serving.pop)
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            async with asyncio.timeout(self._patience):
+                writer.write(await self._answer(reader))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # whoever it was has gone, or is too slow
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        with_body = True
+        try:
+            request = await read(reader)
+            with_body = request.method != "HEAD"
+            answer, status = self._find(request), HTTPStatus.OK
+        except Refusal as refusal:
+            status = refusal.status
+            answer = Answer("text/plain", f"{refusal.why}\n".encode())
+        except Exception:  # of what reads the statistics
+            logger.exception("the page could not be made")
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            answer = Answer("text/plain", b"this could not be made; see the log\n")
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"Content-Type: {answer.kind}; charset=utf-8",
+            f"Content-Length: {len(answer.body)}",
+            *HEADERS,
+        )
+        text = "\r\n".join((*head, "", "")).encode()
+        return text + answer.body if with_body else text
+
+    def _find(self, request: Request) -> Answer:
+        if request.method not in ("GET", "HEAD"):
+            why = "there is nothing to change here: GET and HEAD only"
+            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, why)
+        self._check_host(request)
+        page = self._pages.get(request.path)
+        if page is None:
+            paths = ", ".join(self._pages)
+            raise Refusal(HTTPStatus.NOT_FOUND, f"not here; there are {paths}")
+        return page(request)
+
+    def _check_host(self, request: Request) -> None:
+        """An address cannot be made to point elsewhere; a name can."""
+        hosts = request.headers.get("host", [])
+        name = _name_of(hosts[0]) if len(hosts) == 1 else ""
+        if name in self._names:
+            return
+        with suppress(ValueError):
+            ip_address(name)
+            return
+        why = f"this is known by address, or as {', '.join(sorted(self._names))}"
+        raise Refusal(HTTPStatus.MISDIRECTED_REQUEST, why)
+
+
+def _name_of(host: str) -> str:
+    """Without the port, and without brackets.
+
+    >>> _name_of("Localhost:80"), _name_of("[::1]:80"), _name_of("a.b")
+    ('localhost', '::1', 'a.b')
+    """
+    name, colon, port = host.rpartition(":")
+    bare = name if colon and port.isdecimal() else host
+    return bare.strip("[]").lower()
+
+
+async def read(reader: asyncio.StreamReader) -> Request:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        why = f"more than {HEAD_SIZE} bytes"
+        raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, why) from None
+    first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise Refusal(HTTPStatus.BAD_REQUEST, "this is not HTTP/1.1")
+    headers: dict[str, list[str]] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers.setdefault(name.strip().lower(), []).append(value.strip())
+    return Request(words[0], words[1].partition("?")[0], headers)

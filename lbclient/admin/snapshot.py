@@ -1,0 +1,180 @@
+"""What this process would like to tell, as `shape` says: read from `statistics()`.
+
+All of it is bounded: how many there are of each, and how long a text may be.
+"""
+
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from inspect import getdoc
+from math import isfinite
+from platform import python_version
+from typing import Any
+
+import grpc
+
+import lbclient
+from lbclient.admin import shape
+from lbclient.census import CHANNELS, SERVERS
+from lbclient.channel import Channel
+from lbclient.config import ChannelConfig, ServerConfig, settings
+from lbclient.model import TaskState
+from lbclient.recent import Recent
+from lbclient.server import Server
+
+MOST_CHANNELS = 100
+MOST_SERVERS = 20
+MOST_BACKENDS = 1000  # of all channels together; half a megabyte
+MOST_CUSTOMERS = 100
+LONGEST = 400  # characters
+
+PASSWORD = re.compile(r"//[^/@\s]*@")
+
+
+def snapshot() -> dict[str, Any]:
+    """To look has an effect: picks and latencies are then kept, for a minute."""
+    channels = [(n, one) for n, one in CHANNELS.present() if isinstance(one, Channel)]
+    servers = [(n, one) for n, one in SERVERS.present() if isinstance(one, Server)]
+    told: list[dict[str, Any]] = []
+    room = MOST_BACKENDS
+    for number, channel in channels[:MOST_CHANNELS]:
+        told.append(of_channel(number, channel, room))
+        room -= len(told[-1]["backends"])
+    return {
+        "version": shape.VERSION,
+        "lbclient": lbclient.__version__,
+        "grpcio": grpc.__version__,
+        "python": python_version(),
+        "program": plain(os.path.basename(sys.argv[0]) or sys.executable),
+        "host": plain(socket.gethostname()),
+        "pid": os.getpid(),
+        "time": time.time(),
+        "clock": time.monotonic(),
+        "channels": told,
+        "channels_left_out": len(channels) - len(told),
+        "servers": [of_server(*each) for each in servers[:MOST_SERVERS]],
+        "servers_left_out": max(0, len(servers) - MOST_SERVERS),
+    }
+
+
+def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
+    seen, balancer = channel.statistics(), channel._balancer
+    now, recent, resolver, rule = 0.0, Recent(), "", ""
+    if balancer is not None:
+        now, recent = balancer.clock(), balancer.look()
+        resolver = repr(balancer.resolver).strip("<>")
+        # What a picker's docstring begins with is its rule.
+        rule = (getdoc(type(balancer.picker)) or "").partition("\n")[0]
+    backends = [of_backend(each, recent, now) for each in seen.backends[:room]]
+    return {
+        **told_of(seen, shape.CHANNEL),
+        **quantiles(recent, now),
+        "number": number,
+        "rule": plain(rule),
+        "throttle": [told_of(each, shape.THROTTLE) for each in seen.throttle],
+        "refused": seen.refused,
+        "resolver": {
+            **told_of(seen.resolver, shape.RESOLVER),
+            "name": plain(resolver),
+        },
+        "backends": backends,
+        "backends_left_out": len(seen.backends) - len(backends),
+        "picks": [
+            {"age": now - pick.at, "backend": pick.backend, "because": pick.because}
+            for pick in reversed(list(recent.picks))
+        ],
+        "config": of_config(channel._config),
+    }
+
+
+def of_backend(seen: Any, recent: Recent, now: float) -> dict[str, Any]:
+    p50, p99 = recent.of(seen.address).quantiles(now, 0.5, 0.99)
+    return {**told_of(seen, shape.BACKEND), "p50": p50, "p99": p99}
+
+
+def of_server(number: int, server: Server) -> dict[str, Any]:
+    seen, recent = server.statistics(), server._reporter.look()
+    # Those who use most. A name is who the customer says it is.
+    usage = sorted(seen.usage.items(), key=lambda used: -used[1])[:MOST_CUSTOMERS]
+    return {
+        **told_of(seen, shape.SERVER),
+        **quantiles(recent, server._clock()),
+        "number": number,
+        "ports": [plain(port) for port in seen.ports],
+        "services": [plain(service) for service in seen.services],
+        "signals": [told_of(signal, shape.SIGNAL) for signal in seen.signals],
+        "refused": [
+            {"reason": reason, "criticality": criticality, "requests": requests}
+            for reason, by_criticality in seen.refused.items()
+            for criticality, requests in by_criticality.items()
+            if requests
+        ],
+        "usage": [{"customer": plain(name), "cpu": cpu} for name, cpu in usage],
+        "usage_left_out": len(seen.usage) - len(usage),
+        "udp": told_of(seen.udp, shape.UDP),
+        "config": of_config(server._config),
+    }
+
+
+def quantiles(recent: Recent, now: float) -> dict[str, float | None]:
+    p50, p99 = recent.latencies.quantiles(now, 0.5, 0.99)
+    return {"p50": p50, "p99": p99}
+
+
+# --- values -------------------------------------------------------------------
+
+
+def told_of(record: object, fields: Mapping[str, shape.Shape]) -> dict[str, Any]:
+    """Those of the fields that a record has."""
+    return {
+        name: plain(getattr(record, name)) for name in fields if hasattr(record, name)
+    }
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: without infinities, and without texts that have no end."""
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST else value[:LONGEST] + "..."
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    if isinstance(value, TaskState):
+        return value.name.lower().replace("_", " ")
+    return value
+
+
+def of_config(config: ChannelConfig | ServerConfig) -> list[dict[str, str]]:
+    """What is not shown in a config's repr is not shown here."""
+    sources = config.sources()
+    return [
+        {
+            "name": field.name,
+            "value": plain(
+                text_of(getattr(config, field.name))
+                if field.repr
+                else "set, and not shown"
+                if getattr(config, field.name)
+                else "not set"
+            ),
+            "source": plain(sources[field.name]),
+        }
+        for field in settings(type(config))
+    ]
+
+
+def text_of(value: object) -> str:
+    """For people to read. Functions by name, URLs without their passwords.
+
+    >>> text_of({"total": 4.0}), text_of(("redis://:secret@host", len))
+    ("{'total': 4.0}", "('redis://...@host', len)")
+    """
+    if isinstance(value, Mapping):
+        items = [f"{text_of(name)}: {text_of(one)}" for name, one in value.items()]
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return f"({', '.join(map(text_of, value))})"
+    if callable(value):
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return PASSWORD.sub("//...@", repr(value))

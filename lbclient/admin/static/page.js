@@ -1,0 +1,403 @@
+// Asks once a second and writes what is new into the page. What comes from elsewhere, names
+// above all, is only ever set as text.
+"use strict";
+
+const VERSION = 1;
+const POLL = 1000; // ms
+const TIMEOUT = 5000;
+const NEWS = 3; // states that are announced at a time
+const SPAN = 5; // polls that a rate is the mean of
+
+const STATES = {
+  ready: ["●", "well"],
+  serving: ["●", "well"],
+  inactive: ["○", ""],
+  connecting: ["◌", "warn"],
+  starting: ["◔", "warn"],
+  idle: ["○", ""],
+  "lame duck": ["▲", "warn"],
+  refusing: ["✕", "ill"],
+  transient_failure: ["✕", "ill"],
+};
+
+const find = (id) => document.getElementById(id);
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+// --- numbers as people read them -----------------------------------------------------------
+
+const NONE = "–";
+const count = (value) => (value === null || value === undefined ? NONE : Math.round(value).toLocaleString("en"));
+const fixed = (value, digits = 2) => (value === null || value === undefined ? NONE : value.toFixed(digits));
+const rate = (value) => (value === null || value === undefined ? NONE : value >= 100 ? count(value) : fixed(value, 1));
+const percent = (value) => (value === null || value === undefined ? NONE : `${(100 * value).toFixed(value > 0 && value < 0.1 ? 1 : 0)} %`);
+
+function milliseconds(value) {
+  if (value === null || value === undefined) return NONE;
+  const ms = 1000 * value;
+  return `${ms >= 100 ? count(ms) : ms >= 10 ? fixed(ms, 0) : fixed(ms, 1)} ms`;
+}
+
+function age(seconds) {
+  if (seconds === null || seconds === undefined) return NONE;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 120) return `${Math.floor(seconds)} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} days`;
+}
+
+const sum = (counts) => Object.values(counts).reduce((total, one) => total + one, 0);
+
+// --- pieces ------------------------------------------------------------------------------------
+
+class Facts {
+  constructor() {
+    this.element = make("dl", { class: "facts" });
+    this.places = new Map();
+  }
+
+  set(name, text, { kind = "", wide = false } = {}) {
+    let place = this.places.get(name);
+    if (!place) {
+      place = make("dd");
+      this.places.set(name, place);
+      this.element.append(make("div", wide ? { class: "wide" } : {}, make("dt", {}, name), place));
+    }
+    write(place, text);
+    if (place.className !== kind) place.className = kind;
+  }
+}
+
+let regions = 0;
+
+class Table {
+  // `columns`: [heading, class] each; the first cell of a row is its heading.
+  constructor(caption, columns) {
+    const id = `region${++regions}`;
+    this.columns = columns;
+    this.caption = make("caption", { id }, caption);
+    this.body = make("tbody");
+    const heads = columns.map(([name, kind]) => make("th", { scope: "col", class: kind || "" }, name));
+    const table = make("table", {}, this.caption, make("thead", {}, make("tr", {}, ...heads)), this.body);
+    this.element = make("div", { class: "scroll", role: "region", tabindex: "0", "aria-labelledby": id }, table);
+    this.rows = new Map();
+  }
+
+  // `rows`: a list of cells for each key; a cell is text, or [text, class, symbol].
+  fill(rows) {
+    for (const [key, row] of this.rows) {
+      if (!rows.has(key)) {
+        row.remove();
+        this.rows.delete(key);
+      }
+    }
+    let place = this.body.firstElementChild;
+    for (const [key, cells] of rows) {
+      let row = this.rows.get(key);
+      if (!row) {
+        row = make("tr", {}, ...cells.map((_, at) => (at ? make("td") : make("th", { scope: "row" }))));
+        this.rows.set(key, row);
+      }
+      if (row !== place) this.body.insertBefore(row, place);
+      else place = place.nextElementSibling;
+      cells.forEach((cell, at) => this.#write(row.children[at], cell, this.columns[at][1]));
+    }
+    this.element.hidden = rows.size === 0;
+  }
+
+  #write(element, cell, kind) {
+    const [text, more, symbol] = Array.isArray(cell) ? cell : [cell, "", ""];
+    const name = `${kind || ""} ${more || ""}`.trim();
+    if (element.className !== name) element.className = name;
+    if (!symbol) return write(element, text);
+    if (element.textContent !== `${symbol} ${text}`) {
+      element.replaceChildren(make("span", { "aria-hidden": "true" }, `${symbol} `), text);
+    }
+  }
+}
+
+function folded(title, ...children) {
+  return make("details", {}, make("summary", {}, title), ...children);
+}
+
+const stated = (state) => [state.replaceAll("_", " "), STATES[state]?.[1] || "", STATES[state]?.[0] || ""];
+
+const CONFIG = [["Setting", "text"], ["Value", "long"], ["From", "text"]];
+
+function fillConfig(table, config) {
+  table.fill(new Map(config.map(({ name, value, source }) => [name, [name, value, [source, source === "default" ? "" : "warn"]]])));
+}
+
+class Section {
+  constructor(id, parts) {
+    this.heading = make("h2", { id: `${id}-title` });
+    this.facts = new Facts();
+    this.charts = parts.charts;
+    const row = make("div", { class: "charts" }, ...this.charts.map((chart) => chart.element));
+    this.element = make("section", { id, "aria-labelledby": `${id}-title` }, this.heading, this.facts.element, row, ...parts.rest);
+    this.link = make("a", { href: `#${id}` });
+    this.entry = make("li", {}, this.link);
+    this.charts.forEach((chart) => charts.add(chart));
+  }
+
+  title(text) {
+    write(this.heading, text);
+    write(this.link, text);
+  }
+
+  remove() {
+    this.charts.forEach((chart) => charts.delete(chart));
+    this.element.remove();
+    this.entry.remove();
+  }
+}
+
+// --- a channel ---------------------------------------------------------------------------------
+
+const finished = (backend) => backend.served + backend.rejected + backend.failed + backend.abandoned;
+
+class ChannelSection extends Section {
+  constructor(id) {
+    const backends = new Table("Backends", [
+      ["Backend", "text"], ["State", "text"], ["Since"], ["Weight"], ["In flight"], ["Calls a second"], ["Errors"],
+      ["p50"], ["p99"], ["Utilization"], ["Active"], ["Report"], ["Why here", "text"], ["Last error", "long"], ["Why in this state", "long"],
+    ]);
+    const picks = new Table("The last picks", [["Ago", "text"], ["Backend", "text"], ["As it had", "long"]]);
+    const throttle = new Table("Throttle: requests of two minutes", [
+      ["Criticality", "text"], ["Held back"], ["Accepted"], ["Refused there"], ["Refused here"],
+    ]);
+    const config = new Table("Configuration of the channel", CONFIG);
+    const traffic = new Chart("Calls a second", ["all", "errors"], rate);
+    const latency = new Chart("Latency", ["p50", "p99"], milliseconds);
+    const flight = new Chart("Calls under way", ["in flight", "waiting"], count);
+    const load = new Chart("Utilization of backends", ["highest", "lowest"], percent);
+    super(id, {
+      charts: [traffic, latency, flight, load],
+      rest: [backends.element, throttle.element, folded("Last picks", picks.element), folded("Configuration", config.element)],
+    });
+    Object.assign(this, { backends, picks, throttle, config, traffic, latency, flight, load });
+  }
+
+  show(channel, before, elapsed, time) {
+    this.title(`Channel ${channel.target}`);
+    const old = new Map(before.backends.map((backend) => [backend.address, backend]));
+    let calls = 0;
+    let errors = 0;
+    const rows = new Map();
+    for (const backend of channel.backends) {
+      const was = old.get(backend.address);
+      const done = was && elapsed ? Math.max(0, finished(backend) - finished(was)) : 0;
+      const wrong = was && elapsed ? Math.max(0, backend.failed + backend.rejected - was.failed - was.rejected) : 0;
+      calls += done;
+      errors += wrong;
+      rows.set(backend.address, this.#row(backend, was && elapsed ? done / elapsed : null, done ? wrong / done : null));
+    }
+    this.backends.fill(rows);
+    write(this.backends.caption, `Backends: ${channel.backends.length}, of ${count(channel.resolver.endpoints)} endpoints`
+      + (channel.backends_left_out ? `; ${channel.backends_left_out} more are not shown` : ""));
+    this.#facts(channel, elapsed ? calls / elapsed : null, calls ? errors / calls : null);
+    this.throttle.fill(new Map(channel.throttle.map((one) => [one.criticality, [
+      one.criticality, percent(one.probability), count(one.accepted), count(one.refused_there), count(one.refused_here),
+    ]])));
+    this.picks.fill(new Map(channel.picks.map((pick, place) => [place, [age(pick.age), pick.backend, pick.because]])));
+    fillConfig(this.config, channel.config);
+    if (elapsed) this.traffic.add(time, [calls / elapsed, errors / elapsed]);
+    this.latency.add(time, [channel.p50, channel.p99]);
+    this.flight.add(time, [channel.in_flight, channel.waiting]);
+    const told = channel.backends.map((backend) => backend.utilization).filter((value) => value !== null);
+    this.load.add(time, told.length ? [Math.max(...told), Math.min(...told)] : [null, null]);
+  }
+
+  #row(backend, calls, errors) {
+    const last = backend.last_error && `${backend.last_error}, ${age(backend.last_error_age)} ago`;
+    const place = backend.zone ? `${backend.why}, zone ${backend.zone}` : backend.why;
+    return [
+      backend.address, stated(backend.state), age(backend.state_age), fixed(backend.weight), count(backend.in_flight),
+      rate(calls), [percent(errors), errors ? "ill" : ""], milliseconds(backend.p50), milliseconds(backend.p99),
+      percent(backend.utilization), count(backend.active), backend.report_age === null ? NONE : `${age(backend.report_age)} ago`,
+      backend.task === null ? place : `task ${backend.task}, ${place}`, last || NONE, backend.reason,
+    ];
+  }
+
+  #facts(channel, calls, errors) {
+    const facts = this.facts;
+    const [word, kind] = stated(channel.state);
+    const states = new Map();
+    for (const { state } of channel.backends) states.set(state, (states.get(state) || 0) + 1);
+    const resolver = channel.resolver;
+    facts.set("State", word, { kind });
+    facts.set("Backends", [...states].map(([state, many]) => `${many} ${state}`).join(", ") || "none yet");
+    facts.set("Calls a second", rate(calls));
+    facts.set("Errors", percent(errors), { kind: errors ? "ill" : "" });
+    facts.set("Latency, last 200 calls", `p50 ${milliseconds(channel.p50)}, p99 ${milliseconds(channel.p99)}`);
+    facts.set("In flight", count(channel.in_flight));
+    facts.set("Waiting for a backend", `${count(channel.waiting)} now, ${count(channel.waited)} so far`, { kind: channel.waiting ? "warn" : "" });
+    facts.set("Calls so far", Object.entries(channel.calls).map(([code, many]) => `${count(many)} ${code}`).join(", ") || "none");
+    facts.set("Sent again", `${count(channel.resends)} not taken, ${count(channel.retries)} retries; ${fixed(channel.retries_left, 1)} left in the budget`);
+    facts.set("Throttled here", count(channel.throttled), { kind: channel.throttle.some((one) => one.probability > 0) ? "warn" : "" });
+    facts.set("Beyond the subset", `${count(channel.replacements)} stand in, ${count(channel.draining)} draining`);
+    if (channel.task_failures) facts.set("Background jobs failed", count(channel.task_failures), { kind: "ill" });
+    facts.set("Picker", `${channel.picker}. ${channel.rule}`, { wide: true });
+    facts.set("Subset", `${count(channel.subset_size)} of ${count(resolver.endpoints)}: ${channel.subset}`, { wide: true });
+    facts.set("Resolver", `${resolver.name}, ${count(resolver.updates)} ${resolver.updates === 1 ? "answer" : "answers"}, the last ${age(resolver.age)} ago`
+      + (resolver.error ? `; now: ${resolver.error}` : ""), { wide: true, kind: resolver.error ? "ill" : "" });
+  }
+}
+
+// --- a server ----------------------------------------------------------------------------------
+
+class ServerSection extends Section {
+  constructor(id) {
+    const signals = new Table("Signals", [["Signal", "text"], ["Says"], ["Too much beyond"]]);
+    const admitted = new Table("Admission", [["Criticality", "text"], ["Gets in"]]);
+    const refused = new Table("Refused so far", [["Reason", "text"], ["Criticality", "text"], ["Requests"]]);
+    const usage = new Table("Customers: CPU seconds a second", [["Customer", "text"], ["Uses"]]);
+    const config = new Table("Configuration of the server", CONFIG);
+    const traffic = new Chart("Requests a second", ["finished", "errors"], rate);
+    const latency = new Chart("Latency", ["p50", "p99"], milliseconds);
+    const active = new Chart("Active requests", ["active"], count);
+    const load = new Chart("Utilization", ["utilization"], percent);
+    super(id, {
+      charts: [traffic, latency, active, load],
+      rest: [signals.element, admitted.element, refused.element, usage.element, folded("Configuration", config.element)],
+    });
+    Object.assign(this, { signals, admitted, refused, usage, config, traffic, latency, active, load });
+  }
+
+  show(server, before, elapsed, time) {
+    this.title(`Server ${server.ports.join(", ") || "without a port"}`);
+    const facts = this.facts;
+    const [word, kind] = stated(server.state);
+    facts.set("State", word, { kind });
+    facts.set("Utilization", percent(server.utilization));
+    facts.set("Load for each processor", fixed(server.load, 1));
+    facts.set("Requests a second", rate(server.qps));
+    facts.set("Errors a second", rate(server.eps), { kind: server.eps >= 0.05 ? "ill" : "" });
+    facts.set("Active", count(server.active));
+    facts.set("Latency, last 200 requests", `p50 ${milliseconds(server.p50)}, p99 ${milliseconds(server.p99)}`);
+    facts.set("Health and load streams", count(server.watchers));
+    facts.set("Requests so far", Object.entries(server.requests).map(([code, many]) => `${count(many)} ${code}`).join(", "));
+    facts.set("UDP health checks", server.udp.port
+      ? `port ${server.udp.port}: ${count(server.udp.answered)} answered, ${count(server.udp.malformed + server.udp.forged + server.udp.limited)} dropped, ${count(server.udp.pushed)} clients told`
+      : "not answered");
+    if (server.signal_failures) facts.set("Signals without a sound number", count(server.signal_failures), { kind: "ill" });
+    if (sum(server.misread)) facts.set("Metadata not understood", Object.entries(server.misread).map(([key, many]) => `${count(many)} ${key}`).join(", "));
+    facts.set("Services", server.services.join(", "), { wide: true });
+    this.signals.fill(new Map(server.signals.map(({ name, value, target }) => [name, [
+      name, [fixed(value), target !== null && value > target ? "ill" : ""], target === null ? "never" : fixed(target),
+    ]])));
+    const holdsBack = Object.values(server.admitted).some((share) => share < 1);
+    this.admitted.fill(new Map(holdsBack ? Object.entries(server.admitted).map(([name, share]) => [name, [name, [percent(share), share < 1 ? "ill" : ""]]]) : []));
+    this.refused.fill(new Map(server.refused.map(({ reason, criticality, requests }) => [`${reason} ${criticality}`, [reason, criticality, count(requests)]])));
+    if (server.usage_left_out) facts.set("Customers not shown", count(server.usage_left_out));
+    this.usage.fill(new Map(server.usage.map(({ customer, cpu }) => [customer, [customer || "(no name)", fixed(cpu)]])));
+    fillConfig(this.config, server.config);
+    if (elapsed) {
+      const done = Math.max(0, sum(server.requests) - sum(before.requests)) / elapsed;
+      const wrong = Math.max(0, sum(server.requests) - server.requests.OK - sum(before.requests) + before.requests.OK) / elapsed;
+      this.traffic.add(time, [done, wrong]);
+    }
+    this.latency.add(time, [server.p50, server.p99]);
+    this.active.add(time, [server.active]);
+    this.load.add(time, [server.utilization]);
+  }
+}
+
+// --- all of it ---------------------------------------------------------------------------------
+
+const sections = new Map();
+let past = []; // the last snapshots, as far as rates go
+let paused = false;
+
+function show(now) {
+  const last = past.at(-1);
+  const same = last && last.pid === now.pid && last.clock < now.clock;
+  past = [...(same ? past.slice(-SPAN) : []), now];
+  write(find("program"), now.program);
+  write(find("process"), `${now.host}, process ${now.pid}: lbclient ${now.lbclient}, grpcio ${now.grpcio}, Python ${now.python}`);
+  const left = ["channels", "servers"].filter((name) => now[`${name}_left_out`]).map((name) => `${now[`${name}_left_out`]} ${name}`);
+  write(find("left-out"), left.length ? `Not shown: ${left.join(", ")} more.` : "");
+  document.title = `lbz: ${now.program}`;
+  const wanted = new Map();
+  const list = (kind, Kind, name) => {
+    for (const one of now[name]) {
+      const base = past.find((snapshot) => snapshot[name].some(({ number }) => number === one.number));
+      const before = base[name].find(({ number }) => number === one.number);
+      wanted.set(`${kind}${one.number}`, [Kind, one, before, now.clock - base.clock]);
+    }
+  };
+  list("channel", ChannelSection, "channels");
+  list("server", ServerSection, "servers");
+  for (const [id, section] of sections) {
+    if (!wanted.has(id) || !same) {
+      section.remove();
+      sections.delete(id);
+    }
+  }
+  for (const [id, [Kind, one, before, elapsed]] of wanted) {
+    let section = sections.get(id);
+    if (!section) {
+      section = new Kind(id);
+      sections.set(id, section);
+      find("main").append(section.element);
+      find("contents").append(section.entry);
+    }
+    section.show(one, before, elapsed, now.time);
+  }
+  find("empty").hidden = wanted.size > 0;
+  if (same) announce(last, now);
+}
+
+// Changes of state are said aloud, and nothing else.
+function announce(before, now) {
+  const states = (snapshot) => new Map([
+    ...snapshot.channels.flatMap((channel) => channel.backends.map((backend) => [`${backend.address} of ${channel.target}`, backend.state])),
+    ...snapshot.servers.map((server) => [`Server ${server.ports.join(", ")}`, server.state]),
+  ]);
+  const was = states(before);
+  const news = [...states(now)].filter(([name, state]) => was.get(name) !== state).map(([name, state]) => `${name} is ${state}`);
+  if (!news.length) return;
+  const more = news.length > NEWS ? `, and ${news.length - NEWS} more` : "";
+  write(find("news"), `${clock(now.time)}: ${news.slice(0, NEWS).join("; ")}${more}`);
+}
+
+async function ask() {
+  const answer = await fetch("/lbz.json", { signal: AbortSignal.timeout(TIMEOUT) });
+  if (!answer.ok) throw new Error(`it says ${answer.status}`);
+  const now = await answer.json();
+  if (now.version !== VERSION) throw new Error(`version ${now.version} of the JSON; load this page again`);
+  return now;
+}
+
+async function poll() {
+  if (!paused && !document.hidden) {
+    try {
+      const now = await ask();
+      if (!paused) show(now);
+      write(find("status"), `As of ${clock(now.time)}.`);
+      document.body.classList.remove("stale");
+    } catch (error) {
+      const since = past.length ? clock(past.at(-1).time) : "the start";
+      write(find("status"), `No answer since ${since}: ${error.message}`);
+      document.body.classList.add("stale");
+    }
+  }
+  setTimeout(poll, POLL);
+}
+
+find("pause").addEventListener("click", () => {
+  paused = !paused;
+  find("pause").setAttribute("aria-pressed", String(paused));
+});
+
+poll();

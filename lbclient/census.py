@@ -1,0 +1,39 @@
+"""The channels and servers of this process that are open, for windows to look in.
+
+Each is entered when it is made, so that nobody has to hand them around, and leaves when
+it is closed. Held weakly: to be known keeps nothing alive.
+"""
+
+from itertools import count
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
+
+T = TypeVar("T")
+
+
+class Census(Generic[T]):
+    """May be asked from any thread."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._present: WeakValueDictionary[int, T] = WeakValueDictionary()
+
+    def enter(self, one: T) -> int:
+        """Its number, which stays its own."""
+        number = next(self._numbers)
+        self._present[number] = one
+        return number
+
+    def leave(self, number: int) -> None:
+        self._present.pop(number, None)
+
+    def present(self) -> list[tuple[int, T]]:
+        """By number, so the oldest first."""
+        # A list made at once: another thread may enter one meanwhile.
+        references = sorted(self._present.valuerefs(), key=lambda known: known.key)
+        known = [(reference.key, reference()) for reference in references]
+        return [(number, one) for number, one in known if one is not None]
+
+
+CHANNELS: Census[object] = Census()
+SERVERS: Census[object] = Census()

@@ -1,0 +1,362 @@
+"""What usually goes wrong with a target, checked one by one, and what to do about it.
+
+Asks as a channel would, by the same environment. A check that finds nothing wrong says
+what it saw, so that it can be disbelieved.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from random import Random
+
+import grpc
+
+from lbclient import __version__, wire
+from lbclient.cli import peer, probe
+from lbclient.cli.layout import count as how_many
+from lbclient.cli.layout import printable
+from lbclient.cli.resolve import once
+from lbclient.config import ChannelConfig, is_disabled
+from lbclient.errors import ConfigError, ResolveError
+from lbclient.health.check import reason_of
+from lbclient.health.watch import PASSING
+from lbclient.identity import find_identity
+from lbclient.model import Endpoints, TaskState
+from lbclient.pool import parted
+from lbclient.resolvers import parse_target
+from lbclient.subsets.numbered import number
+
+TIMEOUT = 3.0  # seconds: for the target, and for each backend
+MOST_ASKED = 10  # backends; the first ones by address stand for all
+OLDEST_GRPCIO = (1, 80)  # pyproject.toml
+
+PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # in gRPC's order
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+HEADLESS = (
+    "behind a virtual address or a proxy there is nothing to balance: make the Service"
+    " headless, or use k8s:///"
+)
+
+EPILOG = """\
+Each line is a check: ok, warn or fail, its name, what was found and what to do. Of many
+backends ten are asked. UDP health checks are sealed with the secret of LBCLIENT_CONFIG
+or LBCLIENT_UDP_SECRET, as a channel's.
+
+example:
+  lbclient doctor dns:///search.prod:50051
+  lbclient doctor --tls-ca ca.pem --json k8s:///search.prod:grpc
+
+Exit status: 0 nothing fails, though there may be warnings; 1 a check fails, or the
+output cannot be written; 2 for bad arguments; 130 after Ctrl-C; 141 if the reader of
+the output has gone.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line. `do` is empty where nothing is to be done."""
+
+    name: str
+    level: str
+    found: str
+    do: str = ""
+
+    def line(self) -> str:
+        do = f": {self.do}" if self.do else ""
+        return f"{self.level:4}  {self.name:9}  {printable(self.found)}{do}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one backend showed; `trouble` says why there is no more."""
+
+    address: str
+    trouble: str = ""
+    health: str = ""  # the service that told
+    state: str = ""
+    has_reports: bool = False
+    udp: str = ""  # empty: answered, or not offered; else what went wrong
+    offers_udp: bool = False
+
+
+def main(argv: list[str]) -> int:
+    try:
+        given = parse(argv)
+        config = ChannelConfig.from_environment()
+        resolver = parse_target(
+            given.target, resolve_interval=config.resolve_interval, rng=Random()
+        ).resolver
+        identity = find_identity(config.task_index)
+        checks = [*surroundings(os.environ)]
+        try:
+            endpoints = asyncio.run(asyncio.wait_for(once(resolver), given.timeout))
+        except (ResolveError, TimeoutError) as error:
+            words = str(error) or f"no answer in {given.timeout:g} s"
+            do = "is it the right name, and may this machine ask for it?"
+            checks.append(Check("target", FAIL, words, do))
+        else:
+            members, _ = parted(endpoints)
+            checks += of_endpoints(endpoints, config, identity.index)
+            asked = members[:MOST_ASKED]
+            checks += of_backends(asyncio.run(ask_all(asked, given)))
+    except ConfigError as error:
+        print(f"lbclient doctor: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    if given.json:
+        print(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        print("\n".join(check.line() for check in checks))
+    return int(any(check.level == FAIL for check in checks))
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="lbclient doctor",
+        description="Checks what usually goes wrong with a target, and what to do.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("target", metavar="TARGET", help="as given to a channel")
+    add("--timeout", default=f"{TIMEOUT:g}", metavar="SECONDS",
+        help=f"for the target, and for a backend (default: {TIMEOUT:g})")  # fmt: skip
+    peer.add_tls(parser, "the servers' certificates are")
+    add("--json", action="store_true", help="print JSON")
+    given = parser.parse_args(argv)
+    peer.check(given)
+    return given
+
+
+# --- this machine -------------------------------------------------------------
+
+
+def surroundings(environ: Mapping[str, str]) -> Iterator[Check]:
+    yield of_versions(grpc.__version__)
+    if is_disabled(environ):
+        do = "unset it to have lbclient's"
+        yield Check("disabled", WARN, "LBCLIENT_DISABLE: channels are grpc.aio's", do)
+    found = [name for name in PROXIES if environ.get(name)]
+    if not found:
+        yield Check("proxy", OK, "no proxy in the environment")
+        return
+    do = (
+        "lbclient ignores it and connects by itself; if that is no way to the servers,"
+        ' options=[("grpc.enable_http_proxy", 1)]'
+    )
+    yield Check("proxy", WARN, f"{', '.join(found)} is set", do)
+
+
+def of_versions(grpcio: str) -> Check:
+    """
+    >>> of_versions("1.62.1").level, of_versions("1.85.1").level
+    ('warn', 'ok')
+    """
+    protobuf = "unknown"
+    with suppress(PackageNotFoundError):
+        protobuf = version("protobuf")
+    words = (
+        f"lbclient {__version__}, grpcio {grpcio}, protobuf {protobuf},"
+        f" Python {platform.python_version()}"
+    )
+    parts = tuple(int(part) for part in grpcio.split(".")[:2] if part.isdecimal())
+    if parts >= OLDEST_GRPCIO:
+        return Check("versions", OK, words)
+    do = f"install grpcio {'.'.join(map(str, OLDEST_GRPCIO))} or newer"
+    return Check("versions", WARN, words, do)
+
+
+# --- the list -----------------------------------------------------------------
+
+
+def of_endpoints(
+    endpoints: Endpoints, config: ChannelConfig, task: int | None
+) -> Iterator[Check]:
+    count = len(endpoints)
+    if not count:
+        do = "is any backend up, and is the name or the selector right?"
+        yield Check("target", FAIL, "no endpoints", do)
+        return
+    if count == 1:
+        found = f"one address only, {endpoints[0].address}"
+        yield Check("target", WARN, found, HEADLESS)
+    else:
+        yield of_leaving(endpoints)
+    members, _ = parted(endpoints)
+    yield of_numbers(members, config, task)
+    if config.locality:
+        yield of_zones(members, config)
+
+
+def of_leaving(endpoints: Endpoints) -> Check:
+    found = f"{len(endpoints):,} endpoints"
+    leaving = sum(endpoint.lame_duck for endpoint in endpoints)
+    if leaving == len(endpoints):
+        do = "they get calls for want of others: is anything to take their place?"
+        return Check("target", WARN, f"{found}, all of them lame ducks", do)
+    if leaving:
+        found += f", {how_many(leaving, 'lame duck')}"
+    return Check("target", OK, found)
+
+
+def of_numbers(endpoints: Endpoints, config: ChannelConfig, task: int | None) -> Check:
+    if len(endpoints) <= config.subset_size:
+        found = f"not needed: all fit in a subset of {config.subset_size}"
+        return Check("numbers", OK, found)
+    numbering = number(endpoints)
+    who = "no number" if task is None else f"number {task}"
+    found = f"this client has {who}, {numbering}"
+    if task is None:
+        do = "for even subsets set LBCLIENT_TASK_INDEX in each client"
+        return Check("numbers", WARN, found, do)
+    if numbering.why_not:
+        do = "for even subsets use a StatefulSet with srv:/// or k8s:///, or label task"
+        return Check("numbers", WARN, found, do)
+    return Check("numbers", OK, found)
+
+
+def of_zones(endpoints: Endpoints, config: ChannelConfig) -> Check:
+    zone = config.zone
+    near = sum(endpoint.zone == zone for endpoint in endpoints)
+    found = f"{near:,} of {len(endpoints):,} endpoints in zone {zone!r}"
+    if zone and near:
+        return Check("zone", OK, found)
+    do = "locality has no effect: set LBCLIENT_ZONE to a zone that the source names"
+    return Check("zone", WARN, found, do)
+
+
+# --- the backends -------------------------------------------------------------
+
+
+async def ask_all(endpoints: Endpoints, given: argparse.Namespace) -> list[Seen]:
+    return await asyncio.gather(
+        *(ask(endpoint.address, given) for endpoint in endpoints)
+    )
+
+
+async def ask(address: str, given: argparse.Namespace) -> Seen:
+    until = asyncio.get_running_loop().time() + given.timeout
+    async with peer.channel_to(address, given) as channel:
+        reply = await peer.call(channel, wire.CHECK_METHOD, b"", until)
+        if not isinstance(reply, bytes) and reply.code() in PASSING:
+            return Seen(address, reason_of(reply))
+        health = wire.parse_health(reply) if isinstance(reply, bytes) else None
+        if health is None:
+            return await ask_another(address, channel, until)
+    trouble = ""
+    if health.udp_port:
+        trouble = await udp_trouble(address, health.udp_port, given.timeout)
+    return Seen(
+        address,
+        health="lbclient.v1.BackendHealth",
+        state=probe.STATES[health.state],
+        has_reports=health.report is not None,
+        offers_udp=bool(health.udp_port),
+        udp=trouble,
+    )
+
+
+async def ask_another(address: str, channel: grpc.aio.Channel, until: float) -> Seen:
+    """A server that is not ours: what of gRPC's own has it?"""
+    reply = await peer.call(channel, wire.SERVING_CHECK_METHOD, b"", until)
+    is_known = isinstance(reply, bytes)
+    if not isinstance(reply, bytes) and reply.code() in PASSING:
+        return Seen(address, reason_of(reply))
+    return Seen(
+        address,
+        health="grpc.health.v1" if is_known else "",
+        state=probe.serving_state(reply) if isinstance(reply, bytes) else "",
+        has_reports=await has_orca(channel, until),
+    )
+
+
+async def has_orca(channel: grpc.aio.Channel, until: float) -> bool:
+    left = until - asyncio.get_running_loop().time()
+    watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+    watch = channel.unary_stream(wire.ORCA_METHOD)
+    call = watch(b"", timeout=max(0.0, left))
+    try:
+        return await call.read() is not grpc.aio.EOF
+    except grpc.aio.AioRpcError:
+        return False
+    finally:
+        call.cancel()
+
+
+async def udp_trouble(address: str, port: int, timeout: float) -> str:
+    if address.startswith("unix:"):
+        return ""
+    place = f"{address.rpartition(':')[0]}:{port}"
+    # It offers UDP and is known to be up: a third of the patience will do.
+    until = asyncio.get_running_loop().time() + timeout / 3
+    found = await probe.by_udp(place, timeout, until)
+    return "" if found.state else found.detail
+
+
+def of_backends(seen: list[Seen]) -> Iterator[Check]:
+    if not seen:
+        return
+    up = [each for each in seen if not each.trouble]
+    silent = [each for each in seen if each.trouble]
+    if silent:
+        first = f"{silent[0].address}: {silent[0].trouble}"
+        found = f"{len(up)} of {len(seen)} that were asked answer; {first}"
+        do = "is the port right, does it speak gRPC, does it want TLS (--tls)?"
+        yield Check("answer", WARN if up else FAIL, found, do)
+    else:
+        yield Check("answer", OK, f"{len(up)} of {len(seen)} that were asked")
+    if up:
+        yield of_health(up)
+        yield of_reports(up)
+        yield of_udp(up)
+
+
+def of_health(up: list[Seen]) -> Check:
+    mute = [each for each in up if not each.health]
+    if mute:
+        found = f"no health service at {addresses(mute)}"
+        do = "use lbclient.server, or add grpc.health.v1: a lame duck cannot say so"
+        return Check("health", WARN, found, do)
+    out = [each for each in up if each.state != STATE_SERVING]
+    if out:
+        do = "they get no calls while they say so"
+        return Check("health", WARN, f"{out[0].state}: {addresses(out)}", do)
+    kinds = sorted({each.health for each in up})
+    return Check("health", OK, f"serving, by {' and '.join(kinds)}")
+
+
+STATE_SERVING = probe.STATES[TaskState.SERVING]
+
+
+def of_reports(up: list[Seen]) -> Check:
+    without = [each for each in up if not each.has_reports]
+    if not without:
+        return Check("reports", OK, "all report their load")
+    do = "pickers go by this client's own calls: use lbclient.server, or serve ORCA"
+    return Check("reports", WARN, f"no load reports by {addresses(without)}", do)
+
+
+def of_udp(up: list[Seen]) -> Check:
+    if blocked := [each for each in up if each.udp]:
+        found = f"{addresses(blocked)}: {blocked[0].udp}"
+        do = "let UDP through to the gRPC port; TCP, which is used else, costs more"
+        return Check("udp", WARN, found, do)
+    offering = sum(each.offers_udp for each in up)
+    if not offering:
+        return Check("udp", OK, "not offered: inactive backends are looked at over TCP")
+    return Check("udp", OK, f"{offering} of {len(up)} answer")
+
+
+def addresses(seen: list[Seen]) -> str:
+    more = f" and {len(seen) - 1} more" if len(seen) > 1 else ""
+    return f"{seen[0].address}{more}"

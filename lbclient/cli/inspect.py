@@ -1,0 +1,402 @@
+"""What a process's page tells, in a terminal: see `lbclient.admin`.
+
+What comes from there is bounded, checked by `shape`, and shown without control
+characters: it may be anybody's.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPException
+from typing import Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+from lbclient.admin.shape import VERSION, flaw
+from lbclient.cli.layout import count, item, printable, short, table
+from lbclient.errors import ConfigError
+
+TIMEOUT = 5.0  # seconds
+MOST = 16 * 1024 * 1024  # bytes; what our page tells is a tenth of that
+WORDS = 200  # characters of what is no answer
+DEPTH = 20  # of lists and records; ours has 5
+INTERVAL = 1.0  # seconds
+PICKS = 8  # of the last ones; --json has more
+
+CLEAR = "\x1b[H\x1b[2J"
+
+EPILOG = """\
+URL is where lbclient.admin.page serves: host:port, or all of http://host:port/lbz.
+Rates are of the last second; with --watch of the time between two looks. Settings
+that are the default's are left out, and of the picks the last 8 are shown; --json has
+everything, and docs/admin.md says what it means.
+
+examples:
+  lbclient inspect 127.0.0.1:9465
+  lbclient inspect --watch http://127.0.0.1:9465/lbz
+  lbclient inspect --json 127.0.0.1:9465 | jq '.channels[].backends[].state'
+
+Exit status: 0; 1 if nobody answers, the answer is not understood, or the output cannot
+be written; 2 for bad arguments; 130 after Ctrl-C; 141 if the reader has gone.
+"""
+
+
+class UnreadableError(Exception):
+    """There is no answer, or none that is understood."""
+
+
+class Look(NamedTuple):
+    """What was seen, and what was seen before it; None: nothing was."""
+
+    now: dict[str, Any]
+    before: dict[str, Any] | None = None
+
+
+def main(argv: list[str]) -> int:
+    try:
+        given = parse(argv)
+        if given.watch:
+            watch(given)
+        else:
+            once(given)
+    except ConfigError as error:
+        return complain(error, 2)
+    except UnreadableError as error:
+        return complain(error, 1)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def complain(error: Exception, status: int) -> int:
+    print(f"lbclient inspect: {error}", file=sys.stderr)
+    return status
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="lbclient inspect",
+        description="Shows what the channels and servers of a process see and do.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("url", metavar="URL", help="of the page")
+    add("--watch", action="store_true", help="go on until Ctrl-C")
+    add("--interval", default=f"{INTERVAL:g}", metavar="SECONDS",
+        help=f"between two looks (default: {INTERVAL:g})")  # fmt: skip
+    add("--json", action="store_true",
+        help="print the JSON; with --watch a line for each look")  # fmt: skip
+    given = parser.parse_args(argv)
+    given.url = url_of(given.url)
+    with suppress(ValueError):
+        given.interval = float(given.interval)
+    if not isinstance(given.interval, float) or not 0.5 <= given.interval <= 3600:
+        raise ConfigError("interval", given.interval, "seconds, 0.5 to 3600")
+    return given
+
+
+def url_of(text: str) -> str:
+    """
+    >>> url_of("127.0.0.1:9465"), url_of("https://a:1/lbz")
+    ('http://127.0.0.1:9465/lbz.json', 'https://a:1/lbz.json')
+    """
+    want = "host:port, or http://host:port/lbz"
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError("URL", text, f"{want}: {error}") from None
+    is_page = parts.path in ("", "/", "/lbz", "/lbz.json") and not parts.query
+    if not (parts.scheme in ("http", "https") and parts.hostname and is_page):
+        raise ConfigError("URL", text, want)
+    if port is None:
+        raise ConfigError("URL", text, f"{want}, with its port")
+    return f"{parts.scheme}://{parts.netloc}/lbz.json"
+
+
+def once(given: argparse.Namespace) -> None:
+    now = fetch(given.url)
+    if given.json:
+        print(json.dumps(now, indent=2))
+        return
+    time.sleep(given.interval)
+    print("\n".join(lines(Look(fetch(given.url), now))))
+
+
+def watch(given: argparse.Namespace) -> None:
+    """Goes on where nobody answers for a while, but not if nobody ever did."""
+    before: dict[str, Any] | None = None
+    start = CLEAR if sys.stdout.isatty() else ""
+    while True:
+        try:
+            now = fetch(given.url)
+            text = (
+                json.dumps(now) if given.json else "\n".join(lines(Look(now, before)))
+            )
+            before = now
+            print(f"{start if not given.json else ''}{text}", flush=True)
+        except UnreadableError as error:
+            if before is None:
+                raise
+            complain(error, 1)
+        time.sleep(given.interval)
+
+
+# --- the answer -----------------------------------------------------------------
+
+
+def fetch(url: str) -> dict[str, Any]:
+    """Raises UnreadableError."""
+    try:
+        data = read(url)
+    except HTTPException as error:  # of gRPC's port, for one
+        words = clean(str(error))[:WORDS]
+        raise UnreadableError(f"{url}: it does not speak HTTP: {words}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise UnreadableError(f"{url}: no answer: {reason}") from None
+    return understood(url, data)
+
+
+def read(url: str) -> bytes:
+    """Up to a byte more than `MOST`, and within twice `TIMEOUT`."""
+    opener = build_opener(ProxyHandler({}))  # it is not for a proxy to see
+    request = Request(url, headers={"Accept": "application/json"})
+    try:
+        answer = opener.open(request, timeout=TIMEOUT)
+    except HTTPError as error:
+        said = clean(error.read(WORDS).decode(errors="replace")).strip()
+        raise UnreadableError(f"{url}: {error.code} {said}") from None
+    until = time.monotonic() + TIMEOUT
+    data = bytearray()
+    with answer:
+        while part := answer.read1(MOST + 1 - len(data)):
+            data += part
+            if time.monotonic() > until:
+                raise TimeoutError("it does not come to an end")
+    return bytes(data)
+
+
+def understood(url: str, data: bytes) -> dict[str, Any]:
+    if len(data) > MOST:
+        raise UnreadableError(f"{url}: more than {MOST:,} bytes")
+    try:
+        said = clean(json.loads(data))
+    except (ValueError, RecursionError):
+        raise UnreadableError(f"{url}: what it says is no JSON") from None
+    version = said.get("version") if isinstance(said, dict) else None
+    if version != VERSION:
+        raise UnreadableError(
+            f"{url}: version {version!r} of the JSON; this is for {VERSION}"
+        )
+    if wrong := flaw(said):
+        raise UnreadableError(f"{url}: {wrong}")
+    return dict(said)
+
+
+def clean(value: Any, depth: int = DEPTH) -> Any:
+    """Texts without what a terminal would obey. Raises ValueError if it is too deep.
+
+    >>> clean({"a": ["\\x1b[2Jb\\n"]})
+    {'a': ['?[2Jb?']}
+    """
+    if isinstance(value, str):
+        return printable(value)
+    if not depth:
+        raise ValueError("too deep")
+    if isinstance(value, list):
+        return [clean(one, depth - 1) for one in value]
+    if isinstance(value, dict):
+        return {clean(name): clean(one, depth - 1) for name, one in value.items()}
+    return value
+
+
+# --- as text --------------------------------------------------------------------
+
+
+def lines(look: Look) -> Iterator[str]:
+    now, before = look
+    at = time.strftime("%H:%M:%S", time.localtime(now["time"]))
+    yield f"{now['program']} on {now['host']}, process {now['pid']}, at {at}"
+    same = before is not None and before["pid"] == now["pid"]
+    elapsed = now["clock"] - before["clock"] if before is not None and same else 0.0
+    for kind, show in (("channels", channel), ("servers", server)):
+        old = {one["number"]: one for one in before[kind]} if before and same else {}
+        for one in now[kind]:
+            yield ""
+            yield from show(one, old.get(one["number"]), elapsed)
+        if left_out := now[f"{kind}_left_out"]:
+            yield ""
+            yield f"and {count(left_out, kind.removesuffix('s'))} more"
+    if not now["channels"] and not now["servers"]:
+        yield "No channel and no server of lbclient's is open there."
+
+
+def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
+    resolver = now["resolver"]
+    error = f"; now: {resolver['error']}" if resolver["error"] else ""
+    size, endpoints = now["subset_size"], resolver["endpoints"]
+    yield item("channel", now["target"])
+    yield item("state", now["state"].replace("_", " "))
+    yield item("picker", f"{now['picker']}. {now['rule']}")
+    yield item("subset", f"{size} of {endpoints}: {now['subset']}")
+    yield item("resolver", f"{resolver['name']}; {age(resolver['age'])} ago{error}")
+    yield item("calls", counts(now["calls"]))
+    yield item("under way", f"{now['in_flight']} in flight, {now['waiting']} waiting")
+    yield item("latency", f"p50 {ms(now['p50'])}, p99 {ms(now['p99'])}")
+    again = f"{now['resends']} not taken, {now['retries']} retries"
+    yield item("sent again", f"{again}, {now['retries_left']:.1f} left")
+    standing = f"{now['replacements']} stand in, {now['draining']} draining"
+    yield item("beyond the subset", standing)
+    if now["task_failures"]:
+        yield item("background jobs", f"{now['task_failures']} failed")
+    yield item("throttled", f"{now['throttled']}")
+    for one in now["throttle"]:
+        refused = f"{one['refused_there']} refused there, {one['refused_here']} here"
+        held = f"{one['probability']:.0%} held back; {one['accepted']} accepted"
+        yield item(f"  {one['criticality']}", f"{held}, {refused}")
+    yield ""
+    old = {one["address"]: one for one in before["backends"]} if before else {}
+    yield from backends(now, old, elapsed)
+    yield from troubles(now["backends"])
+    if now["picks"]:
+        yield ""
+        for pick in now["picks"][:PICKS]:
+            words = f"{pick['backend']}: {pick['because']}"
+            yield item(f"picked {age(pick['age'])} ago", words)
+    yield from settings(now["config"])
+
+
+HEADS = (
+    "backend",
+    "state",
+    "since",
+    "weight",
+    "in flight",
+    "calls/s",
+    "errors",
+    "p50",
+    "p99",
+    "utilization",
+    "report",
+)
+
+
+def backends(now: Any, old: dict[str, Any], elapsed: float) -> Iterator[str]:
+    rows = [HEADS]
+    for one in now["backends"]:
+        was = old.get(one["address"])
+        done = over(one) - over(was) if was and elapsed else None
+        wrong = bad(one) - bad(was) if was else 0
+        rows.append(
+            (
+                one["address"],
+                one["state"],
+                age(one["state_age"]),
+                f"{one['weight']:.2f}",
+                str(one["in_flight"]),
+                "-" if done is None else short(done / elapsed),
+                f"{wrong / done:.1%}" if done else "-",
+                ms(one["p50"]),
+                ms(one["p99"]),
+                "-" if one["utilization"] is None else f"{one['utilization']:.2f}",
+                age(one["report_age"]),
+            )
+        )
+    yield from table(rows, left=2) if len(rows) > 1 else ("no backends yet",)
+    if now["backends_left_out"]:
+        yield f"and {count(now['backends_left_out'], 'backend')} more"
+
+
+def troubles(told: list[Any]) -> Iterator[str]:
+    """Why who is not ready is not, and what went wrong with the others."""
+    for one in told:
+        words = [] if one["state"] == "ready" else [one["reason"]]
+        if one["last_error"] and one["last_error"] not in words:
+            words.append(f"{one['last_error']}, {age(one['last_error_age'])} ago")
+        if not one["why"].startswith("choice"):
+            words.append(one["why"])
+        if words:
+            yield item(one["address"], "; ".join(words))
+
+
+def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
+    yield item("server", ", ".join(now["ports"]) or "without a port")
+    yield item("state", now["state"])
+    busy = f"utilization {now['utilization']:.2f}, {now['active']} active"
+    rates = f"{now['qps']:.1f} requests/s, {now['eps']:.1f} errors/s"
+    yield item("load", f"{busy}, {rates}")
+    yield item("latency", f"p50 {ms(now['p50'])}, p99 {ms(now['p99'])}")
+    yield item("requests", counts(now["requests"]))
+    for signal in now["signals"]:
+        most = signal["target"]
+        limit = "never too much" if most is None else f"too much beyond {most:.2f}"
+        yield item(f"signal {signal['name']}", f"{signal['value']:.2f}, {limit}")
+    held = {name: share for name, share in now["admitted"].items() if share < 1.0}
+    for name, share in held.items():
+        yield item("gets in", f"{share:.0%} of {name}")
+    for one in now["refused"]:
+        words = f"{one['requests']} {one['criticality']}: {one['reason']}"
+        yield item("refused", words)
+    for one in now["usage"]:
+        name = one["customer"] or "(no name)"
+        yield item("customer", f"{name}: {one['cpu']:.3f} CPU seconds a second")
+    if now["usage_left_out"]:
+        yield f"and {count(now['usage_left_out'], 'customer')} more"
+    if any(now["misread"].values()):
+        yield item("not understood", counts(now["misread"]))
+    if now["signal_failures"]:
+        yield item("unsound signals", f"{now['signal_failures']} so far")
+    yield item("watched by", count(now["watchers"], "stream"))
+    if (udp := now["udp"])["port"]:
+        dropped = udp["malformed"] + udp["forged"] + udp["limited"]
+        told = f"{udp['answered']} answered, {dropped} dropped, {udp['pushed']} told"
+        yield item("UDP health checks", told)
+    yield from settings(now["config"])
+
+
+def settings(config: list[Any]) -> Iterator[str]:
+    changed = [one for one in config if one["source"] != "default"]
+    if changed:
+        yield ""
+    for one in changed:
+        yield item(one["name"], f"{one['value']} ({one['source']})")
+
+
+def over(backend: Any) -> int:
+    done: int = backend["served"] + backend["abandoned"] + bad(backend)
+    return done
+
+
+def bad(backend: Any) -> int:
+    wrong: int = backend["rejected"] + backend["failed"]
+    return wrong
+
+
+def counts(by_name: dict[str, int]) -> str:
+    said = [f"{number:,} {name}" for name, number in by_name.items() if number]
+    return ", ".join(said) or "none"
+
+
+def ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{short(1000 * seconds)} ms"
+
+
+def age(seconds: float | None) -> str:
+    """
+    >>> age(None), age(0.25), age(90.0), age(7300.0)
+    ('-', '0.2 s', '90 s', '2 h')
+    """
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{int(seconds // unit)} {name}"
+    return f"{int(seconds // 86400)} days"

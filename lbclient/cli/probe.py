@@ -1,0 +1,258 @@
+"""One server, asked once how it is, as a status that container runtimes understand.
+
+By gRPC: `lbclient.v1.BackendHealth`, else `grpc.health.v1`. By UDP: one port, a few
+probes, the first answer that is believed.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from random import SystemRandom
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from lbclient import wire
+from lbclient.cli import peer
+from lbclient.cli.layout import printable, short
+from lbclient.config import ChannelConfig, ServerConfig
+from lbclient.errors import ConfigError
+from lbclient.health import datagram
+from lbclient.health.check import reason_of
+from lbclient.health.watch import PASSING
+from lbclient.model import LoadReport, TaskState
+from lbclient.v1 import compat_pb2
+
+TIMEOUT = 1.0  # seconds; as grpc_health_probe, and Kubernetes' probes themselves
+UDP_TRIES = 3  # within the timeout: a datagram may be lost
+
+SERVING, NOT_SERVING, USAGE, NO_ANSWER = range(4)  # exit statuses
+
+ADDRESS = re.compile(r"unix:.+|([^\[\]:/\s]+|\[[0-9a-fA-F:.%\w]+\]):[0-9]{1,5}")
+
+STATES = {state: state.name.lower().replace("_", " ") for state in TaskState}
+SERVING_STATES = {
+    compat_pb2.ServingReply.UNKNOWN: "unknown",
+    compat_pb2.ServingReply.SERVING: "serving",
+    compat_pb2.ServingReply.NOT_SERVING: "not serving",
+    compat_pb2.ServingReply.SERVICE_UNKNOWN: "service unknown",
+}
+
+EPILOG = """\
+ADDR is host:port, [::1]:port or unix:/path. A server of lbclient's tells its state and
+its load; any other one is asked by grpc.health.v1, and so is each one for --service.
+
+With --udp ADDR is where UDP health checks are answered, as a rule the gRPC port. The
+secret, if there is one, is that of channels, else that of servers: udp_secret of the
+file LBCLIENT_CONFIG names, or LBCLIENT_UDP_SECRET.
+
+examples:
+  lbclient probe localhost:50051
+  lbclient probe --udp 10.0.0.3:50051
+  lbclient probe --service search.Search --tls-ca ca.pem search.prod:50051
+
+in a Dockerfile:
+  HEALTHCHECK --interval=5s CMD ["lbclient", "probe", "localhost:50051"]
+
+Exit status: 0 it is serving; 1 it says that it is not (starting, lame duck), or the
+output cannot be written; 2 for bad arguments; 3 no answer in time, or none about
+health; 130 after Ctrl-C; 141 if the reader of the output has gone.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What `--json` prints. `state` "" is no answer, and `detail` says why."""
+
+    address: str
+    asked: str
+    state: str = ""
+    detail: str = ""
+    service: str = ""
+    seconds: float = 0.0
+    utilization: float | None = None
+    qps: float | None = None
+    eps: float | None = None
+    active: int | None = None
+
+    def status(self) -> int:
+        if not self.state:
+            return NO_ANSWER
+        return SERVING if self.state == "serving" else NOT_SERVING
+
+    def line(self) -> str:
+        words = [f"{self.address} {self.state or 'no answer'}"]
+        if self.detail:
+            words.append(self.detail)
+        if self.utilization is not None:
+            words.append(f"utilization {self.utilization:.2f}")
+        if self.qps is not None:
+            words.append(f"{short(self.qps)} requests a second")
+        if self.active is not None:
+            words.append(f"{self.active:,} active")
+        told = printable(", ".join(words))
+        return f"{told} ({self.asked}, {1000 * self.seconds:.0f} ms)"
+
+
+def main(argv: list[str]) -> int:
+    try:
+        given = parse(argv)
+        found = asyncio.run(ask(given))
+    except ConfigError as error:
+        print(f"lbclient probe: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        return 130
+    print(json.dumps(asdict(found)) if given.json else found.line())
+    return found.status()
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="lbclient probe",
+        description="Asks a server whether it serves, and says so by its exit status.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("address", metavar="ADDR", help="of the server")
+    add("--service", default="", metavar="S", help="one service of the server's")
+    add("--timeout", default=f"{TIMEOUT:g}", metavar="SECONDS",
+        help=f"for all of it (default: {TIMEOUT:g})")  # fmt: skip
+    add("--udp", action="store_true", help="ask by UDP, not by gRPC")
+    peer.add_tls(parser, "the server's certificate is")
+    add("--json", action="store_true", help="print JSON")
+    given = parser.parse_args(argv)
+    check(given)
+    return given
+
+
+def check(given: argparse.Namespace) -> None:
+    if not ADDRESS.fullmatch(given.address):
+        raise ConfigError("ADDR", given.address, "host:port, [::1]:port or unix:/path")
+    port = given.address.rpartition(":")[2]
+    if not given.address.startswith("unix:") and not 0 < int(port) < 2**16:
+        raise ConfigError("ADDR", given.address, "a port of 1 to 65535")
+    peer.check(given)
+    if given.udp:
+        if given.service or given.tls:
+            raise ConfigError("udp", True, "neither --service nor TLS beside it")
+        if given.address.startswith("unix:"):
+            raise ConfigError("ADDR", given.address, "host:port for --udp")
+
+
+async def ask(given: argparse.Namespace) -> Found:
+    """The answer, and what it took."""
+    loop = asyncio.get_running_loop()
+    begun_at = loop.time()
+    until = begun_at + given.timeout
+    if given.udp:
+        found = await by_udp(given.address, given.timeout, until)
+    else:
+        found = await by_grpc(given, until)
+    return replace(found, seconds=round(loop.time() - begun_at, 4))
+
+
+def told(found: Found, state: TaskState, report: LoadReport | None) -> Found:
+    """An answer of a server of ours; 0 is unknown, as in every report."""
+    load = LoadReport() if report is None else report
+    return replace(
+        found,
+        state=STATES[state],
+        utilization=load.utilization or None,
+        qps=None if report is None else load.qps,
+        eps=None if report is None else load.eps,
+        active=load.active,
+    )
+
+
+# --- by gRPC ------------------------------------------------------------------
+
+
+async def by_grpc(given: argparse.Namespace, until: float) -> Found:
+    own = Found(address=given.address, asked="lbclient.v1.BackendHealth")
+    other = replace(own, asked="grpc.health.v1.Health", service=given.service)
+    request = compat_pb2.ServingRequest(service=given.service).SerializeToString()
+    async with peer.channel_to(given.address, given) as channel:
+        if not given.service:
+            reply = await peer.call(channel, wire.CHECK_METHOD, b"", until)
+            if not isinstance(reply, bytes) and reply.code() in PASSING:
+                return replace(own, detail=reason_of(reply))
+            health = wire.parse_health(reply) if isinstance(reply, bytes) else None
+            if health is not None:
+                return told(own, health.state, health.report)
+        reply = await peer.call(channel, wire.SERVING_CHECK_METHOD, request, until)
+    if isinstance(reply, bytes):
+        return replace(other, state=serving_state(reply))
+    if reply.code() is grpc.StatusCode.NOT_FOUND:
+        return replace(other, state="service unknown")
+    if reply.code() in PASSING:
+        return replace(other, detail=reason_of(reply))
+    if reply.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return replace(other, detail="it has no health service")
+    return replace(other, detail=f"it says {reply.code().name}: {reply.details()}")
+
+
+def serving_state(reply: bytes) -> str:
+    try:
+        status = compat_pb2.ServingReply.FromString(reply).status
+    except DecodeError:
+        return "unknown"
+    return SERVING_STATES.get(status, "unknown")
+
+
+# --- by UDP -------------------------------------------------------------------
+
+
+async def by_udp(address: str, timeout: float, until: float) -> Found:
+    """Asks every address of a name in turn, as a name may have one of each version."""
+    found = Found(address=address, asked="udp")
+    loop = asyncio.get_running_loop()
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout_at(until):
+            places = await loop.getaddrinfo(
+                host.strip("[]"), int(port), type=socket.SOCK_DGRAM
+            )
+            for family, _, _, _, place in places:
+                with socket.socket(family, socket.SOCK_DGRAM) as sock:
+                    sock.setblocking(False)
+                    try:
+                        sock.connect(place)
+                        answer = await answered(sock, timeout / UDP_TRIES)
+                    except OSError as error:
+                        found = replace(found, detail=error.strerror or str(error))
+                        continue
+                return told(replace(found, detail=""), answer.state, answer.report)
+    except TimeoutError:
+        want = "is UDP blocked, is the secret the same, is it this port?"
+        return replace(found, detail=f"nothing in {timeout:g} s: {want}")
+    except OSError as error:
+        return replace(found, detail=error.strerror or str(error))
+    return found
+
+
+async def answered(sock: socket.socket, patience: float) -> datagram.Answer:
+    """Asks until there is an answer. Raises OSError where nobody listens."""
+    config = ChannelConfig.from_environment()
+    secret = (config.udp_secret or ServerConfig.from_environment().udp_secret).encode()
+    loop = asyncio.get_running_loop()
+    while True:
+        nonce = SystemRandom().getrandbits(64)
+        await loop.sock_sendall(sock, datagram.probe(nonce, secret))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while True:
+                    data = await loop.sock_recv(sock, datagram.ANSWER_SIZE + 1)
+                    answer = datagram.read_answer(data)
+                    if (
+                        answer is not None
+                        and answer.nonce == nonce
+                        and datagram.is_sealed(data, secret)
+                    ):
+                        return answer

@@ -1,0 +1,95 @@
+"""Prometheus metrics, pulled: a scrape reads `statistics()` and adds up.
+
+Nothing is registered before `export`, and nothing is written between scrapes.
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from weakref import WeakKeyDictionary
+
+import grpc
+from prometheus_client import REGISTRY, CollectorRegistry, Metric
+from prometheus_client.registry import Collector
+
+from lbclient.channel import Channel
+from lbclient.metrics.families import FAMILIES, HANDLED, SAMPLES, Family
+from lbclient.metrics.sums import Sums, labelled
+from lbclient.server import Server
+
+__all__ = ["export"]
+
+logger = logging.getLogger(__name__)
+
+MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
+
+
+def export(
+    source: grpc.aio.Channel | grpc.aio.Server,
+    registry: CollectorRegistry = REGISTRY,
+    *,
+    backends: int = 0,
+) -> None:
+    """Shows a channel or a server of ours in `registry` for as long as it lives.
+
+    `backends` is how many of a channel's backends get metrics of their own, each with
+    its address as a label. Does nothing for grpc.aio's own, which `LBCLIENT_DISABLE=1`
+    hands out; repeated, it changes `backends` only. Raises TypeError for anything else,
+    and ConfigError for `backends` that are no number of them.
+    """
+    if ours := own(source):
+        collector = _collectors.get(registry)
+        if collector is None:
+            collector = _collectors[registry] = _register(registry)
+        collector.sums.add(ours, backends)
+
+
+def own(source: object) -> Channel | Server | None:
+    """None for grpc.aio's own, raises TypeError for what is neither."""
+    if isinstance(source, Channel | Server):
+        return source
+    if isinstance(source, grpc.aio.Channel | grpc.aio.Server):
+        return None
+    raise TypeError(f"neither a channel nor a server: {source!r}")
+
+
+class _Collector(Collector):
+    """One for a registry."""
+
+    def __init__(self) -> None:
+        self.sums = Sums()
+        self.families: Sequence[Family] = FAMILIES
+
+    def describe(self) -> Iterable[Metric]:
+        return [
+            Metric(family.name, family.help, family.kind) for family in self.families
+        ]
+
+    def collect(self) -> Iterable[Metric]:
+        metrics = {metric.name: metric for metric in self.describe()}
+        for sample, number in self.sums.read().items():
+            family, labels = SAMPLES[sample[0]]
+            if family.name in metrics:
+                metrics[family.name].add_sample(
+                    sample[0], labelled(labels, sample), number
+                )
+        return [metric for metric in metrics.values() if metric.samples]
+
+
+_collectors: WeakKeyDictionary[CollectorRegistry, _Collector] = WeakKeyDictionary()
+
+
+def _register(registry: CollectorRegistry) -> _Collector:
+    if any(os.environ.get(name) for name in MULTIPROCESS):
+        logger.warning(
+            "prometheus_client's multiprocess mode shows what processes write to files,"
+            " and so nothing of lbclient's, which is read on demand"
+        )
+    collector = _Collector()
+    try:
+        registry.register(collector)
+    except ValueError as error:  # instrumentation that has the same names for the same
+        logger.warning("without grpc_client_handled and grpc_server_handled: %s", error)
+        collector.families = [one for one in FAMILIES if one not in HANDLED]
+        registry.register(collector)
+    return collector

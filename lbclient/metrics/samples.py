@@ -1,0 +1,213 @@
+"""From statistics to samples: a name, the values of its labels, and a number.
+
+Every code, verdict and state is shown, also at 0: a counter that appears with its
+first error hides that error from `rate`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+import grpc
+
+from lbclient.grpc_seam import REASONS
+from lbclient.histogram import Histogram
+from lbclient.model import State, TaskState, Verdict
+from lbclient.pickers import PICKERS
+from lbclient.server.statistics import ServerStatistics
+from lbclient.statistics import ChannelStatistics
+
+Sample = tuple[str, ...]
+"""Its name, and the values of its labels."""
+
+Samples = Iterator[tuple[Sample, float]]
+
+Methods = Mapping[tuple[str, str], Mapping[str, int]]
+"""Calls that are over, by the kind and the path of the method, and code."""
+
+POLICIES = {picker.__name__: name for name, picker in PICKERS.items()}
+
+TYPES = {
+    "unary_unary": "unary",
+    "stream_unary": "client_stream",
+    "unary_stream": "server_stream",
+    "stream_stream": "bidi_stream",
+}
+
+# Bounds on what one process shows.
+MAX_CUSTOMERS = 100
+MAX_LABEL = 200  # characters; a target may be a list of ten thousand addresses
+OTHER = "other"  # the label of all that are beyond a bound
+
+UNKNOWN = ("unknown", "unknown", "unknown")
+
+# As Go writes them, and with it go-grpc-prometheus: "NotFound".
+GO_CODES = {
+    code.name: "OK" if code.name == "OK" else code.name.title().replace("_", "")
+    for code in grpc.StatusCode
+}
+
+# A weight of 2 is twice the mean: the same distance as 0.5.
+WEIGHTS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
+AGES = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
+
+
+def channel_counts(channel: ChannelStatistics, target: str) -> Samples:
+    for code in grpc.StatusCode:
+        calls = channel.calls.get(code.name, 0)
+        yield ("lbclient_calls_total", target, code.name), calls
+    for verdict in Verdict:
+        attempts = channel.attempts.get(verdict.value, 0)
+        yield ("lbclient_attempts_total", target, verdict.value), attempts
+    if channel.picker:
+        policy = POLICIES.get(channel.picker, channel.picker)
+        picks = sum(channel.attempts.values()) + channel.in_flight
+        yield ("lbclient_picks_total", target, policy), picks
+    yield ("lbclient_resends_total", target), channel.resends
+    yield ("lbclient_retries_total", target), channel.retries
+    yield ("lbclient_throttled_total", target), channel.throttled
+    for reason in REASONS:
+        refused = channel.refused.get(reason, 0)
+        yield ("lbclient_refused_total", target, reason), refused
+    seconds = channel.latency
+    yield from _histogram(
+        ("lbclient_attempt_latency_seconds", target),
+        seconds.bounds,
+        seconds.counts,
+        seconds.total,
+    )
+    yield ("lbclient_waited_total", target), channel.waited
+    yield ("lbclient_wait_seconds_total", target), channel.waited_seconds
+    yield ("lbclient_task_failures_total", target), channel.task_failures
+    yield ("lbclient_resolver_updates_total", target), channel.resolver.updates
+
+
+def channel_gauges(channel: ChannelStatistics, target: str) -> Samples:
+    yield ("lbclient_channels", target), 1
+    yield ("lbclient_in_flight", target), channel.in_flight
+    yield ("lbclient_waiting", target), channel.waiting
+    yield ("lbclient_retries_left", target), channel.retries_left
+    states = [backend.state for backend in channel.backends]
+    for state in State:
+        count = states.count(state.value)
+        yield ("lbclient_backends", target, state.name.lower()), count
+    yield ("lbclient_subset_size", target), channel.subset_size
+    yield ("lbclient_replacements", target), channel.replacements
+    yield ("lbclient_draining_backends", target), channel.draining
+    weights = [one.weight for one in channel.backends if one.weight]
+    yield from _distribution(("lbclient_weights", target), WEIGHTS, weights)
+    ages = [one.report_age for one in channel.backends if one.report_age is not None]
+    yield from _distribution(("lbclient_report_ages_seconds", target), AGES, ages)
+    resolver = channel.resolver
+    yield ("lbclient_resolver_endpoints", target), resolver.endpoints
+    yield ("lbclient_resolver_failing", target), bool(resolver.error)
+    if resolver.age is not None:
+        yield ("lbclient_resolver_age_seconds", target), resolver.age
+
+
+def backend_counts(channel: ChannelStatistics, target: str, most: int) -> Samples:
+    """Of the first backends in the client's order of preference."""
+    for backend in channel.backends[:most]:
+        for verdict in Verdict:
+            labels = (target, backend.address, verdict.value)
+            count = getattr(backend, verdict.value)
+            yield ("lbclient_backend_attempts_total", *labels), count
+
+
+def backend_gauges(channel: ChannelStatistics, target: str, most: int) -> Samples:
+    for backend in channel.backends[:most]:
+        labels = (target, backend.address)
+        is_ready = backend.state == State.READY.value
+        yield ("lbclient_backend_in_flight", *labels), backend.in_flight
+        yield ("lbclient_backend_ready", *labels), is_ready
+        yield ("lbclient_backend_weight", *labels), backend.weight
+        if backend.utilization is not None:
+            yield ("lbclient_backend_utilization", *labels), backend.utilization
+
+
+def server_counts(server: ServerStatistics) -> Samples:
+    for code in grpc.StatusCode:
+        requests = server.requests.get(code.name, 0)
+        yield ("lbclient_server_requests_total", code.name), requests
+    yield from _histogram(
+        ("lbclient_server_latency_seconds",),
+        server.latency_bounds,
+        server.latency_counts,
+        server.latency_sum,
+    )
+    for reason, by_criticality in server.refused.items():
+        for criticality, refused in by_criticality.items():
+            yield ("lbclient_server_refused_total", reason, criticality), refused
+    for key, misread in server.misread.items():
+        yield ("lbclient_server_misread_total", key), misread
+    for outcome in ("answered", "malformed", "forged", "limited"):
+        probes = getattr(server.udp, outcome)
+        yield ("lbclient_server_udp_probes_total", outcome), probes
+    yield ("lbclient_server_udp_pushes_total",), server.udp.pushed
+    yield ("lbclient_server_signal_failures_total",), server.signal_failures
+    quotas = server.quotas
+    yield ("lbclient_server_quota_exchanges_total", "done"), quotas.exchanges
+    yield ("lbclient_server_quota_exchanges_total", "failed"), quotas.failures
+    yield ("lbclient_server_quota_malformed_total",), quotas.malformed
+
+
+def server_gauges(server: ServerStatistics) -> Samples:
+    yield ("lbclient_server_active_requests",), server.active
+    yield ("lbclient_server_utilization",), server.utilization
+    yield ("lbclient_server_load",), server.load
+    for signal in server.signals:
+        yield ("lbclient_server_signal", signal.name), signal.value / signal.target
+    yield ("lbclient_server_watchers",), server.watchers
+    for state in TaskState:
+        yield ("lbclient_server_state", state.name.lower()), state is server.state
+    yield from _customers(server)
+
+
+def _customers(server: ServerStatistics) -> Samples:
+    """By name those that the config names: any other name is whatever a client says."""
+    shown = set(server.quotas.listed[:MAX_CUSTOMERS])
+    other = 0.0
+    for customer, used in server.usage.items():
+        if customer in shown:
+            yield ("lbclient_server_quota_usage", customer[:MAX_LABEL]), used
+        else:
+            other += used
+    if server.usage:
+        yield ("lbclient_server_quota_usage", OTHER), other
+    for customer, share in server.quotas.shares.items():
+        if customer in shown:
+            yield ("lbclient_server_quota_share", customer[:MAX_LABEL]), share
+
+
+def handled(methods: Methods) -> Iterator[tuple[tuple[str, str, str], str, int]]:
+    """Type, service and method; code; and how many: those of a code that came up."""
+    for (kind, path), counts in methods.items():
+        service, slash, method = path.removeprefix("/").rpartition("/")
+        known = (TYPES.get(kind, "unknown"), service, method)
+        for code, count in counts.items():
+            if count:
+                yield known if slash else UNKNOWN, GO_CODES[code], count
+
+
+def _histogram(
+    labelled: tuple[str, ...],
+    bounds: Sequence[float],
+    counts: Sequence[int],
+    total: float,
+    of_now: str = "",
+) -> Samples:
+    """Prometheus's buckets accumulate, ours do not."""
+    name, *labels = labelled
+    at_most = list(accumulate(counts))
+    for bound, count in zip((*map(str, bounds), "+Inf"), at_most, strict=True):
+        yield (f"{name}_bucket", *labels, bound), count
+    yield (f"{name}_{of_now}sum", *labels), total
+    yield (f"{name}_{of_now}count", *labels), at_most[-1]
+
+
+def _distribution(
+    labelled: tuple[str, ...], bounds: tuple[float, ...], values: Sequence[float]
+) -> Samples:
+    seen = Histogram(bounds)
+    for value in values:
+        seen.observe(value)
+    yield from _histogram(labelled, bounds, seen.counts, seen.sum, of_now="g")

@@ -1,0 +1,172 @@
+"""Adds up what channels and servers tell, for as long as anybody asks.
+
+They are held weakly and read in whichever thread asks. Counts never go down: what a
+source had counted when it was last read outlives it. Only what is told of a single
+backend ends when the last channel has left that one.
+"""
+
+import logging
+from collections.abc import Iterable
+from threading import Lock
+from typing import NamedTuple, TypeVar
+from weakref import ReferenceType, ref
+
+import grpc
+
+from lbclient.channel import Channel
+from lbclient.errors import ConfigError
+from lbclient.metrics import samples
+from lbclient.metrics.families import HIGHEST
+from lbclient.metrics.samples import MAX_LABEL, OTHER, Sample
+from lbclient.server import Server
+
+logger = logging.getLogger("lbclient.metrics")
+
+# Bounds on what one process shows: a target has about 90 time series.
+MAX_TARGETS = 100
+MAX_METHODS = 500
+
+SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
+
+Source = Channel | Server
+Numbers = dict[Sample, float]
+
+T = TypeVar("T")
+
+
+class _Known(NamedTuple):
+    """Of one source. `counts` and `of_backends` are as last read."""
+
+    counts: Numbers
+    of_backends: Numbers
+    most: int  # backends that are shown
+
+
+class Sums:
+    """What one registry shows. Its lock is for those who ask, which come in threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._sources: dict[ReferenceType[Source], _Known] = {}
+        self._kept: Numbers = {}  # of sources that are gone
+        self._left: Numbers = {}  # of backends that some have left, and others have not
+        self._targets: dict[str, None] = {}
+        self._methods: dict[tuple[str, str, str], None] = {}
+
+    def add(self, source: Source, backends: int = 0) -> None:
+        """Once more is never too much; then `backends` is what was said last.
+
+        Raises ConfigError for a number of backends that is none.
+        """
+        if type(backends) is not int or backends < 0:
+            raise ConfigError("backends", backends, "a whole number, at least 0")
+        with self._lock:
+            self._bury()
+            known = self._sources.get(ref(source), _Known({}, {}, 0))
+            self._sources[ref(source)] = known._replace(most=backends)
+
+    def read(self) -> Numbers:
+        with self._lock:
+            self._bury()
+            sums = self._kept.copy()
+            of_backends: Numbers = {}
+            for reference in self._sources:
+                source = reference()
+                if source is not None:
+                    self._read_source(reference, source, sums)
+                known = self._sources[reference]
+                _merge(sums, known.counts)
+                _merge(of_backends, known.of_backends)
+            self._left = {k: v for k, v in self._left.items() if k in of_backends}
+            _merge(sums, of_backends)
+            _merge(sums, self._left)
+            return sums
+
+    def _read_source(
+        self, reference: ReferenceType[Source], source: Source, sums: Numbers
+    ) -> None:
+        """Never fails: one source that is broken must not cost all the others."""
+        try:
+            if isinstance(source, Server):
+                self._read_server(reference, source, sums)
+            else:
+                self._read_channel(reference, source, sums)
+        except Exception:
+            logger.exception("no metrics of %r", source)
+
+    def _read_server(
+        self, reference: ReferenceType[Source], source: Server, sums: Numbers
+    ) -> None:
+        server = source.statistics()
+        counts = dict(samples.server_counts(server))
+        self._count_methods(counts, "server", server.methods)
+        self._note(reference, counts, {})
+        _merge(sums, dict(samples.server_gauges(server)))
+
+    def _read_channel(
+        self, reference: ReferenceType[Source], source: Channel, sums: Numbers
+    ) -> None:
+        channel, most = source.statistics(), self._sources[reference].most
+        target = channel.target[:MAX_LABEL]
+        target = self._bounded(self._targets, target, MAX_TARGETS, OTHER)
+        counts = dict(samples.channel_counts(channel, target))
+        self._count_methods(counts, "client", channel.methods)
+        if source.get_state() is SHUTDOWN:
+            self._note(reference, counts, {})
+            return
+        self._note(
+            reference, counts, dict(samples.backend_counts(channel, target, most))
+        )
+        _merge(sums, dict(samples.channel_gauges(channel, target)))
+        _merge(sums, dict(samples.backend_gauges(channel, target, most)))
+
+    def _count_methods(
+        self, counts: Numbers, side: str, methods: samples.Methods
+    ) -> None:
+        name = f"grpc_{side}_handled_total"
+        for method, code, count in samples.handled(methods):
+            kind, service, path = method
+            method = (kind, service[:MAX_LABEL], path[:MAX_LABEL])
+            method = self._bounded(self._methods, method, MAX_METHODS, samples.UNKNOWN)
+            _merge(counts, {(name, *method, code): count})
+
+    def _bounded(self, shown: dict[T, None], label: T, most: int, other: T) -> T:
+        if label not in shown and len(shown) >= most:
+            return other
+        shown[label] = None
+        return label
+
+    def _note(
+        self,
+        reference: ReferenceType[Source],
+        counts: Numbers,
+        of_backends: Numbers,
+    ) -> None:
+        before = self._sources[reference]
+        for sample, count in before.counts.items():
+            # Read while it changes, a sum of two counts can be one too few.
+            counts[sample] = max(count, counts.get(sample, 0.0))
+        self._leave(before.of_backends, of_backends)
+        self._sources[reference] = _Known(counts, of_backends, before.most)
+
+    def _leave(self, before: Numbers, now: Numbers) -> None:
+        """What was told of backends that are gone, or came back as new ones."""
+        for sample, count in before.items():
+            if now.get(sample, -1.0) < count:
+                _merge(self._left, {sample: count})
+
+    def _bury(self) -> None:
+        for reference in [gone for gone in self._sources if gone() is None]:
+            known = self._sources.pop(reference)
+            _merge(self._kept, known.counts)
+            self._leave(known.of_backends, {})
+
+
+def _merge(sums: Numbers, more: Numbers) -> None:
+    for sample, number in more.items():
+        before = sums.get(sample, 0.0)
+        sums[sample] = max(before, number) if sample[0] in HIGHEST else before + number
+
+
+def labelled(names: Iterable[str], sample: Sample) -> dict[str, str]:
+    return dict(zip(names, sample[1:], strict=True))

@@ -1,0 +1,117 @@
+"""The last picks and latencies, kept only while somebody looks.
+
+A look switches that on, for a minute; off, a call pays two comparisons with None.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from math import ceil
+from typing import NamedTuple
+
+from lbclient.model import State
+from lbclient.protocols import Node
+
+LOOK = 60.0  # seconds; longer than anybody's pause between two looks
+PICKS = 32
+PICK_GAP = 0.01  # seconds between two that are told of: their reasons take some time
+CALLS = 200  # of each backend; so its p99 is the second slowest
+BACKENDS = 2000  # those that come later in one minute are left out
+
+
+class Pick(NamedTuple):
+    """One decision; `because` is what the picker had to go by."""
+
+    at: float
+    backend: str
+    because: str
+
+
+class Latencies:
+    """How long the last calls took."""
+
+    __slots__ = ("_took",)
+
+    def __init__(self) -> None:
+        self._took: deque[tuple[float, float]] = deque(maxlen=CALLS)
+
+    def add(self, seconds: float, now: float) -> None:
+        self._took.append((now, seconds))
+
+    def quantiles(self, now: float, *shares: float) -> list[float | None]:
+        """Of those of the last minute; None where there is none.
+
+        >>> some = Latencies()
+        >>> for seconds in (5.0, 1.0, 2.0): some.add(seconds, now=0.0)
+        >>> some.quantiles(1.0, 0.5, 0.99), some.quantiles(99.0, 0.5)
+        ([2.0, 5.0], [None])
+        """
+        # A copy, as another thread may look.
+        took = sorted(took for at, took in list(self._took) if at > now - LOOK)
+        if not took:
+            return [None for _ in shares]
+        return [took[max(0, ceil(share * len(took)) - 1)] for share in shares]
+
+
+class Recent:
+    """Owned by a channel or a server, from one look to a minute after the last."""
+
+    def __init__(self) -> None:
+        self.picks: deque[Pick] = deque(maxlen=PICKS)
+        self.latencies = Latencies()
+        self._by_backend: dict[str, Latencies] = {}
+        self._picked_at = float("-inf")
+        self._until = 0.0
+
+    @classmethod
+    def look(cls, recent: "Recent | None", now: float) -> "Recent":
+        """The same for another minute, or a new one."""
+        if recent is None or recent.is_over(now):
+            recent = cls()
+        recent._until = now + LOOK
+        return recent
+
+    def is_over(self, now: float) -> bool:
+        return now >= self._until
+
+    def picked(
+        self, node: Node, ready: Sequence[Node], now: float, because: str = ""
+    ) -> None:
+        if now >= self._picked_at + PICK_GAP:
+            self._picked_at = now
+            why = because or reason(node, ready, now)
+            self.picks.append(Pick(now, node.endpoint.address, why))
+
+    def finished(self, backend: str, seconds: float, now: float) -> None:
+        self.latencies.add(seconds, now)
+        latencies = self._by_backend.get(backend)
+        if latencies is None:
+            if len(self._by_backend) >= BACKENDS:
+                return
+            latencies = self._by_backend[backend] = Latencies()
+        latencies.add(seconds, now)
+
+    def of(self, backend: str) -> Latencies:
+        return self._by_backend.get(backend, Latencies())
+
+
+def reason(node: Node, ready: Sequence[Node], now: float) -> str:
+    """What was known of a node and of the others when it was picked."""
+    if node.state is State.LAME_DUCK:
+        return "a lame duck, as nobody else is ready"
+    if len(ready) == 1:
+        return "the only one that is ready and not full"
+    counts = [other.load.in_flight for other in ready]
+    low, high = min(counts), max(counts)
+    words = [
+        f"{node.load.in_flight} in flight ({low} to {high} on the {len(ready)} ready)"
+    ]
+    report = node.load.report
+    if report is not None:
+        words.append(f"utilization {report.utilization:.2f}")
+        if report.active is not None:
+            words.append(f"{report.active} active")
+        words.append(f"as it said {max(0.0, now - node.load.reported_at):.1f} s ago")
+    ratio = node.load.failure_ratio(now)
+    if ratio >= 0.01:
+        words.append(f"{ratio:.0%} of its late calls failed")
+    return ", ".join(words)

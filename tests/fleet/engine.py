@@ -1,0 +1,200 @@
+"""docker-compose.yml brought up for real, wherever a container engine can be had."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+
+from tests.fleet import base
+
+ROOT = Path(__file__).parents[2]
+PUBLIC = {
+    "PYTHON_IMAGE": "python:3.13-slim",
+    "PROMETHEUS_IMAGE": "prom/prometheus:v3.5.0",
+}
+PATIENCE = 60.0  # seconds for an engine to start, or for an image to be pulled
+# For all until the fleet is up. With a test's own waiting that is less than
+# faulthandler_timeout, which ends the whole run.
+PREPARED = 110.0
+ANSWER = 5.0  # seconds for a query
+END = 20.0  # seconds for an engine to end
+
+
+def docker(*words: str) -> subprocess.CompletedProcess[str]:
+    command = ["docker", *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", "no answer")
+
+
+def answers() -> bool:
+    return shutil.which("docker") is not None and docker("info").returncode == 0
+
+
+@contextmanager
+def engine() -> Iterator[None]:
+    """The engine that runs already, else one of our own. Skips where there is none."""
+    if answers():
+        yield
+        return
+    if shutil.which("dockerd") is None or os.geteuid() != 0:
+        pytest.skip("no container engine runs, and none can be started here")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as data:
+        log = Path(data, "log")
+        with log.open("w") as output:
+            own = subprocess.Popen(
+                ["dockerd", "--data-root", f"{data}/data", "--pidfile", f"{data}/pid"],
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            if not comes_true(lambda: answers() or own.poll() is not None):
+                pytest.skip("dockerd does not answer")
+            if own.poll() is not None:
+                pytest.skip(f"dockerd does not start: {log.read_text()[-300:]}")
+            yield
+        finally:
+            own.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                own.wait(END)
+            own.kill()
+            own.wait()
+
+
+def images() -> dict[str, str]:
+    """What the environment names, else the public ones, else some made here."""
+    named = {one: os.environ.get(one, public) for one, public in PUBLIC.items()}
+    absent = next((name for name in named.values() if not can_be_had(name)), None)
+    if absent is None:
+        return named
+    if lacking := base.missing():
+        pytest.skip(f"no image {absent}, and to make one: no {', '.join(lacking)}")
+    try:
+        return base.made()
+    except (subprocess.SubprocessError, OSError) as error:
+        pytest.skip(f"no image {absent}, and none could be made: {error}")
+
+
+def can_be_had(image: str) -> bool:
+    return any(
+        docker(*words, image).returncode == 0
+        for words in (["image", "inspect"], ["pull", "--quiet"])
+    )
+
+
+def compose_command() -> list[str]:
+    if docker("compose", "version").returncode == 0:
+        return ["docker", "compose"]
+    if shutil.which("docker-compose") is not None:
+        return ["docker-compose"]
+    pytest.skip("neither `docker compose` nor docker-compose is installed")
+
+
+def comes_true(condition: Callable[[], object], within: float = PATIENCE) -> bool:
+    until = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.25)
+    return True
+
+
+class Fleet:
+    """A project of its own, without Grafana, which shows what Prometheus has."""
+
+    SERVICES = ("fast", "slow", "client", "batch", "proxy", "redis", "prometheus")
+
+    def __init__(self, environ: dict[str, str], port: int) -> None:
+        # Less load than when somebody looks: a backend on a machine that is busy with
+        # something else would refuse some of it.
+        load = {"RATE": "30", "BATCH_RATE": "15"}
+        own = {**environ, **load, "PROMETHEUS_PORT": str(port)}
+        self._environ = {**os.environ, **own}
+        self._name = f"lbclient-test-{os.getpid()}"
+        self._command = [*compose_command(), "--project-name", self._name]
+        self._url = f"http://127.0.0.1:{port}/api/v1/query"
+
+    def compose(self, *words: str, timeout: float = PATIENCE) -> str:
+        done = subprocess.run(
+            [*self._command, *words],
+            cwd=ROOT,
+            env=self._environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def scale(self, fast: int, slow: int) -> None:
+        some = ("--scale", f"fast={fast}", "--scale", f"slow={slow}")
+        self.compose("up", "--detach", "--no-recreate", *some, *self.SERVICES)
+
+    def containers(self, service: str) -> list[str]:
+        label = "label=com.docker.compose"
+        mine = (f"{label}.project={self._name}", f"{label}.service={service}")
+        filters = [word for one in mine for word in ("--filter", one)]
+        return docker("ps", "--quiet", *filters).stdout.split()
+
+    def words(self) -> str:
+        """What the clients last complained of."""
+        return self.compose("logs", "--no-color", "--tail", "5", "client", "batch")
+
+    def ask(self, query: str) -> dict[str, float]:
+        """By instance, or by "" where there is none."""
+        try:
+            url = f"{self._url}?{urlencode({'query': query})}"
+            with urlopen(url, timeout=ANSWER) as reply:
+                said: dict[str, Any] = json.load(reply)
+        except OSError:
+            return {}  # it starts
+        return {
+            one["metric"].get("instance", ""): float(one["value"][1])
+            for one in said["data"]["result"]
+        }
+
+    def number(self, query: str) -> float:
+        return next(iter(self.ask(query).values()), 0.0)
+
+
+@contextmanager
+def skipped_after(seconds: float) -> Iterator[None]:
+    """A machine that is too slow for containers fails no test."""
+
+    def end(*_: object) -> None:
+        pytest.skip(f"the fleet is not up within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except subprocess.TimeoutExpired:
+        end()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def fleet(port: int) -> Iterator[Fleet]:
+    with ExitStack() as stack:
+        with skipped_after(PREPARED):
+            stack.enter_context(engine())
+            running = Fleet(images(), port)
+            stack.callback(running.compose, "down", "--volumes", "--timeout", "1")
+            running.compose("build", "fast", "redis", timeout=PREPARED)
+            running.scale(fast=2, slow=2)
+        yield running

@@ -1,0 +1,260 @@
+"""The page as HTTP: what it tells, whom it refuses, and that nobody can hurt it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import lbclient
+from lbclient import admin
+from lbclient.admin.http import CONNECTIONS, HEAD_SIZE, Site
+from lbclient.admin.shape import flaw
+from lbclient.admin.snapshot import LONGEST, MOST_BACKENDS, snapshot
+from lbclient.errors import ConfigError
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    async with admin.page(port=0) as url:
+        yield int(url.rpartition(":")[2].partition("/")[0])
+
+
+async def say(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    try:
+        answer = await asyncio.wait_for(reader.read(), 10)
+    finally:
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return int(first.split()[1]), headers, body
+
+
+async def get(port: int, path: str = "/lbz.json", *headers: str) -> Any:
+    lines = (f"GET {path} HTTP/1.1", *(headers or ("Host: localhost",)), "", "")
+    return await say(port, "\r\n".join(lines).encode())
+
+
+async def told(port: int) -> Any:
+    status, _, body = await get(port)
+    assert status == 200
+    return json.loads(body)
+
+
+async def test_a_channel_and_a_server_are_told_of_whoever_made_them(
+    port: int, start: Any, search: Any
+) -> None:
+    tasks = [await start(lbclient.server) for _ in range(2)]
+    target = "ipv4:" + ",".join(task.address for task in tasks)
+    config = replace(
+        lbclient.ChannelConfig.from_environment({"LBCLIENT_SUBSET_SIZE": "7"}),
+        active_limit=50,
+        udp_secret="known to nobody else",
+    )
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        stub = search.SearchStub(channel)
+        await channel.channel_ready()
+        await told(port)  # from here on picks are kept
+        for _ in range(5):
+            await stub.Search(search.Query(), timeout=5)
+            await asyncio.sleep(0.11)
+        await asyncio.sleep(0.5)
+        said = await told(port)
+    assert flaw(said) == ""
+    mine = next(one for one in said["channels"] if one["target"] == target)
+    assert {one["address"] for one in mine["backends"]} == {t.address for t in tasks}
+    assert sum(one["served"] for one in mine["backends"]) == 5
+    assert any(one["p99"] for one in mine["backends"])
+    assert mine["rule"].startswith("The least loaded")
+    assert mine["picks"][0]["backend"] in target
+    assert "ready" in mine["picks"][0]["because"]
+    settings = {one["name"]: (one["value"], one["source"]) for one in mine["config"]}
+    assert settings["subset_size"] == ("7", "LBCLIENT_SUBSET_SIZE")
+    assert settings["active_limit"] == ("50", "code")
+    assert settings["picker"] == ("'weighted_least_loaded'", "default")
+    assert "known to nobody else" not in json.dumps(said)
+    servers = {port: one for one in said["servers"] for port in one["ports"]}
+    assert {task.address for task in tasks} <= servers.keys()
+    assert servers[tasks[0].address]["state"] == "serving"
+
+
+async def test_a_closed_channel_is_told_of_no_more(port: int, start: Any) -> None:
+    task = await start(lbclient.server)
+    channel = lbclient.insecure_channel(task.address)
+    targets = [one["target"] for one in snapshot()["channels"]]
+    assert task.address in targets
+    await channel.close()
+    assert task.address not in [one["target"] for one in snapshot()["channels"]]
+
+
+async def test_what_is_told_has_an_end(eventually: Any) -> None:
+    class Many:
+        def __repr__(self) -> str:
+            return "x" * 10_000
+
+        async def watch(self) -> Any:
+            count = MOST_BACKENDS + 5
+            yield tuple(lbclient.Endpoint(f"127.1.0.1:{n + 1}") for n in range(count))
+            await asyncio.Event().wait()
+
+    config = lbclient.ChannelConfig(subset="whole", max_replacements=0)
+    async with lbclient.insecure_channel(Many(), config=config) as channel:
+        channel.get_state(try_to_connect=True)
+        await eventually(lambda: channel.statistics().backends)
+        said = snapshot()
+        mine = next(one for one in said["channels"] if one["target"][0] == "x")
+    assert len(mine["target"]) <= LONGEST + 3
+    assert len(mine["backends"]) <= MOST_BACKENDS
+    assert mine["backends_left_out"] >= 5
+    assert len(json.dumps(said)) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/lbz", "text/html"),
+        ("/lbz.json", "application/json"),
+        ("/lbz/page.js", "text/javascript"),
+        ("/lbz/uplot.css", "text/css"),
+    ],
+)
+async def test_each_page_is_of_its_kind_and_from_here_alone(
+    port: int, path: str, kind: str
+) -> None:
+    status, headers, body = await get(port, path)
+    assert (status, headers["content-type"]) == (200, f"{kind}; charset=utf-8")
+    assert int(headers["content-length"]) == len(body) > 0
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert headers["cache-control"] == "no-store"
+    assert "access-control-allow-origin" not in headers
+
+
+async def test_a_program_that_asks_for_json_gets_it_at_the_same_address(
+    port: int,
+) -> None:
+    _, headers, body = await get(
+        port, "/lbz", "Host: localhost", "Accept: application/json"
+    )
+    assert headers["content-type"].startswith("application/json")
+    assert json.loads(body)["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9465", 200),
+        ("LOCALHOST", 200),
+        ("127.0.0.1:1", 200),
+        ("[::1]:9465", 200),
+        ("10.1.2.3", 200),
+        ("evil.example:9465", 421),
+        ("localhost.evil.example", 421),
+        ("", 421),
+    ],
+)
+async def test_a_name_that_was_made_to_point_here_is_refused(
+    port: int, host: str, status: int
+) -> None:
+    assert (await get(port, "/lbz.json", f"Host: {host}"))[0] == status
+
+
+async def test_two_hosts_or_none_are_refused(port: int) -> None:
+    assert (await get(port, "/lbz", "Host: localhost", "Host: localhost"))[0] == 421
+    assert (await get(port, "/lbz", "Accept: */*"))[0] == 421
+
+
+async def test_one_text_is_no_collection_of_names() -> None:
+    """Each of its letters was a name of the page, and the name was none."""
+    with pytest.raises(ConfigError, match=r"names = 'lbz\.test': want a collection"):
+        async with admin.page(port=0, names="lbz.test"):
+            pass
+
+
+async def test_more_names_are_welcome_if_they_are_given() -> None:
+    async with admin.page(port=0, names=["backend-1"]) as url:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        assert (await get(port, "/lbz.json", "Host: backend-1:9465"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"POST /lbz HTTP/1.1", 405),
+        (b"DELETE /lbz.json HTTP/1.1", 405),
+        (b"GET / HTTP/1.1", 404),
+        (b"GET /lbz/../../etc/passwd HTTP/1.1", 404),
+        (b"GET /lbz/%2e%2e/x HTTP/1.1", 404),
+        (b"GET /lbz?x=y HTTP/1.1", 200),
+        (b"GET /lbz HTTP/2.0", 400),
+        (b"nonsense", 400),
+        (b"\xff\xfe \x00 \x01", 400),
+    ],
+)
+async def test_anything_else_is_refused_by_name(
+    port: int, request_line: bytes, status: int
+) -> None:
+    assert (await say(port, request_line + b"\r\nHost: localhost\r\n\r\n"))[0] == status
+
+
+async def test_head_has_no_body(port: int) -> None:
+    request = b"HEAD /lbz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    status, headers, body = await say(port, request)
+    assert (status, body) == (200, b"")
+    assert int(headers["content-length"]) > 0
+
+
+async def test_a_request_without_end_is_refused(port: int) -> None:
+    request = b"GET /lbz HTTP/1.1\r\nHost: " + b"x" * (2 * HEAD_SIZE)
+    assert (await say(port, request))[0] == 431
+
+
+async def test_many_connections_that_say_nothing_leave_room_later(port: int) -> None:
+    held = [
+        await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS)
+    ]
+    await asyncio.sleep(0.1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    with suppress(ConnectionResetError):  # no room, as it is told at once
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    for _, one in held:
+        one.close()
+    await asyncio.sleep(0.1)
+    assert (await get(port))[0] == 200
+
+
+async def test_who_does_not_come_to_an_end_is_left() -> None:
+    site = Site({}, {"localhost"}, patience=0.1)
+    port = await site.open("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /lbz HTTP/1.1\r\nHost: loc")
+    with suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    await site.close()
+
+
+async def test_a_port_that_is_taken_is_named(port: int) -> None:
+    with pytest.raises(ConfigError, match=f"port = {port}: want one that is free"):
+        async with admin.page(port=port):
+            pass
+    with pytest.raises(ConfigError, match="port = 70000"):
+        async with admin.page(port=70000):
+            pass
+
+
+async def test_it_ends_with_its_block_whoever_is_connected() -> None:
+    async with admin.page(port=0) as url:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0.05)
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await asyncio.open_connection("127.0.0.1", port)
+    writer.close()

@@ -1,0 +1,234 @@
+"""The page in a real browser: it loads, goes on, tells of a lame duck, and has keys.
+
+The servers and the client are processes, as the browser would have them stand still.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chromium import TAB, Browser, browsing
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# Runs until its stdin is closed. A backend stays a lame duck for as long.
+SERVER = """
+import asyncio, sys
+import lbclient, search_pb2 as pb, search_pb2_grpc as grpc_pb
+
+class Search(grpc_pb.SearchServicer):
+    async def Search(self, request, context):
+        await asyncio.sleep(0.005)
+        return pb.Answer(text="here")
+
+async def main():
+    config = lbclient.ServerConfig(lame_duck_quiet=60.0)
+    server = lbclient.server(config=config)
+    grpc_pb.add_SearchServicer_to_server(Search(), server)
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await lbclient.serve(server)
+
+asyncio.run(main())
+"""
+CLIENT = """
+import asyncio, sys
+import lbclient, search_pb2 as pb, search_pb2_grpc as grpc_pb
+from lbclient import admin
+
+async def main():
+    server = lbclient.server()
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    channel = lbclient.insecure_channel(sys.argv[1])
+    async with admin.page(port=0) as url, channel:
+        stub = grpc_pb.SearchStub(channel)
+        await channel.channel_ready()
+        print(url, flush=True)
+        while True:
+            await stub.Search(pb.Query(), timeout=5)
+            await asyncio.sleep(0.01)
+
+asyncio.run(main())
+"""
+
+# The rows of the first channel's first table, as text.
+ROWS = (
+    "return [...(document.querySelector('#channel1 tbody')?.rows ?? [])]"
+    ".map(row => row.innerText.replace(/\\s+/g, ' '))"
+)
+CALLS = "return +document.body.innerText.match(/([\\d,]+) OK/)[1].replaceAll(',', '')"
+
+
+def run(program: str, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", program, *arguments]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(EXAMPLES)])}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+
+
+def line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[tuple[str, dict[str, "subprocess.Popen[str]"]]]:
+    """The page's URL, and backends by address."""
+    processes = [run(SERVER) for _ in range(3)]
+    try:
+        backends = {f"127.0.0.1:{line(one)}": one for one in processes}
+        processes.append(run(CLIENT, "ipv4:" + ",".join(backends)))
+        yield line(processes[-1]), backends
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate(timeout=30)
+
+
+@pytest.fixture
+def page(browser: Browser, fleet: tuple[str, object]) -> Browser:
+    browser.complaints()
+    browser.go(fleet[0])
+    browser.wait(f"{ROWS}.length === 3")
+    return browser
+
+
+def test_it_loads_and_goes_on_by_itself(page: Browser) -> None:
+    text = page.run("return document.body.innerText")
+    assert re.search(r"weighted ?least ?loaded", text, re.IGNORECASE)
+    assert "Server 127.0.0.1:" in text
+    page.wait("return document.querySelectorAll('.chart canvas').length === 8")
+    page.wait(f"{CALLS} > arguments[0]", page.run(CALLS))
+    page.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+    page.wait("return document.body.innerText.includes('in flight (')")
+    assert "default" in page.run("return document.body.innerText")
+    assert page.complaints() == []
+
+
+def test_nothing_on_it_is_wider_than_a_telephone(page: Browser) -> None:
+    page.command(
+        "Emulation.setDeviceMetricsOverride",
+        width=400,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
+    page.run(
+        "document.getElementById('news').textContent = '127.0.0.1:50051,'.repeat(50)"
+    )
+    try:
+        assert page.run("return document.documentElement.scrollWidth") <= 400
+    finally:
+        page.command("Emulation.clearDeviceMetricsOverride")
+
+
+def test_keys_reach_everything_that_can_be_used(page: Browser) -> None:
+    wanted = page.run(
+        "return document.querySelectorAll('a, button, summary, .scroll:not([hidden])')"
+        ".length - document.querySelectorAll('details:not([open]) .scroll').length"
+    )
+    reached = set()
+    page.run("document.activeElement.blur()")
+    for _ in range(wanted + 5):
+        page.press(TAB)
+        reached.add(
+            page.run(
+                "const one = document.activeElement;"
+                "return [...document.querySelectorAll('*')].indexOf(one)"
+                " + one.tagName"
+            )
+        )
+    assert len({one for one in reached if not one.endswith("BODY")}) == wanted
+    page.run("document.getElementById('pause').focus()")
+    page.press(" ")
+    pressed = "return document.getElementById('pause').getAttribute('aria-pressed')"
+    assert page.run(pressed) == "true"
+
+
+def test_every_table_and_chart_has_a_name(page: Browser) -> None:
+    bare = page.run(
+        "return [...document.querySelectorAll('table')].filter(one => !one.caption"
+        " || ![...one.tHead.rows[0].cells].every(cell => cell.scope === 'col')"
+        " || [...one.tBodies[0].rows].some(row => row.cells[0].scope !== 'row')).length"
+    )
+    assert bare == 0
+    page.wait("return document.querySelector('[role=img][aria-label]')")
+    assert page.run("return document.documentElement.lang") == "en"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_has_a_contrast_of_4_5(page: Browser, scheme: str) -> None:
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    page.command("Emulation.setEmulatedMedia", features=[feature])
+    faint = page.run(CONTRAST)
+    assert faint == []
+
+
+# By WCAG 2.1, "contrast ratio", against the nearest background that is not transparent.
+CONTRAST = """
+const numbers = color => color.match(/[\\d.]+/g).map(Number);
+const linear = one => (one /= 255) <= 0.03928
+  ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4;
+const luminance = color => { const [r, g, b] = numbers(color).map(linear);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+const behind = one => { for (; one; one = one.parentElement) {
+  const color = getComputedStyle(one).backgroundColor;
+  if (numbers(color)[3] !== 0) return color; } return "rgb(255, 255, 255)"; };
+const faint = new Set();
+const hasText = one => [...one.childNodes].some(
+  node => node.nodeType === 3 && node.data.trim());
+for (const one of document.querySelectorAll("body *")) {
+  if (!hasText(one)) continue;
+  if (!one.checkVisibility()) continue;
+  const [a, b] = [getComputedStyle(one).color, behind(one)].map(luminance);
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) faint.add(`${one.tagName}.${one.className} ${ratio.toFixed(2)}`);
+}
+return [...faint];
+"""
+
+
+def test_names_from_elsewhere_stay_text(page: Browser) -> None:
+    """What a peer could call itself, put where its state would be."""
+    evil = "<img src=x onerror=document.title='evil'>"
+    page.run(
+        "const said = structuredClone(past.at(-1));"
+        "said.clock += 1; said.channels[0].backends[0].reason = arguments[0];"
+        "said.channels[0].target = arguments[0]; show(said);",
+        evil,
+    )
+    assert evil in page.run("return document.querySelector('#channel1 h2').innerText")
+    assert page.run("return document.querySelectorAll('img').length") == 0
+
+
+def test_what_is_left_out_is_counted(page: Browser) -> None:
+    said = page.run(
+        "const said = structuredClone(past.at(-1));"
+        "said.clock += 1; said.channels_left_out = 3; show(said);"
+        "return document.getElementById('left-out').innerText"
+    )
+    assert said == "Not shown: 3 channels more."
+
+
+def test_a_lame_duck_is_told_of_in_words(
+    page: Browser, fleet: tuple[str, dict[str, "subprocess.Popen[str]"]]
+) -> None:
+    address, process = next(iter(fleet[1].items()))
+    process.send_signal(signal.SIGTERM)
+    told = f"{address} ▲ lame duck"
+    page.wait(f"{ROWS}.some(row => row.startsWith(arguments[0]))", told)
+    news = page.run("return document.querySelector('[role=status]').innerText")
+    assert f"{address} of ipv4:" in news
+    assert news.endswith("is lame duck")
+    assert page.complaints() == []

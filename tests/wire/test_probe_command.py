@@ -1,0 +1,239 @@
+"""`lbclient probe` as a container's health check runs it, against real servers."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import lbclient
+from lbclient import wire
+from lbclient.cli import main
+from lbclient.config import ServerConfig
+from lbclient.v1 import compat_pb2
+from tests.certificates import certify
+
+SECRET = "as long as it must be"
+
+Probe = Callable[..., Awaitable[tuple[int, str]]]
+
+
+@pytest.fixture
+def probe(capsys: pytest.CaptureFixture[str]) -> Probe:
+    """The status and what is printed. In a thread, as the servers have this loop."""
+
+    async def probe(*words: str) -> tuple[int, str]:
+        status = await asyncio.to_thread(main, ["probe", *words])
+        out, complaint = capsys.readouterr()
+        return status, out + complaint
+
+    return probe
+
+
+@pytest.fixture
+async def task() -> AsyncIterator[tuple[Any, str]]:
+    server = lbclient.server(config=ServerConfig(udp_secret=SECRET))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield server, f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+async def test_a_server_that_serves_is_status_0_and_tells_its_load(
+    task: tuple[Any, str], probe: Probe
+) -> None:
+    _, address = task
+    status, line = await probe(address)
+    assert status == 0
+    assert line.startswith(f"{address} serving, ")
+    assert "0 active (lbclient.v1.BackendHealth, " in line
+    assert len(line.splitlines()) == 1
+
+
+async def test_a_lame_duck_is_status_1(task: tuple[Any, str], probe: Probe) -> None:
+    server, address = task
+    server.lame_duck()
+    status, line = await probe(address)
+    assert (status, line[: len(address) + 10]) == (1, f"{address} lame duck")
+
+
+async def test_one_that_warms_up_is_status_1(probe: Probe) -> None:
+    server, warm = lbclient.server(), asyncio.Event()
+    port = server.add_insecure_port("127.0.0.1:0")
+    starting = asyncio.create_task(server.start(warm.wait))
+    status, line = await probe(f"127.0.0.1:{port}")
+    assert (status, "starting" in line) == (1, True)
+    warm.set()
+    await starting
+    assert (await probe(f"127.0.0.1:{port}"))[0] == 0
+    await server.stop(None)
+
+
+async def test_where_nobody_listens_it_is_status_3(
+    probe: Probe, free_port: Callable[[], int]
+) -> None:
+    status, line = await probe(f"127.0.0.1:{free_port()}")
+    assert (status, "no answer, cannot connect" in line) == (3, True)
+
+
+@pytest.mark.parametrize("how", [(), ("--udp",)])
+async def test_who_takes_connections_and_says_nothing_is_status_3(
+    probe: Probe, how: tuple[str, ...]
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+    ):
+        udp.bind(tcp.getsockname())
+        port = tcp.getsockname()[1]
+        status, line = await probe(*how, "--timeout", "0.3", f"127.0.0.1:{port}")
+    assert (status, "no answer, " in line) == (3, True)
+
+
+async def test_a_server_without_a_health_service_is_status_3(
+    start: Any, probe: Probe
+) -> None:
+    task = await start()
+    status, line = await probe(task.address)
+    assert (status, "it has no health service" in line) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "words"),
+    [
+        (compat_pb2.ServingReply.SERVING, 0, "serving"),
+        (compat_pb2.ServingReply.NOT_SERVING, 1, "not serving"),
+        (compat_pb2.ServingReply.UNKNOWN, 1, "unknown"),
+        (None, 3, "it says PERMISSION_DENIED: not for?you"),
+    ],
+)
+async def test_a_server_of_another_kind_is_asked_as_it_can_be(
+    probe: Probe, said: int | None, status: int, words: str
+) -> None:
+    async def check(_: bytes, context: Any) -> bytes:
+        if said is None:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for\x1byou")
+        reply: bytes = compat_pb2.ServingReply(status=said).SerializeToString()  # type: ignore[arg-type]
+        return reply
+
+    _, service, method = wire.SERVING_CHECK_METHOD.split("/")
+    handlers: Any = {method: grpc.unary_unary_rpc_method_handler(check)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, handlers),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    found, line = await probe(f"127.0.0.1:{port}")
+    await server.stop(None)
+    assert (found, f" {words} (" in line or f", {words} (" in line) == (status, True)
+
+
+async def test_one_service_of_many_can_be_asked_for(start: Any, probe: Probe) -> None:
+    task = await start(lbclient.server)
+    assert (await probe("--service", "search.Search", task.address))[0] == 0
+    status, line = await probe("--service", "no.Such", task.address)
+    assert (status, "service unknown" in line) == (1, True)
+
+
+async def test_json_has_the_same(task: tuple[Any, str], probe: Probe) -> None:
+    _, address = task
+    status, text = await probe("--json", address)
+    told = json.loads(text)
+    assert (status, told["address"], told["state"]) == (0, address, "serving")
+    assert told["active"] == 0
+
+
+async def test_udp_tells_the_same_to_who_knows_the_secret(
+    task: tuple[Any, str], probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, _ = task
+    address = f"localhost:{server.statistics().udp.port}"  # and nobody listens on ::1
+    status, line = await probe("--udp", "--timeout", "0.3", address)
+    assert (status, "is the secret the same" in line) == (3, True)
+    monkeypatch.setenv("LBCLIENT_UDP_SECRET", SECRET)
+    status, line = await probe("--udp", address)
+    assert (status, " serving, " in line) == (0, True)
+    server.lame_duck()
+    status, line = await probe("--udp", address)
+    assert (status, " lame duck, " in line) == (1, True)
+
+
+async def test_udp_where_nobody_listens_is_status_3_at_once(
+    probe: Probe, free_port: Callable[[], int]
+) -> None:
+    status, line = await probe("--udp", "--timeout", "60", f"127.0.0.1:{free_port()}")
+    assert (status, "refused" in line) == (3, True)
+
+
+async def test_tls_is_asked_with_both_sides_certificates(
+    probe: Probe, tmp_path: Path
+) -> None:
+    folder = certify(tmp_path, "DNS:search.prod")
+    own = [(folder / f"server.{end}").read_bytes() for end in ("key", "pem")]
+    ca = (folder / "ca.pem").read_bytes()
+    credentials = grpc.ssl_server_credentials(
+        [(own[0], own[1])], ca, require_client_auth=True
+    )
+    server = lbclient.server()
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    address = f"127.0.0.1:{port}"
+    files = ["--tls-ca", str(folder / "ca.pem"), "--tls-name", "search.prod"]
+    mine = ["--tls-cert", f"{folder}/client.pem", "--tls-key", f"{folder}/client.key"]
+    assert (await probe(*files, *mine, address))[0] == 0
+    assert (await probe(*files, address))[0] == 3
+    assert (await probe(*mine, address))[0] == 3
+    await server.stop(None)
+
+
+async def test_a_socket_in_the_file_system_is_asked_too(
+    probe: Probe, tmp_path: Path
+) -> None:
+    server = lbclient.server()
+    server.add_insecure_port(f"unix:{tmp_path}/s")
+    await server.start()
+    assert (await probe(f"unix:{tmp_path}/s"))[0] == 0
+    await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        ("search", "ADDR = 'search': want host:port, [::1]:port or unix:/path"),
+        ("search:0", "ADDR = 'search:0': want a port of 1 to 65535"),
+        ("search:70000", "ADDR = 'search:70000': want a port of 1 to 65535"),
+        ("dns:///a:1", "ADDR = 'dns:///a:1': want host:port"),
+        ("--timeout 0 a:1", "timeout = 0.0: want seconds, up to 3600"),
+        ("--timeout nan a:1", "timeout = nan: want seconds, up to 3600"),
+        ("--timeout soon a:1", "timeout = 'soon': want seconds, up to 3600"),
+        ("--udp unix:/s", "ADDR = 'unix:/s': want host:port for --udp"),
+        ("--udp --tls a:1", "udp = True: want neither --service nor TLS beside it"),
+        ("--udp --service S a:1", "udp = True: want neither"),
+        ("--tls-cert f a:1", "tls-cert = 'f': want both it and --tls-key"),
+        ("--tls-ca /no/such a:1", "tls-ca = '/no/such': want a file that can be read"),
+    ],
+)
+async def test_a_mistake_is_status_2_and_named(
+    probe: Probe, words: str, want: str
+) -> None:
+    status, line = await probe(*words.split())
+    assert (status, line[: len("lbclient probe: " + want)]) == (
+        2,
+        "lbclient probe: " + want,
+    )
+
+
+async def test_a_process_ends_with_that_status(task: tuple[Any, str]) -> None:
+    _, address = task
+    command = [sys.executable, "-m", "lbclient", "probe", address]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
