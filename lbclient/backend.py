@@ -65,6 +65,9 @@ class Backend:
         self.life = Lifecycle(health_interval, rng)
         self.reason = "new"
         self.since = clock()
+        self.trouble = ""  # why the connection was last out
+        self.troubled_at = 0.0
+        self.failed_with = 0  # the status of the last call that the backend failed
         self.load = Load()
         self.channel = lighten(dial(endpoint))
         # Reports are asked for twice as often as silence is judged, so that one that
@@ -121,6 +124,10 @@ class Backend:
             self._take(self.life.told(state))
         if report is not None:
             self.load.observe(report, self._clock())
+
+    def heed(self, is_leaving: bool) -> None:
+        """Takes the resolver's word that it is about to, or is not any more."""
+        self._take(self.life.leaves(is_leaving))
 
     def want(self) -> None:
         """A call may come: connects if no connection was wanted until now."""

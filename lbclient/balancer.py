@@ -16,11 +16,12 @@ import grpc
 
 from lbclient.backend import Backend, Dial
 from lbclient.config import ChannelConfig
-from lbclient.criticality import Criticality
+from lbclient.criticality import Criticality, named
 from lbclient.demand import SEVERAL, Demand
 from lbclient.errors import ResolveError
 from lbclient.grpc_codes import STATUS_OF_NUMBER
-from lbclient.grpc_seam import Throttled, is_ready
+from lbclient.grpc_seam import REASONS, LocalRpcError, Throttled, is_ready
+from lbclient.handled import Handled
 from lbclient.health.udp import Prober
 from lbclient.histogram import Histogram
 from lbclient.model import (
@@ -30,11 +31,14 @@ from lbclient.model import (
     State,
     TaskState,
     Verdict,
-    snapshot,
 )
 from lbclient.pace import Pace
-from lbclient.pool import Change, Limits, Pool
+from lbclient.pool import LOST, Change, Limits, Pool
+from lbclient.probing import Probing
 from lbclient.protocols import Clock, Picker, Resolver, Subset
+from lbclient.recent import Recent
+from lbclient.resolvers.listing import listing
+from lbclient.resolvers.polling import Hinted
 from lbclient.retry import BURST, Budget, Retry
 from lbclient.tasks import leaving_no_trace
 from lbclient.throttle import Throttle
@@ -56,7 +60,7 @@ DEADLINE_EXCEEDED: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 WAKE_NEXT = 0.25  # seconds; as between two attempts to connect in RFC 8305
 THROTTLE_REVIEW = 10.0  # seconds between two looks at whether it is needed
 
-REJECTED = Verdict.REJECTED
+REJECTED, ABANDONED = Verdict.REJECTED, Verdict.ABANDONED
 LAME_DUCK = TaskState.LAME_DUCK  # an enum looks its members up in Python up to 3.11
 
 
@@ -79,6 +83,7 @@ class Balancer:
         self.clock = clock
         self.config = config
         self.picker = picker
+        self.probing = Probing(target, picker, clock)
         self.subset = subset
         self.pool: Pool[Backend] = Pool(
             self._make,
@@ -96,19 +101,22 @@ class Balancer:
         self.draining: dict[Backend, None] = {}
         self.waiting = Waiting(self.pool, config, self._wake_for_waiting)
         self.calls = dict.fromkeys(STATUS_OF_NUMBER, 0)  # by number: a cheaper hash
-        self.criticality = Criticality[config.criticality]
+        self.handled = Handled(STATUS_OF_NUMBER)
+        self.criticality = named("criticality", config.criticality)
         self.throttle: Throttle | None = None  # as long as nothing was refused of late
         self.throttled = 0
+        self.refused = dict.fromkeys(REASONS, 0)  # calls that ended here
+        self.propagates_deadline = config.propagate_deadline
         self._throttle_review = 0.0
         self.retries = 0  # of what may have been executed
         self.resends = 0  # of what no server has taken
         # Enough for all that can be in flight on one backend when it dies.
-        self._budget = Budget(burst=max(BURST, config.active_limit), start=BURST)
-        self._deposited = 0
+        self._budget = Budget(burst=max(BURST, config.active_limit))
+        self._unsent = self._deposited = 0  # of `calls`
+        self.recent: Recent | None = None  # as long as somebody looks
         self._retired = dict.fromkeys(Verdict, 0)  # of backends that are closed
         self.latency = Histogram()
-        self.waited = 0
-        self.waited_seconds = 0.0
+        self.waited, self.waited_seconds = 0, 0.0
         self.task_failures = 0
         self.resolved_at: float | None = None
         self.resolver_updates = 0
@@ -117,10 +125,11 @@ class Balancer:
         self._subset_told = ""
         self._algorithm = ""
         self._churn_told = False
-        self._resolver = resolver
+        self.resolver = resolver
         self._dial = dial
         self._rng = rng
         self._pace = Pace(rng)
+        self._hinted = Hinted()  # between an error of the resolver and its next try
         self._connectivity = Connectivity.CONNECTING
         self._connectivity_changes: dict[asyncio.Future[None], None] = {}
         self._believe_empty: asyncio.TimerHandle | None = None
@@ -137,7 +146,7 @@ class Balancer:
 
     def pick(self, now: float) -> Backend | None:
         """The backend for a call that is sent now; None: it must wait or fail."""
-        # First come, first served. (The dict's own truth, at every call, is C.)
+        # Who waits goes first, or they wait together. (The dict's own truth is C.)
         return None if self.waiting.waiters else self._choose(now)
 
     def _choose(self, now: float) -> Backend | None:
@@ -150,6 +159,10 @@ class Balancer:
                 backend = ready[sum(self.calls.values()) % len(ready)]
                 is_connected = is_ready(backend.channel)
             if is_connected:
+                if self.probing.wanted:
+                    self.probing.ask()
+                if self.recent is not None:
+                    self.recent.picked(backend, ready, now)
                 return backend
             self.observe(backend, State.CONNECTING, "connection lost")
         return None
@@ -166,6 +179,9 @@ class Balancer:
             if others:
                 some = self._rng.sample(others, min(2, len(others)))
                 backend = min(some, key=lambda other: other.load.in_flight)
+                if self.recent is not None:
+                    because = "another than the attempt before, the less loaded of two"
+                    self.recent.picked(backend, some, now, because)
         return backend
 
     def refusal(self, criticality: Criticality, now: float) -> Throttled | None:
@@ -191,13 +207,13 @@ class Balancer:
             if not self.throttle.is_needed(now):
                 self.throttle = None
 
-    def new_retry(self, is_idempotent: bool) -> Retry:
+    def new_retry(self, attempts: int, is_idempotent: bool) -> Retry:
         """What decides on the later attempts of a call whose first one failed."""
         # Counted now, with the one that asks, as most never do.
-        made = sum(self.calls.values()) + 1
-        self._budget.deposit(made - self._deposited)
-        self._deposited = made
-        return Retry(self._budget, self._rng, is_idempotent=is_idempotent)
+        sent = self._sent() + 1
+        self._budget.deposit(sent - self._deposited)
+        self._deposited = sent
+        return Retry(self._budget, self._rng, attempts, is_idempotent)
 
     def settle(
         self,
@@ -205,22 +221,32 @@ class Balancer:
         outcome: Outcome,
         code: int | None,
         now: float,
+        weighed: Verdict,
     ) -> None:
-        """The one door for what an attempt taught us; `code` if it was the last."""
+        """The one door for what an attempt taught us; `code` if it was the last.
+
+        `weighed` is what the throttle makes of it: of a refusal that is not for
+        everybody, nothing.
+        """
         backend = attempt.backend
         if get_ident() != self.thread:
             # A collection in another thread can end a call there.
             with suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(self.settle, attempt, outcome, code, now)
+                self.loop.call_soon_threadsafe(
+                    self.settle, attempt, outcome, code, now, weighed
+                )
             return
         self.pool.finish(backend, outcome, now)
         if code is not None:
             self.calls[code] += 1
+            attempt.counts[code] += 1
             if code == DEADLINE_EXCEEDED:
                 self._miss_deadline(backend)
         self.latency.observe(outcome.latency)
-        if self.throttle is not None or outcome.verdict is REJECTED:
-            self._weigh(attempt.criticality, outcome.verdict, now)
+        if self.recent is not None:
+            self._remember(backend, outcome, now)
+        if self.throttle is not None or weighed is REJECTED:
+            self._weigh(attempt.criticality, weighed, now)
         report = outcome.report
         if (
             report is not None
@@ -229,11 +255,50 @@ class Balancer:
             and attempt.sent_at >= backend.since  # else of the task before, perhaps
         ):
             self.observe(backend, State.LAME_DUCK, "it says lame duck")
+        self._left(backend)
+
+    def forget(self, attempt: "Attempt", tried: int) -> None:
+        """It was cancelled before it was sent, after so many others of its call.
+
+        So it says nothing of the backend.
+        """
+        if get_ident() != self.thread:
+            with suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self.forget, attempt, tried)
+            return
+        self.pool.forget(attempt.backend)
+        self.count(grpc.StatusCode.CANCELLED, attempt.counts, was_sent=tried > 0)
+        self._left(attempt.backend)
+
+    def _left(self, backend: Backend) -> None:
+        """A call is not there any more."""
         if self.draining and backend.load.in_flight == 0 and backend in self.draining:
             # Not here: this runs inside a callback of the channel to be closed.
             self.loop.call_soon(self._close_backend, backend)
         if self.waiting.waiters:
             self._serve_waiting()
+
+    def look(self) -> Recent:
+        """The last picks and latencies, which are kept from now on, for a minute."""
+        self.recent = Recent.look(self.recent, self.clock())
+        return self.recent
+
+    def _remember(self, backend: Backend, outcome: Outcome, now: float) -> None:
+        recent = self.recent
+        if recent is None or recent.is_over(now):
+            self.recent = None
+        elif outcome.verdict is not ABANDONED:
+            recent.finished(backend.endpoint.address, outcome.latency, now)
+
+    def retries_left(self) -> float:
+        """How many the budget has, if all that were earned are counted."""
+        return self._budget.left(self._sent() - self._deposited)
+
+    def _sent(self) -> int:
+        """Calls that are over and were sent. What was not brings no retries: a client
+        that is throttled would have a tenth of all that it wanted.
+        """
+        return sum(self.calls.values()) - self._unsent
 
     def attempts(self) -> dict[Verdict, int]:
         """How many have ended in each way."""
@@ -243,9 +308,21 @@ class Balancer:
                 total[verdict] += count
         return total
 
-    def count(self, code: grpc.StatusCode) -> None:
-        """A call is over that was never sent."""
+    def count(
+        self, code: grpc.StatusCode, counts: dict[int, int], was_sent: bool = False
+    ) -> None:
+        """A call is over otherwise than by an attempt; `counts` are its method's."""
+        self._unsent += not was_sent
         self.calls[code.value[0]] += 1
+        counts[code.value[0]] += 1
+
+    def refuse(
+        self, error: grpc.aio.AioRpcError, counts: dict[int, int], was_sent: bool
+    ) -> None:
+        """A call ends with an error of our own, or with that of its last attempt."""
+        if isinstance(error, LocalRpcError):
+            self.refused[error.REASON] += 1
+        self.count(error.code(), counts, was_sent)
 
     def _serve_waiting(self) -> None:
         now = self.clock()
@@ -269,6 +346,8 @@ class Balancer:
         if not self.pool.observe(backend, state, now):
             return
         backend.reason, backend.since = reason, now
+        if state in LOST:
+            backend.trouble, backend.troubled_at = reason, now
         logger.info(
             "%s: %s is %s (was %s): %s",
             self.target,
@@ -277,10 +356,12 @@ class Balancer:
             before.value,
             reason,
         )
-        if state in (State.CONNECTING, State.REFUSING):
-            refresh = getattr(self._resolver, "refresh", None)
+        if state in LOST:
+            # The backend may live elsewhere now.
+            self._hinted.hint()
+            refresh = getattr(self.resolver, "refresh", None)
             if refresh is not None:
-                self.loop.call_soon(refresh)  # the backend may live elsewhere now
+                self.loop.call_soon(refresh)
         if state is State.CONNECTING:
             backend.want()  # a pick found it, a lame duck, without a connection
         self._review_in(0.0)
@@ -340,8 +421,9 @@ class Balancer:
         for backend in self.draining:
             if backend.endpoint.address == endpoint.address:
                 del self.draining[backend]  # it comes back with all that we know
+                backend.heed(endpoint.lame_duck)
                 return backend
-        return Backend(
+        backend = Backend(
             endpoint,
             self._dial,
             self.observe,
@@ -351,6 +433,8 @@ class Balancer:
             self._pace,
             self._get_prober,
         )
+        backend.heed(endpoint.lame_duck)
+        return backend
 
     # --- inactive backends ---------------------------------------------------
 
@@ -440,8 +524,8 @@ class Balancer:
         pause = 1.0
         while True:
             try:
-                async for endpoints in self._resolver.watch():
-                    self._resolved(snapshot(endpoints))
+                async for endpoints in self.resolver.watch():
+                    self._resolved(listing(endpoints))
                     pause = 1.0
                 self._unresolved("the resolver ended")
             except ResolveError as error:
@@ -450,7 +534,7 @@ class Balancer:
                 logger.exception("%s: the resolver failed", self.target)
                 self._unresolved(f"the resolver failed: {error!r}")
             # A quarter of jitter, doubling to the interval of a healthy resolver.
-            await asyncio.sleep(pause * self._rng.uniform(0.75, 1.25))
+            await self._hinted.pause(pause * self._rng.uniform(0.75, 1.25))
             pause = min(pause * 2, max(1.0, self.config.resolve_interval))
 
     def _unresolved(self, error: str) -> None:
@@ -460,11 +544,11 @@ class Balancer:
         self._changed()
 
     def _resolved(self, endpoints: Endpoints) -> None:
-        self.resolver_error = ""
         self.resolver_updates += 1
         if not endpoints and self.pool.endpoints:
+            self.resolver_error = "no endpoints; keeping the last ones"
             if self._believe_empty is None:
-                logger.warning("%s: no endpoints; keeping the last ones", self.target)
+                logger.warning("%s: %s", self.target, self.resolver_error)
                 self._believe_empty = self.loop.call_later(
                     self.config.empty_after, self._apply, endpoints
                 )
@@ -479,8 +563,10 @@ class Balancer:
 
     def _apply(self, endpoints: Endpoints) -> None:
         self._believe_empty = None
+        self.resolver_error = ""
         self.resolved_at = self.clock()
         self.waiting.trouble = f"{self.target} has no endpoints"
+        self._tell_who_leaves(endpoints)
         try:
             change = self.pool.reconcile(endpoints, self.clock())
         except Exception:  # of a subset that is not ours, perhaps
@@ -491,6 +577,12 @@ class Balancer:
         self._carry_out(change)
         self._review_in(0.0)
         self._changed()
+
+    def _tell_who_leaves(self, endpoints: Endpoints) -> None:
+        nodes = self.pool.nodes
+        for endpoint in endpoints:
+            if (backend := nodes.get(endpoint.address)) is not None:
+                backend.heed(endpoint.lame_duck)
 
     def _review_in(self, delay: float) -> None:
         """Not at once: who observes may be inside a callback of what is to close."""
@@ -572,6 +664,7 @@ class Balancer:
                 timer.cancel()
         if self._prober is not None:
             self._prober.close()
+        self.probing.close()
         for task in self._tasks.values():
             task.cancel()
 

@@ -7,6 +7,7 @@ also when it starts to resolve and to connect.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from functools import partial
 from random import Random
 from threading import get_ident
@@ -15,7 +16,9 @@ from typing import Any, Self, TypeVar, cast
 import grpc
 
 from lbclient import calls, methods
+from lbclient.attempt import last_words
 from lbclient.balancer import Balancer
+from lbclient.census import CHANNELS
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.errors import ConfigError
 from lbclient.grpc_seam import (
@@ -26,7 +29,8 @@ from lbclient.grpc_seam import (
     inner_options,
     marked,
 )
-from lbclient.identity import find_identity
+from lbclient.identity import find_identity, find_zone
+from lbclient.locality import Mixed, Near
 from lbclient.model import Endpoint
 from lbclient.pickers import picker_factory
 from lbclient.protocols import Clock, Resolver, Subset
@@ -85,7 +89,7 @@ class Channel(grpc.aio.Channel):
     ) -> None:
         config = ChannelConfig.from_environment() if config is None else config
         if not isinstance(config, ChannelConfig):
-            raise ConfigError("config", config, "a ChannelConfig")
+            raise ConfigError("config", type(config), "a ChannelConfig")
         rng = Random(config.seed)
         if isinstance(target, str):
             resolver, authority = parse_target(
@@ -116,6 +120,9 @@ class Channel(grpc.aio.Channel):
         )
         subset = _subset(config, rng)
         picker = picker_factory(config.picker, config.slow_start)
+        if config.locality:
+            zone = find_zone(config.zone)
+            subset, picker = Mixed(subset, zone), partial(Near, picker, zone)
         name = self._target  # a function that knew `self` would keep us alive
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
             name,
@@ -127,6 +134,8 @@ class Channel(grpc.aio.Channel):
             clock,
             rng,
         )
+        self._config = config
+        self._number = CHANNELS.enter(self)
 
     def balancer(self) -> Balancer:
         """The working half, started on first use.
@@ -138,7 +147,8 @@ class Channel(grpc.aio.Channel):
         if balancer is None:
             if self._is_closed:
                 raise grpc.aio.UsageError("Channel is closed.")
-            self._balancer = balancer = self._make_balancer()
+            # Its tasks outlive the request within which it is first used.
+            self._balancer = balancer = Context().run(self._make_balancer)
             self._begun.set()
         elif not balancer.loop.is_running() or get_ident() != balancer.thread:
             # What `get_running_loop` would tell, by a system call at every call.
@@ -180,8 +190,11 @@ class Channel(grpc.aio.Channel):
             return
         self._is_closed = True
         self._begun.set()
-        if self._balancer is not None:
-            await self._balancer.close(grace)
+        try:
+            if self._balancer is not None:
+                await self._balancer.close(grace)
+        finally:
+            CHANNELS.leave(self._number)
 
     def __del__(self) -> None:
         balancer = self.__dict__.get("_balancer")
@@ -270,10 +283,15 @@ def info(call: object) -> CallInfo:
     first = beneath(call)
     sent = getattr(first, "later", None) or first
     attempt = marked(sent) or marked(first)
+    history = getattr(sent, "_history", ())
     if attempt is not None:
         address = attempt.backend.endpoint.address
-        return CallInfo(address, attempt.number, attempt.waited)
-    return CallInfo(None, 0, sent.waited() if isinstance(sent, calls.Call) else 0.0)
+        if len(history) < attempt.number and sent.done():
+            said = last_words(attempt, getattr(sent, "_inner", sent))
+            history = (*history, said) if said else history
+        return CallInfo(address, attempt.number, attempt.waited, history)
+    waited = sent.waited() if isinstance(sent, calls.Call) else 0.0
+    return CallInfo(None, 0, waited, history)
 
 
 def _subset(config: ChannelConfig, rng: Random) -> Subset:

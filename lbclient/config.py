@@ -2,24 +2,29 @@
 
 Frozen and checked at construction: a config that exists is sound. Values come from
 code, else from the TOML file that `LBCLIENT_CONFIG` names, else from `LBCLIENT_*`
-variables; a variable beats the file.
+variables; a variable beats the file. A config knows where each value is from.
 """
 
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import Field, dataclass, fields
 from dataclasses import field as setting
+from difflib import get_close_matches
+from inspect import iscoroutinefunction
 from math import inf
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from lbclient.criticality import Criticality
+from lbclient.admission import OWN_SIGNALS
+from lbclient.criticality import Criticality, named
 from lbclient.errors import ConfigError
 from lbclient.pickers import picker_factory
 from lbclient.pickers.slow_start import SLOW_START
-from lbclient.protocols import PickerFactory, Subset
-from lbclient.quota import room
+from lbclient.protocols import PickerFactory, Subset, UsageStore
+from lbclient.quota import cpu_seconds, rooms
+from lbclient.redis_place import FORM, redis_place
+from lbclient.retry import ATTEMPTS
 from lbclient.subsets import ALGORITHMS
 from lbclient.throttle import K
 
@@ -30,9 +35,7 @@ RESERVED = frozenset({"LBCLIENT_CONFIG", "LBCLIENT_DISABLE"})
 # Fields that are functions, which no text can name.
 IN_CODE = frozenset(
     {
-        "LBCLIENT_CUSTOMER",
         "LBCLIENT_QUOTAS",
-        "LBCLIENT_QUOTA_STORE",
         "LBCLIENT_RUNNABLE",
         "LBCLIENT_SIGNALS",
         "LBCLIENT_UTILIZATION",
@@ -40,9 +43,17 @@ IN_CODE = frozenset(
 )
 SECTIONS = frozenset({"channel", "server"})
 
+# Who may be named as `ServerConfig.customer`.
+MTLS = "mtls"
+Customer = Callable[[Any], str | bytes | None]
+
+# Texts that may hold a secret, which no error shows.
+SECRETS = frozenset({"quota_store", "udp_secret"})
 SECRET_SIZE = 16  # bytes, as the seal that it makes; shorter ones can be guessed
 
-METHOD_PATH = re.compile(r"/[^/\s]+/[^/\s]+")
+MOST_ATTEMPTS = 5  # gRFC A6
+
+METHOD_PATH = re.compile(r"/[^/\s*]+/([^/\s*]+|\*)")
 
 # What Kubernetes sets for a Service that is called lbclient.
 SERVICE_LINK = re.compile(r"LBCLIENT_(PORT|SERVICE_(HOST|PORT))(_|$)")
@@ -65,6 +76,16 @@ def _number_or_0(field: str, value: object, low: float, high: float) -> None:
         raise ConfigError(field, value, f"0, or a number, {low:g} to {high:g}")
 
 
+def _text(field: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ConfigError(field, value, "text")
+
+
+def _true_or_false(field: str, value: object) -> None:
+    if type(value) is not bool:
+        raise ConfigError(field, value, "true or false")
+
+
 def _one_of(field: str, value: object, names: tuple[str, ...]) -> None:
     if value not in names:
         raise ConfigError(field, value, f"one of {', '.join(names)}")
@@ -72,22 +93,32 @@ def _one_of(field: str, value: object, names: tuple[str, ...]) -> None:
 
 def _number(field: str, value: object, low: float, high: float) -> None:
     if type(value) not in (int, float) or not low <= float(str(value)) <= high:
-        raise ConfigError(field, value, f"a number, {low:g} to {high:g}")
+        raise ConfigError(field, value, f"a number, {low:g} to {high:.7g}")
 
 
-def _quotas(field: str, value: object) -> None:
+def _signal(field: str, value: object) -> None:
+    if not callable(value) or iscoroutinefunction(value):
+        raise ConfigError(field, value, "a callable without arguments, no coroutine")
+
+
+def _signals(field: str, value: object) -> None:
     if value is not None and not isinstance(value, Mapping):
-        raise ConfigError(field, value, "CPU seconds a second, by customer")
-    kinds = {"total", *(criticality.name for criticality in Criticality)}
-    for name, limit in (value or {}).items():
-        parts = limit if isinstance(limit, Mapping) else {"total": limit}
-        if unknown := parts.keys() - kinds:
-            want = f"some of {', '.join(sorted(kinds))}"
-            raise ConfigError(f"{field}.{name}", sorted(unknown), want)
-        for part, most in parts.items():
-            _number(f"{field}.{name}.{part}", most, 0, 1e6)
-        below = {Criticality[p]: m for p, m in parts.items() if p != "total"}
-        room(parts.get("total", inf), below)
+        raise ConfigError(field, value, "callables without arguments, by name")
+    for name, signal in (value or {}).items():
+        if not isinstance(name, str) or not name:
+            raise ConfigError(field, name, "names of signals")
+        if name in OWN_SIGNALS:
+            want = f"other names than {', '.join(OWN_SIGNALS)}"
+            raise ConfigError(field, name, want)
+        _signal(f"{field}[{name!r}]", signal)
+
+
+def _store(field: str, value: object) -> None:
+    if isinstance(value, str):
+        redis_place(field, value)
+    elif value is not None and not callable(getattr(value, "exchange", None)):
+        # By its type: it may hold a password.
+        raise ConfigError(field, type(value), f"{FORM}, or a store of your own")
 
 
 def _methods(field: str, value: object) -> tuple[str, ...]:
@@ -100,6 +131,15 @@ def _methods(field: str, value: object) -> tuple[str, ...]:
     return paths
 
 
+def _attempts(field: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        _whole(field, value, 1, MOST_ATTEMPTS)
+        return
+    _methods(field, list(value))
+    for path, attempts in value.items():
+        _whole(f"{field}[{path!r}]", attempts, 1, MOST_ATTEMPTS)
+
+
 def check_secret(field: str, value: object) -> None:
     """Its text stays out of the error."""
     if not isinstance(value, str):
@@ -109,76 +149,139 @@ def check_secret(field: str, value: object) -> None:
         raise ConfigError(field, said, f"at least {SECRET_SIZE} bytes, or none")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Sourced:
     """Reading a config's fields from a file and from the environment."""
 
-    _section: str
+    _section: ClassVar[str]
+
+    # By field what was read where, which `dataclasses.replace` hands on.
+    _read: Mapping[str, tuple[str, object]] = setting(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
+    def from_environment(
+        cls, environ: Mapping[str, str] = os.environ, **defaults: Any
+    ) -> Self:
         """Reads `LBCLIENT_CONFIG`'s file, then `LBCLIENT_<FIELD>` variables.
+
+        What neither has is as in `defaults`, and else as documented.
 
         Raises ConfigError for a value out of bounds, a file that is not there or
         not TOML, and a name that is no field.
         """
         values: dict[str, Any] = {}
-        if path := environ.get("LBCLIENT_CONFIG"):
-            values = cls._read(path)
+        path = environ.get("LBCLIENT_CONFIG", "")
+        if path:
+            values = cls._table(path)
+        sources = dict.fromkeys(values, path)
         known = {f"LBCLIENT_{name.upper()}": name for name in _all_fields()}
-        own = {field.name: field.type for field in fields(cls)}  # type: ignore[arg-type]
+        own = {field.name: field.type for field in settings(cls)}
         for variable, text in environ.items():
             if not variable.startswith("LBCLIENT_") or variable in RESERVED:
                 continue
             if SERVICE_LINK.match(variable):
                 continue
             if variable not in known:
-                names = sorted({*known, *RESERVED} - IN_CODE)
-                raise ConfigError(variable, text, f"one of {', '.join(names)}")
+                # Its text may be a secret whose name is misspelt.
+                names = {*known, *RESERVED} - IN_CODE
+                raise ConfigError("variable", variable, _like(variable, names))
             if (name := known[variable]) in own and not (
                 # What the downward API gives for a label that is not there.
                 text == "" and own[name] == int | None
             ):
                 values[name] = _convert(variable, text, own[name])
+                sources[name] = variable
         try:
-            return cls(**values)
+            return cls(**defaults | values)._from(sources)
         except ConfigError as error:
-            variable = f"LBCLIENT_{error.field.upper()}"
-            if variable in environ:  # that is where to mend it
-                secret = error.field == "udp_secret"
-                said = error.value if secret else environ[variable]
-                raise ConfigError(variable, said, error.want) from None
-            raise
+            raise _where_to_mend(error, sources, environ) from None
 
     @classmethod
     def from_toml(cls, path: str) -> Self:
-        """Reads the `[channel]` or `[server]` table of a TOML file."""
-        return cls(**cls._read(path))
+        """Reads the `[channel]` or `[server]` table of a TOML file.
+
+        Raises ConfigError, as `from_environment` does.
+        """
+        values = cls._table(path)
+        sources = dict.fromkeys(values, path)
+        try:
+            return cls(**values)._from(sources)
+        except ConfigError as error:
+            raise _where_to_mend(error, sources, {}) from None
+
+    def _from(self, sources: Mapping[str, str]) -> Self:
+        read = {name: (source, getattr(self, name)) for name, source in sources.items()}
+        object.__setattr__(self, "_read", read)
+        return self
+
+    def sources(self) -> dict[str, str]:
+        """Where the value of each field is from, in the order of the fields.
+
+        The name of a variable, the path of a file, "default" or, for all else, "code".
+        """
+        told = {}
+        for field in settings(type(self)):
+            value = getattr(self, field.name)
+            source, was = self._read.get(field.name, ("default", field.default))
+            told[field.name] = source if value == was else "code"
+        return told
 
     @classmethod
-    def _read(cls, path: str) -> dict[str, Any]:
+    def _table(cls, path: str) -> dict[str, Any]:
         try:
             with open(path, "rb") as file:
                 tables = tomllib.load(file)
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(
-                "LBCLIENT_CONFIG", path, f"a readable TOML file ({error})"
-            ) from error
-        for section in tables.keys() - SECTIONS:
-            want = f"one of the tables {', '.join(sorted(SECTIONS))}"
-            raise ConfigError(section, tables[section], want)
+        except (OSError, ValueError) as error:  # not TOML, or no text
+            want = f"a readable TOML file ({error})"
+            raise ConfigError("LBCLIENT_CONFIG", path, want) from error
+        for section in sorted(tables.keys() - SECTIONS):
+            want = f"one of {', '.join(sorted(SECTIONS))}"
+            raise ConfigError("table", section, want, path)
         table = tables.get(cls._section, {})
         if not isinstance(table, dict):
-            raise ConfigError(cls._section, table, "a table")
-        names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        for name, value in table.items():
+            raise ConfigError(cls._section, table, "a table", path)
+        names = {field.name for field in settings(cls)}
+        for name in table:
             if name not in names:
-                want = f"one of {', '.join(sorted(names))} in [{cls._section}]"
-                raise ConfigError(name, value, want)
+                field = f"name in [{cls._section}]"
+                raise ConfigError(field, name, _like(name, names), path)
         return table
 
 
+def _like(said: str, names: Collection[str]) -> str:
+    close = get_close_matches(said, names, 1, cutoff=0.8)
+    return f"perhaps {close[0]}" if close else f"one of {', '.join(sorted(names))}"
+
+
+def _where_to_mend(
+    error: ConfigError, sources: Mapping[str, str], environ: Mapping[str, str]
+) -> ConfigError:
+    """The same with the variable or file of its field, or of what bounds it."""
+    field, *others = re.findall(r"\w+", f"{error.field} {error.want}")
+    source = sources.get(field, "")
+    if source in environ:
+        said = error.value if field in SECRETS else environ[source]
+        return ConfigError(source, said, error.want)
+    if not source:
+        source = next((sources[name] for name in others if name in sources), "")
+    return ConfigError(error.field, error.value, error.want, source)
+
+
+TEXTS = (
+    str,
+    WhenFull,
+    str | Criticality,
+    str | PickerFactory,
+    str | Subset,
+    str | Customer | None,
+    str | UsageStore | None,
+)
+
+
 def _convert(variable: str, text: str, kind: object) -> Any:
-    if kind is int or kind == int | None:
+    if kind in (int, int | None, int | Mapping[str, int]):
         convert: Callable[[str], Any] = int
     elif kind is float or kind == float | None:
         convert = float
@@ -186,7 +289,7 @@ def _convert(variable: str, text: str, kind: object) -> Any:
         convert = _truth
     elif kind == tuple[str, ...]:
         convert = _split
-    elif kind in (str, WhenFull, str | PickerFactory, str | Subset):
+    elif kind in TEXTS:
         convert = str
     else:
         raise ConfigError(variable, text, "to be set in code: it is not text")
@@ -236,6 +339,14 @@ class ChannelConfig(_Sourced):
     """What tells this client's job from other jobs that call the same backends: so
     many small jobs do not all take the same few. Empty: as in CACM 2023."""
 
+    zone: str = ""
+    """Where this client is, by the names that the resolver has for zones. Empty: what
+    `LBCLIENT_ZONE` says."""
+
+    locality: bool = False
+    """Whether calls stay in the client's zone while its backends have room, and most of
+    its subset is there: see `lbclient.locality`. Off: zones mean nothing."""
+
     picker: str | PickerFactory = "weighted_least_loaded"
     """A name of `lbclient.pickers.PICKERS`, or what makes one from a Random."""
 
@@ -259,7 +370,7 @@ class ChannelConfig(_Sourced):
     """Calls in flight on one backend. SRE book, ch. 20, flow control: a fixed
     limit; 100 is also what HTTP/2 servers commonly allow on a connection."""
 
-    criticality: str = "CRITICAL"
+    criticality: str | Criticality = "CRITICAL"
     """Of calls that say nothing of their own: a name of `lbclient.Criticality`. SRE
     book, ch. 21: "the default for requests sent from production jobs"."""
 
@@ -271,13 +382,21 @@ class ChannelConfig(_Sourced):
     """Methods that may be executed twice, beside those whose .proto says so, as
     `/package.Service/Method`, or `/package.Service/*` for all of a service."""
 
+    max_attempts: int | Mapping[str, int] = ATTEMPTS
+    """Of a request, all in all, as in gRFC A6; or by method, named like those that are
+    idempotent. 1: no retries. SRE book, ch. 21: three, so that is what others have."""
+
+    propagate_deadline: bool = False
+    """Whether calls made for a request end by its deadline, too. Off, as in grpc.aio:
+    what outlives its request, a cache's refresh, would fail with it."""
+
     when_full: WhenFull = "wait"
     """What a call does when every backend is at its limit: wait its turn until
     its deadline, or fail at once."""
 
     max_waiting: int = 1000
-    """Calls that may wait, for a turn or for a connection; one more fails. Ours:
-    a second of a thousand calls a second."""
+    """Calls that may wait, for a turn or for a connection; one more fails, or the last
+    of the least critical. Ours: a second of a thousand calls a second."""
 
     health_interval: float = 2.0
     """A backend that says nothing for this long gets no new calls. It is asked to
@@ -317,12 +436,12 @@ class ChannelConfig(_Sourced):
                 raise ConfigError("subset", self.subset, want)
         elif not callable(self.subset):
             raise ConfigError("subset", self.subset, "a name or an order of endpoints")
-        if not isinstance(self.client_id, str):
-            raise ConfigError("client_id", self.client_id, "text")
+        for field in ("client_id", "client_job", "zone"):
+            _text(field, getattr(self, field))
+        for field in ("locality", "propagate_deadline"):
+            _true_or_false(field, getattr(self, field))
         if self.task_index is not None:
             _whole("task_index", self.task_index, 0)
-        if not isinstance(self.client_job, str):
-            raise ConfigError("client_job", self.client_job, "text")
         if not (isinstance(self.picker, str) or callable(self.picker)):
             raise ConfigError("picker", self.picker, "a name or a factory")
         picker_factory(self.picker)
@@ -331,9 +450,11 @@ class ChannelConfig(_Sourced):
         _whole("max_replacements", self.max_replacements, 0, 1000)
         _seconds("slow_start", self.slow_start, 0, 3600)
         _whole("active_limit", self.active_limit, 1)
-        _one_of("criticality", self.criticality, tuple(Criticality.__members__))
+        level = named("criticality", self.criticality)
+        object.__setattr__(self, "criticality", level.name)
         _number_or_0("throttle", self.throttle, 1.05, 1000)
         object.__setattr__(self, "idempotent", _methods("idempotent", self.idempotent))
+        _attempts("max_attempts", self.max_attempts)
         _one_of("when_full", self.when_full, get_args(WhenFull))
         _whole("max_waiting", self.max_waiting, 0)
         _seconds("health_interval", self.health_interval, 0.2, 3600)
@@ -342,12 +463,10 @@ class ChannelConfig(_Sourced):
         _seconds("resolve_interval", self.resolve_interval, 0.1, 86400)
         _seconds("empty_after", self.empty_after, 0, 86400)
         _seconds("connect_backoff", self.connect_backoff, 0.01, 3600)
-        _seconds(
-            "max_connect_backoff",
-            self.max_connect_backoff,
-            self.connect_backoff,
-            3600,
-        )
+        _seconds("max_connect_backoff", self.max_connect_backoff, 0.01, 3600)
+        if self.max_connect_backoff < self.connect_backoff:
+            want = f"no less than connect_backoff, {self.connect_backoff:g} s"
+            raise ConfigError("max_connect_backoff", self.max_connect_backoff, want)
         if self.seed is not None and type(self.seed) is not int:
             raise ConfigError("seed", self.seed, "a whole number or None")
 
@@ -389,15 +508,16 @@ class ServerConfig(_Sourced):
     default_quota: float | None = None
     """What each customer may use who is not among `quotas`; None: no limit."""
 
-    customer: Callable[[Any], str] | None = None
-    """Who pays, by a request's context; None: what `lbclient-customer` says."""
+    customer: str | Customer | None = None
+    """Who pays: "mtls", the client's certificate; or a callable that takes a request's
+    context; None: what `lbclient-customer` says."""
 
     cpu_factor: float = 1.0
     """What a CPU second of this machine is worth, for fleets of several kinds."""
 
-    quota_store: Any = None
-    """Where tasks tell each other what they gave: `lbclient.server.quotas.UsageStore`.
-    None: each task knows of itself only."""
+    quota_store: str | UsageStore | None = setting(default=None, repr=False)
+    """Where tasks tell each other what they gave: redis://host:port/db?fleet=name, or a
+    store of your own. None: each task knows of itself only."""
 
     quota_share: float = 1.0
     """What share of each limit this task may give while no store says anything."""
@@ -428,37 +548,41 @@ class ServerConfig(_Sourced):
 
     def __post_init__(self) -> None:
         for field in ("utilization", "runnable"):
-            signal = getattr(self, field)
-            if signal is not None and not callable(signal):
-                raise ConfigError(field, signal, "a callable without arguments")
+            if (signal := getattr(self, field)) is not None:
+                _signal(field, signal)
         _number("max_load", self.max_load, 0, 1e6)
         _number("max_cpu", self.max_cpu, 0, 1)
         _number("max_memory", self.max_memory, 0, 1)
         _number("cpu_factor", self.cpu_factor, 1e-3, 1e3)
         _number("quota_share", self.quota_share, 0, 1)
         if self.default_quota is not None:
-            _number("default_quota", self.default_quota, 0, 1e6)
-        if self.customer is not None and not callable(self.customer):
-            want = "a callable that takes a request's context"
+            cpu_seconds("default_quota", self.default_quota)
+        if self.customer not in (None, MTLS) and not callable(self.customer):
+            want = f"{MTLS}, or a callable that takes a request's context"
             raise ConfigError("customer", self.customer, want)
-        _quotas("quotas", self.quotas)
-        for name, signal in (self.signals or {}).items():
-            if not callable(signal) or not isinstance(name, str):
-                want = "callables without arguments, by name"
-                raise ConfigError("signals", {name: signal}, want)
+        if iscoroutinefunction(self.customer):
+            want = "a function that returns a name: no coroutine is awaited"
+            raise ConfigError("customer", self.customer, want)
+        _store("quota_store", self.quota_store)
+        rooms(self.quotas)
+        _signals("signals", self.signals)
         _seconds("smoothing", self.smoothing, 0.01, 3600)
         _seconds("report_interval", self.report_interval, 0.1, 3600)
         _seconds("orca_min_interval", self.orca_min_interval, 0.1, 3600)
         _seconds("lame_duck_period", self.lame_duck_period, 0, 86400)
         _seconds("lame_duck_quiet", self.lame_duck_quiet, 0, 3600)
-        if type(self.udp_health) is not bool:
-            raise ConfigError("udp_health", self.udp_health, "true or false")
+        _true_or_false("udp_health", self.udp_health)
         check_secret("udp_secret", self.udp_secret)
+
+
+def settings(config: type[_Sourced]) -> list[Field[Any]]:
+    """Its fields, but for what it keeps for itself."""
+    return [field for field in fields(config) if not field.name.startswith("_")]
 
 
 def _all_fields() -> list[str]:
     configs = (ChannelConfig, ServerConfig)
-    return [field.name for config in configs for field in fields(config)]
+    return [field.name for config in configs for field in settings(config)]
 
 
 def is_disabled(environ: Mapping[str, str] = os.environ) -> bool:

@@ -38,6 +38,8 @@ STATE_OF_TASK = {
     TaskState.LAME_DUCK: State.LAME_DUCK,
 }
 
+WELL = frozenset({State.READY, State.INACTIVE})  # but for the resolver's word
+
 
 class Link(Enum):
     """What there is of a connection."""
@@ -87,6 +89,8 @@ class Lifecycle:
         self._trusted_until = -inf
         self._is_wanted = False
         self._is_called_off = False
+        self._is_leaving = False
+        self._else = State.CONNECTING  # what it would be if it were not
 
     def due_at(self) -> float | None:
         """When `tick` is wanted; None: not before something happens."""
@@ -106,6 +110,20 @@ class Lifecycle:
     def is_expected_back(self) -> bool:
         """It left a connection by GOAWAY, and has said nothing on a new one."""
         return self._is_called_off
+
+    # --- the resolver's word --------------------------------------------------
+
+    def leaves(self, is_leaving: bool) -> Step:
+        """It is about to, or is not any more. The resolver knows that before the task
+        does, so the task's own word that it serves counts no more."""
+        if is_leaving is self._is_leaving:
+            return NOTHING
+        self._is_leaving = is_leaving
+        if is_leaving:
+            return self._enter(self.state, self.state.value)
+        if self.state is not State.LAME_DUCK:
+            return NOTHING
+        return self._enter(self._else, "the resolver wants it back")
 
     # --- the connection -------------------------------------------------------
 
@@ -305,6 +323,9 @@ class Lifecycle:
     # --------------------------------------------------------------------------
 
     def _enter(self, state: State, reason: str, order: Order | None = None) -> Step:
+        self._else = state
+        if self._is_leaving and state in WELL:
+            state, reason = State.LAME_DUCK, "the resolver says that it leaves"
         if state is self.state:
             return Step(order=order)
         return Step(state, reason, order)

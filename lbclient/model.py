@@ -5,6 +5,7 @@ Nothing here knows how it travels (`wire`) or what is concluded from it (`load`)
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import NamedTuple
 
 from lbclient.errors import ConfigError
@@ -15,15 +16,19 @@ class Endpoint:
     """Where one backend task listens. Its identity is the address alone.
 
     `address` is what gRPC dials: `10.0.0.3:50051`, `[::1]:50051` or
-    `unix:/path`. `weight` and `zone` are the resolver's hints. `task` is the number
+    `unix:/path`. `weight`, what it is worth until it reports, and
+    `zone` are the resolver's hints. `task` is the number
     of the task in its job, from 0, where the resolver knows it; endpoints with one
-    number are addresses of one task. Raises ConfigError for what these cannot be.
+    number are addresses of one task. A `lame_duck` is about to leave, says the
+    resolver: it ends its calls and gets new ones only if there is nobody else.
+    Raises ConfigError for what these cannot be.
     """
 
     address: str
     weight: float = 1.0
     zone: str = ""
     task: int | None = None
+    lame_duck: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.address, str) or not self.address:
@@ -32,9 +37,14 @@ class Endpoint:
         if colon and port.isdecimal() and not 0 < int(port[:6]) < 65536:
             # grpcio takes it, never connects, and may hang when the process ends.
             raise ConfigError("address", self.address, "a port of 1 to 65535")
+        weight = self.weight
+        if type(weight) not in (int, float) or not 0.0 < weight < inf:
+            raise ConfigError("weight", weight, "a number above 0")
         task = self.task
         if task is not None and (type(task) is not int or task < 0):
             raise ConfigError("task", task, "a whole number, at least 0, or None")
+        if type(self.lame_duck) is not bool:
+            raise ConfigError("lame_duck", self.lame_duck, "True or False")
 
 
 Endpoints = tuple[Endpoint, ...]
@@ -89,7 +99,9 @@ class LoadReport(NamedTuple):
     `utilization` is the application's own where it has one, else the CPU's;
     0.0 means unknown, as it does for `qps` (gRFC A58). `active` is the number of
     requests in the backend from all its clients, None where it does not tell;
-    `runnable` those of them that want a processor.
+    `runnable` those of them that want a processor. `latency` is the median of late
+    with about as many requests as now, in seconds; who is asked tells it, answers
+    do not.
     """
 
     utilization: float = 0.0
@@ -98,6 +110,7 @@ class LoadReport(NamedTuple):
     active: int | None = None
     runnable: int | None = None
     state: TaskState | None = None
+    latency: float = 0.0
 
 
 class Verdict(Enum):

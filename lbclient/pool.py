@@ -6,7 +6,9 @@ connections that their caller is to open and to drain.
 
 A backend that is out, as it refuses, is silent or is a lame duck, is replaced by the
 next in order of preference: SRE book, ch. 20, has a subset find temporary stand-ins.
-Once it is back for good the replacement goes.
+Once it is back for good the replacement goes. One that the resolver calls a lame duck
+is no member of the fleet any more: subsets are chosen among the others. Who is
+connected to it stays so, for the day when there is nobody else.
 """
 
 from collections import Counter
@@ -72,6 +74,8 @@ class Pool(Generic[N]):
         self._order: list[Endpoint] = []  # of preference, as far as we may go
         self._missing_since: dict[N, float] = {}  # those that are or were not ready
         self.endpoints: Endpoints = ()
+        self.members: Endpoints = ()  # among whom the subset is chosen
+        self._leaving: dict[str, Endpoint] = {}  # all others, by address
         self.nodes: dict[str, N] = {}  # by address, in order of preference
         self.ready: tuple[N, ...] = ()
 
@@ -80,9 +84,10 @@ class Pool(Generic[N]):
     def reconcile(self, endpoints: Endpoints, now: float) -> Change[N]:
         """Takes a whole snapshot: nodes of old and new subset live on as they are."""
         most = self._limits.subset_size + self._limits.max_replacements
-        preferred = islice(self._subset(endpoints), most) if endpoints else ()
+        members, leaving = parted(endpoints)
+        preferred = islice(self._subset(members), most) if members else ()
         order = {endpoint.address: endpoint for endpoint in preferred}  # each once
-        self.endpoints = endpoints
+        self.endpoints, self.members, self._leaving = endpoints, members, leaving
         self._order = list(order.values())
         return self.review(now)
 
@@ -105,6 +110,9 @@ class Pool(Generic[N]):
             nodes[endpoint.address] = node
         for address in self._still_serving(nodes, leaving):
             nodes[address] = leaving.pop(address)
+        for address in self._last_resorts(leaving):
+            node = nodes[address] = leaving.pop(address)
+            node.endpoint = self._leaving[address]
         for node in leaving.values():
             self._missing_since.pop(node, None)
         self.nodes = nodes
@@ -163,9 +171,24 @@ class Pool(Generic[N]):
         ready = [a for a, node in leaving.items() if node.state is State.READY]
         return ready[: max(0, missing)]
 
+    def _last_resorts(self, leaving: dict[str, N]) -> list[str]:
+        """Of those that leave the resolver's lame ducks, but not too many."""
+        lame_ducks = (
+            address
+            for address, node in leaving.items()
+            if address in self._leaving
+            and node.state is State.LAME_DUCK
+            and not self._is_away(node)
+        )
+        return list(islice(lame_ducks, self._limits.subset_size))
+
     def subset_size(self) -> int:
         """How many nodes the subset has when nobody is out."""
-        return min(self._limits.subset_size, len(self.endpoints))
+        return min(self._limits.subset_size, len(self.members))
+
+    def places(self) -> dict[str, int]:
+        """By address, from 0: this client's order of preference, as far as it goes."""
+        return {endpoint.address: place for place, endpoint in enumerate(self._order)}
 
     def replacements(self) -> int:
         """How many nodes there are beyond the subset."""
@@ -204,6 +227,11 @@ class Pool(Generic[N]):
 
     def finish(self, node: N, outcome: Outcome, now: float) -> None:
         if node.load.finish(outcome, now) + 1 == self._active_limit:
+            self._publish()
+
+    def forget(self, node: N) -> None:
+        """A call that began there was never sent."""
+        if node.load.forget() + 1 == self._active_limit:
             self._publish()
 
     def _publish(self) -> None:
@@ -246,6 +274,21 @@ class Pool(Generic[N]):
         if full := self.full():
             rest.append(f"{full} full with {self._active_limit} calls each")
         return f"{text}: {', '.join(rest)}" if rest else text
+
+
+def parted(endpoints: Endpoints) -> tuple[Endpoints, dict[str, Endpoint]]:
+    """The members of a fleet, and the lame ducks by the resolver's word, by address.
+
+    If all are lame ducks they are better than none.
+
+    >>> members, leaving = parted((Endpoint("a:1"), Endpoint("b:1", lame_duck=True)))
+    >>> [each.address for each in members], list(leaving)
+    (['a:1'], ['b:1'])
+    """
+    leaving = {each.address: each for each in endpoints if each.lame_duck}
+    if len(leaving) in (0, len(endpoints)):
+        return endpoints, {}
+    return tuple(each for each in endpoints if not each.lame_duck), leaving
 
 
 def _count_present(nodes: dict[str, N]) -> int:

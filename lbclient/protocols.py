@@ -4,12 +4,19 @@ Read this first. A seam is a protocol, not a base class: any object or function 
 the right shape will do, and the channel takes it as an argument.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from random import Random
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from lbclient.load import Load
-from lbclient.model import Endpoint, Endpoints, State
+from lbclient.model import Endpoint, Endpoints, LoadReport, State
 
 Clock = Callable[[], float]
 """Monotonic seconds; only differences mean anything."""
@@ -69,5 +76,51 @@ class Picker(Protocol):
         """
 
 
+class ProbingPicker(Picker, Protocol):
+    """A picker that would have some backends asked, so that its next pick is wiser.
+
+    After a pick whoever wired it takes what is in `probes`, asks these, each once, and
+    tells what they say; no pick waits for that. More may be wanted than are asked. It
+    is always the same list.
+    """
+
+    probes: list[Node]
+
+    def probed(self, node: Node, report: LoadReport | None, now: float) -> None:
+        """Takes an answer; None: there is none. The node's load has it already."""
+
+
 PickerFactory = Callable[[Random], Picker]
 """Makes a channel's picker; all its chance comes from the given generator."""
+
+
+class FleetUsage(NamedTuple):
+    """What all tasks gave whom, CPU seconds a second, at one moment not long ago."""
+
+    tasks: int
+    """How many tasks `total` is of, this one too; 0: nothing is known."""
+
+    own: Mapping[str, float]
+    """By customer, what this task gave, as it is in `total`."""
+
+    total: Mapping[str, float]
+
+    again: float = 1.0
+    """Seconds until there is more to hear."""
+
+    malformed: int = 0
+    """Entries of others that made no sense and were left out."""
+
+
+class UsageStore(Protocol):
+    """What the tasks of a fleet tell each other of their customers.
+
+    May be slow, may fail: no request waits for it.
+    """
+
+    async def exchange(self, task: str, usage: Mapping[str, float]) -> FleetUsage:
+        """Takes what this task gave lately, by customer; returns what all did.
+
+        `task` is the same each time and no other's. A task that was not heard of for
+        some seconds is left out.
+        """

@@ -7,6 +7,7 @@ rates per second.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lbclient.criticality import Criticality
 from lbclient.grpc_codes import STATUS_OF_NUMBER
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ class BackendStatistics:
     """One backend as the channel sees it now.
 
     `weight` is the share of calls that the picker would give it, mean 1, and 0.0
-    while it gets none. `utilization`, `qps`, `eps` and `active` are its own last
-    word, `report_age` old; None where it has said nothing.
+    while it gets none. `reason` tells why it is in that state, `why` why it is in the
+    subset; `task` and `zone` are what the resolver says. `last_error` is what last went
+    wrong, with the connection or with a call. `utilization`, `qps`, `eps` and `active`
+    are its own last word, `report_age` old; None where it has said nothing.
     """
 
     address: str
@@ -41,6 +44,11 @@ class BackendStatistics:
     eps: float | None
     active: int | None
     report_age: float | None
+    why: str = ""
+    last_error: str = ""
+    last_error_age: float | None = None
+    task: int | None = None
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,18 @@ class ResolverStatistics:
     updates: int = 0
     age: float | None = None
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleStatistics:
+    """Requests of one criticality in the last two minutes, or since the first refusal;
+    `probability` is that of the next one to be refused here."""
+
+    criticality: str
+    probability: float
+    accepted: int
+    refused_there: int
+    refused_here: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +89,18 @@ class ChannelStatistics:
 
     `calls` counts finished calls by status code, `attempts` by verdict. `resends` are
     attempts after one that no server took, `retries` those after one that may have
-    been executed. `throttled` were refused here, as backends refuse so much. `waited`
-    of the calls had to wait for a backend, `waiting` do so now, `waited_seconds`
-    is the sum of their waits. `replacements` backends are there beyond the subset, as
-    some of it are out or not ready yet. `draining` backends have left the subset and
-    end their last calls. `task_failures` counts background jobs started again.
+    been executed, and `retries_left` is what the budget has for now.
+    `throttled` were refused here, as backends refuse so much. `refused` are the calls
+    that ended here: "throttled", "no-backend", "full" or by their "deadline".
+    `waited` of the calls had to wait for a backend, `waiting` do so now,
+    `waited_seconds` is the sum of their waits. `replacements` backends are there
+    beyond the subset, as some of it are out or not ready yet. `draining` backends
+    have left the subset and end their last calls.
+    `task_failures` counts background jobs started again. `methods` has `calls` by the
+    kind ("unary_stream") and the path of the method.
+
+    `throttle` is empty while nothing is refused; `retries_left` is what the budget has
+    for now.
 
     `subset` says how the backends were chosen, and why so: "rocksteadier as client 7
     (LBCLIENT_TASK_INDEX=7) of 60 numbered backends", "rendezvous as client 'web-x7f':
@@ -89,7 +116,10 @@ class ChannelStatistics:
     attempts: dict[str, int] = field(default_factory=dict)
     resends: int = 0
     retries: int = 0
+    retries_left: float = 0.0
     throttled: int = 0
+    throttle: tuple[ThrottleStatistics, ...] = ()
+    refused: dict[str, int] = field(default_factory=dict)
     latency: LatencyStatistics = LatencyStatistics()
     waiting: int = 0
     waited: int = 0
@@ -100,6 +130,7 @@ class ChannelStatistics:
     draining: int = 0
     task_failures: int = 0
     resolver: ResolverStatistics = ResolverStatistics()
+    methods: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +138,14 @@ class CallInfo:
     """What `lbclient.info(call)` tells of one call.
 
     `backend` is the address that it went to, None while it waits or if it never
-    left. `waited` is the time without a backend.
+    left. `waited` is the time without a backend. `history` has a line for each attempt
+    that failed: where, with what, and why there was another one or none.
     """
 
     backend: str | None
     attempts: int
     waited: float
+    history: tuple[str, ...] = ()
 
 
 def latency_statistics(histogram: "Histogram") -> LatencyStatistics:
@@ -120,8 +153,9 @@ def latency_statistics(histogram: "Histogram") -> LatencyStatistics:
 
 
 def backend_statistics(
-    backend: "Backend", weight: float, now: float
+    backend: "Backend", weight: float, why: str, now: float
 ) -> BackendStatistics:
+    error, error_age = last_error(backend, now)
     load = backend.load
     report = load.report
     served, rejected, failed, abandoned = load.counts.values()
@@ -143,7 +177,49 @@ def backend_statistics(
         eps=None if report is None else report.eps,
         active=None if report is None else report.active,
         report_age=None if report is None else now - load.reported_at,
+        why=why,
+        last_error=error,
+        last_error_age=error_age,
+        task=backend.endpoint.task,
+        zone=backend.endpoint.zone,
     )
+
+
+def last_error(backend: "Backend", now: float) -> tuple[str, float | None]:
+    """What it was, and how long ago."""
+    failed_at = backend.load.failed_at
+    if backend.failed_with and failed_at >= backend.troubled_at:
+        name = STATUS_OF_NUMBER[backend.failed_with].name
+        return f"a call ended with {name}", now - failed_at
+    if backend.trouble:
+        return backend.trouble, now - backend.troubled_at
+    return "", None
+
+
+def why_in_subset(place: int | None, size: int, count: int) -> str:
+    """Of a backend at that place of the client's order, from 0.
+
+    >>> why_in_subset(0, 2, 9), why_in_subset(2, 2, 9)
+    ('choice 1 of 9', 'stands in for another: choice 3 of 9')
+    """
+    if place is None:
+        return "left the subset, and serves until others are ready"
+    choice = f"choice {place + 1} of {count}"
+    return choice if place < size else f"stands in for another: {choice}"
+
+
+def throttle_statistics(balancer: "Balancer", now: float) -> list[ThrottleStatistics]:
+    throttle = balancer.throttle
+    if throttle is None:
+        return []
+    return [
+        ThrottleStatistics(
+            one.name, throttle.probability(one, now), accepted, there, here
+        )
+        for one in Criticality
+        for here, there, accepted in [throttle.counts(one, now)]
+        if here or there or accepted
+    ]
 
 
 def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
@@ -154,6 +230,14 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
     weight_of = dict(zip(ready, weights, strict=True))
     in_flight = [node.load.in_flight for node in (*nodes, *list(balancer.draining))]
     resolved_at = balancer.resolved_at
+    places, size = pool.places(), pool.subset_size()
+
+    def why_of(node: "Backend") -> str:
+        place = places.get(node.endpoint.address)
+        if place is None and node.endpoint.lame_duck:
+            return "was in the subset, and serves when nobody else does"
+        return why_in_subset(place, size, len(pool.members))
+
     return ChannelStatistics(
         target=balancer.target,
         state=balancer.connectivity().name.lower(),
@@ -168,14 +252,18 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         attempts={v.value: count for v, count in balancer.attempts().items()},
         resends=balancer.resends,
         retries=balancer.retries,
+        retries_left=balancer.retries_left(),
         throttled=balancer.throttled,
+        throttle=tuple(throttle_statistics(balancer, now)),
+        refused=dict(balancer.refused),
         latency=latency_statistics(balancer.latency),
         waiting=len(balancer.waiting) + len(balancer.waiting.pausing),
         waited=balancer.waited,
         waited_seconds=balancer.waited_seconds,
         in_flight=sum(in_flight),
         backends=tuple(
-            backend_statistics(node, weight_of.get(node, 0.0), now) for node in nodes
+            backend_statistics(node, weight_of.get(node, 0.0), why_of(node), now)
+            for node in nodes
         ),
         replacements=pool.replacements(),
         draining=len(balancer.draining),
@@ -186,4 +274,12 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
             age=None if resolved_at is None else now - resolved_at,
             error=balancer.resolver_error,
         ),
+        methods={
+            method: {
+                STATUS_OF_NUMBER[number].name: count
+                for number, count in counts.items()
+                if count
+            }
+            for method, counts in balancer.handled.read().items()
+        },
     )

@@ -5,14 +5,17 @@ real sockets or threads in flight it would jump past them.
 """
 
 import asyncio
+import gc
 import inspect
 import selectors
-import socket
+import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.ports import free_port
 
 # The same examples in every run, so that `make test` passes or fails for a reason; no
 # deadlines, as machines are slow. At night: --hypothesis-profile=ci.
@@ -20,6 +23,7 @@ settings.register_profile(
     "default",
     deadline=None,
     derandomize=True,
+    max_examples=50,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
@@ -30,12 +34,25 @@ settings.register_profile(
 )
 settings.load_profile("default")
 
+# A shell that starts a run in the background has it ignore Ctrl-C, and all its children
+# would, too: tests interrupt some of these.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects() -> None:
+    """Whatever other modules left is not looked through at each collection."""
+    gc.collect()
+    gc.freeze()
+
+
 LOOP_TESTS = Path(__file__).parent / "loop"
 
 # Callbacks of a task that was just cancelled need a turn or two of the loop each; of
 # a stream that was cancelled grpcio's threads tell the loop, on a busy machine late.
 TURNS = 20
-PAUSES = 50
+PAUSES = 500
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -75,14 +92,8 @@ def pytest_asyncio_loop_factories(
     return {"real": asyncio.new_event_loop}
 
 
-@pytest.fixture
-def free_port() -> Callable[[], int]:
-    """Names ports on 127.0.0.1 where nobody listens, for a server yet to start."""
-
-    def free_port() -> int:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            return int(listener.getsockname()[1])
-
+@pytest.fixture(name="free_port")
+def _free_port() -> Callable[[], int]:
     return free_port
 
 

@@ -3,16 +3,16 @@
 import ast
 import pkgutil
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from lbclient.config import RESERVED, ChannelConfig, ServerConfig
+from lbclient.config import RESERVED, ChannelConfig, ServerConfig, settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-DEFAULTS = {f.name: f.default for c in (ChannelConfig, ServerConfig) for f in fields(c)}
+CONFIGS = (ChannelConfig, ServerConfig)
+DEFAULTS = {field.name: field.default for c in CONFIGS for field in settings(c)}
 
 
 def anchors(page: Path) -> set[str]:

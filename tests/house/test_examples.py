@@ -49,3 +49,11 @@ def test_the_pair_talks_and_leaves_in_order(
         for server in (first, second):
             os.kill(server.pid, signal.SIGTERM)
             assert server.wait(timeout=60) == 0
+
+
+def test_the_programs_of_the_containers_find_what_they_import(
+    run: Callable[..., str],
+) -> None:
+    programs = sorted((EXAMPLES / "compose").glob("*.py"))
+    each = "import runpy, sys; [*map(runpy.run_path, sys.argv[1:])]"
+    run(sys.executable, "-c", each, *programs)

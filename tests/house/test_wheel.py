@@ -186,6 +186,9 @@ def test_the_wheel_holds_types_and_the_demo(built: Path) -> None:
         names = set(file.namelist())
     for name in (
         "lbclient/py.typed",
+        "lbclient/admin/static/lbz.html",
+        "lbclient/admin/static/uplot.js",
+        "lbclient/admin/static/uplot.LICENSE",
         "lbclient/v1/load_pb2.pyi",
         "lbclient/v1/health_pb2.pyi",
         "lbclient/_fleet/demo.py",
