@@ -249,7 +249,7 @@ async def test_calls_leave_nothing_however_they_end(
     traced_memory: Callable[[], int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # grpcio logs refusals of calls that have ended: pytest keeps these, with all frames.
+    # grpcio logs refusals of calls that have ended: pytest keeps these, and all frames.
     caplog.set_level(logging.CRITICAL + 1)
     async with lbclient.insecure_channel(fleet.target()) as channel:
         stub = search.SearchStub(channel)
