@@ -14,6 +14,7 @@ class Answer(NamedTuple):
     code: StatusCode
     details: str
     trailers: tuple[tuple[str, str], ...]
+    is_error: bool = True  # of the task, in what it reports to all clients
 
 
 def trailers_of(refusal: Refusal) -> tuple[tuple[str, str], ...]:
@@ -36,9 +37,12 @@ TOO_LATE = Answer(
     "refused: too late to be served before its deadline",
     TRAILERS[Refusal.DONT_RETRY],
 )
+# It says nothing of the task: the clients of all others would shun who serves little
+# beside one customer's flood, for its errors, and crowd on who serves much.
 OUT_OF_QUOTA = Answer(
     StatusCode.RESOURCE_EXHAUSTED,
     "refused: the customer has used what it may",
     TRAILERS[Refusal.QUOTA],
+    is_error=False,
 )
 REASONS = (*(refusal.value for refusal in Refusal), "concurrency", "too-late")

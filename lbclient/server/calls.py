@@ -53,6 +53,7 @@ class Call:
         "begun_at",
         "below",
         "inner",
+        "refusal",
         "took",
     )
 
@@ -71,6 +72,7 @@ class Call:
         self._trailers: Trailers = ()  # the handler's own
         self._finished = False
         self.below = WELL  # what its own calls were told
+        self.refusal: Answer | None = None  # what it is told in place of a handler
         self.took = 0.0  # seconds, once it is finished
         self.begun_at = reporter.clock()
         reporter.monitor.begin()
@@ -106,6 +108,7 @@ class Call:
 
     def _refusing(self, answer: Answer) -> Trailers:
         """Before its handler has begun, which could say none of that truthfully."""
+        self.refusal = answer
         self._code, self._trailers = answer.code, answer.trailers
         return self._answer(answer.code)
 
@@ -184,16 +187,15 @@ class Call:
 
     def _answer(self, code: Any) -> Trailers:
         """Ends the request; the trailers are to be sent at once."""
-        if not self._finished:
-            self._finished = True
-            code = _status(code)
-            self.took = self._reporter.finish(code, self.begun_at, self._counts)
+        self._finish(lambda: _status(code))
         return self._with_report(self._trailers, self._reporter.monitor.active)
 
     def _finish(self, code: Callable[[], StatusCode]) -> None:
         if not self._finished:
             self._finished = True
-            self.took = self._reporter.finish(code(), self.begun_at, self._counts)
+            is_error = self.refusal is None or self.refusal.is_error
+            finish = self._reporter.finish
+            self.took = finish(code(), self.begun_at, self._counts, is_error)
 
     def _merged(self, own: Trailers) -> Trailers:
         """While the request is still among the active ones."""
@@ -296,14 +298,13 @@ class SyncCall(Call):
     Made on the loop's thread, and ended there: in a thread nothing is counted.
     """
 
-    __slots__ = ("_answered", "_context", "_request", "refusal")
+    __slots__ = ("_answered", "_context", "_request")
 
     def __init__(self, reporter: Reporter, inner: Any, counts: Counts) -> None:
         super().__init__(reporter, inner, counts)
         self._answered: StatusCode | None = None
         self._request = Early(reporter.gate, inner)
         self.adopt(copy_context())
-        self.refusal: Answer | None = None
         reporter.gate.threads.queue(self, self.begun_at)
 
     def enter(self, inner: Any) -> None:

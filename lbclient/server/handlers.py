@@ -127,11 +127,11 @@ class Refused:
     def __init__(self, reporter: Reporter, answer: Answer, counts: Counts) -> None:
         self._reporter = reporter
         self._answer = answer
-        reporter.refuse(answer.code, counts)
+        reporter.refuse(answer, counts)
 
     async def stream_stream(self, _requests: Any, context: Any) -> None:
         """Says what `abort` would: that raises, which takes an eighth of all this."""
-        code, details, trailers = self._answer
+        code, details, trailers, _ = self._answer
         report = self._reporter.trailers(self._reporter.monitor.active)
         context.set_code(code)
         context.set_details(details)

@@ -24,6 +24,7 @@ from lbclient.histogram import Histogram
 from lbclient.model import LoadReport, TaskState, Verdict
 from lbclient.protocols import Clock
 from lbclient.recent import Recent
+from lbclient.server.answers import Answer
 from lbclient.server.cpu import CpuMeter
 from lbclient.server.gate import Gate
 from lbclient.server.monitor import LoadMonitor
@@ -119,14 +120,17 @@ class Reporter:
         finally:
             self._watchers -= 1
 
-    def finish(self, code: StatusCode, begun_at: float, counts: Counts) -> float:
+    def finish(
+        self, code: StatusCode, begun_at: float, counts: Counts, is_error: bool = True
+    ) -> float:
         """Ends what `monitor.begin` began; the report then leaves it out.
 
-        Returns how long it took.
+        Returns how long it took. What is no error of this task is in no rate.
         """
         if code is _OK:
             return self.served(begun_at, counts)
-        took, verdict = self.clock() - begun_at, verdict_of(code)
+        took = self.clock() - begun_at
+        verdict = verdict_of(code) if is_error else Verdict.ABANDONED
         self.monitor.finish(verdict)
         counts[code.name] += 1
         if verdict is not Verdict.ABANDONED:
@@ -159,11 +163,12 @@ class Reporter:
         else:
             recent.latencies.add(took, now)
 
-    def refuse(self, code: StatusCode, counts: Counts) -> None:
+    def refuse(self, answer: Answer, counts: Counts) -> None:
         """A request that never began: an error to whoever looks for one."""
         self.monitor.begin()
-        self.monitor.finish(Verdict.REJECTED)
-        counts[code.name] += 1
+        rejected, no_error = Verdict.REJECTED, Verdict.ABANDONED
+        self.monitor.finish(rejected if answer.is_error else no_error)
+        counts[answer.code.name] += 1
 
     def encoded(self, active: int) -> bytes:
         """A serialized `lbclient.v1.LoadReport`, which is an ORCA report too."""

@@ -167,6 +167,27 @@ async def test_a_refusal_is_an_error_to_those_who_read_reports(
     assert errors[1][0] == errors[1][1] > 0.0
 
 
+@pytest.mark.parametrize("kind", ["async", "sync"])
+@pytest.mark.parametrize("customer", [None, lambda _: "mail"])
+async def test_one_customers_quota_is_nothing_to_the_others(
+    host: Host, customer: Any, kind: str
+) -> None:
+    """Else who serves little beside a flood that is refused would look the worst."""
+    config = ServerConfig(default_quota=0.0, customer=customer)
+    server, channel = await host(
+        handler_of("unary_unary", kind, forbidden, forbidden), config=config
+    )
+    for _ in range(3):
+        _, call = await ask(channel, "unary_unary")
+        trailers = await call.trailing_metadata()
+        assert trailers[wire.REFUSAL_KEY] == "quota"
+        await asyncio.sleep(0.15)  # a sample
+    seen = server.statistics()
+    assert (seen.qps, seen.eps, seen.active) == (0.0, 0.0, 0)
+    assert seen.requests == {"OK": 0, "RESOURCE_EXHAUSTED": 3}
+    assert seen.refused["quota"]["CRITICAL"] == 3
+
+
 async def test_a_last_attempt_is_told_not_to_retry(host: Host) -> None:
     _, channel = await host(handler_of("unary_unary", "async", forbidden), config=FULL)
     metadata = ((wire.ATTEMPT_KEY, "2"),)
