@@ -140,6 +140,7 @@ PROCESS = {
     "channels_left_out": NUMBER,
     "servers": [SERVER],
     "servers_left_out": NUMBER,
+    "untold": [{"kind": TEXT, "number": NUMBER, "name": TEXT, "error": TEXT}],
 }
 
 MOST = 1e16  # no count or time of ours is beyond it, nor can it be shown as a date

@@ -1,17 +1,22 @@
 """What this process would like to tell, as `shape` says: read from `statistics()`.
 
-All of it is bounded: how many there are of each, and how long a text may be.
+All of it is bounded: how many there are of each, and how long a text may be. A channel
+or server that raises meanwhile, as code of its user's may, is told of by its error; the
+others are told of as ever.
 """
 
+import logging
 import os
 import re
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import getdoc
 from math import isfinite
 from platform import python_version
+from traceback import format_exception_only
 from typing import Any
 
 import grpc
@@ -33,16 +38,23 @@ LONGEST = 400  # characters
 
 PASSWORD = re.compile(r"//[^/@\s]*@")
 
+logger = logging.getLogger(__name__)
+
 
 def snapshot() -> dict[str, Any]:
     """To look has an effect: picks and latencies are then kept, for a minute."""
     channels = [(n, one) for n, one in CHANNELS.present() if isinstance(one, Channel)]
     servers = [(n, one) for n, one in SERVERS.present() if isinstance(one, Server)]
-    told: list[dict[str, Any]] = []
+    told: dict[str, list[dict[str, Any]]] = {"channels": [], "servers": []}
+    untold: list[dict[str, Any]] = []
     room = MOST_BACKENDS
     for number, channel in channels[:MOST_CHANNELS]:
-        told.append(of_channel(number, channel, room))
-        room -= len(told[-1]["backends"])
+        with or_why_not(untold, "channel", number, channel._target):
+            told["channels"].append(of_channel(number, channel, room))
+            room -= len(told["channels"][-1]["backends"])
+    for number, server in servers[:MOST_SERVERS]:
+        with or_why_not(untold, "server", number, ", ".join(server._ports)):
+            told["servers"].append(of_server(number, server))
     return {
         "version": shape.VERSION,
         "lbclient": lbclient.__version__,
@@ -53,11 +65,25 @@ def snapshot() -> dict[str, Any]:
         "pid": os.getpid(),
         "time": time.time(),
         "clock": time.monotonic(),
-        "channels": told,
-        "channels_left_out": len(channels) - len(told),
-        "servers": [of_server(*each) for each in servers[:MOST_SERVERS]],
+        **told,
+        "channels_left_out": max(0, len(channels) - MOST_CHANNELS),
         "servers_left_out": max(0, len(servers) - MOST_SERVERS),
+        "untold": untold,
     }
+
+
+@contextmanager
+def or_why_not(
+    untold: list[dict[str, Any]], kind: str, number: int, name: str
+) -> Iterator[None]:
+    """Enters what cannot be described, with its error, instead of raising it."""
+    try:
+        yield
+    except Exception as error:
+        logger.exception("%s %s could not be described", kind, name)
+        words = PASSWORD.sub("//...@", "".join(format_exception_only(error)).strip())
+        why_not = {"kind": kind, "number": number, "name": plain(name)}
+        untold.append(why_not | {"error": plain(words)})
 
 
 def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:

@@ -233,7 +233,11 @@ def lines(look: Look) -> Iterator[str]:
         if left_out := now[f"{kind}_left_out"]:
             yield ""
             yield f"and {count(left_out, kind.removesuffix('s'))} more"
-    if not now["channels"] and not now["servers"]:
+    for one in now["untold"]:
+        yield ""
+        yield item(one["kind"], one["name"])
+        yield item("cannot be described", one["error"])
+    if not any(now[kind] for kind in ("channels", "servers", "untold")):
         yield "No channel and no server of lbclient's is open there."
 
 

@@ -94,6 +94,49 @@ async def test_a_closed_channel_is_told_of_no_more(port: int, start: Any) -> Non
     assert task.address not in [one["target"] for one in snapshot()["channels"]]
 
 
+async def test_what_cannot_be_described_is_told_of_by_its_error_and_the_others_as_ever(
+    port: int, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One `repr` of a resolver that raised had made the whole page a 500."""
+
+    class Moody:
+        words = "moody"
+
+        def __repr__(self) -> str:
+            return self.words if self.words else str(1 / 0)
+
+        async def watch(self) -> Any:
+            yield (lbclient.Endpoint(good.address),)
+            await asyncio.Event().wait()
+
+    def broken() -> None:
+        raise RuntimeError("of redis://me:secret@host" + "!" * LONGEST)
+
+    good, bad = [await start(lbclient.server) for _ in range(2)]
+    async with (
+        lbclient.insecure_channel(good.address) as plain,
+        lbclient.insecure_channel(Moody()) as moody,
+    ):
+        await plain.channel_ready()
+        await moody.channel_ready()
+        monkeypatch.setattr(Moody, "words", "")
+        monkeypatch.setattr(bad.server, "statistics", broken)
+        said = await told(port)
+    assert flaw(said) == ""
+    assert good.address in [one["target"] for one in said["channels"]]
+    assert "moody" not in [one["target"] for one in said["channels"]]
+    ports = [one for server in said["servers"] for one in server["ports"]]
+    assert good.address in ports
+    assert bad.address not in ports
+    channel, server = said["untold"]
+    assert (channel["kind"], channel["name"]) == ("channel", "moody")
+    assert channel["error"] == "ZeroDivisionError: division by zero"
+    assert (server["kind"], server["name"]) == ("server", bad.address)
+    assert server["error"].startswith("RuntimeError: of redis://...@host!!!")
+    assert len(server["error"]) == LONGEST + 3
+    assert said["channels_left_out"] == said["servers_left_out"] == 0
+
+
 async def test_what_is_told_has_an_end(eventually: Any) -> None:
     class Many:
         def __repr__(self) -> str:

@@ -212,6 +212,20 @@ def test_names_from_elsewhere_stay_text(page: Browser) -> None:
     assert page.run("return document.querySelectorAll('img').length") == 0
 
 
+def test_one_that_cannot_be_described_is_shown_with_its_error(page: Browser) -> None:
+    why_not = {"kind": "channel", "number": 7, "name": "moody", "error": "not today"}
+    page.run(
+        "const said = structuredClone(past.at(-1));"
+        "said.clock += 1; said.untold = [arguments[0]]; show(said);",
+        why_not,
+    )
+    shown = page.run("return document.querySelector('#untold-channel7').innerText")
+    assert shown.split("\n")[0] == "Channel moody"
+    assert "not today" in shown
+    assert "Channel moody" in page.run("return document.querySelector('nav').innerText")
+    assert page.run(f"{ROWS}.length") == 3, "the others are as ever"
+
+
 def test_what_is_left_out_is_counted(page: Browser) -> None:
     said = page.run(
         "const said = structuredClone(past.at(-1));"

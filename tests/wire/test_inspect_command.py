@@ -67,6 +67,20 @@ async def test_backends_and_reasons_are_shown(
     assert any(line[:3] == ["UDP", "health", "checks"] for line in lines)
 
 
+async def test_what_cannot_be_described_is_shown_with_its_error(
+    inspect: Inspect,
+) -> None:
+    why_not = {"kind": "channel", "number": 7, "name": "moody", "error": "not today"}
+    async with saying(json.dumps(SOUND | {"untold": [why_not]}).encode()) as place:
+        status, out, _ = await inspect("--interval", "0.5", place)
+    lines = [line.split() for line in out.splitlines()]
+    assert status == 0
+    assert lines[-2:] == [
+        ["channel", "moody"],
+        ["cannot", "be", "described", "not", "today"],
+    ]
+
+
 async def test_json_is_what_the_page_says(place: str, inspect: Inspect) -> None:
     status, out, _ = await inspect("--json", f"http://{place}/lbz")
     said = json.loads(out)

@@ -313,6 +313,19 @@ class ServerSection extends Section {
   }
 }
 
+// --- one that could not be described -----------------------------------------------------------
+
+class UntoldSection extends Section {
+  constructor(id) {
+    super(id, { charts: [], rest: [] });
+  }
+
+  show({ kind, name, error }) {
+    this.title(`${kind === "server" ? "Server" : "Channel"} ${name}`);
+    this.facts.set("Cannot be described", error, { wide: true, kind: "ill" });
+  }
+}
+
 // --- all of it ---------------------------------------------------------------------------------
 
 const sections = new Map();
@@ -338,6 +351,7 @@ function show(now) {
   };
   list("channel", ChannelSection, "channels");
   list("server", ServerSection, "servers");
+  for (const one of now.untold) wanted.set(`untold-${one.kind}${one.number}`, [UntoldSection, one]);
   for (const [id, section] of sections) {
     if (!wanted.has(id) || !same) {
       section.remove();
