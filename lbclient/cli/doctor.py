@@ -23,6 +23,7 @@ from lbclient.cli import peer, probe
 from lbclient.cli.layout import count as how_many
 from lbclient.cli.layout import printable
 from lbclient.cli.resolve import once
+from lbclient.cli.run import run
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.errors import ConfigError, ResolveError
 from lbclient.health.check import reason_of
@@ -98,16 +99,17 @@ def main(argv: list[str]) -> int:
         identity = find_identity(config.task_index)
         checks = [*surroundings(os.environ)]
         try:
-            endpoints = asyncio.run(asyncio.wait_for(once(resolver), given.timeout))
+            endpoints = run(asyncio.wait_for(once(resolver), given.timeout))
         except (ResolveError, TimeoutError) as error:
-            words = str(error) or f"no answer in {given.timeout:g} s"
+            late = f"to resolve {given.target} takes more than {given.timeout:g} s"
+            words = late if isinstance(error, TimeoutError) else str(error)
             do = "is it the right name, and may this machine ask for it?"
             checks.append(Check("target", FAIL, words, do))
         else:
             members, _ = parted(endpoints)
             checks += of_endpoints(endpoints, config, identity.index)
             asked = members[:MOST_ASKED]
-            checks += of_backends(asyncio.run(ask_all(asked, given)))
+            checks += of_backends(run(ask_all(asked, given)))
     except ConfigError as error:
         print(f"lbclient doctor: {error}", file=sys.stderr)
         return 2

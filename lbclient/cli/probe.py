@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from lbclient import wire
 from lbclient.cli import peer
 from lbclient.cli.layout import printable, short
+from lbclient.cli.run import run
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.errors import ConfigError
 from lbclient.health import datagram
@@ -102,7 +103,7 @@ class Found:
 def main(argv: list[str]) -> int:
     try:
         given = parse(argv)
-        found = asyncio.run(ask(given))
+        found = run(ask(given))
     except ConfigError as error:
         print(f"lbclient probe: {error}", file=sys.stderr)
         return USAGE
@@ -214,6 +215,7 @@ async def by_udp(address: str, timeout: float, until: float) -> Found:
     found = Found(address=address, asked="udp")
     loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
+    places = None
     try:
         async with asyncio.timeout_at(until):
             places = await loop.getaddrinfo(
@@ -231,7 +233,10 @@ async def by_udp(address: str, timeout: float, until: float) -> Found:
                 return told(replace(found, detail=""), answer.state, answer.report)
     except TimeoutError:
         want = "is UDP blocked, is the secret the same, is it this port?"
-        return replace(found, detail=f"nothing in {timeout:g} s: {want}")
+        late = f"nothing in {timeout:g} s: {want}"
+        if places is None:
+            late = f"to look up {host} takes more than {timeout:g} s"
+        return replace(found, detail=late)
     except OSError as error:
         return replace(found, detail=error.strerror or str(error))
     return found

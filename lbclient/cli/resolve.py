@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from lbclient.cli.layout import item, printable, short, table
+from lbclient.cli.run import run
 from lbclient.config import ChannelConfig
 from lbclient.errors import ConfigError, ResolveError
 from lbclient.model import Endpoint, Endpoints
@@ -53,9 +54,9 @@ def main(argv: list[str]) -> int:
         return complain(error, 2)
     try:
         if given.watch:
-            asyncio.run(follow(resolver, interval, as_json=given.json))
+            run(follow(resolver, interval, as_json=given.json))
         else:
-            endpoints = asyncio.run(once(resolver))
+            endpoints = run(once(resolver))
             if given.json:
                 print(json.dumps(facts(resolver, endpoints), indent=2))
             else:
