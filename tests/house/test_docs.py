@@ -48,6 +48,14 @@ def test_every_variable_that_is_named_exists(page: Path) -> None:
     assert set(re.findall(r"LBCLIENT_[A-Z_]*[A-Z]", page.read_text())) <= known
 
 
+def test_every_alert_is_explained() -> None:
+    """They were copied there by hand, and two were forgotten."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rules = (ROOT / "deploy" / "prometheus" / "rules.yml").read_text()
+    alerts = re.findall(r"^ *- alert: (\w+)$", rules, re.MULTILINE)
+    assert re.findall(r"^\| `(Lbclient\w+)` \|", page, re.MULTILINE) == alerts != []
+
+
 def exists(name: str) -> bool:
     """Whether a dotted name is an object, a module or something of our protos."""
     try:
