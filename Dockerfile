@@ -14,7 +14,7 @@ RUN python3 -m venv /opt/lbclient \
 FROM ${PYTHON_IMAGE}
 COPY --from=build /opt/lbclient /opt/lbclient
 COPY examples /opt/examples
-ENV PATH=/opt/lbclient/bin:$PATH PYTHONPATH=/opt/examples/fleet PYTHONUNBUFFERED=1
+ENV PATH=/opt/lbclient/bin:$PATH PYTHONUNBUFFERED=1
 WORKDIR /opt/examples
 # Nobody in particular: it owns no file and needs none.
 USER 65534:65534
