@@ -1,7 +1,8 @@
 """Kubernetes' API, as far as a client of EndpointSlices sees it, on loopback.
 
 The shapes are written after the API's documentation (v1.29): lists with versions,
-events a line each, bookmarks, Status objects for errors.
+events a line each, bookmarks, Status objects for errors. Those in recorded/ are of
+answers that real ones gave.
 """
 
 import asyncio
@@ -80,17 +81,17 @@ def status(code: int, message: str) -> dict[str, Any]:
 class KubernetesApi:
     """Slices of the Service search in the namespace prod.
 
-    `refuses` is the status and message that requests end with, `refuses_watches` the
-    same for those that would watch. `tokens` are good, versions below `forgotten` are
-    410 Gone, and while it `hangs` requests get no answer.
+    `refuses` is the status and message that requests end with, or a whole Status, and
+    `refuses_watches` the same for those that would watch. `tokens` are good, versions
+    below `forgotten` are 410 Gone, and while it `hangs` requests get no answer.
     """
 
     def __init__(self, account: Path) -> None:
         self.account = account
         self.api = Api("", account)
         self.tokens = ["first"]
-        self.refuses: tuple[int, str] | None = None
-        self.refuses_watches: tuple[int, str] | None = None
+        self.refuses: tuple[int, str] | dict[str, Any] | None = None
+        self.refuses_watches: tuple[int, str] | dict[str, Any] | None = None
         self.hangs = False
         self.forgotten = 0
         self.body: bytes | None = None  # of lists, instead of a good one
@@ -176,7 +177,7 @@ class KubernetesApi:
         refuses = self.refuses
         if refuses is None and "watch" in request.query:
             refuses = self.refuses_watches
-        return None if refuses is None else status(*refuses)
+        return status(*refuses) if isinstance(refuses, tuple) else refuses
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         version = int(request.query["resourceVersion"])

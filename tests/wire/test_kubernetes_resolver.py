@@ -479,6 +479,83 @@ async def test_a_missing_certificate_is_an_error(tmp_path: Path) -> None:
     assert f"cannot use {tmp_path}/ca.crt" in await refused(watched)
 
 
+RECORDED = Path(__file__).with_name("recorded")  # its README says of whom
+
+STATUSES = json.loads((RECORDED / "statuses.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("list.json", [("10.0.0.1:50051", ""), ("10.0.0.2:50051", "")]),
+        ("empty.json", []),
+        (
+            "hints.json",
+            [("10.0.2.4:50051", "eu-west-1c"), ("10.0.2.5:50051", "eu-west-1b")],
+        ),
+    ],
+)
+async def test_a_recorded_list_is_understood(
+    api: KubernetesApi, file: str, told: list[tuple[str, str]]
+) -> None:
+    api.body = (RECORDED / file).read_bytes()
+    assert [(one.address, one.zone) for one in await once(resolver(api))] == told
+
+
+async def test_a_recorded_watch_is_followed_to_its_end(
+    api: KubernetesApi, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    lines = (RECORDED / "watch.jsonl").read_bytes().splitlines(keepends=True)
+    added, modified, bookmark, deleted, error = lines
+    api.body = (RECORDED / "list.json").read_bytes()
+    async with watching(resolver(api)) as following:
+        assert len(await following()) == 2
+
+        async def after(line: bytes) -> list[tuple[str, str, bool]]:
+            waiting = asyncio.ensure_future(following())
+            await eventually(lambda: api.watching == 1)
+            api.say(line)
+            return [(one.address, one.zone, one.lame_duck) for one in await waiting]
+
+        known = [("10.0.0.1:50051", "", False), ("10.0.0.2:50051", "", False)]
+        stays = ("10.0.1.2:50051", "eu-west-1b", False)
+        came = [("10.0.1.1:50051", "eu-west-1a", False), stays]
+        assert await after(added) == [*known, *came]
+        leaves = ("10.0.1.1:50051", "eu-west-1a", True)
+        assert await after(modified) == [*known, leaves, stays]
+        assert await after(bookmark + deleted) == known
+        api.body = (RECORDED / "empty.json").read_bytes()
+        assert await after(error) == []
+    assert (api.lists, api.watches[0]) == (2, "1177")
+
+
+async def test_a_recorded_bookmark_says_where_to_go_on(
+    api: KubernetesApi, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    lines = (RECORDED / "watch.jsonl").read_bytes().splitlines(keepends=True)
+    added, _, bookmark, *_ = lines
+    api.body = (RECORDED / "list.json").read_bytes()
+    async with watching(resolver(api)) as following:
+        await following()
+        waiting = asyncio.ensure_future(following())
+        await eventually(lambda: api.watching == 1)
+        api.say(bookmark)
+        api.end_watches()
+        await eventually(lambda: len(api.watches) == 2 and api.watching == 1)
+        api.say(added)
+        assert len(await waiting) == 4
+    assert (api.lists, api.watches) == (1, ["1177", "5493506251"])
+
+
+@pytest.mark.parametrize("status", STATUSES, ids=lambda one: str(one["code"]))
+async def test_a_recorded_refusal_is_an_error_in_its_words(
+    api: KubernetesApi, status: dict[str, Any]
+) -> None:
+    api.refuses = status
+    words = await refused(resolver(api))
+    assert words == f"{api.api.url}: {status['code']} {status['message']}"
+
+
 def certify(account: Path) -> Path:
     """A new authority, which the API and its clients are to trust; and its key."""
     key = account / "key.pem"
