@@ -27,6 +27,7 @@ from lbclient.balancer import Balancer
 from lbclient.criticality import Criticality
 from lbclient.grpc_seam import (
     CANCELLED,
+    BackendsFull,
     DeadlineWhileWaiting,
     NoBackend,
     Trailers,
@@ -109,7 +110,7 @@ class Call:
         self._expiry: asyncio.TimerHandle | None = None
         self._tried = tried
         self._history = history
-        self._last_error = last_error  # of an attempt that may have been executed
+        self._last_error = last_error  # what a retry follows; None: no retry yet
         self._pause: asyncio.TimerHandle | None = None
         if error is not None:
             self._decided = asyncio.Event()
@@ -222,8 +223,13 @@ class Call:
         return False
 
     def fail(self, error: grpc.aio.AioRpcError) -> None:
-        """The call ends without having been sent, or sent again."""
-        if self._last_error is not None and isinstance(error, NoBackend):
+        """The call ends without having been sent, or sent again.
+
+        That there was no backend for another attempt, or no room, is no news to who
+        wants to know why the last one failed. A deadline is the caller's own, and is
+        told as in gRPC.
+        """
+        if self._last_error is not None and isinstance(error, NoBackend | BackendsFull):
             error = self._last_error
         self._balancer.refuse(error, self._counts, bool(self._tried))
         self._end(error)

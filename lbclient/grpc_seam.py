@@ -48,7 +48,8 @@ class NoBackend(LocalRpcError):
 class BackendsFull(LocalRpcError):
     """Every backend is at `active_limit`, or too many calls wait already.
 
-    The call was not sent. More backends, or fewer calls at once, are the cure.
+    The call was not sent; where that happens to a retry, the call ends with the error
+    of its last attempt instead. More backends, or fewer calls at once, are the cure.
     """
 
     CODE = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -65,7 +66,10 @@ class Throttled(LocalRpcError):
 
 
 class DeadlineWhileWaiting(LocalRpcError):
-    """The deadline passed before any backend could take the call."""
+    """The deadline passed before any backend could take the call, or take it again.
+
+    If it has notes (`__notes__`) it was sent before: they tell how its attempts failed.
+    """
 
     CODE = grpc.StatusCode.DEADLINE_EXCEEDED
     REASON = "deadline"

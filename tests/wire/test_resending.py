@@ -462,6 +462,56 @@ async def test_where_nobody_is_left_the_last_error_is_told(search: Any) -> None:
     assert ill.attempts == ["0"]
 
 
+@pytest.mark.parametrize("why", ["when_full", "max_waiting", "deadline"])
+async def test_where_there_is_no_room_for_a_retry_the_last_error_is_told(
+    search: Any, why: str
+) -> None:
+    """It was RESOURCE_EXHAUSTED, "nothing was sent". A deadline is as in gRPC."""
+    gone, holding = asyncio.Event(), asyncio.Event()
+
+    async def fail(request: bytes, context: Any) -> bytes:
+        told = ((wire.PUSHBACK_KEY, "300"),)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "not today", told)
+        raise AssertionError("abort raises")
+
+    async def hold(request: bytes, context: Any) -> bytes:
+        holding.set()
+        await gone.wait()
+        return b""
+
+    server = grpc.aio.server()
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Search": grpc.unary_unary_rpc_method_handler(fail),
+        "Hold": grpc.unary_unary_rpc_method_handler(hold),
+    }
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("search.Search", handlers),)
+    )
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    config = ChannelConfig(
+        idempotent=(SEARCH,),
+        active_limit=1,
+        max_waiting=1 if why == "max_waiting" else 10,
+        when_full="fail" if why == "when_full" else "wait",
+    )
+    async with between(address, config=config) as channel:
+        call = search.SearchStub(channel).Search(search.Query(), timeout=1)
+        await eventually(lambda: channel.statistics().retries == 1)
+        method: Any = channel.unary_unary("/search.Search/Hold")
+        held = [method(b"") for _ in range(2 if why == "max_waiting" else 1)]
+        await holding.wait()
+        error = await told(call, "Search")
+        is_late = isinstance(error, lbclient.DeadlineWhileWaiting)
+        assert is_late is (why == "deadline")
+        assert is_late or error.details() == "not today"
+        assert "not today" in error.__notes__[0]
+        gone.set()
+        await asyncio.gather(*held)
+        assert sum(channel.statistics().refused.values()) == is_late
+    await server.stop(None)
+
+
 async def test_a_task_that_serves_as_many_as_it_may_leaves_the_rest_to_another(
     search: Any,
 ) -> None:
