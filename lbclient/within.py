@@ -25,7 +25,8 @@ class Below(IntEnum):
     WELL = 0
     # Retried there, not to be, or nobody is: it failed, but was not refused.
     IN_VAIN = 1
-    REFUSED = 2
+    OUT_OF_QUOTA = 2  # one customer is, and nobody else is to hear "overloaded"
+    REFUSED = 3
 
 
 class Request(Protocol):
@@ -73,11 +74,17 @@ def below(error: BaseException | None) -> Below:
     if isinstance(error, NoBackend):
         return Below.IN_VAIN
     trailers = _trailers(error)
-    if wire.find_refusal(trailers) is not None:
-        return Below.REFUSED
+    refusal = wire.find_refusal(trailers)
+    if refusal is not None:
+        return said(refusal)
     told = [str(value) for key, value in trailers if key == wire.PUSHBACK_KEY]
     pushback = parse_pushback(told)
     return Below.IN_VAIN if pushback is not None and pushback < 0.0 else Below.WELL
+
+
+def said(refusal: Refusal) -> Below:
+    """What a word means to the layer above."""
+    return Below.OUT_OF_QUOTA if refusal is Refusal.QUOTA else Below.REFUSED
 
 
 def _trailers(error: BaseException | None) -> tuple[tuple[str, str | bytes], ...]:
@@ -102,12 +109,13 @@ def refusal_in(error: BaseException) -> grpc.aio.AioRpcError | None:
 def _is_refusal(error: BaseException) -> bool:
     if isinstance(error, NoBackend):
         return True
-    return isinstance(error, grpc.RpcError) and below(error) is Below.REFUSED
+    return isinstance(error, grpc.RpcError) and below(error) >= Below.OUT_OF_QUOTA
 
 
 # Not the handler's own, though it may hand on all that it was told.
 _FROM_BELOW = frozenset({wire.REFUSAL_KEY, wire.PUSHBACK_KEY, wire.LOAD_KEY})
 _NOT_AGAIN = (wire.PUSHBACK_KEY, "-1")
+_OUT_OF_QUOTA = ((wire.REFUSAL_KEY, Refusal.QUOTA.value), _NOT_AGAIN)
 _REFUSED = ((wire.REFUSAL_KEY, Refusal.DONT_RETRY.value), _NOT_AGAIN)
 
 
@@ -116,11 +124,12 @@ def handed_up(
 ) -> tuple[tuple[str, str | bytes], ...]:
     """A handler's own trailers, and why its client is not to try again.
 
-    Who hands on that the customer is out of quota below means that customer.
+    Who hands on that the customer is out of quota below means that, whatever else was
+    refused.
     """
     kept = tuple(item for item in own if item[0] not in _FROM_BELOW)
-    if found is not Below.REFUSED:
+    if found < Below.OUT_OF_QUOTA:
         return (*kept, _NOT_AGAIN)
-    if wire.find_refusal(own) is Refusal.QUOTA:
-        return (*kept, (wire.REFUSAL_KEY, Refusal.QUOTA.value), _NOT_AGAIN)
+    if found is Below.OUT_OF_QUOTA or wire.find_refusal(own) is Refusal.QUOTA:
+        return kept + _OUT_OF_QUOTA
     return kept + _REFUSED

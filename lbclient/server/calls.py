@@ -19,6 +19,7 @@ from grpc import StatusCode
 
 from lbclient import wire, within
 from lbclient.grpc_codes import STATUS_OF_NUMBER
+from lbclient.retry import Refusal
 from lbclient.server.accounting import account, run_timed
 from lbclient.server.answers import Answer
 from lbclient.server.gate import Gate
@@ -122,7 +123,9 @@ class Call:
         if wire.LOAD_KEY in keys:
             own = _without_report(own)
         if wire.REFUSAL_KEY in keys:
-            self.below = within.Below.REFUSED
+            word = wire.find_refusal(own)
+            found = within.Below.REFUSED if word is None else within.said(word)
+            self.below = max(self.below, found)
             own = within.handed_up(own, self.below)
         return own
 
@@ -133,9 +136,9 @@ class Call:
         that is being handled.
         """
         if _status(code) in HANDED_UP:
-            found = max(self.below, within.below(sys.exception()))
-            if found is not WELL:
-                self._trailers = within.handed_up(self._trailers, found)
+            self.below = max(self.below, within.below(sys.exception()))
+            if self.below is not WELL:
+                self._trailers = within.handed_up(self._trailers, self.below)
 
     # What becomes of it
 
@@ -193,9 +196,18 @@ class Call:
     def _finish(self, code: Callable[[], StatusCode]) -> None:
         if not self._finished:
             self._finished = True
-            is_error = self.refusal is None or self.refusal.is_error
+            status = code()
+            is_error = status is not _OK and self._is_error(status)
             finish = self._reporter.finish
-            self.took = finish(code(), self.begun_at, self._counts, is_error)
+            self.took = finish(status, self.begun_at, self._counts, is_error)
+
+    def _is_error(self, status: StatusCode) -> bool:
+        """Of this task; a customer out of quota, here or below, is none."""
+        if self.refusal is not None:
+            return self.refusal.is_error
+        if self.below < within.Below.OUT_OF_QUOTA or status not in HANDED_UP:
+            return True
+        return wire.find_refusal(self._trailers) is not Refusal.QUOTA
 
     def _merged(self, own: Trailers) -> Trailers:
         """While the request is still among the active ones."""

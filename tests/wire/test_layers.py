@@ -22,6 +22,7 @@ from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.model import Verdict
 from lbclient.retry import Refusal
 from lbclient.server.calls import AsyncCall, Early, SyncCall
+from lbclient.throttle import COLD
 from lbclient.v1 import load_pb2
 from tests.wire.conftest import earn, eventually
 
@@ -269,32 +270,104 @@ async def test_who_has_begun_never_says_that_it_was_not_executed(
     assert report.active == 0, "its own, not the one from below"
 
 
-async def test_who_hands_on_that_a_customer_is_out_of_quota_says_so(
-    serve: Serve,
-) -> None:
-    async def refuse(context: Any) -> Any:
-        trailers = ((wire.REFUSAL_KEY, Refusal.QUOTA.value),)
-        await context.abort(StatusCode.RESOURCE_EXHAUSTED, "no quota", trailers)
+QUOTA = [(wire.REFUSAL_KEY, Refusal.QUOTA.value), NOT_AGAIN[1]]
 
-    plain = grpc.aio.server()
-    below = await serve(handler_of("unary_unary", "async", refuse), plain)
-    async with lbclient.insecure_channel(below) as channel:
+
+async def out_of_quota(context: Any) -> Any:
+    trailers = ((wire.REFUSAL_KEY, Refusal.QUOTA.value),)
+    await context.abort(StatusCode.RESOURCE_EXHAUSTED, "no quota", trailers)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+async def test_that_a_customer_is_out_of_quota_below_is_said_above(
+    serve: Serve, way: Any, plain: bool
+) -> None:
+    """However it is handed on. It was `overloaded-dont-retry`: see below."""
+    below = await serve(
+        handler_of("unary_unary", "async", out_of_quota), grpc.aio.server()
+    )
+    make: Any = grpc.aio.insecure_channel if plain else lbclient.insecure_channel
+    async with make(below) as channel:
 
         async def ask(context: Any) -> Any:
             try:
                 return await channel.unary_unary(PATH)(b"", timeout=5)
             except grpc.aio.AioRpcError as error:
-                is_all = "all" in dict(context.invocation_metadata())
-                return await (hands_on_all if is_all else aborts)(error, context)
+                return await way(error, context)
+
+        error = await failure(await serve(handler_of("unary_unary", "async", ask)))
+    assert error.code() is StatusCode.RESOURCE_EXHAUSTED
+    if plain and way is sets_the_code:
+        assert told(error) == []  # the one way that nobody sees
+        return
+    assert told(error) == QUOTA
+
+
+async def test_who_hands_on_one_of_several_refusals_means_that(serve: Serve) -> None:
+    async def refuse(context: Any) -> Any:
+        asked = dict(context.invocation_metadata())
+        await (out_of_quota if "quota" in asked else overloaded)(context)
+
+    below = await serve(handler_of("unary_unary", "async", refuse), grpc.aio.server())
+    async with lbclient.insecure_channel(below) as channel:
+
+        async def ask(context: Any) -> Any:
+            errors = []
+            for metadata in ((), (("quota", "yes"),)):
+                call = channel.unary_unary(PATH)(b"", timeout=5, metadata=metadata)
+                errors.append(await call_error(call))
+            is_all = "all" in dict(context.invocation_metadata())
+            await (hands_on_all if is_all else aborts)(errors[1], context)
 
         above = await serve(handler_of("unary_unary", "async", ask))
-        for metadata, word in (
-            ((("all", "yes"),), Refusal.QUOTA),
-            ((), Refusal.DONT_RETRY),
-        ):
+        for metadata, said in (((("all", "yes"),), QUOTA), ((), NOT_AGAIN)):
             error = await failure(above, metadata=metadata)
             assert error.code() is StatusCode.RESOURCE_EXHAUSTED
-            assert told(error) == [(wire.REFUSAL_KEY, word.value), NOT_AGAIN[1]]
+            assert told(error) == said
+
+
+async def call_error(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_one_customers_quota_below_throttles_nobody_above(
+    serve: Serve, pool: ThreadPoolExecutor, kind: str
+) -> None:
+    """Of those who call the same handler, over one channel. 101 of 150 were."""
+    done = handler_of("unary_unary", "async", left)
+    config = ServerConfig(quotas={"good": 1e6, "bad": 1e-6}, max_load=0)
+    below = await serve(done, config=config)
+    async with lbclient.insecure_channel(below) as channel:
+
+        async def ask(context: Any) -> Any:
+            said = dict(context.invocation_metadata())[wire.CUSTOMER_KEY]
+            who = ((wire.CUSTOMER_KEY, said),)
+            return await channel.unary_unary(PATH)(b"", timeout=5, metadata=who)
+
+        server = lbclient.server(migration_thread_pool=pool)
+        above = await serve(handler_of("unary_unary", kind, ask), server)
+        async with lbclient.insecure_channel(above) as client:
+            refused = 0
+            for number in range(2 * round(COLD)):
+                name = "bad" if number % 10 else "good"
+                try:
+                    await client.unary_unary(PATH)(
+                        b"", timeout=5, metadata=((wire.CUSTOMER_KEY, name),)
+                    )
+                except grpc.aio.AioRpcError:
+                    assert number % 10
+                    refused += 1
+            assert refused > 1.5 * COLD
+            said = client.statistics()
+            assert said.throttled == 0
+            assert said.calls["RESOURCE_EXHAUSTED"] == refused
+        # To whoever balances, this layer is as good as any.
+        assert server.statistics().eps == 0.0
+        assert server.statistics().requests["RESOURCE_EXHAUSTED"] == refused
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
