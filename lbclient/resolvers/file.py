@@ -44,7 +44,7 @@ class File:
     def __init__(self, path: str, look_every: float = LOOK_EVERY) -> None:
         self.path = Path(path)
         self.look_every = look_every  # seconds
-        self._refused: Look = ()  # the version that was an error already
+        self._refused: Look = ()  # the version that makes no sense, as was told
 
     def __repr__(self) -> str:
         return f"<{self.path}, looked at every {self.look_every:g} s>"
@@ -52,8 +52,9 @@ class File:
     async def watch(self) -> AsyncGenerator[Endpoints, None]:
         """Yields what the file says, and what it says after a change.
 
-        Raises ResolveError once for each version that cannot be used; the next
-        `watch()` waits for another one.
+        Raises ResolveError once for each version that makes no sense; the next
+        `watch()` waits for another one. One that cannot be read is tried again: it
+        may be this process that has no file descriptors left.
         """
         last: Endpoints | None = None
         read = before = self._refused
@@ -76,31 +77,34 @@ class File:
             return str(error)
         if not S_ISREG(state.st_mode):
             return "not a regular file"  # to open a pipe could take for ever
-        return state.st_mtime_ns, state.st_size, state.st_ino, state.st_dev
+        # The time of a change of its owner or mode, too: it may be readable now.
+        times = state.st_mtime_ns, state.st_ctime_ns
+        return *times, state.st_size, state.st_ino, state.st_dev
 
     async def _read(self, look: Look) -> Endpoints:
-        self._refused = look
-        if isinstance(look, str):
-            raise ResolveError(f"cannot read {self.path}: {look}")
-        # In a thread: a disk can hang, and a long file takes its time.
-        endpoints = await asyncio.to_thread(self._parse)
         self._refused = ()
-        return endpoints
-
-    def _parse(self) -> Endpoints:
+        if isinstance(look, str):
+            self._refused = look
+            raise ResolveError(f"cannot read {self.path}: {look}")
         try:
-            with self.path.open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
-            if len(data) > MAX_BYTES:
-                raise ValueError(f"more than {MAX_BYTES:,} bytes")
-            found = endpoints_of(_groups(data, self.path.suffix))
-            # Aliases in YAML can make a short file very long.
-            return listing(islice(found, MAX_ENDPOINTS))
+            # In a thread: a disk can hang, and a long file takes its time.
+            return await asyncio.to_thread(self._parse)
         except OSError as error:
             raise ResolveError(f"cannot read {self.path}: {error}") from error
         except (ValueError, RecursionError) as error:
+            self._refused = look
             words = " ".join(str(error).split())
             raise ResolveError(f"cannot use {self.path}: {words}") from error
+
+    def _parse(self) -> Endpoints:
+        """Raises OSError, or ValueError or RecursionError for what makes no sense."""
+        with self.path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES:,} bytes")
+        found = endpoints_of(_groups(data, self.path.suffix))
+        # Aliases in YAML can make a short file very long.
+        return listing(islice(found, MAX_ENDPOINTS))
 
 
 def _groups(data: bytes, suffix: str) -> Iterable[object]:

@@ -3,8 +3,11 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import resource
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +148,45 @@ async def test_a_broken_file_is_an_error_once_and_mending_it_is_noticed(
         assert not waiting.done()
         write(path, "a:1")
         assert await waiting == ["a:1"]
+
+
+@pytest.fixture
+def no_files_left() -> Iterator[Callable[[], None]]:
+    """Whoever opens a file gets EMFILE from then on, until it is called again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = cycle([0, soft])
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next(limits), hard))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_what_could_not_be_opened_is_read_though_nobody_touches_it(
+    path: Path, no_files_left: Callable[[], None]
+) -> None:
+    """This process had too many files: that version was refused for ever."""
+    write(path, "a:1")
+    resolver = File(str(path), LOOK)
+    no_files_left()
+    try:
+        assert "Too many open files" in await refused(resolver)
+    finally:
+        no_files_left()
+    async with watching(resolver) as following:
+        assert await following() == ["a:1"]
+
+
+def test_another_owner_or_mode_makes_another_version(path: Path) -> None:
+    """One that nobody could read, of mode 0600, was never looked at again."""
+    write(path, "a:1")
+    resolver = File(str(path), LOOK)
+    before = resolver._look()
+    time.sleep(0.05)  # the kernel's clock for files ticks
+    for mode in (0o600, 0o644):
+        path.chmod(mode)
+    assert resolver._look() != before
 
 
 async def test_a_file_that_is_being_written_is_left_alone(path: Path) -> None:
