@@ -530,6 +530,9 @@ class Balancer:
                 self._unresolved("the resolver ended")
             except ResolveError as error:
                 self._unresolved(str(error))
+                if getattr(self.resolver, "paces_itself", False):
+                    await asyncio.sleep(0)
+                    continue
             except Exception as error:  # of a resolver that is not ours, perhaps
                 logger.exception("%s: the resolver failed", self.target)
                 self._unresolved(f"the resolver failed: {error!r}")

@@ -30,6 +30,9 @@ class Resolver(Protocol):
 
         Raises `ResolveError` when it cannot tell; it is then asked again, later,
         by a new `watch()`. Closing the iterator ends it.
+
+        Who asks makes a pause before that, longer with each error, unless the resolver
+        has a true attribute `paces_itself`: then the new `watch()` waits by itself.
         """
 
 

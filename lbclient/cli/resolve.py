@@ -8,7 +8,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from random import Random
 from typing import Any
 
@@ -115,7 +115,7 @@ async def follow(resolver: Resolver, interval: float, *, as_json: bool) -> None:
 
 async def answers(
     resolver: Resolver, interval: float
-) -> AsyncIterator[Endpoints | ResolveError]:
+) -> AsyncGenerator[Endpoints | ResolveError, None]:
     """Without end; after an error it is asked again, as a channel does it."""
     pause = FIRST_PAUSE
     while True:
@@ -125,6 +125,9 @@ async def answers(
                 pause = FIRST_PAUSE
         except ResolveError as error:
             yield error
+            if getattr(resolver, "paces_itself", False):
+                await asyncio.sleep(0)
+                continue
         await asyncio.sleep(pause)
         pause = min(2 * pause, max(FIRST_PAUSE, interval))
 

@@ -12,6 +12,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -38,13 +39,28 @@ Look = tuple[int, ...] | str
 before the first."""
 
 
+@dataclass(slots=True)
+class Seen:
+    """What a watch knows of its file; the next one goes on from there after an error.
+
+    `read` is the version that was read, or that makes no sense, `before` that of the
+    last look, and `told` the last error, empty when it is mended.
+    """
+
+    read: Look = ()
+    before: Look = ()
+    told: str = ""
+
+
 class File:
     """Watches one file, JSON or YAML by its suffix."""
+
+    paces_itself = True  # a watch after an error looks no more often
 
     def __init__(self, path: str, look_every: float = LOOK_EVERY) -> None:
         self.path = Path(path)
         self.look_every = look_every  # seconds
-        self._refused: Look = ()  # the version that makes no sense, as was told
+        self._left: list[Seen] = []  # by watches that ended with an error
 
     def __repr__(self) -> str:
         return f"<{self.path}, looked at every {self.look_every:g} s>"
@@ -53,22 +69,48 @@ class File:
         """Yields what the file says, and what it says after a change.
 
         Raises ResolveError once for each version that makes no sense; the next
-        `watch()` waits for another one. One that cannot be read is tried again: it
-        may be this process that has no file descriptors left.
+        `watch()` waits for another one. One that cannot be read is tried at each look:
+        it may be this process that has no file descriptors left.
         """
         last: Endpoints | None = None
-        read = before = self._refused
+        seen = self._left.pop() if self._left else Seen()
         while True:
-            look = await asyncio.to_thread(self._look)
-            # The very first look need not be confirmed: nothing is known yet.
-            if look != read and (look == before or not before):
-                read = look
-                endpoints = await self._read(look)
-                if endpoints != last:
-                    last = endpoints
-                    yield endpoints
-            before = look
-            await asyncio.sleep(self.look_every)
+            if seen.before:
+                await asyncio.sleep(self.look_every)
+            try:
+                endpoints = await self._visit(seen)
+            except ResolveError as error:
+                seen.told = str(error)
+                self._left.append(seen)
+                raise
+            if endpoints is not None and endpoints != last:
+                last = endpoints
+                yield endpoints
+
+    async def _visit(self, seen: Seen) -> Endpoints | None:
+        """What is new and stands still; None: nothing, or an error that was told."""
+        look = await asyncio.to_thread(self._look)
+        before, seen.before = seen.before, look
+        # The very first look need not be confirmed: nothing is known yet.
+        if look == seen.read or (before and look != before):
+            return None
+        if isinstance(look, str):
+            seen.read = look
+            raise ResolveError(f"cannot read {self.path}: {look}")
+        try:
+            # In a thread: a disk can hang, and a long file takes its time.
+            endpoints = await asyncio.to_thread(self._parse)
+        except OSError as error:
+            words = f"cannot read {self.path}: {error}"
+            if words == seen.told:
+                return None
+            raise ResolveError(words) from error
+        except (ValueError, RecursionError) as error:
+            seen.read = look
+            words = " ".join(str(error).split())
+            raise ResolveError(f"cannot use {self.path}: {words}") from error
+        seen.read, seen.told = look, ""
+        return endpoints
 
     def _look(self) -> Look:
         try:
@@ -80,21 +122,6 @@ class File:
         # The time of a change of its owner or mode, too: it may be readable now.
         times = state.st_mtime_ns, state.st_ctime_ns
         return *times, state.st_size, state.st_ino, state.st_dev
-
-    async def _read(self, look: Look) -> Endpoints:
-        self._refused = ()
-        if isinstance(look, str):
-            self._refused = look
-            raise ResolveError(f"cannot read {self.path}: {look}")
-        try:
-            # In a thread: a disk can hang, and a long file takes its time.
-            return await asyncio.to_thread(self._parse)
-        except OSError as error:
-            raise ResolveError(f"cannot read {self.path}: {error}") from error
-        except (ValueError, RecursionError) as error:
-            self._refused = look
-            words = " ".join(str(error).split())
-            raise ResolveError(f"cannot use {self.path}: {words}") from error
 
     def _parse(self) -> Endpoints:
         """Raises OSError, or ValueError or RecursionError for what makes no sense."""

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from lbclient.cli.resolve import answers
 from lbclient.errors import ResolveError
 from lbclient.model import Endpoint, Endpoints
 from lbclient.resolvers import Dns, Static
@@ -259,3 +260,29 @@ def test_the_system_says_why_it_cannot_tell() -> None:
 
     with pytest.raises(ResolveError, match=f"no answer for {name}: .*too long"):
         asyncio.run(ask())
+
+
+class Failing:
+    """Fails three times, a second each, then tells."""
+
+    def __init__(self, paces_itself: bool) -> None:
+        self.paces_itself = paces_itself
+        self.failures = 0
+
+    async def watch(self) -> AsyncGenerator[Endpoints, None]:
+        await asyncio.sleep(1.0)
+        if self.failures < 3:
+            self.failures += 1
+            raise ResolveError("not yet")
+        yield (Endpoint("a:1"),)
+
+
+@pytest.mark.parametrize(("paces_itself", "takes"), [(False, 11.0), (True, 4.0)])
+async def test_lbclient_resolve_adds_no_pauses_to_those_of_a_resolver_with_its_own(
+    paces_itself: bool, takes: float
+) -> None:
+    async with aclosing(answers(Failing(paces_itself), 10.0)) as told:
+        for _ in range(3):
+            assert isinstance(await anext(told), ResolveError)
+        assert await anext(told) == (Endpoint("a:1"),)
+    assert asyncio.get_running_loop().time() == pytest.approx(takes)
