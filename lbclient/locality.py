@@ -7,6 +7,10 @@ elsewhere are. Then the share falls, slowly at first, until one or the other is 
 more; it grows again in the same way. It is integral control, by the logarithm of the
 share, so the same step suits a zone with too little and one with much too little.
 
+Only of backends that are lost we know before any report tells: with two of ten left,
+what is too much would be there for as long as control takes, and time out. So then no
+larger share stays than those that are left can do, from the next call on.
+
 Envoy, "Zone aware routing", goes by the numbers of backends and clients in each zone,
 its priority levels by how many are healthy; neither sees load. Here load decides, so
 neither need be known.
@@ -16,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import exp, inf, log
 from random import Random
-from typing import Generic, cast
+from typing import Generic, NamedTuple, cast
 
 from lbclient.model import Endpoint, Endpoints, LoadReport
 from lbclient.protocols import N, Node, Picker, PickerFactory, ProbingPicker, Subset
@@ -29,6 +33,7 @@ LEVEL = 0.7  # utilization that is no reason to leave the zone. Ours: below the 
 GAIN = 0.15  # of the log share a second, at full utilization; twice that overshot
 STEP = 0.25  # seconds between two looks
 LONGEST_STEP = 1.0  # seconds that count, however long nobody called
+SETTLED = 5.0  # seconds until reports, smoothed over 2 s, tell of what was lost
 FLOOR = 0.01  # the least share that stays: so it is noticed when there is room again
 EXPIRATION = 10.0  # seconds after which a report says nothing any more
 
@@ -91,6 +96,28 @@ def moved(share: float, near: float, far: float, seconds: float) -> float:
     return max(FLOOR, min(1.0, exp(log(share) - GAIN * seconds * pace)))
 
 
+class Before(NamedTuple):
+    """What a zone did before it lost backends: the share of the calls that stayed, how
+    many backends had them, and how utilized they and those elsewhere were."""
+
+    share: float
+    ready: int
+    near: float
+    far: float
+
+    def bound(self, left: int) -> float:
+        """The share that so many can do, if calls come as they did.
+
+        >>> Before(1.0, 10, 0.5, 0.5).bound(8)
+        1.0
+        >>> round(Before(1.0, 10, 0.5, 0.5).bound(2), 2)
+        0.28
+        """
+        demand = self.near * self.ready / self.share
+        room = max(LEVEL, self.far) * left
+        return max(FLOOR, room / demand) if room < demand else 1.0
+
+
 def utilization(nodes: Sequence[Node], now: float) -> float:
     """The mean, by the last reports; of one that tells nothing, by our own requests.
 
@@ -123,6 +150,9 @@ class Near(Generic[N]):
         self._credit = rng.random()  # clients do not march in step
         self._step_at: float | None = None
         self._built_for: Sequence[Node] = ()
+        self._last: Before | None = None  # as the last step found it
+        self._before: Before | None = None  # as it was when it last lost some
+        self._settled_at = 0.0
         self._ready: tuple[tuple[Node, ...], tuple[Node, ...]] = ((), ())
         self._is_probing = any(
             hasattr(picker, "probes") for picker in (self._near, self._far)
@@ -130,8 +160,7 @@ class Near(Generic[N]):
 
     def pick(self, ready: Sequence[N], now: float) -> N:
         if ready is not self._built_for:
-            self._ready = self._split(ready)
-            self._built_for = ready
+            self._take(ready, now)
         if self._step_at is None or now >= self._step_at:
             self._step(now)
         near, far = self._ready
@@ -145,6 +174,22 @@ class Near(Generic[N]):
         if self._is_probing:
             self._take_probes(picker)
         return chosen
+
+    def _take(self, ready: Sequence[Node], now: float) -> None:
+        """Others are ready than were. Calls stay as far as those that are left have
+        room by what the zone did before, until reports tell what they do now."""
+        had = len(self._ready[0])
+        self._ready = self._split(ready)
+        self._built_for = ready
+        count = len(self._ready[0])
+        is_less = count < had
+        # The first that are back of a zone that was gone: not all at once, either.
+        is_back = count > had == 0 and self._before is not None
+        if is_back or (is_less and now >= self._settled_at):
+            self._before = self._last if is_less else self._before
+            self._settled_at = now + SETTLED
+        if count and self._before and (is_less or is_back):
+            self.share = min(self.share, self._before.bound(count))
 
     def _split(
         self, ready: Sequence[Node]
@@ -161,10 +206,14 @@ class Near(Generic[N]):
     def _step(self, now: float) -> None:
         # A resolver may move a node to another zone, which is the same node.
         near, far = self._ready = self._split(self._built_for)
-        if self._step_at is not None and near and far:
-            seconds = min(LONGEST_STEP, now - self._step_at + STEP)
-            used = utilization(near, now), utilization(far, now)
-            self.share = moved(self.share, *used, seconds)
+        if near:
+            used = utilization(near, now), utilization(far, now) if far else 0.0
+            if self._step_at is not None and far:
+                seconds = min(LONGEST_STEP, now - self._step_at + STEP)
+                self.share = moved(self.share, *used, seconds)
+                if self._before and now < self._settled_at:
+                    self.share = min(self.share, self._before.bound(len(near)))
+            self._last = Before(self.share if far else 1.0, len(near), *used)
         self._step_at = now + STEP
 
     def _take_probes(self, picker: Picker) -> None:

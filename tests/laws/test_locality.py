@@ -11,7 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbclient.load import Load
-from lbclient.locality import FAR, FLOOR, GAIN, LEVEL, NEAR, Mixed, Near, mixed, moved
+from lbclient.locality import (
+    FAR,
+    FLOOR,
+    GAIN,
+    LEVEL,
+    NEAR,
+    SETTLED,
+    Before,
+    Mixed,
+    Near,
+    mixed,
+    moved,
+)
 from lbclient.model import Endpoint, Identity, LoadReport, snapshot
 from lbclient.pickers import PICKERS, RoundRobin
 from lbclient.protocols import PickerFactory
@@ -95,6 +107,81 @@ def test_it_settles_where_the_zone_is_no_busier_than_it_may_be(
         or (share == 1.0 and at <= level)
         or share <= 0.012
     )
+
+
+@given(shares, used, used, st.integers(1, 20), st.integers(1, 20))
+def test_who_is_left_gets_no_more_than_there_is_room_for(
+    share: float, near: float, far: float, one: int, other: int
+) -> None:
+    left, count = sorted((one, other))
+    bound = Before(share, count, near, far).bound(left)
+    demand = near * count / share
+    assert bound * demand / left <= max(LEVEL, far) + 1e-9 or bound == FLOOR
+    assert bound == 1.0 or demand > max(LEVEL, far) * left
+    assert bound <= Before(share, count, near, far).bound(count)
+
+
+def called(
+    picker: "Near[FakeNode]", ready: tuple[FakeNode, ...], near: float,
+    begin: float, end: float,
+) -> None:  # fmt: skip
+    """Ten times a second, with reports that say so."""
+    for tenth in range(round(10 * begin), round(10 * end)):
+        for node in ready:
+            is_near = node.endpoint.zone == "a"
+            report([node], near if is_near else 0.3, tenth / 10)
+        picker.pick(ready, tenth / 10)
+
+
+def test_calls_leave_a_zone_that_loses_backends_at_once() -> None:
+    """While it took control to find out, what was too much timed out for 16 s."""
+    ready = nodes_in(*"aaaaaaaabb")
+    picker = near()
+    called(picker, ready, 0.5, 0.0, 5.0)
+    assert picker.share == 1.0
+    left = ready[6:]
+    picker.pick(left, 5.0)
+    assert picker.share == pytest.approx(LEVEL / 0.5 / 4)
+    called(picker, left, 0.5, 5.0, 5.0 + SETTLED)  # reports lag behind
+    assert picker.share == pytest.approx(LEVEL / 0.5 / 4)
+    called(picker, left, 0.5, 5.0 + SETTLED, 7.0 + SETTLED)  # there is room indeed
+    assert picker.share > 1.1 * LEVEL / 0.5 / 4
+
+
+def test_it_is_the_same_whether_they_are_lost_at_once_or_one_by_one() -> None:
+    ready = nodes_in(*"aaaaaaaabb")
+    picker = near()
+    called(picker, ready, 0.5, 0.0, 5.0)
+    for lost in range(1, 7):
+        left = ready[lost:]
+        called(picker, left, 0.5, 5.0 + lost / 2, 5.5 + lost / 2)
+    assert picker.share == pytest.approx(LEVEL / 0.5 / 4)
+
+
+def test_a_backend_that_is_not_missed_moves_no_call() -> None:
+    ready = nodes_in(*"aaaaaaaabb")
+    picker = near()
+    called(picker, ready, 0.5, 0.0, 5.0)
+    called(picker, ready[1:], 0.57, 5.0, 10.0)
+    assert picker.share == 1.0
+
+
+def test_the_first_one_that_is_back_of_a_zone_does_not_get_all_its_calls() -> None:
+    ready = nodes_in(*"aaaaaaaabb")
+    picker = near()
+    called(picker, ready, 0.5, 0.0, 5.0)
+    called(picker, ready[8:], 0.3, 5.0, 60.0)
+    back = ready[7:]
+    picker.pick(back, 60.0)
+    assert picker.share == pytest.approx(LEVEL / 0.5 / 8)
+
+
+def test_a_zone_that_loses_backends_while_there_was_nobody_elsewhere() -> None:
+    ready = nodes_in(*"aaaa")
+    picker = near()
+    called(picker, ready, 0.5, 0.0, 5.0)
+    picker.pick(ready[3:], 5.0)
+    assert picker.share == pytest.approx(LEVEL / 0.5 / 4)
 
 
 @every_picker

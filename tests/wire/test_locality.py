@@ -24,6 +24,7 @@ class Zones:
         self.path = path
         self.used = {"a": 0.3, "b": 0.3}
         self.zone_of: dict[str, str] = {}
+        self.tasks: list[Any] = []
 
     async def begin(self) -> str:
         for zone in "aabb":
@@ -31,6 +32,7 @@ class Zones:
                 utilization=partial(self.used.__getitem__, zone), smoothing=0.1
             )
             task = await self.start(partial(lbclient.server, config=config))
+            self.tasks.append(task)
             self.zone_of[task.address] = zone
         groups = [
             {"targets": [address], "labels": {"zone": zone}}
@@ -79,6 +81,38 @@ async def test_calls_stay_in_their_zone_spill_over_and_come_back(
             if (await went())["b"] == 0:
                 break
         assert await went() == {"a": 50}
+
+
+async def test_calls_leave_at_once_when_a_backend_of_the_zone_is_lost(
+    start: Callable[..., Awaitable[Any]],
+    search: Any,
+    eventually: Callable[..., Awaitable[None]],
+    tmp_path: Path,
+) -> None:
+    """One would have 1.2 of what it can do: 0.7 / 1.2 of the calls stay."""
+    zones = Zones(start, tmp_path / "backends.json")
+    zones.used["a"] = 0.6
+    target = await zones.begin()
+    async with lbclient.insecure_channel(target, config=LOCAL) as channel:
+        stub = search.SearchStub(channel)
+
+        def told() -> list[float]:
+            backends = channel.statistics().backends
+            return sorted(round(b.utilization or 0.0, 2) for b in backends)
+
+        await channel.channel_ready()
+        await eventually(lambda: told() == [0.3, 0.3, 0.6, 0.6])
+        await stub.Search(search.Query(), timeout=5)
+        await zones.tasks[0].server.stop(None)
+        await eventually(
+            lambda: [b.state for b in channel.statistics().backends].count("ready") == 3
+        )
+        went: Counter[str] = Counter()
+        for _ in range(50):
+            call = stub.Search(search.Query(), timeout=5)
+            await call
+            went[zones.zone_of[str(lbclient.info(call).backend)]] += 1
+        assert 10 <= went["b"] <= 35
 
 
 async def test_a_zone_that_is_gone_is_no_reason_to_fail(
