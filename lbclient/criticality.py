@@ -173,8 +173,8 @@ class criticality:
         return call
 
 
-def adopt(value: Criticality) -> None:
-    """That of a request, for the rest of the task that serves it."""
+def adopt(value: Criticality | None) -> None:
+    """That of a request, for the rest of the task that serves it. None: nobody said."""
     _current.set(value)
 
 

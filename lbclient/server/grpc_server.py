@@ -9,18 +9,21 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, cast
 
 import grpc
 import grpc.aio
 
-from lbclient import grpc_seam
+from lbclient import grpc_seam, within
 from lbclient.census import SERVERS
 from lbclient.config import ServerConfig, is_disabled
+from lbclient.criticality import adopt
 from lbclient.errors import ConfigError
 from lbclient.model import TaskState
 from lbclient.protocols import Clock
+from lbclient.server.accounting import account
 from lbclient.server.handlers import Wrapper
 from lbclient.server.health import HealthServices
 from lbclient.server.interceptor import Interceptor, UnknownMethods, WrappedLookup
@@ -155,8 +158,13 @@ class Server(grpc.aio.Server):
             if self._config.udp_health:
                 await self._udp.open(self._udp_beside)
                 self._reporter.udp_port = self._udp.port
-            await self._inner.start()
-            self._reporter.start(asyncio.get_running_loop())
+            # Requests inherit the context of whoever starts the server, as of
+            # grpc.aio's, but for what is ours in it: none matters, ends or pays as the
+            # request does within which the server may be started.
+            context = copy_context()
+            context.run(_forget_request)
+            await asyncio.create_task(self._inner.start(), context=context)
+            context.run(self._reporter.start, asyncio.get_running_loop())
             if warmup is not None:
                 await warm_up(warmup)
             if self.state is TaskState.STARTING:
@@ -224,6 +232,12 @@ class Server(grpc.aio.Server):
 
     def __repr__(self) -> str:
         return repr(self._reporter)
+
+
+def _forget_request() -> None:
+    adopt(None)
+    within.enter(None)
+    account.set(None)
 
 
 def server(

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from contextvars import ContextVar, copy_context
 from threading import Event, get_ident
 from typing import Any
 
@@ -15,10 +16,11 @@ import pytest
 from grpc import StatusCode
 
 import lbclient
-from lbclient import wire
+from lbclient import wire, within
 from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality, current
 from lbclient.server import Server
+from lbclient.server.accounting import account
 from lbclient.server.reporter import SAMPLE_INTERVAL
 
 PATH = "/test.Service/Method"
@@ -225,6 +227,89 @@ async def test_a_handler_knows_how_much_its_request_matters(
         assert said.decode() == str((level, False))
     said, _ = await ask(channel, arity)
     assert said.decode() == str((None, False)), "nothing is left of those before"
+
+
+class Starter:
+    """A request within which a server is started: it has no time left."""
+
+    below = within.Below.WELL
+    is_strained = True
+
+    def time_remaining(self) -> float:
+        return 0.0
+
+
+OF_STARTER: ContextVar[str] = ContextVar("of_starter", default="")
+
+
+@pytest.mark.parametrize("interceptors", [None, [Passing()]])
+@pytest.mark.parametrize(("arity", "kind"), KINDS)
+async def test_a_request_has_nothing_of_the_one_that_started_its_server(
+    host: Host, pool: ThreadPoolExecutor, arity: str, kind: str, interceptors: Any
+) -> None:
+    """It was admitted as CRITICAL, and its handler's calls were SHEDDABLE."""
+
+    def look() -> str:
+        return f"{current()} {account.get()} {lbclient.degraded()} {OF_STARTER.get()}"
+
+    def start() -> Awaitable[Any]:
+        within.enter(Starter())
+        account.set(lambda cpu: None)
+        OF_STARTER.set("the user's own")
+        return asyncio.ensure_future(begin())
+
+    async def begin() -> Any:
+        with lbclient.criticality("SHEDDABLE"):
+            return await host(
+                handler_of(arity, kind, look),
+                interceptors=interceptors,
+                migration_thread_pool=pool,
+            )
+
+    _, channel = await copy_context().run(start)
+    said, _ = await ask(channel, arity)
+    # As grpc.aio's: threads of the pool have what their requests have.
+    assert said.decode() == "None None False the user's own"
+
+
+@pytest.mark.parametrize("customer", [None, lambda _: "mail"])
+async def test_what_is_refused_counts_as_what_it_is_whoever_started_the_server(
+    host: Host, customer: Any
+) -> None:
+    config = ServerConfig(default_quota=0.0, customer=customer)
+    with lbclient.criticality("SHEDDABLE"):
+        server, channel = await host(
+            handler_of("unary_unary", "async", forbidden), config=config
+        )
+    await ask(channel, "unary_unary")
+    assert server.statistics().refused["quota"]["CRITICAL"] == 1
+
+
+async def test_a_health_check_of_the_users_own_has_no_deadline_of_the_starters() -> (
+    None
+):
+    """It is not wrapped, so nothing else sets what it inherits."""
+
+    async def look(request: bytes, context: Any) -> bytes:
+        return str(within.limited(None)).encode()
+
+    server = Server()
+    methods = {"Check": grpc.unary_unary_rpc_method_handler(look)}
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+
+    def start() -> Awaitable[None]:
+        within.enter(Starter())
+        return asyncio.ensure_future(server.start())
+
+    await copy_context().run(start)
+    method: Any
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method = channel.unary_unary(wire.SERVING_CHECK_METHOD)
+        assert await method(b"", timeout=5) == b"None"
+    await server.stop(None)
 
 
 async def test_a_handlers_own_calls_matter_as_much_as_its_request(host: Host) -> None:
