@@ -2,14 +2,15 @@
 
 Each step of a handler's coroutine is timed by the clock of its thread, and so are the
 steps of tasks that it starts, and theirs: a context variable says whose they are. What
-is handed to `asyncio.to_thread`, or to the loop's default executor, is timed there.
-Not seen are threads that handlers start themselves, other processes, and what gRPC does
-for a request outside of its handler, some 0.2 ms.
+is handed to `asyncio.to_thread`, or to the loop for its default executor, is timed
+there. Not seen are threads that handlers start themselves, other processes, and what
+gRPC does for a request outside of its handler, some 0.2 ms.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -22,6 +23,10 @@ from weakref import WeakKeyDictionary, ref
 from lbclient.account import Charge
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+HAND_OVER = "run_in_executor"  # the method of a loop
 
 # Whose work this is: of whoever runs in this context.
 account: ContextVar[Charge | None] = ContextVar("account", default=None)
@@ -135,7 +140,9 @@ def run_timed(charge: Charge, work: Callable[..., T], *arguments: Any) -> T:
 class _Installed:
     """On one loop, for all servers there: the first installs, the last removes.
 
-    It does not keep the loop, which may go without a server being stopped.
+    By the loop's own methods, as its default executor may be another loop's, too, and
+    uvloop shows none. It does not keep the loop, which may go without a server being
+    stopped.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -143,18 +150,25 @@ class _Installed:
         self._before = loop.get_task_factory()
         self._factory = _factory(self._before)
         loop.set_task_factory(self._factory)
-        executor: Any = getattr(loop, "_default_executor", None)
-        if executor is None:  # it makes its own later, or (uvloop) shows none
-            executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
-            loop.set_default_executor(executor)
-        executor.submit = partial(_submit, loop, executor.submit)
-        self._executor = ref(executor)
+        hand_over = partial(_hand_over, loop, loop.run_in_executor)
+        self._had = HAND_OVER in getattr(loop, "__dict__", ())  # somebody else's
+        self._hand_over = ref(hand_over)
+        try:
+            setattr(loop, HAND_OVER, hand_over)
+        except AttributeError:
+            logger.info("work in threads is not accounted: %r lets nobody see it", loop)
 
     def remove(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Whoever put something in the place of ours since then keeps that."""
         if loop.get_task_factory() is self._factory:
             loop.set_task_factory(self._before)
-        if (executor := self._executor()) is not None:
-            del executor.submit
+        hand_over: Any = self._hand_over()
+        if hand_over is None or getattr(loop, HAND_OVER) is not hand_over:
+            return
+        if self._had:
+            setattr(loop, HAND_OVER, hand_over.args[1])
+        else:
+            delattr(loop, HAND_OVER)
 
 
 _installed: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Installed]"
@@ -205,19 +219,18 @@ def _factory(before: Any) -> Any:
     return make
 
 
-def _submit(
+def _hand_over(
     loop: asyncio.AbstractEventLoop,
-    submit: Callable[..., Future[T]],
+    run_in_executor: Callable[..., asyncio.Future[T]],
+    executor: Executor | None,
     work: Callable[..., T],
-    /,
     *arguments: Any,
-    **options: Any,
-) -> Future[T]:
+) -> asyncio.Future[T]:
     charge = account.get()
-    if charge is None:
-        return submit(work, *arguments, **options)
+    if charge is None or executor is not None:
+        return run_in_executor(executor, work, *arguments)
     told = partial(_tell, loop, charge)
-    return submit(run_timed, told, partial(work, *arguments, **options))
+    return run_in_executor(executor, run_timed, told, work, *arguments)
 
 
 def timed(coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from threading import current_thread
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.server import Server
-from lbclient.server.accounting import Steps, account
+from lbclient.server.accounting import Accounting, Steps, account
 
 PATH = "/test.Service/Method"
 PART = 0.01  # CPU seconds
@@ -237,7 +238,104 @@ async def test_of_two_servers_on_a_loop_the_last_leaves_it_as_it_was(
     assert server.statistics().usage["a"] > 0.001
     await server.stop(None)
     assert loop.get_task_factory() is None
-    assert "submit" not in vars(loop._default_executor)  # type: ignore[attr-defined]
+    assert "run_in_executor" not in vars(loop)
+
+
+LOOPS = ["asyncio", "uvloop"]
+
+
+def loop_of(kind: str) -> asyncio.AbstractEventLoop:
+    loop: asyncio.AbstractEventLoop = pytest.importorskip(kind).new_event_loop()
+    return loop
+
+
+def run(loop: asyncio.AbstractEventLoop, work: Awaitable[Any]) -> Any:
+    async def finite() -> Any:
+        return await asyncio.wait_for(work, 20)
+
+    return loop.run_until_complete(finite())
+
+
+async def paid(spent: list[float]) -> str:
+    """Hands work over as a request does; returns the name of its thread."""
+
+    def work() -> str:
+        burn(PART)
+        return current_thread().name
+
+    account.set(spent.append)
+    return await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_default_executor_of_the_users_stays_and_its_work_is_accounted(
+    kind: str,
+) -> None:
+    """Of uvloop's nobody sees which one that is: it was replaced, and for good."""
+    loop, accounting = loop_of(kind), Accounting()
+    spent: list[float] = []
+    with ThreadPoolExecutor(1, thread_name_prefix="mine") as executor:
+        loop.set_default_executor(executor)
+        accounting.install(loop)
+        assert run(loop, paid(spent)).startswith("mine")
+        accounting.remove()
+        assert run(loop, paid([])).startswith("mine")
+        assert vars(executor).keys() == vars(ThreadPoolExecutor(1)).keys()
+    loop.close()
+    assert sum(spent) >= PART
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("kind", LOOPS)
+def test_loops_that_share_an_executor_come_and_go_in_any_order(
+    kind: str, first: int
+) -> None:
+    """To remove the second raised AttributeError, within the stop of its server."""
+    with ThreadPoolExecutor(2) as executor:
+        two = [(loop_of(kind), Accounting()) for _ in range(2)]
+        for loop, accounting in two:
+            loop.set_default_executor(executor)
+            accounting.install(loop)
+        two[first][1].remove()
+        spent: list[list[float]] = [[], []]
+        for (loop, _), one in zip(two, spent, strict=True):
+            run(loop, paid(one))
+            run(loop, asyncio.sleep(0))  # what threads tell the loop
+        assert not any(spent[first])
+        assert PART <= sum(spent[1 - first]) < 2 * PART
+        two[1 - first][1].remove()
+        two[1 - first][1].remove()
+        for loop, _ in two:
+            assert "run_in_executor" not in vars(loop)
+            loop.close()
+
+
+def test_who_watches_a_loops_executor_before_or_after_us_goes_on() -> None:
+    seen: list[str] = []
+
+    def watch(loop: Any, name: str) -> Any:
+        inner = loop.run_in_executor
+
+        def run_in_executor(*arguments: Any) -> Any:
+            seen.append(name)
+            return inner(*arguments)
+
+        loop.run_in_executor = run_in_executor
+        return run_in_executor
+
+    loop, accounting, spent = loop_of("asyncio"), Accounting(), list[float]()
+    before = watch(loop, "before")
+    accounting.install(loop)
+    accounting.remove()
+    assert loop.run_in_executor is before
+    accounting.install(loop)
+    after = watch(loop, "after")
+    accounting.remove()
+    assert loop.run_in_executor is after
+    run(loop, paid(spent))
+    assert seen == ["after", "before"]
+    run(loop, loop.shutdown_default_executor())
+    loop.close()
 
 
 async def test_whoever_looks_at_a_timed_task_sees_the_users_coroutine(

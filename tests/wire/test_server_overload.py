@@ -252,19 +252,19 @@ async def test_a_request_has_nothing_of_the_one_that_started_its_server(
     def look() -> str:
         return f"{current()} {account.get()} {lbclient.degraded()} {OF_STARTER.get()}"
 
-    def start() -> Awaitable[Any]:
-        within.enter(Starter())
-        account.set(lambda cpu: None)
-        OF_STARTER.set("the user's own")
-        return asyncio.ensure_future(begin())
-
-    async def begin() -> Any:
+    async def sheddable() -> Any:
         with lbclient.criticality("SHEDDABLE"):
             return await host(
                 handler_of(arity, kind, look),
                 interceptors=interceptors,
                 migration_thread_pool=pool,
             )
+
+    def start() -> Awaitable[Any]:
+        within.enter(Starter())
+        account.set(lambda cpu: None)
+        OF_STARTER.set("the user's own")
+        return asyncio.ensure_future(sheddable())
 
     _, channel = await copy_context().run(start)
     said, _ = await ask(channel, arity)
@@ -294,7 +294,7 @@ async def test_a_health_check_of_the_users_own_has_no_deadline_of_the_starters()
         return str(within.limited(None)).encode()
 
     server = Server()
-    methods = {"Check": grpc.unary_unary_rpc_method_handler(look)}
+    methods: Any = {"Check": grpc.unary_unary_rpc_method_handler(look)}
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)]
     )
