@@ -59,7 +59,7 @@ def rules() -> list[dict[str, Any]]:
 
 def without_bound(alert: str) -> str:
     """What an alert compares, which is there also when it does not fire."""
-    return re.split(r" (?:==|<|>) [\d.]+(?: and on|$)", alert.strip())[0]
+    return re.split(r" (?:==|<|>) [\d.]+(?:\s+and on|$)", alert.strip())[0]
 
 
 def test_dashboards_and_rules_ask_for_metrics_that_exist() -> None:
