@@ -300,8 +300,9 @@ async def udp_trouble(address: str, port: int, timeout: float) -> str:
         return ""
     place = f"{address.rpartition(':')[0]}:{port}"
     # It offers UDP and is known to be up: a third of the patience will do.
-    until = asyncio.get_running_loop().time() + timeout / 3
-    found = await probe.by_udp(place, timeout, until)
+    patience = timeout / 3
+    until = asyncio.get_running_loop().time() + patience
+    found = await probe.by_udp(place, patience, until)
     return "" if found.state else found.detail
 
 

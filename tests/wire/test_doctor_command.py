@@ -14,6 +14,7 @@ import pytest
 import lbclient
 from lbclient import ServerConfig, wire
 from lbclient.cli import main
+from lbclient.cli.doctor import udp_trouble
 from lbclient.v1 import compat_pb2
 
 Doctor = Callable[..., Awaitable[tuple[int, dict[str, dict[str, str]]]]]
@@ -129,6 +130,18 @@ async def test_udp_without_an_answer_is_a_warning(
     assert (status, levels(checks)["udp"]) == (0, "warn")
     assert "is UDP blocked" in checks["udp"]["found"]
     assert "let UDP through" in checks["udp"]["do"]
+
+
+async def test_a_datagram_that_is_lost_is_sent_again() -> None:
+    """Doctor sent one, waited a third of its patience, and told of all of it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.setblocking(False)
+        port = mute.getsockname()[1]
+        trouble = await udp_trouble("127.0.0.1:1", port, 3.0)
+        assert trouble.startswith("nothing in 1 s: is UDP blocked")
+        for _ in range(3):
+            assert mute.recv(2048)
 
 
 async def test_where_nobody_listens_a_check_fails(
