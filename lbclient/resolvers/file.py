@@ -18,12 +18,15 @@ from math import inf
 from pathlib import Path
 from reprlib import Repr
 from stat import S_ISREG
+from typing import NamedTuple
 
 from lbclient.errors import ConfigError, ResolveError
 from lbclient.model import Endpoint, Endpoints
 from lbclient.resolvers.listing import MAX_ENDPOINTS, listing
 
 LOOK_EVERY = 0.25  # seconds: a change is known within two looks and a read
+
+PATIENCE = 10.0  # seconds: a disk of a network that takes longer is an error
 
 MAX_BYTES = 64 << 20  # 100,000 endpoints at 600 bytes each
 
@@ -39,27 +42,45 @@ Look = tuple[int, ...] | str
 before the first."""
 
 
+class Visit(NamedTuple):
+    """What a look found: `endpoints` if it read them, or `error`, or nothing new.
+
+    An error that passes is no fault of this version, which may be read later.
+    """
+
+    look: Look
+    endpoints: Endpoints | None = None
+    error: str = ""
+    is_passing: bool = False
+
+
 @dataclass(slots=True)
 class Seen:
     """What a watch knows of its file; the next one goes on from there after an error.
 
     `read` is the version that was read, or that makes no sense, `before` that of the
-    last look, and `told` the last error, empty when it is mended.
+    last look, and `told` the last error, empty when it is mended. `visit` is the one
+    that takes too long.
     """
 
     read: Look = ()
     before: Look = ()
     told: str = ""
+    visit: "asyncio.Future[Visit] | None" = None
 
 
 class File:
-    """Watches one file, JSON or YAML by its suffix."""
+    """Watches one file, JSON or YAML by its suffix. `look_every` and `patience` are in
+    seconds."""
 
     paces_itself = True  # a watch after an error looks no more often
 
-    def __init__(self, path: str, look_every: float = LOOK_EVERY) -> None:
+    def __init__(
+        self, path: str, look_every: float = LOOK_EVERY, patience: float = PATIENCE
+    ) -> None:
         self.path = Path(path)
-        self.look_every = look_every  # seconds
+        self.look_every = look_every
+        self.patience = patience
         self._left: list[Seen] = []  # by watches that ended with an error
 
     def __repr__(self) -> str:
@@ -70,15 +91,16 @@ class File:
 
         Raises ResolveError once for each version that makes no sense; the next
         `watch()` waits for another one. One that cannot be read is tried at each look:
-        it may be this process that has no file descriptors left.
+        it may be this process that has no file descriptors left. Where a disk hangs
+        that is an error once, too, and the look goes on.
         """
         last: Endpoints | None = None
         seen = self._left.pop() if self._left else Seen()
         while True:
-            if seen.before:
+            if seen.before and seen.visit is None:
                 await asyncio.sleep(self.look_every)
             try:
-                endpoints = await self._visit(seen)
+                endpoints = self._heed(seen, await self._visit(seen))
             except ResolveError as error:
                 seen.told = str(error)
                 self._left.append(seen)
@@ -87,30 +109,49 @@ class File:
                 last = endpoints
                 yield endpoints
 
-    async def _visit(self, seen: Seen) -> Endpoints | None:
-        """What is new and stands still; None: nothing, or an error that was told."""
-        look = await asyncio.to_thread(self._look)
-        before, seen.before = seen.before, look
+    async def _visit(self, seen: Seen) -> Visit:
+        """Looks, in a thread: a disk can hang, and a long file takes its time."""
+        is_late = seen.visit is not None
+        if seen.visit is None:
+            loop = asyncio.get_running_loop()
+            seen.visit = loop.run_in_executor(None, self._go, seen.read, seen.before)
+        patience = None if is_late else self.patience
+        await asyncio.wait([seen.visit], timeout=patience)
+        if not seen.visit.done():
+            words = f"no answer in {self.patience:g} s"
+            raise ResolveError(f"cannot read {self.path}: {words}")
+        visit, seen.visit = seen.visit.result(), None
+        if is_late:
+            seen.read = ()  # so that it is told, though nothing has changed
+        return visit
+
+    def _go(self, read: Look, before: Look) -> Visit:
+        """Looks, and reads what is new and stands still."""
+        look = self._look()
         # The very first look need not be confirmed: nothing is known yet.
-        if look == seen.read or (before and look != before):
-            return None
+        if look == read or (before and look != before):
+            return Visit(look)
         if isinstance(look, str):
-            seen.read = look
-            raise ResolveError(f"cannot read {self.path}: {look}")
+            return Visit(look, error=f"cannot read {self.path}: {look}")
         try:
-            # In a thread: a disk can hang, and a long file takes its time.
-            endpoints = await asyncio.to_thread(self._parse)
+            return Visit(look, self._parse())
         except OSError as error:
             words = f"cannot read {self.path}: {error}"
-            if words == seen.told:
-                return None
-            raise ResolveError(words) from error
+            return Visit(look, error=words, is_passing=True)
         except (ValueError, RecursionError) as error:
-            seen.read = look
             words = " ".join(str(error).split())
-            raise ResolveError(f"cannot use {self.path}: {words}") from error
-        seen.read, seen.told = look, ""
-        return endpoints
+            return Visit(look, error=f"cannot use {self.path}: {words}")
+
+    def _heed(self, seen: Seen, visit: Visit) -> Endpoints | None:
+        """What is new; None: nothing, or an error that was told."""
+        seen.before = visit.look
+        if not visit.is_passing and (visit.error or visit.endpoints is not None):
+            seen.read = visit.look
+        if visit.error and not (visit.is_passing and visit.error == seen.told):
+            raise ResolveError(visit.error)
+        if visit.endpoints is not None:
+            seen.told = ""
+        return visit.endpoints
 
     def _look(self) -> Look:
         try:

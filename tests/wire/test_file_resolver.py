@@ -16,6 +16,7 @@ import pytest
 import lbclient
 from lbclient.errors import ResolveError
 from lbclient.resolvers import File
+from tests.wire.disk import Disk
 
 LOOK = 0.02
 
@@ -187,6 +188,29 @@ def test_another_owner_or_mode_makes_another_version(path: Path) -> None:
     for mode in (0o600, 0o644):
         path.chmod(mode)
     assert resolver._look() != before
+
+
+async def test_a_disk_that_hangs_is_an_error_once_and_is_heard_when_it_is_back(
+    path: Path,
+) -> None:
+    """As of a network that is gone; nothing told of it, for as long as it was."""
+    write(path, "a:1")
+    resolver = File(str(path), LOOK, patience=0.2)
+    resolver.path = disk = Disk(path)
+    async with watching(resolver) as following:
+        assert await following() == ["a:1"]
+        disk.hang()
+        try:
+            with pytest.raises(ResolveError, match="no answer in 0"):
+                await following()
+            async with watching(resolver) as following_again:
+                waiting = asyncio.ensure_future(following_again())
+                await asyncio.sleep(20 * LOOK)
+                assert (waiting.done(), disk.looks) == (False, 1)
+                disk.go_on()
+                assert await waiting == ["a:1"]
+        finally:
+            disk.go_on()
 
 
 async def test_a_file_that_is_being_written_is_left_alone(path: Path) -> None:

@@ -17,6 +17,7 @@ from lbclient.model import Endpoints
 from lbclient.resolvers import Dns, File, Srv
 from lbclient.resolvers.kubernetes import Kubernetes, Patience
 from lbclient.resolvers.name_servers import NameServers
+from tests.wire.disk import Disk
 from tests.wire.kubernetes_api import (
     KubernetesApi,
     endpoint,
@@ -74,7 +75,10 @@ class Source:
             self.path = self.path.with_suffix(".yaml")
             self.path.write_text(f"- targets: ['127.0.0.1:{self.port}']\n")
         if self.kind in ("file", "yaml"):
-            return File(str(self.path), 0.02)
+            resolver = File(str(self.path), 0.02, patience=1.0)
+            resolver.path = self.disk = Disk(self.path)
+            stack.callback(self.disk.go_on)
+            return resolver
         if self.kind == "k8s":
             self.api = await stack.enter_async_context(kubernetes_api(self.folder))
             ports = [{"name": "grpc", "port": self.port, "protocol": "TCP"}]
@@ -112,6 +116,9 @@ class Source:
         if self.how == "gone":
             path.unlink()
             return
+        if self.how == "hangs":
+            self.disk.hang()
+            return
         cut = path.read_text()[:-5]
         wrong = '[{"a": 1}]'
         path.write_text(
@@ -146,6 +153,7 @@ class Source:
         ("file", "truncated", "cannot use"),
         ("file", "wrong types", "want targets and labels"),
         ("file", "gone", "cannot read"),
+        ("file", "hangs", "no answer in 1 s"),
         ("file", "empty", "no endpoints"),
         ("yaml", "truncated", "cannot use"),
         ("yaml", "wrong types", "want targets and labels"),
