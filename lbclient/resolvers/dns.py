@@ -31,7 +31,7 @@ Lookup = Callable[[str, int], Awaitable[Addresses]]
 
 
 class Dns:
-    """Watches one name. `interval` is in seconds, jittered by a tenth."""
+    """Watches one name. See `Polling` for `interval`."""
 
     def __init__(
         self,

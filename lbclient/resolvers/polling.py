@@ -13,6 +13,13 @@ from typing import NamedTuple
 
 from lbclient.model import Endpoints
 
+# Of the time that an answer holds, so that within all of it a new backend is known,
+# connected and has calls.
+SOONER = (0.8, 0.9)
+
+# The same, where a cache would only repeat what it has until that expires.
+LATER = (1.0, 1.1)
+
 # The shortest pause between two questions, whatever is hinted: one a second from each
 # client is what a name server will bear when a whole job is lost.
 MIN_PAUSE = 1.0
@@ -51,7 +58,11 @@ class Hinted:
 
 
 class Polling:
-    """The half of a resolver that knows when to ask. `interval` is in seconds."""
+    """The half of a resolver that knows when to ask.
+
+    Within `interval` seconds a change is known and has effect, or, where an answer
+    holds for less than that, within its time to live.
+    """
 
     def __init__(
         self, ask: Callable[[], Awaitable[Answer]], interval: float, rng: Random
@@ -60,6 +71,8 @@ class Polling:
         self._ask = ask
         self._rng = rng
         self._hinted = Hinted()
+        self._ttl = 0.0  # of the last answer
+        self._is_cached = False  # as far as is known
 
     def refresh(self) -> None:
         """Hints that the answer may have changed: ask again soon."""
@@ -82,9 +95,14 @@ class Polling:
             await self._hinted.pause(self._until_next(ttl))
 
     def _until_next(self, ttl: float) -> float:
-        """At most the interval, as long as it is if nobody knows better."""
-        pause = self.interval * self._rng.uniform(0.9, 1.1)
+        """Nine tenths of the interval at most, less where the answer expires sooner."""
+        before, self._ttl = self._ttl, ttl
+        pause = self.interval * self._rng.uniform(*SOONER)
+        shortest = MIN_PAUSE * self._rng.uniform(*LATER)
         if not ttl:
-            return pause
-        # Never before the answer expires: a cache would only repeat it.
-        return min(pause, max(MIN_PAUSE, ttl) * self._rng.uniform(1.0, 1.1))
+            # Unknown; or, where it was known, the last second of what a cache has.
+            return min(pause, shortest) if before else pause
+        # A name server tells the same each time, a cache what is left of it.
+        self._is_cached = self._is_cached or ttl < before
+        spread = LATER if self._is_cached else SOONER
+        return min(pause, max(shortest, ttl * self._rng.uniform(*spread)))

@@ -45,7 +45,7 @@ Lookup = Callable[[str], Awaitable[Services]]
 
 
 class Srv:
-    """Watches one name. `interval` is in seconds, jittered by a tenth."""
+    """Watches one name. See `Polling` for `interval`."""
 
     def __init__(
         self, name: str, interval: float, rng: Random, lookup: Lookup | None = None

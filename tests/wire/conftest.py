@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from itertools import chain
 from pathlib import Path
@@ -129,6 +129,25 @@ async def eventually(condition: Callable[[], object], turns: int = 2000) -> None
 @pytest.fixture(name="eventually")
 def _eventually() -> Callable[..., Awaitable[None]]:
     return eventually
+
+
+async def served_by_all(stub: Any, tasks: Sequence[Task], within: float) -> None:
+    """Calls until every task has served.
+
+    `within` is what is promised. Whoever fears for it on a busy machine lets the time
+    begin late, and does not ask for more of it.
+    """
+    loop = asyncio.get_running_loop()
+    begun_at = loop.time()
+    while not all(task.servicer.served for task in tasks):
+        await stub.Search(pb.Query(), timeout=5)
+        served = [task.servicer.served for task in tasks]
+        assert loop.time() - begun_at < within, served
+
+
+@pytest.fixture(name="served_by_all")
+def _served_by_all() -> Callable[..., Awaitable[None]]:
+    return served_by_all
 
 
 async def earn(channel: grpc.aio.Channel, retries: int) -> None:

@@ -189,34 +189,29 @@ async def test_backends_that_come_and_fail_in_dns_are_followed(
     search: Any,
     free_port: Callable[[], int],
     eventually: Callable[..., Awaitable[None]],
+    served_by_all: Callable[..., Awaitable[None]],
 ) -> None:
     """From 3 to 6 within one time to live; through SERVFAIL none is lost."""
     hosts = [f"127.0.0.{n}" for n in range(1, 7)]
     port = free_port()
     tasks = [await start(partial(listening, host, port)) for host in hosts]
     server.records[NAME, "A"] = hosts[:3]
-    config = lbclient.ChannelConfig(slow_start=0.0)
-    async with lbclient.insecure_channel(
-        resolver(server, port), config=config
-    ) as channel:
+    server.ttl = 2
+    async with lbclient.insecure_channel(resolver(server, port)) as channel:
         stub = search.SearchStub(channel)
-
-        async def call_all() -> int:
-            for _ in range(30):
-                await stub.Search(search.Query(), timeout=5)
-            return sum(task.servicer.served > 0 for task in tasks)
-
-        await channel.channel_ready()
-        await eventually(lambda: channel.statistics().resolver.endpoints == 3)
+        await served_by_all(stub, tasks[:3], within=20)
+        known = len(server.asked)
+        await eventually(lambda: len(server.asked) == known + 2)
+        await asyncio.sleep(0.5)  # of these 2 s
         server.records[NAME, "A"] = hosts
-        await eventually(lambda: channel.statistics().resolver.endpoints == 6)
-        for _ in range(100):  # the first calls are there before the connections
-            if await call_all() == 6:
-                break
+        await served_by_all(stub, tasks, within=server.ttl)
+        assert len(server.asked) == known + 4
         server.fails = {"A": "SERVFAIL", "AAAA": "SERVFAIL"}
         await eventually(lambda: channel.statistics().resolver.error)
         assert "SERVFAIL" in channel.statistics().resolver.error
         assert channel.statistics().resolver.endpoints == 6
-        assert await call_all() == 6
+        for task in tasks:
+            task.servicer.served = 0
+        await served_by_all(stub, tasks, within=20)
         server.fails.clear()
         await eventually(lambda: not channel.statistics().resolver.error)

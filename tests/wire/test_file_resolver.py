@@ -248,23 +248,18 @@ async def test_a_channel_follows_a_file_through_good_and_bad(
     start: Callable[..., Awaitable[Any]],
     search: Any,
     eventually: Callable[..., Awaitable[None]],
+    served_by_all: Callable[..., Awaitable[None]],
 ) -> None:
-    """From 3 to 6 within two seconds of turns; what is broken takes none away."""
+    """From 3 to 6 within two seconds; what is broken takes none away."""
     tasks = [await start(lbclient.server) for _ in range(6)]
     addresses = [task.address for task in tasks]
     write(path, *addresses[:3])
-    config = lbclient.ChannelConfig(slow_start=0.0)
-    async with lbclient.insecure_channel(f"file://{path}", config=config) as channel:
+    async with lbclient.insecure_channel(f"file://{path}") as channel:
         stub = search.SearchStub(channel)
-        await stub.Search(search.Query(), timeout=5)
+        await served_by_all(stub, tasks[:3], within=20)
         assert channel.statistics().resolver.endpoints == 3
         write(path, *addresses)
-        await eventually(lambda: len(channel.statistics().backends) == 6, 200)
-        for _ in range(500):  # the first calls are there before the connections
-            await stub.Search(search.Query(), timeout=5)
-            if all(task.servicer.served for task in tasks):
-                break
-        assert all(task.servicer.served for task in tasks)
+        await served_by_all(stub, tasks, within=2)
         spoil(path)
         await eventually(lambda: channel.statistics().resolver.error)
         assert "cannot use" in channel.statistics().resolver.error

@@ -592,8 +592,9 @@ async def test_a_channel_follows_a_service_through_good_and_bad(
     start: Callable[..., Awaitable[Any]],
     search: Any,
     eventually: Callable[..., Awaitable[None]],
+    served_by_all: Callable[..., Awaitable[None]],
 ) -> None:
-    """From 3 to 6 within two seconds of turns; what is refused takes none away."""
+    """From 3 to 6 within two seconds; what is refused takes none away."""
     tasks = [await start(lbclient.server) for _ in range(6)]
 
     def fleet(count: int) -> None:
@@ -605,18 +606,13 @@ async def test_a_channel_follows_a_service_through_good_and_bad(
             api.put(endpoint_slice(f"search-{place}", pod, ports=ports))
 
     fleet(3)
-    config = lbclient.ChannelConfig(slow_start=0.0)
-    async with lbclient.insecure_channel(resolver(api), config=config) as channel:
+    async with lbclient.insecure_channel(resolver(api)) as channel:
         stub = search.SearchStub(channel)
-        await stub.Search(search.Query(), timeout=5)
+        await served_by_all(stub, tasks[:3], within=20)
         assert channel.statistics().resolver.endpoints == 3
+        await eventually(lambda: api.watching == 1)
         fleet(6)
-        await eventually(lambda: len(channel.statistics().backends) == 6, 200)
-        for _ in range(500):  # the first calls are there before the connections
-            await stub.Search(search.Query(), timeout=5)
-            if all(task.servicer.served for task in tasks):
-                break
-        assert all(task.servicer.served for task in tasks)
+        await served_by_all(stub, tasks, within=2)
         api.refuses = (403, "endpointslices is forbidden")
         api.end_watches()
         await eventually(lambda: channel.statistics().resolver.error)
