@@ -27,6 +27,7 @@ from tests.wire.prometheus import Prometheus, needed, prometheus
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yml"
+ALERTS = Path(__file__).with_name("alerts.yml")
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 
 WINDOW = "8s"
@@ -128,11 +129,18 @@ def test_promtool_finds_no_fault(what: str) -> None:
 @needed
 def test_alerts_fire_when_they_are_to() -> None:
     done = subprocess.run(
-        ["promtool", "test", "rules", str(Path(__file__).with_name("alerts.yml"))],
-        capture_output=True,
-        text=True,
+        ["promtool", "test", "rules", str(ALERTS)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_fires_in_a_test_of_its_own() -> None:
+    cases = [case for one in read(ALERTS)["tests"] for case in one["alert_rule_test"]]
+    firing = {case["alertname"] for case in cases if case.get("exp_alerts")}
+    silent = {case["alertname"] for case in cases if not case.get("exp_alerts")}
+    alerts = {rule["alert"] for rule in rules() if "alert" in rule}
+    assert firing == alerts
+    assert silent == alerts
 
 
 @pytest.fixture
