@@ -566,7 +566,7 @@ class Balancer:
 
     def _apply(self, endpoints: Endpoints) -> None:
         self._believe_empty = None
-        self.resolver_error = ""
+        self.resolver_error = "" if endpoints else "no endpoints"
         self.resolved_at = self.clock()
         self.waiting.trouble = f"{self.target} has no endpoints"
         self._tell_who_leaves(endpoints)

@@ -60,6 +60,53 @@ async def test_a_lost_backend_cuts_the_pause_after_an_error_short(
         assert channel.statistics().resolver.endpoints == 1
 
 
+class Empties:
+    """Tells lists of so many endpoints, one after the other, each when it is asked."""
+
+    def __init__(self, address: str, *counts: int) -> None:
+        self.endpoints = (lbclient.Endpoint(address),)
+        self.counts = asyncio.Queue[int]()
+        for count in counts:
+            self.counts.put_nowait(count)
+
+    def __repr__(self) -> str:
+        return "<a list>"
+
+    async def watch(self) -> AsyncIterator[Endpoints]:
+        while True:
+            yield self.endpoints[: await self.counts.get()]
+
+
+@pytest.mark.parametrize("counts", [(0,), (1, 0)])
+async def test_no_endpoints_are_an_error_as_long_as_there_are_none(
+    counts: tuple[int, ...],
+    start: Callable[..., Awaitable[Any]],
+    search: Any,
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
+    """From the first, and when they are believed: a fleet of none looked healthy."""
+    task = await start(lbclient.server)
+    resolver = Empties(task.address, *counts)
+    config = lbclient.ChannelConfig(empty_after=0.1)
+    async with lbclient.insecure_channel(resolver, config=config) as channel:
+        registry = CollectorRegistry()
+        metrics.export(channel, registry=registry)
+
+        def state() -> tuple[str, float | None]:
+            labels = {"target": "<a list>"}
+            failing = registry.get_sample_value("lbclient_resolver_failing", labels)
+            return channel.statistics().resolver.error, failing
+
+        channel.get_state(try_to_connect=True)
+        await eventually(lambda: state() == ("no endpoints", 1.0))
+        assert channel.statistics().backends == ()
+        resolver.counts.put_nowait(1)
+        await search.SearchStub(channel).Search(
+            search.Query(), timeout=5, wait_for_ready=True
+        )
+        assert state() == ("", 0.0)
+
+
 class Source:
     """A resolver over a real source, which can be broken in some way."""
 
