@@ -33,6 +33,7 @@ class Resolver(Protocol):
 
         Who asks makes a pause before that, longer with each error, unless the resolver
         has a true attribute `paces_itself`: then the new `watch()` waits by itself.
+        With an attribute `trouble`, a text, it says what is amiss though it answers.
         """
 
 

@@ -53,7 +53,10 @@ class BackendStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ResolverStatistics:
-    """Where the endpoints come from. `age` is that of the last answer applied."""
+    """Where the endpoints come from. `age` is that of the last answer applied.
+
+    `error` says why there is none since, or what is amiss with it.
+    """
 
     endpoints: int = 0
     updates: int = 0
@@ -272,7 +275,8 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
             endpoints=len(pool.endpoints),
             updates=balancer.resolver_updates,
             age=None if resolved_at is None else now - resolved_at,
-            error=balancer.resolver_error,
+            error=balancer.resolver_error
+            or str(getattr(balancer.resolver, "trouble", "")),
         ),
         methods={
             method: {

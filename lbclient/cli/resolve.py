@@ -142,6 +142,7 @@ def facts(resolver: Resolver, endpoints: Endpoints) -> dict[str, Any]:
     return {
         "resolver": repr(resolver).strip("<>"),
         "numbers": str(number(parted(endpoints)[0])),
+        "trouble": trouble_of(resolver),
         "endpoints": [
             {
                 "address": endpoint.address,
@@ -155,11 +156,18 @@ def facts(resolver: Resolver, endpoints: Endpoints) -> dict[str, Any]:
     }
 
 
+def trouble_of(resolver: Resolver) -> str:
+    """What is amiss though it answers; empty: nothing that it knows of."""
+    return str(getattr(resolver, "trouble", ""))
+
+
 def text(resolver: Resolver, endpoints: Endpoints) -> str:
     heads = [
         item("from", repr(resolver).strip("<>")),
         item("endpoints", f"{len(endpoints):,}"),
     ]
+    if trouble := trouble_of(resolver):
+        heads.append(item("trouble", printable(trouble)))
     if not endpoints:
         return "\n".join(heads)
     rows: list[tuple[str, ...]] = [("address", "task", "zone", "weight")]

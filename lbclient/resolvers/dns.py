@@ -20,10 +20,14 @@ logger = logging.getLogger(__name__)
 
 
 class Addresses(NamedTuple):
-    """The IP addresses of a name, and for how many seconds they hold; 0.0: unknown."""
+    """The IP addresses of a name, and for how many seconds they hold; 0.0: unknown.
+
+    `trouble` says why there may be more of them.
+    """
 
     hosts: Iterable[str]
     ttl: float = 0.0
+    trouble: str = ""
 
 
 Lookup = Callable[[str, int], Awaitable[Addresses]]
@@ -47,6 +51,7 @@ class Dns:
         self._lookup = best_lookup() if lookup is None else lookup
         self._polling = Polling(self._resolve, interval, rng)
         self._is_first = True
+        self.trouble = ""  # of the last answer
 
     def __repr__(self) -> str:
         return f"<{self.host}:{self.port} looked up every {self.interval:g} s>"
@@ -61,14 +66,21 @@ class Dns:
 
     async def _resolve(self) -> Answer:
         try:
-            hosts, ttl = await self._lookup(self.host, self.port)
+            hosts, ttl, trouble = await self._lookup(self.host, self.port)
         except (OSError, UnicodeError) as error:
+            self.trouble = ""  # it is worse
             raise ResolveError(f"no answer for {self.host}: {error}") from error
         endpoints = listing(Endpoint(join_host(host, self.port)) for host in hosts)
         if self._is_first and endpoints:
             self._is_first = False
             self._doubt(endpoints)
+        self._notice(trouble)
         return Answer(endpoints, ttl)
+
+    def _notice(self, trouble: str) -> None:
+        if trouble and not self.trouble:
+            logger.warning("%s: %s", self.host, trouble)
+        self.trouble = trouble
 
     def _doubt(self, endpoints: Endpoints) -> None:
         """One address may well be one backend, or else hide all of them."""

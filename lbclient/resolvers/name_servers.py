@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 HOSTS = Path("/etc/hosts")
 
+FAMILIES = ("A", "AAAA")
+
 MOST_WORDS = 300  # characters of an error: dnspython's tell of every server
 
 
@@ -42,30 +44,34 @@ class NameServers:
     ) -> None:
         self._make = make
         self._hosts = hosts
-        self._last = [Records(), Records()]  # of A and AAAA
+        self._last = [Records() for _ in FAMILIES]
 
     async def addresses(self, host: str, port: int) -> Addresses:
         """A and AAAA together. Raises OSError when nobody can tell.
 
         While one of them fails and the other does not, its last answer holds: half
-        of a fleet must not vanish with a lost packet.
+        of a fleet must not vanish with a lost packet. That is a trouble, above all
+        where there is none: then half of a fleet may be all that is known.
         """
         if await asyncio.to_thread(is_local, host, self._hosts):
             return await system_lookup(host, port)
         told = await asyncio.gather(
-            self._look(host, "A"), self._look(host, "AAAA"), return_exceptions=True
+            *(self._look(host, kind) for kind in FAMILIES), return_exceptions=True
         )
         errors = [answer for answer in told if isinstance(answer, BaseException)]
         if errors and not any(isinstance(a, Records) and a.found for a in told):
             if any(isinstance(error, UnknownName) for error in errors):
                 return await system_lookup(host, port)
             raise errors[0]
+        troubles = []
         for place, answer in enumerate(told):
             if isinstance(answer, Records):
                 self._last[place] = answer
+            else:
+                troubles.append(missing(FAMILIES[place], self._last[place], answer))
         ttls = [answer.ttl for answer in self._last if answer.found]
         hosts = [record.address for answer in self._last for record in answer.found]
-        return Addresses(hosts, min(ttls, default=0.0))
+        return Addresses(hosts, min(ttls, default=0.0), "; ".join(troubles))
 
     async def services(self, name: str) -> Services:
         """The SRV records. Raises OSError when nobody can tell."""
@@ -95,6 +101,15 @@ class NameServers:
         if answer.rrset is None:
             return Records()
         return Records(tuple(answer.rrset), float(answer.chaining_result.minimum_ttl))
+
+
+def missing(kind: str, last: Records, error: BaseException) -> str:
+    """
+    >>> missing("AAAA", Records(), OSError("SERVFAIL"))
+    'addresses may be missing, no answer of AAAA: SERVFAIL'
+    """
+    words = "the last ones hold" if last.found else "addresses may be missing"
+    return f"{words}, no answer of {kind}: {error}"
 
 
 def is_local(host: str, hosts: Path = HOSTS) -> bool:

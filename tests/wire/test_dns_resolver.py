@@ -47,8 +47,9 @@ async def test_both_families_are_asked_and_the_shorter_time_holds(
     server.records[NAME, "A"] = ["10.0.0.2", "10.0.0.1"]
     server.records[NAME, "AAAA"] = ["fd00::1"]
     server.ttl = 60
-    hosts, ttl = await asking(server).addresses(NAME, 1)
-    assert (sorted(hosts), ttl) == (["10.0.0.1", "10.0.0.2", "fd00::1"], 60.0)
+    hosts, ttl, trouble = await asking(server).addresses(NAME, 1)
+    assert sorted(hosts) == ["10.0.0.1", "10.0.0.2", "fd00::1"]
+    assert (ttl, trouble) == (60.0, "")
     assert await once(resolver(server)) == [
         "10.0.0.1:50051",
         "10.0.0.2:50051",
@@ -65,7 +66,7 @@ async def test_a_short_name_is_looked_for_in_the_search_list(
         return made
 
     server.records[NAME, "A"] = ["10.0.0.1"]
-    hosts, _ = await NameServers(make, NOBODY).addresses("search", 1)
+    hosts, *_ = await NameServers(make, NOBODY).addresses("search", 1)
     assert hosts == ["10.0.0.1"]
 
 
@@ -116,7 +117,36 @@ async def test_a_family_that_fails_keeps_its_last_answer(server: NameServer) -> 
     await asked.addresses(NAME, 1)
     server.fails = {"A": "SERVFAIL"}
     server.records[NAME, "AAAA"] = ["fd00::2"]
-    assert (await asked.addresses(NAME, 1)).hosts == ["10.0.0.1", "fd00::2"]
+    hosts, _, trouble = await asked.addresses(NAME, 1)
+    assert hosts == ["10.0.0.1", "fd00::2"]
+    assert trouble.startswith("the last ones hold, no answer of A: ")
+    assert "SERVFAIL" in trouble
+
+
+async def test_half_an_answer_is_taken_and_told(
+    server: NameServer, eventually: Callable[..., Awaitable[None]], caplog: Any
+) -> None:
+    """It was taken for the whole fleet, without a word."""
+    server.records[NAME, "A"] = ["127.0.0.1"]
+    server.records[NAME, "AAAA"] = ["::1"]
+    server.ttl = 0
+    server.fails = {"A": "SERVFAIL"}
+    asked = resolver(server, interval=0.1)
+    async with lbclient.insecure_channel(asked) as channel:
+
+        def told() -> Any:
+            return channel.statistics().resolver
+
+        channel.get_state(try_to_connect=True)
+        await eventually(lambda: told().endpoints == 1)
+        assert told().error.startswith("addresses may be missing, no answer of A: ")
+        server.fails = {"AAAA": "SERVFAIL"}
+        await eventually(lambda: told().endpoints == 2)
+        await eventually(lambda: "the last ones hold" in told().error)
+        server.fails = {}
+        await eventually(lambda: told().error == "")
+    warnings = [r.message for r in caplog.records if "no answer of" in r.message]
+    assert len(warnings) == 1
 
 
 async def test_a_family_that_never_answers_is_not_needed(server: NameServer) -> None:
@@ -166,9 +196,9 @@ def test_without_a_hosts_file_nothing_is_in_it() -> None:
 
 
 async def test_a_name_of_this_machine_is_never_asked_of_dns(server: NameServer) -> None:
-    hosts, ttl = await asking(server).addresses("localhost", 80)
+    hosts, ttl, trouble = await asking(server).addresses("localhost", 80)
     assert {"127.0.0.1", "::1"} >= set(hosts)
-    assert (ttl, server.asked) == (0.0, [])
+    assert (ttl, trouble, server.asked) == (0.0, "", [])
 
 
 def test_a_target_is_asked_of_name_servers_where_dnspython_is_installed() -> None:

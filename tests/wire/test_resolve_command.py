@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lbclient.cli import main
+from lbclient.cli import main, resolve
+from lbclient.model import Endpoint
+from lbclient.resolvers import Static
 
 COMMAND = [sys.executable, "-u", "-m", "lbclient", "resolve"]
 
@@ -71,6 +73,15 @@ def test_a_lame_duck_is_marked_and_no_member(
     assert "2 numbered backends" in out
     ends = [line.split()[-1] for line in out.splitlines()[-3:]]
     assert ends == ["-", "-", "yes"]
+
+
+def test_half_an_answer_is_shown_with_what_is_amiss() -> None:
+    class Half(Static):
+        trouble = "addresses may be missing"
+
+    resolver = Half([Endpoint("a:1")])
+    assert resolve.facts(resolver, resolver.endpoints)["trouble"] == Half.trouble
+    assert Half.trouble in resolve.text(resolver, resolver.endpoints)
 
 
 def test_no_endpoints_are_no_table(
