@@ -15,14 +15,22 @@ from random import Random
 from grpc import StatusCode
 
 from lbclient import wire, within
-from lbclient.admission import CPU_NAME, LOAD, MEMORY_NAME, Admission, Signal
+from lbclient.admission import (
+    CPU_NAME,
+    LOAD,
+    MEMORY_NAME,
+    PLACES_NAME,
+    Admission,
+    Places,
+    Signal,
+)
 from lbclient.config import ServerConfig
 from lbclient.criticality import DEFAULT, Criticality, adopt, current, parse
 from lbclient.ewma import Ewma
 from lbclient.protocols import Clock
 from lbclient.quota import OTHERS
 from lbclient.retry import Refusal, parse_attempt
-from lbclient.server.answers import OUT_OF_QUOTA, REASONS, TRAILERS, Answer
+from lbclient.server.answers import FULL, OUT_OF_QUOTA, REASONS, TRAILERS, Answer
 from lbclient.server.backlog import Backlog
 from lbclient.server.cpu import available_cpus
 from lbclient.server.memory import MemoryMeter
@@ -120,6 +128,8 @@ class Gate:
         self._is_calm = False  # nothing is, nor was lately; as last sampled
         self._let_in = 0  # requests that admission was not asked about
         self.admission = Admission(signals, rng)
+        self._rng = rng
+        self._places: Places | None = None
         self._refused: dict[str, list[int]] = {
             reason: [0] * len(Criticality) for reason in REASONS
         }
@@ -131,6 +141,10 @@ class Gate:
         self.asks_context = has_quotas and config.customer is not None
         self._early_quotas = None if self.asks_context else self.quotas
         self.misread = {wire.CRITICALITY_KEY: 0, wire.ATTEMPT_KEY: 0}
+
+    def limit(self, requests: int) -> None:
+        """No more at a time: the last places are for the most critical."""
+        self._places = Places(requests, self.admission.mix, self._rng)
 
     # Signals
 
@@ -158,6 +172,7 @@ class Gate:
             and not self._is_beyond
             and not self.admission.worst
             and self._load < 1.0
+            and not (self._places and self._places.is_kept_from(DEFAULT))
         )
 
     def _ask(self, name: str) -> float:
@@ -219,13 +234,22 @@ class Gate:
         if quotas is not None and quotas.refuses(customer, criticality):
             return self._out_of_quota(criticality)
         self._look(self._clock())
+        answer = self._has_no_room(criticality, attempt)
+        if answer is not None:
+            self.backlog.refused += 1
+        elif quotas is not None:
+            quotas.admit(customer, criticality)
+        return answer
+
+    def _has_no_room(self, criticality: Criticality, attempt: int) -> Answer | None:
         refusal = self.admission.refuses(criticality, attempt)
         if refusal is not None:
-            self.backlog.refused += 1
             self.count(refusal.value, criticality)
             return Answer(StatusCode.UNAVAILABLE, self._why(), TRAILERS[refusal])
-        if quotas is not None:
-            quotas.admit(customer, criticality)
+        places = self._places
+        if places is not None and places.refuses(criticality, self._monitor.active):
+            self.count("concurrency", criticality)
+            return FULL
         return None
 
     def _charged(self, customer: str, criticality: Criticality) -> Answer | None:
@@ -295,10 +319,15 @@ class Gate:
     def signals(self) -> tuple[SignalStatistics, ...]:
         """As last read, each with what is too much of it."""
         values = [self._load, *self._values[1:]]  # the load without our patience
-        return tuple(
+        seen = [
             SignalStatistics(signal.name, value, signal.target)
             for signal, value in zip(self._signals.values(), values, strict=True)
-        )
+        ]
+        if (places := self._places) is not None:
+            taken = self._monitor.active / places.limit
+            target = places.start / places.limit
+            seen.append(SignalStatistics(PLACES_NAME, taken, target))
+        return tuple(seen)
 
     @property
     def is_strained(self) -> bool:

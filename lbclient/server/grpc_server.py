@@ -71,7 +71,9 @@ class Server(grpc.aio.Server):
         self._ports: list[str] = []
         self._services: dict[str, None] = {}
         self._started = False
-        self._wrapper = Wrapper(self._reporter, maximum_concurrent_rpcs)
+        self._wrapper = Wrapper(self._reporter, most)
+        if most is not None:
+            self._reporter.gate.limit(most)
         self._intercepts = bool(interceptors)
         if interceptors:
             own = Interceptor(self._wrapper, self._reporter.monitor)

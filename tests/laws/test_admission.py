@@ -7,6 +7,7 @@ arrival; a refusal costs the processor a share of what a request does. Seeded.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from math import exp, log
 from random import Random
 from statistics import fmean, pstdev
@@ -15,7 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.admission import IN_VAIN, LOAD, PATIENCE, Admission, Quickest, Signal
+from lbclient.admission import (
+    IN_VAIN,
+    LOAD,
+    MIX_MEMORY,
+    PATIENCE,
+    Admission,
+    Places,
+    Quickest,
+    Signal,
+    Tally,
+)
 from lbclient.criticality import Criticality
 from lbclient.model import Verdict
 from lbclient.retry import Budget, Failure, Retry
@@ -316,6 +327,48 @@ def test_the_busier_a_task_the_less_gets_in(
     admission.observe(values)
     for one, other in zip(admission.shares, before, strict=True):
         assert one <= other + 1e-9
+
+
+def placed(limit: int, demand: dict[Criticality, float]) -> dict[Criticality, float]:
+    """What share of each gets a place; `demand` is in limits, and costs are random."""
+    rng, mix = Random(1), Tally(len(Criticality), MIX_MEMORY)
+    places = Places(limit, mix, Random(2))
+    now, ends, came, placed = 0.0, list[float](), dict[Criticality, int](), [0] * 4
+    for request in range(40_000):
+        now += rng.expovariate(sum(demand.values()) * limit)
+        while ends and ends[0] <= now:
+            heappop(ends)
+        (criticality,) = rng.choices(list(demand), list(demand.values()))
+        mix.add(criticality)
+        is_in = not places.refuses(criticality, len(ends)) and len(ends) < limit
+        if is_in:
+            heappush(ends, now + rng.expovariate(1.0))
+        if request > 2000:
+            came[criticality] = came.get(criticality, 0) + 1
+            placed[criticality] += is_in
+    return {one: placed[one] / came[one] for one in demand}
+
+
+@pytest.mark.parametrize(("limit", "least"), [(10, 0.88), (30, 0.985), (100, 0.997)])
+def test_the_last_places_are_for_who_is_critical(limit: int, least: float) -> None:
+    """By the limit alone 0.08 of either got a place. With ten places chance is large:
+    five critical requests are ten or more now and then, without any others.
+    """
+    got = placed(limit, {SHEDDABLE: 12.0, CRITICAL: 0.5})
+    assert got[CRITICAL] >= least
+    assert got[SHEDDABLE] >= 0.02, "and the others have what is left"
+
+
+@pytest.mark.parametrize("only", Criticality)
+def test_who_has_nobody_above_may_have_all_places(only: Criticality) -> None:
+    """Twice the limit: 1/2, as far as by Erlang's formula 100 places are full."""
+    assert placed(100, {only: 2.0})[only] == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_few_requests_take_any_place() -> None:
+    for limit in (1, 2, 10):
+        places = Places(limit, Tally(len(Criticality), MIX_MEMORY), Random(1))
+        assert not any(places.refuses(SHEDDABLE, n) for n in range(limit // 2 + 1))
 
 
 @given(

@@ -246,6 +246,33 @@ def test_outside_of_a_request_nothing_is_degraded() -> None:
     assert degraded() is False
 
 
+def test_the_last_places_are_kept_for_what_is_more_critical_and_comes() -> None:
+    task = Task(runnable=None)
+    task.gate.limit(8)
+    for _ in range(7):
+        task.gate._monitor.begin()
+    assert task.refused() == 0.0
+    key = wire.CRITICALITY_KEY
+    for level, is_refused in (("SHEDDABLE", True), ("CRITICAL", False)):
+        answer = task.ask((key, level))
+        assert (answer is not None) is is_refused
+        assert answer is None or answer.code is StatusCode.RESOURCE_EXHAUSTED
+    assert task.ask() is None, "in calm, too"
+    assert task.gate.refused["concurrency"]["SHEDDABLE"] == 1
+    for _ in range(64):
+        task.ask((key, "CRITICAL_PLUS"))
+    task.sample()
+    answer = task.ask()
+    assert answer is not None
+    assert answer.trailers == ((wire.REFUSAL_KEY, "overloaded"),)
+    (signal,) = [one for one in task.gate.signals() if one.name == "concurrency"]
+    assert signal.value == 7 / 8 > signal.target
+
+
+def test_without_a_limit_there_is_no_signal_of_it() -> None:
+    assert "concurrency" not in [signal.name for signal in Task().gate.signals()]
+
+
 def test_what_came_in_calm_is_known_when_it_ends() -> None:
     """Requests that were let in without asking are part of the mix all the same."""
     load = [0.0]
@@ -254,7 +281,7 @@ def test_what_came_in_calm_is_known_when_it_ends() -> None:
     load[0] = 1.0 + USER_WIDTH
     task.sample()
     task.ask()
-    offered = task.gate.admission._mix.counts
+    offered = task.gate.admission.mix.counts
     assert offered[Criticality.CRITICAL] > 0.9 * sum(offered)
 
 

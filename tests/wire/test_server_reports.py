@@ -72,7 +72,7 @@ async def host() -> AsyncIterator[Host]:
 
 @pytest.fixture
 async def pool() -> AsyncIterator[ThreadPoolExecutor]:
-    pool = ThreadPoolExecutor(4)
+    pool = ThreadPoolExecutor(12)
     yield pool
     # While the loop runs: grpcio's threads wait for it at the end of a stream.
     await asyncio.to_thread(pool.shutdown)
@@ -662,6 +662,33 @@ async def test_a_crowd_above_the_limit_is_refused_with_a_report(
     assert (await ask(channel, arity)).code is StatusCode.OK
     await eventually(lambda: server.statistics().active == 0)
     assert server.statistics().requests == {"OK": 3, "RESOURCE_EXHAUSTED": 3}
+
+
+@pytest.mark.parametrize(("arity", "kind"), KINDS)
+async def test_what_is_sheddable_is_refused_before_the_limit_is_reached(
+    host: Host, pool: ThreadPoolExecutor, eventually: Any, arity: str, kind: str
+) -> None:
+    """So that what is critical finds a place; the limit is for all."""
+    going = asyncio.Event()
+    server, channel = await host(
+        waiting_handler(arity, kind, going),
+        maximum_concurrent_rpcs=8,
+        migration_thread_pool=pool,
+    )
+    served = [asyncio.create_task(ask(channel, arity)) for _ in range(7)]
+    await eventually(lambda: server.statistics().active == 7)
+    sheddable = ((wire.CRITICALITY_KEY, "SHEDDABLE"),)
+    refused = await ask(channel, arity, metadata=sheddable)
+    served.append(asyncio.create_task(ask(channel, arity)))
+    await eventually(lambda: server.statistics().active == 8)
+    also_refused = await ask(channel, arity)
+    for one in (refused, also_refused):
+        assert one.code is StatusCode.RESOURCE_EXHAUSTED
+        assert one.details == "Concurrent RPC limit exceeded!"
+    going.set()
+    assert [(await call).code for call in served] == [StatusCode.OK] * 8
+    counts = server.statistics().refused["concurrency"]
+    assert (counts["SHEDDABLE"], counts["CRITICAL"]) == (1, 1)
 
 
 async def test_the_limit_holds_in_a_burst(host: Host, eventually: Any) -> None:
