@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -111,6 +112,12 @@ def comes_true(condition: Callable[[], object], within: float = PATIENCE) -> boo
     return True
 
 
+def started(container: str) -> float:
+    """When it was, by the clock of `time.time`."""
+    told = docker("inspect", "--format", "{{.State.StartedAt}}", container).stdout
+    return datetime.fromisoformat(told.strip()).timestamp()
+
+
 class Fleet:
     """A project of its own, without Grafana, which shows what Prometheus has."""
 
@@ -148,6 +155,9 @@ class Fleet:
         mine = (f"{label}.project={self._name}", f"{label}.service={service}")
         filters = [word for one in mine for word in ("--filter", one)]
         return docker("ps", "--quiet", *filters).stdout.split()
+
+    def backends(self) -> set[str]:
+        return {*self.containers("fast"), *self.containers("slow")}
 
     def words(self) -> str:
         """What the clients last complained of."""
