@@ -1,7 +1,7 @@
 """What the dashboards and the alert rules ask is there, in a real Prometheus.
 
-The windows are shortened: a rate over some seconds tells as well as one over minutes
-whether there is something to be seen.
+A minute of traffic is scaled to ten seconds, and with it each window of a rate, to
+eight: it tells as well whether there is something to be seen.
 """
 
 import asyncio
@@ -49,6 +49,20 @@ def shown() -> Iterator[Query]:
                 yield Query(f"{file.stem}: {panel['title']}", text)
 
 
+def choices() -> Iterator[tuple[str, str, str]]:
+    """Where a variable is, and the series and the label whose values it may have."""
+    for file in DASHBOARDS:
+        for variable in json.loads(file.read_text())["templating"]["list"][1:]:
+            asked = re.fullmatch(
+                r"label_values\((.*), (\w+)\)", variable["query"]["query"]
+            )
+            assert asked, variable
+            assert variable["definition"] == asked[0]
+            assert asked[2] == variable["name"]
+            series = asked[1].replace("$job", ".*")
+            yield f"{file.stem}: {variable['name']}", series, asked[2]
+
+
 def read(file: Path) -> Any:
     return yaml.safe_load(file.read_text())
 
@@ -65,6 +79,7 @@ def without_bound(alert: str) -> str:
 
 def test_dashboards_and_rules_ask_for_metrics_that_exist() -> None:
     texts = [*(query.text for query in shown()), *(rule["expr"] for rule in rules())]
+    texts += [series for _, series, _ in choices()]
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     for text in texts:
         for name in re.findall(r"\b[\w:]*(?:lbclient|grpc)_\w[\w:]*", text):
@@ -190,7 +205,7 @@ async def load(search: Any, channel: grpc.aio.Channel) -> None:
 
 
 @needed
-async def test_no_panel_and_no_rule_is_empty(asked: Prometheus) -> None:
+async def test_no_panel_no_variable_and_no_rule_is_empty(asked: Prometheus) -> None:
     def is_there(text: str) -> bool:
         return any(not math.isnan(value) for value in asked.ask(text))
 
@@ -208,5 +223,9 @@ async def test_no_panel_and_no_rule_is_empty(asked: Prometheus) -> None:
             break
         await asyncio.sleep(1.0)
     assert missing == []
+    for where, series, label in choices():  # as Grafana asks for them
+        path = f"label/{label}/values"
+        values = await asyncio.to_thread(asked.get, path, **{"match[]": series})
+        assert values, where
     (group,) = (await asyncio.to_thread(asked.get, "rules"))["groups"]
     assert {rule["health"] for rule in group["rules"]} == {"ok"}
