@@ -30,6 +30,11 @@ RULES = DEPLOY / "prometheus" / "rules.yml"
 ALERTS = Path(__file__).with_name("alerts.yml")
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 
+NO_LOGIN = {
+    "GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION": "true",
+    "GF_AUTH_DISABLE_LOGIN_FORM": "true",
+}
+
 WINDOW = "8s"
 TRAFFIC = 10.0  # seconds
 
@@ -125,6 +130,8 @@ def test_grafana_is_provided_with_what_the_dashboards_ask() -> None:
     assert mounts["./deploy/grafana/dashboards"] == provider["options"]["path"]
     home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert home == f"{provider['options']['path']}/fleet.json"
+    # Without one to log in as, and with nowhere to: who looks changes nothing.
+    assert grafana["environment"].items() >= NO_LOGIN.items()
     scraped = read(DEPLOY / "prometheus" / "prometheus.yml")["global"][
         "scrape_interval"
     ]
