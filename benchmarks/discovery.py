@@ -1,10 +1,12 @@
 """What a list of 10,000 endpoints costs the event loop of a channel.
 
-    python -m benchmarks.discovery            about 60 s
+    python -m benchmarks.discovery            about 70 s
     python -m benchmarks.discovery --json
+    python -m benchmarks.discovery --thaw
 
-For each source: a channel takes the whole list, then five updates, each with 1 % of
-the endpoints replaced. Name server and Kubernetes' API run in a process of their own.
+For each source, in a process of its own, a channel takes the whole list, then five
+updates, each with 1 % of the endpoints replaced. Name server and Kubernetes' API have
+another process.
 
     ipv4     a target that is a list: read by the loop, once, and never changed
     own      a resolver of one's own that has its endpoints ready
@@ -15,20 +17,26 @@ the endpoints replaced. Name server and Kubernetes' API run in a process of thei
     loop ms      CPU time of the loop's thread: the resolver's and that of the channel,
                  until the list is applied; bound: 100
     longest ms   the longest piece of that without a pause
-    late ms      how late a timer of 1 ms was at worst, as a call would have been: all
-                 threads and all else on the machine included
+    gc ms        the longest garbage collection, in whatever thread; all wait for it
+    late ms      how late a timer of 1 ms was at worst, as a call would have been
+    own ms       of that at most, what this process was at work, in whatever thread; the
+                 rest others on the machine were. Bound: 50
     news s       from the change at the source to its being applied
+    full         full garbage collections, of all lists
     MB           by which the process has grown with the list
 
-The worst ones hold a full garbage collection each, of 30 to 40 ms here: what made the
-list brings it on, but how long it takes goes by all objects of the program.
+What there is before the channel is frozen (gc.freeze): modules, and what the source
+will tell. A full collection takes 30 ms and more for these, which says nothing of the
+channel, and a first list can bring one on; `--thaw` leaves them as they are.
 
 DNS cannot carry 10,000: an answer has at most 64 kB, some 4,000 addresses.
 """
 
 import argparse
 import asyncio
+import gc
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import (
@@ -44,7 +52,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
-from time import monotonic, thread_time
+from time import monotonic, process_time, thread_time
 from typing import Any
 
 import dns.flags
@@ -91,13 +99,20 @@ class Result:
     endpoints: int
     first_loop_ms: float
     first_longest_ms: float
+    first_gc_ms: float
     first_late_ms: float
+    first_own_ms: float
     loop_ms: float
     worst_loop_ms: float
     longest_ms: float
     worst_longest_ms: float
+    gc_ms: float
+    worst_gc_ms: float
     late_ms: float
     worst_late_ms: float
+    own_ms: float
+    worst_own_ms: float
+    full_collections: int
     news_s: float
     grown_mb: float
 
@@ -108,17 +123,22 @@ class Timed:
     def __init__(self, inner: Resolver) -> None:
         self.inner = inner
         self.applied = asyncio.Event()
-        self.last: Endpoints = ()
-        self.total = self.longest = 0.0  # seconds of CPU time, since `begin`
+        self.begin()
 
     def begin(self) -> None:
-        self.last = ()
-        self.total = self.longest = 0.0
+        self.last: Endpoints = ()
+        self.total = self.longest = 0.0  # seconds of CPU time
+        self.pause()
 
     def add(self, started: float) -> None:
         spent = thread_time() - started
         self.total += spent
-        self.longest = max(self.longest, spent)
+        self._piece += spent
+        self.longest = max(self.longest, self._piece)
+
+    def pause(self) -> None:
+        """The loop gets its turn. To yield a list is none: it is applied at once."""
+        self._piece = 0.0
 
     async def watch(self) -> AsyncGenerator[Endpoints, None]:
         inner = self.inner.watch()
@@ -150,6 +170,7 @@ class Steps:
                 return endpoints
             finally:
                 self._timed.add(started)
+            self._timed.pause()
             try:
                 yield waits_for
                 resume = partial(next, steps)
@@ -159,34 +180,69 @@ class Steps:
 
 
 class Timer:
-    """How late a timer is at worst, in seconds, since `begin`."""
+    """How late a timer is at worst, in seconds, since `begin`.
+
+    `own` is the share of this process: what it was late though others took no time.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.worst = 0.0
-        self._tick(monotonic())
+        self.begin()
+        self._start()
 
     def begin(self) -> None:
-        self.worst = 0.0
+        self.worst = self.own = 0.0
 
-    def _tick(self, due: float) -> None:
-        self.worst = max(self.worst, monotonic() - due)
-        self._handle = self._loop.call_later(TICK, self._tick, monotonic() + TICK)
+    def _start(self) -> None:
+        due = monotonic() + TICK
+        self._handle = self._loop.call_later(TICK, self._tick, due, process_time())
+
+    def _tick(self, due: float, at_work: float) -> None:
+        late = monotonic() - due
+        self.worst = max(self.worst, late)
+        self.own = max(self.own, min(late, process_time() - at_work))
+        self._start()
 
     def stop(self) -> None:
         self._handle.cancel()
 
 
+class Collections:
+    """The longest garbage collection in seconds since `begin`, and all full ones."""
+
+    FULL = 2  # the oldest generation
+
+    def __init__(self) -> None:
+        self.longest = self._started = 0.0
+        self.full = 0
+        gc.callbacks.append(self._note)
+
+    def begin(self) -> None:
+        self.longest = 0.0
+
+    def _note(self, phase: str, told: dict[str, int]) -> None:
+        if phase == "start":
+            self._started = thread_time()
+            return
+        self.longest = max(self.longest, thread_time() - self._started)
+        self.full += told["generation"] == self.FULL
+
+    def stop(self) -> None:
+        gc.callbacks.remove(self._note)
+
+
 async def measure(name: str, resolver: Resolver, change: Change, size: int) -> Result:
     updates = 0 if name in FIXED else UPDATES
     await change(0)
-    before = resident_mb()
     timed, timer = Timed(resolver), Timer()
+    before = resident_mb()
+    collections = Collections()
     costs, grown = [], []
     async with lbclient.insecure_channel(timed) as channel:
         for generation in range(1 + updates):
             timed.begin()
             timer.begin()
+            collections.begin()
             began = monotonic()
             if generation:
                 await change(generation)
@@ -198,21 +254,24 @@ async def measure(name: str, resolver: Resolver, change: Change, size: int) -> R
                 await timed.applied.wait()
             news = monotonic() - began
             await asyncio.sleep(2 * TICK)  # the timer has not had its turn yet
-            ms = (
-                1000 * seconds for seconds in (timed.total, timed.longest, timer.worst)
-            )
-            costs.append((*ms, news))
+            spent = timed.total, timed.longest, collections.longest
+            waited = timer.worst, timer.own
+            costs.append((*(1000 * each for each in (*spent, *waited)), news))
             grown.append(resident_mb() - before)
             await asyncio.sleep(1.0)
     timer.stop()
+    collections.stop()
     # Of what never changes the first list is all there is.
-    loop, longest, late, told = zip(*(costs[1:] or costs), strict=True)
+    later = zip(*(costs[1:] or costs), strict=True)
+    loop, longest, collecting, late, own, told = later
     figures = (
-        *costs[0][:3],
+        *costs[0][:5],
         median(loop), max(loop),
         median(longest), max(longest),
+        median(collecting), max(collecting),
         median(late), max(late),
-        max(told), grown[0],
+        median(own), max(own),
+        collections.full, max(told), grown[0],
     )  # fmt: skip
     return Result(name, size, *(round(figure, 2) for figure in figures))
 
@@ -226,7 +285,10 @@ def resident_mb() -> float:
 
 
 class Fixed:
-    """A target that lists its addresses, read when it is first asked."""
+    """A target that lists its addresses, read when it is first asked.
+
+    A channel reads its target when it is made, and follows it from the next turn on.
+    """
 
     def __init__(self) -> None:
         self.target = "ipv4:" + ",".join(f"{host}:1" for host in hosts(0, MANY))
@@ -234,6 +296,7 @@ class Fixed:
     async def watch(self) -> AsyncGenerator[Endpoints, None]:
         found = parse_target(self.target, resolve_interval=10.0, rng=Random(7))
         resolver = found.resolver
+        await asyncio.sleep(0)
         async for endpoints in resolver.watch():
             yield endpoints
 
@@ -511,40 +574,59 @@ async def serve(kind: str) -> None:
 # --- the table -----------------------------------------------------------------
 
 
-async def run(name: str) -> Result:
+async def run(name: str, *, is_frozen: bool) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         async with SOURCES[name](Path(folder)) as (resolver, change, size):
+            if is_frozen:
+                gc.collect()
+                gc.freeze()
             return await measure(name, resolver, change, size)
 
 
+def in_a_process_of_its_own(name: str, *, is_frozen: bool) -> Result:
+    """So that no source has to do with what another left."""
+    command = [sys.executable, "-m", "benchmarks.discovery", "--json", name]
+    command += [] if is_frozen else ["--thaw"]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    return Result(**json.loads(output)[0])
+
+
 def pair(usual: float, worst: float) -> str:
-    return f"{f'{usual:.0f} ({worst:.0f})':>8}"
+    return f"{f'{usual:.0f} ({worst:.0f})':>9}"
 
 
 def main() -> None:
     parser = parser_of("discovery", __doc__)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--thaw", action="store_true", help="without gc.freeze")
     parser.add_argument("--serve", choices=("dns", "k8s"), help=argparse.SUPPRESS)
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help=", ".join(SOURCES))
     given = parser.parse_args()
     if given.serve:
         return asyncio.run(serve(given.serve))
-    results = [asyncio.run(run(name)) for name in given.sources or SOURCES]
+    names, is_frozen = given.sources or list(SOURCES), not given.thaw
+    if len(names) == 1:
+        results = [asyncio.run(run(names[0], is_frozen=is_frozen))]
+    else:
+        results = [in_a_process_of_its_own(n, is_frozen=is_frozen) for n in names]
     if given.json:
         print(json.dumps([asdict(result) for result in results], indent=2))
         return None
-    print("                   first list            updates: median (worst)")
     print(
-        "source  endpoints  loop ms  longest  late   loop ms   longest   late ms"
-        "  news s  MB"
+        "                  first list: ms                 updates: median (worst), ms\n"
+        "source endpoints  loop longest   gc  late  own       loop   longest        gc"
+        "       late       own  full  news s  MB"
     )
     for r in results:
         print(
-            f"{r.source:6}  {r.endpoints:9,}  {r.first_loop_ms:7.0f}  "
-            f"{r.first_longest_ms:7.0f}  {r.first_late_ms:4.0f}  "
-            f"{pair(r.loop_ms, r.worst_loop_ms)}  "
-            f"{pair(r.longest_ms, r.worst_longest_ms)}  "
-            f"{pair(r.late_ms, r.worst_late_ms)}  {r.news_s:6.2f} {r.grown_mb:3.0f}"
+            f"{r.source:6} {r.endpoints:9,}  {r.first_loop_ms:4.0f} "
+            f"{r.first_longest_ms:7.0f} {r.first_gc_ms:4.0f} {r.first_late_ms:5.0f} "
+            f"{r.first_own_ms:4.0f}  "
+            f"{pair(r.loop_ms, r.worst_loop_ms)} "
+            f"{pair(r.longest_ms, r.worst_longest_ms)} "
+            f"{pair(r.gc_ms, r.worst_gc_ms)} {pair(r.late_ms, r.worst_late_ms):>10} "
+            f"{pair(r.own_ms, r.worst_own_ms)}  "
+            f"{r.full_collections:4}  {r.news_s:6.2f} {r.grown_mb:3.0f}"
         )
     return None
 
