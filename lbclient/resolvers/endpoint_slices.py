@@ -1,19 +1,17 @@
 """From Kubernetes' EndpointSlices to endpoints; no network here.
 
 A Service has many slices, of 100 endpoints or so; each change sends one of them whole.
-Lists are read slice by slice: json.loads keeps all other threads waiting, for 10,000
-endpoints a tenth of a second.
 
 Kubernetes, "EndpointSlice", discovery.k8s.io/v1.
 """
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from lbclient.errors import ResolveError
 from lbclient.model import Endpoint, Endpoints
+from lbclient.resolvers.json_items import members
 from lbclient.resolvers.listing import join_host, listing, ordinal
 
 GONE = 410  # the API has forgotten the version that we asked for
@@ -23,8 +21,6 @@ FAMILIES = ("IPv4", "IPv6")
 
 # What comes of reading a document as something that it is not.
 NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-
-SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class Gone(Exception):
@@ -195,42 +191,3 @@ def tasks_of(pods: Sequence[Pod]) -> list[int | None]:
         if task is not None and not (pod.is_terminating and not pods[0].is_terminating)
     }
     return tasks if len(jobs) == 1 else [None] * len(tasks)
-
-
-def members(text: str) -> Iterator[tuple[str, Any]]:
-    """Key and value of a JSON object's members, those of `items` one by one.
-
-    >>> list(members('{"kind": "List", "items": [1, {"a": 2}]}'))
-    [('kind', 'List'), ('items', 1), ('items', {'a': 2})]
-    """
-    decode = json.JSONDecoder().raw_decode
-    at = _skip(text, 0, "{")
-    while not text.startswith("}", at):
-        key, at = decode(text, at)
-        at = _skip(text, at, ":")
-        if key == "items" and text.startswith("[", at):
-            at = _skip(text, at, "[")
-            while not text.startswith("]", at):
-                item, at = decode(text, at)
-                yield key, item
-                at = _skip(text, at, ",", "]")
-            at = _skip(text, at, "]")
-        else:
-            value, at = decode(text, at)
-            yield key, value
-        at = _skip(text, at, ",", "}")
-
-
-def _skip(text: str, at: int, sign: str, end: str = "") -> int:
-    """Behind a sign and the space around it; or before `end`, if that comes."""
-    at = _space(text, at)
-    if end and text.startswith(end, at):
-        return at
-    if not text.startswith(sign, at):
-        raise ValueError(f"want {sign} at {at}")
-    return _space(text, at + 1)
-
-
-def _space(text: str, at: int) -> int:
-    found = SPACE.match(text, at)
-    return found.end() if found else at

@@ -9,7 +9,6 @@ and `lame_duck`; all others are for others.
 """
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import NamedTuple
 
 from lbclient.errors import ConfigError, ResolveError
 from lbclient.model import Endpoint, Endpoints
+from lbclient.resolvers import json_items
 from lbclient.resolvers.listing import MAX_ENDPOINTS, listing
 
 LOOK_EVERY = 0.25  # seconds: a change is known within two looks and a read
@@ -175,15 +175,12 @@ class File:
         return listing(islice(found, MAX_ENDPOINTS))
 
 
-def _groups(data: bytes, suffix: str) -> Iterable[object]:
+def _groups(data: bytes, suffix: str) -> Iterator[object]:
     if suffix in YAML:
-        from lbclient.resolvers.yaml_groups import items  # needs an extra
+        from lbclient.resolvers import yaml_groups  # needs an extra
 
-        return items(data)
-    document = json.loads(data)
-    if not isinstance(document, list):
-        raise ValueError(f"want a list of groups, not {_short(document)}")
-    return document
+        return yaml_groups.items(data)
+    return json_items.items(data)
 
 
 def endpoints_of(groups: Iterable[object]) -> Iterator[Endpoint]:
