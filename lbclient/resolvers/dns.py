@@ -12,8 +12,8 @@ from random import Random
 from typing import NamedTuple
 
 from lbclient.errors import ResolveError
-from lbclient.model import Endpoint, Endpoints
-from lbclient.resolvers.listing import is_installed, join_host, listing
+from lbclient.model import Endpoints
+from lbclient.resolvers.listing import Listing, in_pieces, is_installed, join_host
 from lbclient.resolvers.polling import Answer, Polling
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class Dns:
         self.interval = interval
         self._lookup = best_lookup() if lookup is None else lookup
         self._polling = Polling(self._resolve, interval, rng)
+        self._listing = Listing()
         self._is_first = True
         self.trouble = ""  # of the last answer
 
@@ -70,7 +71,8 @@ class Dns:
         except (OSError, UnicodeError) as error:
             self.trouble = ""  # it is worse
             raise ResolveError(f"no answer for {self.host}: {error}") from error
-        endpoints = listing(Endpoint(join_host(host, self.port)) for host in hosts)
+        found = (self._listing.endpoint(join_host(host, self.port)) for host in hosts)
+        endpoints = self._listing.take(await in_pieces(found))
         if self._is_first and endpoints:
             self._is_first = False
             self._doubt(endpoints)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from lbclient.errors import ResolveError
-from lbclient.model import Endpoint, Endpoints
+from lbclient.model import Endpoints
 from lbclient.resolvers.json_items import members
-from lbclient.resolvers.listing import join_host, listing, ordinal
+from lbclient.resolvers.listing import Listing, join_host, ordinal
 
 GONE = 410  # the API has forgotten the version that we asked for
 
@@ -50,6 +50,7 @@ class Slices:
     def __init__(self, port: str) -> None:
         self.port = port
         self._slices: dict[str, Slice] = {}
+        self._listing = Listing()
 
     def replace(self, text: str) -> tuple[str, Endpoints]:
         """Takes a list instead of all before; returns its version and endpoints."""
@@ -103,8 +104,9 @@ class Slices:
             if pods:
                 # Should two have one address, the first holds: the one that stays.
                 pods.sort(key=lambda pod: pod.is_terminating)
-                return listing(
-                    Endpoint(pod.address, 1.0, pod.zone, task, pod.is_terminating)
+                make = self._listing.endpoint
+                return self._listing.take(
+                    make(pod.address, 1.0, pod.zone, task, pod.is_terminating)
                     for pod, task in zip(pods, tasks_of(pods), strict=True)
                 )
         others = sorted({each.ports for each in slices if each.ports})

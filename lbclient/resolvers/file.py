@@ -10,7 +10,7 @@ and `lame_duck`; all others are for others.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from lbclient.errors import ConfigError, ResolveError
 from lbclient.model import Endpoint, Endpoints
 from lbclient.resolvers import json_items
-from lbclient.resolvers.listing import MAX_ENDPOINTS, listing
+from lbclient.resolvers.listing import MAX_ENDPOINTS, Listing
 
 LOOK_EVERY = 0.25  # seconds: a change is known within two looks and a read
 
@@ -82,6 +82,7 @@ class File:
         self.look_every = look_every
         self.patience = patience
         self._left: list[Seen] = []  # by watches that ended with an error
+        self._listing = Listing()
 
     def __repr__(self) -> str:
         return f"<{self.path}, looked at every {self.look_every:g} s>"
@@ -170,9 +171,10 @@ class File:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise ValueError(f"more than {MAX_BYTES:,} bytes")
-        found = endpoints_of(_groups(data, self.path.suffix))
+        groups = _groups(data, self.path.suffix)
+        found = endpoints_of(groups, self._listing.endpoint)
         # Aliases in YAML can make a short file very long.
-        return listing(islice(found, MAX_ENDPOINTS))
+        return self._listing.take(islice(found, MAX_ENDPOINTS))
 
 
 def _groups(data: bytes, suffix: str) -> Iterator[object]:
@@ -183,7 +185,10 @@ def _groups(data: bytes, suffix: str) -> Iterator[object]:
     return json_items.items(data)
 
 
-def endpoints_of(groups: Iterable[object]) -> Iterator[Endpoint]:
+Make = Callable[[str, float, str, int | None, bool], Endpoint]
+
+
+def endpoints_of(groups: Iterable[object], make: Make = Endpoint) -> Iterator[Endpoint]:
     """The endpoints of a document; ValueError says which group is wrong, and how.
 
     >>> groups = [{"targets": ["a:1", "b:1"], "labels": {"zone": "x", "weight": "2"}}]
@@ -192,12 +197,12 @@ def endpoints_of(groups: Iterable[object]) -> Iterator[Endpoint]:
     """
     for place, group in enumerate(groups):
         try:
-            yield from _group(group)
+            yield from _group(group, make)
         except ValueError as error:
             raise ValueError(f"group {place}: {error}") from None
 
 
-def _group(group: object) -> Iterator[Endpoint]:
+def _group(group: object, make: Make) -> Iterator[Endpoint]:
     if not isinstance(group, dict) or not group.keys() <= GROUP_KEYS:
         raise ValueError(f"want targets and labels, not {_short(group)}")
     targets, labels = group.get("targets"), group.get("labels")
@@ -214,7 +219,7 @@ def _group(group: object) -> Iterator[Endpoint]:
         if not isinstance(address, str) or not ADDRESS.fullmatch(address):
             raise ValueError(f"targets: want host:port, not {_short(address)}")
         try:
-            yield Endpoint(address, weight, zone, task, lame_duck)
+            yield make(address, weight, zone, task, lame_duck)
         except ConfigError as error:
             raise ValueError(f"targets: {error}") from None
 

@@ -3,8 +3,10 @@
 A list that is too long is cut, never refused: some backends are better than none.
 """
 
+import asyncio
 from collections.abc import Iterable
 from importlib.util import find_spec
+from itertools import islice
 
 from lbclient.errors import ConfigError
 from lbclient.identity import ORDINAL
@@ -13,6 +15,54 @@ from lbclient.model import Endpoint, Endpoints, snapshot
 # Past any answer that DNS can carry (64 kB hold 4,000 records), and a bound for a
 # source that is not DNS.
 MAX_ENDPOINTS = 100_000
+
+PIECE = 1_000  # endpoints that the loop makes without a pause: 1 to 3 ms
+
+
+class Listing:
+    """What one source told last; who is told again unchanged is the same object.
+
+    To make 10,000 takes 10 ms. And the garbage collector counts them: lists that are
+    new each time would bring on full collections, which look through the whole program.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, Endpoint] = {}
+
+    def endpoint(
+        self,
+        address: str,
+        weight: float = 1.0,
+        zone: str = "",
+        task: int | None = None,
+        lame_duck: bool = False,
+    ) -> Endpoint:
+        last = self._last.get(address)
+        if (
+            last is not None
+            and last.weight == weight
+            and last.zone == zone
+            and last.task == task
+            and last.lame_duck == lame_duck
+        ):
+            return last
+        return Endpoint(address, weight, zone, task, lame_duck)
+
+    def take(self, endpoints: Iterable[Endpoint]) -> Endpoints:
+        """The list of them, which is the last one from now on."""
+        found = listing(endpoints)
+        self._last = {endpoint.address: endpoint for endpoint in found}
+        return found
+
+
+async def in_pieces(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
+    """Makes them with pauses in which calls go on, where the loop itself makes them."""
+    left, made = iter(endpoints), list[Endpoint]()
+    while piece := list(islice(left, PIECE)):
+        made += piece
+        if len(piece) == PIECE:
+            await asyncio.sleep(0)
+    return made
 
 
 def listing(endpoints: Iterable[Endpoint]) -> Endpoints:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lbclient.errors import ResolveError
 from lbclient.model import Endpoint, Endpoints
-from lbclient.resolvers.listing import join_host, listing
+from lbclient.resolvers.listing import Listing, in_pieces, join_host
 from lbclient.resolvers.polling import Answer, Polling
 
 # What a record may name; a name server can put any bytes there.
@@ -54,6 +54,7 @@ class Srv:
         self.interval = interval
         self._lookup = name_servers() if lookup is None else lookup
         self._polling = Polling(self._resolve, interval, rng)
+        self._listing = Listing()
 
     def __repr__(self) -> str:
         return f"<SRV of {self.name} looked up every {self.interval:g} s>"
@@ -71,7 +72,8 @@ class Srv:
             services, ttl = await self._lookup(self.name)
         except OSError as error:
             raise ResolveError(f"no answer for {self.name}: {error}") from error
-        return Answer(listing(endpoints_of(services)), ttl)
+        found = await in_pieces(endpoints_of(services, self._listing.endpoint))
+        return Answer(self._listing.take(found), ttl)
 
 
 def name_servers() -> Lookup:
@@ -80,7 +82,9 @@ def name_servers() -> Lookup:
     return NameServers().services
 
 
-def endpoints_of(services: Sequence[Service]) -> Iterator[Endpoint]:
+def endpoints_of(
+    services: Sequence[Service], make: Callable[[str, float], Endpoint] = Endpoint
+) -> Iterator[Endpoint]:
     """Those of the lowest priority; the mean of their weights is 1.
 
     >>> far = Service(20, 0, 50051, "b-0.search.")
@@ -97,4 +101,4 @@ def endpoints_of(services: Sequence[Service]) -> Iterator[Endpoint]:
         weight = each.weight * len(chosen) / total if total else 1.0
         host = re.sub(r"(?<=localhost)\.$", "", each.host)
         address = join_host(host, each.port)
-        yield Endpoint(address, max(LEAST_WEIGHT, weight))
+        yield make(address, max(LEAST_WEIGHT, weight))

@@ -136,6 +136,7 @@ class Choice:
         self._name = name
         self._size = size
         self._client_id = client_id
+        self._rendezvous = Rendezvous(client_id)  # knows who drew what before
         self._offset = job_offset(client_job)
         self._why_not = ""
         if identity.index is None:
@@ -171,7 +172,7 @@ class Choice:
         because = f": {why_not}" if why_not else ""
         self.algorithm = RENDEZVOUS
         self._words = f"{RENDEZVOUS} as client {self._client_id!r}{because}"
-        preferred: Sequence[Endpoint] = Rendezvous(self._client_id)(endpoints)
+        preferred: Sequence[Endpoint] = self._rendezvous(endpoints)
         return lambda: preferred
 
     def _by_number(self, numbering: Numbering) -> Order:

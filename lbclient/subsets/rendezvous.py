@@ -25,14 +25,22 @@ class Rendezvous:
         # can be taken for another pair.
         key = blake2b(_encode(client_id), digest_size=32).digest()
         self._keyed = blake2b(key=key, digest_size=8)
+        # By address, of the last endpoints: hashing takes most of the time, and few
+        # are new. As bytes alone, of which the garbage collector keeps no count.
+        self._drawn: dict[str, bytes] = {}
 
     def __call__(self, endpoints: Endpoints) -> Sequence[Endpoint]:
-        return sorted(endpoints, key=self._drawn, reverse=True)
+        last, draw = self._drawn, self.draw
+        addresses = [endpoint.address for endpoint in endpoints]
+        self._drawn = drawn = {a: last.get(a) or draw(a) for a in addresses}
+        # A sort in reverse keeps equals in order: by address, should two be equal.
+        return sorted(endpoints, key=lambda each: drawn[each.address], reverse=True)
 
-    def _drawn(self, endpoint: Endpoint) -> tuple[bytes, str]:
+    def draw(self, address: str) -> bytes:
+        """The number that this client and the backend there draw."""
         drawn = self._keyed.copy()
-        drawn.update(_encode(endpoint.address))
-        return drawn.digest(), endpoint.address
+        drawn.update(_encode(address))
+        return drawn.digest()
 
     def __repr__(self) -> str:
         return f"<rendezvous order of client {self.client_id!r}>"

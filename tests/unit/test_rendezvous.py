@@ -11,7 +11,7 @@ def order(client_id: str) -> list[int]:
 
 
 def drawn(client_id: str, address: str) -> bytes:
-    return Rendezvous(client_id)._drawn(Endpoint(address))[0]
+    return Rendezvous(client_id).draw(address)
 
 
 def test_the_order_is_the_same_on_every_machine_and_in_every_release() -> None:

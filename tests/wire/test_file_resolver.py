@@ -65,6 +65,18 @@ async def test_a_change_is_news_and_a_touch_is_none(path: Path) -> None:
         assert await following() == ["a:1", "c:1"]
 
 
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+async def test_whoever_stays_in_the_file_is_the_same_object(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"backends.{suffix}"
+    write(path, "a:1", "b:1")
+    async with aclosing(File(str(path), LOOK).watch()) as watch:
+        stays, _ = await anext(watch)
+        write(path, "a:1", "c:1")
+        assert (await anext(watch))[0] is stays
+
+
 async def test_yaml_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "backends.yml"
     path.write_text("- targets: [a:1]\n  labels: {task: 3, zone: b}\n")
