@@ -2,13 +2,14 @@
 
 A system's resolver knows more than DNS. What /etc/hosts has goes first, as it does
 there, and what DNS does not know at all is left to the system. In threads, as
-dnspython takes 0.1 ms for a record, and an answer may have 4,000.
+dnspython takes 0.1 ms for a record, and an answer may have 4,000; what it makes of
+them ends there, too: nobody else has to look through it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from lbclient.resolvers.dns import Addresses, system_lookup
 from lbclient.resolvers.srv import Service, Services
@@ -23,10 +24,13 @@ FAMILIES = ("A", "AAAA")
 MOST_WORDS = 300  # characters of an error: dnspython's tell of every server
 
 
-class Records(NamedTuple):
+T = TypeVar("T")
+
+
+class Records(NamedTuple, Generic[T]):
     """What a name has of one type; `ttl` in seconds, 0.0 if it has nothing."""
 
-    found: tuple[Any, ...] = ()
+    found: tuple[T, ...] = ()
     ttl: float = 0.0
 
 
@@ -44,7 +48,7 @@ class NameServers:
     ) -> None:
         self._make = make
         self._hosts = hosts
-        self._last = [Records() for _ in FAMILIES]
+        self._last: list[Records[str]] = [Records() for _ in FAMILIES]
 
     async def addresses(self, host: str, port: int) -> Addresses:
         """A and AAAA together. Raises OSError when nobody can tell.
@@ -56,7 +60,11 @@ class NameServers:
         if await asyncio.to_thread(is_local, host, self._hosts):
             return await system_lookup(host, port)
         told = await asyncio.gather(
-            *(self._look(host, kind) for kind in FAMILIES), return_exceptions=True
+            *(
+                asyncio.to_thread(self._ask, host, kind, address_of)
+                for kind in FAMILIES
+            ),
+            return_exceptions=True,
         )
         errors = [answer for answer in told if isinstance(answer, BaseException)]
         if errors and not any(isinstance(a, Records) and a.found for a in told):
@@ -70,24 +78,15 @@ class NameServers:
             else:
                 troubles.append(missing(FAMILIES[place], self._last[place], answer))
         ttls = [answer.ttl for answer in self._last if answer.found]
-        hosts = [record.address for answer in self._last for record in answer.found]
+        hosts = [host for answer in self._last for host in answer.found]
         return Addresses(hosts, min(ttls, default=0.0), "; ".join(troubles))
 
     async def services(self, name: str) -> Services:
         """The SRV records. Raises OSError when nobody can tell."""
-        found, ttl = await self._look(name, "SRV")
-        return Services(
-            [
-                Service(record.priority, record.weight, record.port, str(record.target))
-                for record in found
-            ],
-            ttl,
-        )
+        found, ttl = await asyncio.to_thread(self._ask, name, "SRV", service_of)
+        return Services(found, ttl)
 
-    def _look(self, name: str, kind: str) -> Awaitable[Records]:
-        return asyncio.to_thread(self._ask, name, kind)
-
-    def _ask(self, name: str, kind: str) -> Records:
+    def _ask(self, name: str, kind: str, read: Callable[[Any], T]) -> Records[T]:
         import dns.exception
         import dns.resolver
 
@@ -100,10 +99,19 @@ class NameServers:
             raise OSError(str(error)[:MOST_WORDS]) from error
         if answer.rrset is None:
             return Records()
-        return Records(tuple(answer.rrset), float(answer.chaining_result.minimum_ttl))
+        found = tuple(read(record) for record in answer.rrset)
+        return Records(found, float(answer.chaining_result.minimum_ttl))
 
 
-def missing(kind: str, last: Records, error: BaseException) -> str:
+def address_of(record: Any) -> str:
+    return str(record.address)
+
+
+def service_of(record: Any) -> Service:
+    return Service(record.priority, record.weight, record.port, str(record.target))
+
+
+def missing(kind: str, last: Records[str], error: BaseException) -> str:
     """
     >>> missing("AAAA", Records(), OSError("SERVFAIL"))
     'addresses may be missing, no answer of AAAA: SERVFAIL'
