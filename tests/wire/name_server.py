@@ -85,11 +85,11 @@ class NameServer(asyncio.DatagramProtocol):
 
 
 @asynccontextmanager
-async def name_server() -> AsyncIterator[NameServer]:
-    """Runs one, on a port that is free for both."""
+async def name_server(port: int = 0) -> AsyncIterator[NameServer]:
+    """Runs one, on a port that is free for both unless it is given."""
     loop = asyncio.get_running_loop()
     server = NameServer()
-    tcp = await asyncio.start_server(server.serve_tcp, "127.0.0.1", 0)
+    tcp = await asyncio.start_server(server.serve_tcp, "127.0.0.1", port)
     server.port = tcp.sockets[0].getsockname()[1]
     transport, _ = await loop.create_datagram_endpoint(
         lambda: server, local_addr=("127.0.0.1", server.port)
