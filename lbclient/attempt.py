@@ -14,6 +14,7 @@ from lbclient.grpc_seam import (
     error_of,
     final_status,
     has_begun,
+    was_ended_there,
     was_not_sent,
 )
 from lbclient.model import Outcome, Verdict
@@ -64,6 +65,15 @@ def may_go_on(code: int, trailers: Trailers) -> bool:
     return code == UNAVAILABLE or wire.find_refusal(trailers) is Refusal.OVERLOADED
 
 
+def was_cut_off(attempt: Attempt, call: Any, trailers: Trailers) -> bool:
+    """Whether a call that is CANCELLED was ended by a task that has too much.
+
+    It may have been executed, as far as anybody can tell. What a handler of ours says
+    comes with trailers; of other servers nothing is known.
+    """
+    return attempt.backend.is_ours and not trailers and was_ended_there(call)
+
+
 def decide(
     balancer: "Balancer",
     retry: Retry,
@@ -72,7 +82,7 @@ def decide(
     trailers: Trailers,
     left: float | None,
 ) -> Decision:
-    """When a call that `may_go_on` is sent again, and why or why not."""
+    """When a call that `may_go_on`, or was cut off, is sent again, and why or not."""
     backend = attempt.backend
     told = [str(value) for key, value in trailers if key == wire.PUSHBACK_KEY]
     failure = Failure(
@@ -124,6 +134,7 @@ def settle(
     code: int,
     trailers: Trailers,
     is_last: bool,
+    is_cut_off: bool = False,
 ) -> None:
     """Tells the balancer what an attempt that is done has taught us.
 
@@ -135,7 +146,9 @@ def settle(
     verdict, report = VERDICT_OF_NUMBER[code], wire.find_report(trailers)
     weighed = verdict
     if code:  # not OK
-        if code == UNAVAILABLE or verdict is REJECTED:
+        if is_cut_off:
+            verdict = weighed = REJECTED
+        elif code == UNAVAILABLE or verdict is REJECTED:
             refusal = wire.find_refusal(trailers)
             if refusal is not None:
                 verdict = REJECTED

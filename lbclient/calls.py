@@ -21,7 +21,15 @@ from typing import Any, Protocol
 import grpc
 
 from lbclient import within
-from lbclient.attempt import Attempt, decide, may_go_on, new_attempt, settle, story
+from lbclient.attempt import (
+    Attempt,
+    decide,
+    may_go_on,
+    new_attempt,
+    settle,
+    story,
+    was_cut_off,
+)
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
 from lbclient.criticality import Criticality
@@ -483,9 +491,10 @@ class _End:
                 call.take_back()
                 call.attempt_over(None)
             return
-        if may_go_on(code, trailers) and call is not None:
+        is_cut = code == CANCELLED and was_cut_off(self._attempt, inner, trailers)
+        if call is not None and (is_cut or may_go_on(code, trailers)):
             delay = call.decide(trailers)
-        settle(self._balancer, self._attempt, code, trailers, is_last=delay is None)
+        settle(self._balancer, self._attempt, code, trailers, delay is None, is_cut)
         if call is not None:
             call.attempt_over(delay)
 

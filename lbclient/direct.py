@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 
 from lbclient import within
-from lbclient.attempt import Attempt, decide, may_go_on, settle, story
+from lbclient.attempt import Attempt, decide, may_go_on, settle, story, was_cut_off
 from lbclient.grpc_seam import (
     CANCELLED,
     Trailers,
@@ -84,21 +84,23 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         elif code == CANCELLED and was_not_begun(self):
             mark(self, None)
             self.balancer.forget(self.attempt, tried=0)
-        elif may_go_on(code, trailers) and not self.balancer.is_stopped:
-            self._failed(code, trailers)
         else:
-            settle(self.balancer, self.attempt, code, trailers, is_last=True)
+            self._failed(code, trailers)
         if self._callbacks and self.later is None:
             self._tell(self)
         del self._method  # it keeps the channel
 
     def _failed(self, code: int, trailers: Trailers) -> None:
         balancer, attempt, left = self.balancer, self.attempt, self.time_remaining()
+        is_cut = code == CANCELLED and was_cut_off(attempt, self, trailers)
+        if balancer.is_stopped or not (is_cut or may_go_on(code, trailers)):
+            settle(balancer, attempt, code, trailers, True, is_cut)
+            return
         retry = self._method.new_retry(balancer)
         decision = decide(balancer, retry, attempt, self, trailers, left)
         self._history = (story(attempt, self, decision),)
         delay = decision.delay
-        settle(balancer, attempt, code, trailers, is_last=delay is None)
+        settle(balancer, attempt, code, trailers, delay is None, is_cut)
         if delay is not None:
             self.later = self._method.carry_on(self, retry, delay)
             self.later.add_done_callback(self._tell)

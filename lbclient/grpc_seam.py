@@ -153,6 +153,22 @@ def was_not_begun(call: Any) -> bool:
     return work is not None and getcoroutinestate(work) == CORO_CREATED
 
 
+def was_ended_there(call: Any) -> bool:
+    """Whether a call that is CANCELLED was ended by its server, not on this side.
+
+    So the core of a server ends what it has no room for before any Python sees it, and
+    so ends what runs in a server that goes without `stop`: one cannot be told from the
+    other. Who gives a call up, or closes its channel, cancels the call object. (What
+    `stop` ends, and a connection that is lost, is UNAVAILABLE; a handler that raises
+    CancelledError leaves its call open.)
+    """
+    try:
+        is_local = call._cython_call.is_locally_cancelled()
+    except AttributeError:  # instrumentation wraps it
+        return False
+    return not is_local and call.time_remaining() != 0.0
+
+
 def error_of(call: Any) -> grpc.aio.AioRpcError | None:
     """What awaiting a call that failed raises; None where only the call can tell."""
     try:

@@ -45,4 +45,6 @@ OUT_OF_QUOTA = Answer(
     TRAILERS[Refusal.QUOTA],
     is_error=False,
 )
+# What gRPC's core has ended before anybody saw it, so of whatever criticality.
+UNSEEN, UNKNOWN = "unseen", "UNKNOWN"
 REASONS = (*(refusal.value for refusal in Refusal), "concurrency", "too-late")

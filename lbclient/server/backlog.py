@@ -52,6 +52,7 @@ class Backlog:
         self._read: Callable[[], int | None] = lambda: None
         self._most = 0
         self.refused = 0  # requests, for the load: the gate says so
+        self.ended = 0  # by the core, unseen; never less than before
         # As of the last look:
         self._at = 0.0
         self._began: int | None = None
@@ -65,6 +66,7 @@ class Backlog:
         self._served = 0.0  # of these, for each request that is served
         self._limit = inf  # of the load
         self._is_watching = False
+        self._is_owed = False  # a look, which a `RunQueue` made vain
         self._mark = 0  # waited, since so many looks
         self._steady = 0
 
@@ -83,6 +85,8 @@ class Backlog:
             self._look(now)
             self._follow()
         else:
+            if self._is_owed and not self._is_recent(now):
+                self._count(self._read())
             self._at, self._arrived, self._began = now, self._queue.arrived, None
             self._cpu, self._refused = self._read_cpu(), self.refused
             self._waiting = 0
@@ -103,12 +107,23 @@ class Backlog:
         if arrived > self._arrived and self.refused == self._refused:
             served = (self._cpu - cpu) / (arrived - self._arrived)
             self._served += (served - self._served) * gain
-        if began is None or now < self._queue.closed_at + RECENT:
+        self._is_owed = began is not None and self._is_recent(now)
+        if began is None or self._is_owed:
             self._waiting = 0
         else:
             self._compute(now, arrived, before, began)
         self._at, self._began, self._arrived = now, began, arrived
         self._refused = self.refused
+
+    def _is_recent(self, now: float) -> bool:
+        return now < self._queue.closed_at + RECENT
+
+    def _count(self, began: int | None) -> None:
+        """After a burst: no more than so many can wait, so the rest is over."""
+        self._is_owed = False
+        if began is not None:
+            self._lost += max(0, began - self._queue.arrived - self._lost - self._most)
+            self.ended = max(self.ended, self._lost)
 
     def _compute(
         self, now: float, arrived: int, before: int | None, began: int
@@ -125,6 +140,7 @@ class Backlog:
         # More than may wait: those are over. Fewer than none: they were not.
         self._lost += max(0, waiting - self._most) + min(0, waiting)
         self._waiting = min(max(0, waiting), self._most)
+        self.ended = max(self.ended, self._lost)
         if self._is_watching:
             self._hold(came, self.refused - self._refused)
 
@@ -155,6 +171,7 @@ class Backlog:
         self._steady += 1
         if self._steady >= STEADY:  # so many never arrive
             self._lost += self._waiting
+            self.ended = max(self.ended, self._lost)
             self._waiting = 0
 
     def _is_full(self) -> bool:

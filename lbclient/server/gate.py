@@ -30,7 +30,15 @@ from lbclient.ewma import Ewma
 from lbclient.protocols import Clock
 from lbclient.quota import OTHERS
 from lbclient.retry import Refusal, parse_attempt
-from lbclient.server.answers import FULL, OUT_OF_QUOTA, REASONS, TRAILERS, Answer
+from lbclient.server.answers import (
+    FULL,
+    OUT_OF_QUOTA,
+    REASONS,
+    TRAILERS,
+    UNKNOWN,
+    UNSEEN,
+    Answer,
+)
 from lbclient.server.backlog import Backlog
 from lbclient.server.cpu import available_cpus
 from lbclient.server.memory import MemoryMeter
@@ -337,10 +345,11 @@ class Gate:
 
     @property
     def refused(self) -> dict[str, dict[str, int]]:
-        return {
+        seen = {
             reason: {one.name: counts[one] for one in Criticality}
             for reason, counts in self._refused.items()
         }
+        return {**seen, UNSEEN: {UNKNOWN: self.backlog.ended}}
 
     def __repr__(self) -> str:
         return repr(self.admission)

@@ -81,7 +81,10 @@ class ServerStatistics:
     """Requests that run or want to, for each processor: see `ServerConfig.max_load`."""
 
     refused: Mapping[str, Mapping[str, int]]
-    """Requests that were refused, by reason and criticality."""
+    """Requests that were refused, by reason and criticality.
+
+    Of what gRPC's core has ended, "unseen", the criticality is "UNKNOWN".
+    """
 
     misread: Mapping[str, int]
     """Requests with metadata that was not understood, by its key."""

@@ -97,9 +97,12 @@ async def test_calls_that_the_core_has_ended_do_not_wait() -> None:
     await task.run(0.5, rate=10_000)
     assert task.lost > 3000
     assert task.load <= MOST * 0.001 / UNIT * 1.2
+    seen = task.backlog.ended
+    assert seen == pytest.approx(task.lost, abs=MOST)
     await task.run(2.0, rate=100)
     assert task.waiting <= 1
     assert task.load == 0.0
+    assert seen <= task.backlog.ended == pytest.approx(task.lost, abs=FEW)
 
 
 @pytest.mark.parametrize("rate", [0.0, 500.0])

@@ -14,7 +14,7 @@ from lbclient.v1 import health_pb2, load_pb2
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
 ACK = END_STREAM = 1
 END_HEADERS = 4
-REFUSED_STREAM = 7
+REFUSED_STREAM, CANCEL = 7, 8
 PREFACE = 24
 
 
@@ -29,6 +29,8 @@ def literal(name: bytes, value: bytes) -> bytes:
 
 
 ANSWER = b"\x88" + literal(b"content-type", b"application/grpc")  # :status 200
+# As gRPC's core ends a call that it has no room for.
+CANCELLED = literal(b"grpc-status", b"1") + literal(b"grpc-message", b"CANCELLED")
 SERVING = health_pb2.HealthReport(state=load_pb2.SERVING, load=load_pb2.LoadReport())
 WATCH = wire.WATCH_METHOD.encode()
 
@@ -39,7 +41,7 @@ def message(content: bytes) -> bytes:
 
 class Refuser:
     """Refuses streams ("refuse"), when their client is done ("late"), or shuts the
-    connection to them ("goaway")."""
+    connection to them ("goaway"); or cancels them ("cancel"), or resets ("reset")."""
 
     def __init__(self, how: str) -> None:
         self.taken = 0  # frames with a part of a request, of those refused late
@@ -85,7 +87,10 @@ class Refuser:
         self.refused += 1
         if self._how == "goaway":
             return frame(GOAWAY, 0, 0, struct.pack(">II", max(0, stream - 2), 0))
-        return frame(RST_STREAM, 0, stream, struct.pack(">I", REFUSED_STREAM))
+        if self._how == "cancel":
+            return frame(HEADERS, END_HEADERS | END_STREAM, stream, ANSWER + CANCELLED)
+        reason = CANCEL if self._how == "reset" else REFUSED_STREAM
+        return frame(RST_STREAM, 0, stream, struct.pack(">I", reason))
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -74,6 +75,62 @@ async def test_calls_that_no_handler_has_seen_are_a_load() -> None:
 
 async def test_where_the_core_does_not_count_there_is_none() -> None:
     assert await most_load([("grpc.enable_channelz", 0)]) == 0.0
+
+
+def flood(port: int, calls: int) -> tuple[Counter[str], dict[str, int], int]:
+    """What becomes of them, of the attempts, and how many count in the throttle."""
+
+    async def begin() -> tuple[Counter[str], dict[str, int], int]:
+        config = lbclient.ChannelConfig(active_limit=2 * calls, health_interval=60)
+        address = f"127.0.0.1:{port}"
+        async with lbclient.insecure_channel(address, config=config) as channel:
+            method = channel.unary_unary("/a.B/C")
+            await method(b"", timeout=9)
+            [backend] = channel.balancer().pool.ready
+            while not backend.is_ours:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            blocking = method(b"block", timeout=9)
+            await asyncio.sleep(0.2)
+            begun = [method(b"", timeout=9) for _ in range(calls)]
+            codes = Counter([(await call.code()).name for call in begun])
+            said = channel.statistics()
+            await blocking.code()
+            [counted] = said.throttle
+            return codes, dict(said.attempts), counted.refused_there
+
+    return asyncio.run(begin())
+
+
+async def test_what_the_core_ends_is_counted_on_both_sides(eventually: Any) -> None:
+    """It was nowhere: to its client it was as if the caller had cancelled it."""
+    calls, most = 300, 100  # too few to be throttled
+
+    async def respond(request: bytes, _context: Any) -> bytes:
+        if request == b"block":
+            time.sleep(0.7)  # noqa: ASYNC251
+        return b""
+
+    handler: Any = grpc.unary_unary_rpc_method_handler(respond)
+    limits = [("grpc.server.max_pending_requests", most)]
+    limits += [("grpc.server.max_pending_requests_hard_limit", most)]
+    config = lbclient.ServerConfig(max_load=1000.0)
+    server = server_of(handler, options=limits, config=config)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        loop = asyncio.get_running_loop()
+        asking = loop.run_in_executor(process, flood, port, calls)
+        codes, attempts, refused = await asking
+    ended = codes["CANCELLED"]
+    assert ended > calls / 2
+    assert codes == {"CANCELLED": ended, "OK": calls - ended}
+    assert (attempts["rejected"], attempts["abandoned"]) == (ended, 0)
+    assert refused == ended
+    # Nothing comes any more: what is beyond that many has been ended for certain.
+    least = ended - most
+    await eventually(lambda: server.statistics().refused["unseen"]["UNKNOWN"] >= least)
+    assert server.statistics().refused["unseen"]["UNKNOWN"] <= ended
+    await server.stop(None)
 
 
 class Raising(grpc.GenericRpcHandler):

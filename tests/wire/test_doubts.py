@@ -17,6 +17,7 @@ import lbclient
 from lbclient import wire
 from lbclient.config import ChannelConfig
 from lbclient.demand import CREDIT, STEP
+from lbclient.health.check import TRIES, check
 from lbclient.lifecycle import MISSES
 from lbclient.v1 import health_pb2, load_pb2
 
@@ -185,3 +186,36 @@ async def test_the_last_ready_backend_is_not_doubted(
         for _ in range(MISSES):
             await miss_deadlines(stub, search)
         assert states(channel) == {task.address: "ready"}
+
+
+async def test_a_check_that_ends_unseen_is_made_again() -> None:
+    """A task with more than its core has room for looked dead to whoever asked once."""
+    asked, most = 0, 3
+
+    async def check_health(request: bytes, context: Any) -> bytes:
+        nonlocal asked
+        asked += 1
+        if asked % most:
+            await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+        return health_pb2.HealthReport(state=load_pb2.SERVING).SerializeToString()
+
+    async def none(request: bytes, context: Any) -> bytes:
+        nonlocal asked
+        asked += 1
+        await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+        raise AssertionError("abort raises")
+
+    for handler, expected in ((check_health, most), (none, TRIES)):
+        asked, server = 0, grpc.aio.server()
+        _, service, method = wire.CHECK_METHOD.split("/")
+        handlers: Any = {method: grpc.unary_unary_rpc_method_handler(handler)}
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, handlers),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            said = await check(channel, 0.1, has_served=True)
+        assert isinstance(said, str) is (expected == TRIES)
+        assert asked == expected
+        await server.stop(None)

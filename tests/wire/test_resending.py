@@ -13,6 +13,7 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.config import ChannelConfig
+from lbclient.model import Verdict
 from lbclient.requests import KEPT
 from lbclient.retry import ATTEMPTS, RATIO, RESENDS
 from tests.wire.conftest import earn, eventually
@@ -460,6 +461,85 @@ async def test_where_nobody_is_left_the_last_error_is_told(search: Any) -> None:
             await call
         assert lbclient.info(call).attempts == 1
     assert ill.attempts == ["0"]
+
+
+@pytest.mark.parametrize("how", ["cancel", "reset"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_what_a_task_ends_unseen_is_its_error_and_sent_again_if_it_may_be(
+    start: Any, search: Any, kind: str, how: str, idempotent: bool
+) -> None:
+    """CANCELLED, though nobody cancelled it: it looked as if the caller had."""
+    task = await start(lbclient.server)
+    config = marked("/search.Search/*") if idempotent else TURNS
+    async with (
+        refuser(how) as other,
+        between(task.address, other.address, config=config) as channel,
+    ):
+        while channel.statistics().retries_left < CALLS:
+            await channel.unary_unary("/test.Nobody/Has")(b"").code()
+        before, earlier = channel.statistics(), other.refused
+        stub, failed = search.SearchStub(channel), 0
+        for _ in range(CALLS):
+            try:
+                assert await answers(stub, search, kind, ["1"])
+            except grpc.aio.AioRpcError:
+                failed += 1
+        said = channel.statistics()
+        cut = other.refused - earlier
+    assert cut > 0
+    assert failed == (0 if idempotent else cut)
+    assert said.retries == (cut if idempotent else 0)
+    assert said.attempts["rejected"] - before.attempts["rejected"] == cut
+    assert said.attempts["abandoned"] == 0
+    assert [one.refused_there for one in said.throttle] == [other.refused]
+
+
+async def test_a_call_that_is_given_up_says_nothing_of_the_backend(
+    start: Any, search: Any
+) -> None:
+    """By its caller, by a task that is cancelled, or by the channel."""
+    task = await start(lbclient.server)
+    async with between(task.address, config=marked("/search.Search/*")) as channel:
+        balancer, stub = channel.balancer(), search.SearchStub(channel)
+        query = search.Query(text="sleep 60")
+        calls = [stub.Search(query), stub.Pages(query), stub.Index(iter([query]))]
+        asking = asyncio.create_task(anext(aiter(stub.Pages(query))))
+        await eventually(lambda: task.servicer.served == len(calls) + 1)
+        calls[0].cancel()
+        calls[1].cancel()
+        asking.cancel()
+        await eventually(lambda: task.servicer.cancelled == 3)
+        assert channel.statistics().attempts["abandoned"] == 3
+    assert balancer.attempts() == {
+        Verdict.SERVED: 0,
+        Verdict.REJECTED: 0,
+        Verdict.FAILED: 0,
+        Verdict.ABANDONED: 4,
+    }
+    assert (balancer.retries, balancer.throttle) == (0, None)
+
+
+async def test_what_a_handler_calls_cancelled_is_the_handlers_own_answer(
+    search: Any,
+) -> None:
+    async def cancel(_request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.CANCELLED, "its own words")
+
+    server = lbclient.server()
+    handler: Any = grpc.unary_unary_rpc_method_handler(cancel)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("search.Search", {"Search": handler}),)
+    )
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with between(address, config=marked(SEARCH)) as channel:
+        await eventually(lambda: next(iter(channel.balancer().pool.ready)).is_ours)
+        with pytest.raises(grpc.aio.AioRpcError, match="its own words"):
+            await search.SearchStub(channel).Search(search.Query(), timeout=5)
+        assert channel.statistics().attempts["abandoned"] == 1
+        assert channel.statistics().retries == 0
+    await server.stop(None)
 
 
 @pytest.mark.parametrize("why", ["when_full", "max_waiting", "deadline"])
