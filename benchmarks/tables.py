@@ -72,6 +72,8 @@ ROBUST = (
     "reports_noisy@0.7",
     "reports_half@0.7",
     "reports_none@0.7",
+    "reports_stop@0.7",
+    "reports_stop_all@0.7",
     "reports_scaled@0.7",
     "reports_wrong@0.7",
     "one_liar@0.7",

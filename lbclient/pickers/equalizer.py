@@ -4,13 +4,13 @@ Integral control: a backend that reports more than the others loses weight at ev
 step, one that reports less gains, until all report the same, whatever the cause of
 the difference: slow machines, neighbours, other clients.
 
-Who reports nothing is moved until it has as many of our requests, in the mean, as those
-that report, or as the others where nobody does. That is what least-loaded is after, and
-cannot reach where a client has less than a request on each. Where requests compute,
-it is the same utilization; where they only wait, equal shares.
+Who reports nothing, or no longer, is moved until it has as many of our requests, in the
+mean, as those that report, or as the others where nobody does. That is what
+least-loaded is after, and cannot reach where a client has less than a request on each.
+Where requests compute, it is the same utilization; where they only wait, equal shares.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import exp, log
 from statistics import median
 
@@ -71,8 +71,11 @@ class Equalizer:
         self._weights: dict[str, Weight] = {}
         self._own: dict[str, Own] = {}
 
-    def step(self, ready: Sequence[Node], now: float) -> None:
-        """Moves the weights of those that reported since the last step.
+    def step(
+        self, ready: Sequence[Node], now: float, missed: Collection[Load] = ()
+    ) -> None:
+        """Moves the weights of those that reported since the last step; and of those
+        whose reports are missed, as of who reports nothing.
 
         The same report is never used twice: it does not say what the last step did,
         and would drive the weight to its bound.
@@ -81,7 +84,8 @@ class Equalizer:
         silent: list[Node] = []
         mean = _mean_told(ready)
         for node in ready:
-            if utilization := self._utilization(node.load, now):
+            utilization = self._utilization(node.load, now)
+            if utilization and node.load not in missed:
                 weight = self._weight(node, mean, now)
                 known.append((weight, log(utilization), node.load.reported_at))
             elif self._is_settled(node.load, now):

@@ -30,6 +30,7 @@ class Candidate:
         "credit",
         "doubted_until",
         "extra",
+        "gap",
         "index",
         "load",
         "others",
@@ -39,6 +40,8 @@ class Candidate:
         "slot",
         "started",
         "suspected_at",
+        "told_at",
+        "untold",
         "weight",
     )
 
@@ -56,6 +59,9 @@ class Candidate:
         self.doubted_until = -inf  # its counts are old
         self.suspected_at = -inf
         self.others: int | None = None  # requests of other clients, as last told
+        self.told_at = -inf  # of the last report, when last looked at
+        self.gap = 0.0  # mean seconds between these
+        self.untold = 0  # answers without a report since the last one
         self.started = load.started  # when last looked at for a floor
 
 

@@ -28,6 +28,9 @@ was idle long ago: in simulation 15 % failed that were 1 s old. It shows where t
 fewer requests in it than we ourselves had there. Who tells old counts is not believed
 for a minute, and nobody is if two of them do; our own requests decide then.
 
+Reports may end, while answers still come. They are missed when several should have come
+since the last, see `_is_missed`; from then on that backend is one that tells nothing.
+
 Where answers come too seldom, see `Asking`, it would have the next in line asked.
 """
 
@@ -52,6 +55,10 @@ SUSPICION = 0.1, 1.0  # seconds from a count that is too low until the next
 MARGIN = 3  # of our requests on their way, which no count can have; ours
 REFRESH_PERIOD = 0.25  # seconds; errors fade by 2.5 % in it, picks by 5 %
 FLOOR = 0.01  # of a fair share; less is noticed and made up for
+MISSED = 3.0  # mean gaps between reports without one, ...
+UNTOLD = 5  # ... and so many answers: where 10 % lose theirs that is 1 time in 10^5
+LONG_MISSED = 10.0, 15.0  # gaps, and seconds: three times how often health is checked
+GAP_GAIN = 0.2  # of a new gap in their mean
 AGEING_STEP = 0.125  # of the horizon; what is told may look older by so much
 MOST_ERRORS = 3.0  # times (mean requests + 1); ours: who has them is picked last
 STALE = 2.0  # mean latencies; asking by then took 0.7 probes a request in S10_sparse
@@ -165,6 +172,8 @@ class WeightedLeastLoaded:
                 continue
             if load.reported_at != candidate.reported_at or load.report is None:
                 self._learn(candidate)
+            else:
+                candidate.untold += 1
             self._rescore(candidate, now)
             if candidate.slot != ABSENT:
                 score = candidate.base + candidate.extra * self._faded
@@ -175,6 +184,7 @@ class WeightedLeastLoaded:
         """Takes from a new report how many requests others have there."""
         load = candidate.load
         candidate.reported_at = load.reported_at
+        candidate.untold = 0
         report = load.report
         known, candidate.others = candidate.others, None
         if report is not None:
@@ -253,8 +263,9 @@ class WeightedLeastLoaded:
         kept = exp((self._epoch - now) / PICK_MEMORY)
         for candidate in self._known.values():
             candidate.picks *= kept
+        missed = self._look_for_missed(now)
         if now >= self._step_at:
-            self._equalizer.step(self._newcomers.grown(ready, now), now)
+            self._equalizer.step(self._newcomers.grown(ready, now), now, missed)
             self._step_at = now + self._update_period
             self._known = {candidate.load: candidate for candidate in self._candidates}
             self._find_starved()
@@ -280,6 +291,23 @@ class WeightedLeastLoaded:
         if not self._telling:
             self._silent = []
 
+    def _look_for_missed(self, now: float) -> set[Load]:
+        """Whose reports have ended. What they said of others' requests is forgotten."""
+        missed = set()
+        for candidate in self._candidates:
+            if candidate.load.report is None:
+                candidate.told_at = -inf
+            elif candidate.reported_at != candidate.told_at:
+                if candidate.told_at > -inf:
+                    gap = candidate.reported_at - candidate.told_at
+                    mean = candidate.gap or gap
+                    candidate.gap = mean + GAP_GAIN * (gap - mean)
+                candidate.told_at = candidate.reported_at
+            elif _is_missed(candidate, now):
+                missed.add(candidate.load)
+                candidate.others = None
+        return missed
+
     def _take_means(self) -> None:
         """Of latency, and of others' requests by what was told since the last time."""
         known = self._candidates
@@ -296,6 +324,8 @@ class WeightedLeastLoaded:
         ]
         if told:
             self._mean_others += MEAN_GAIN * (sum(told) / len(told) - mean)
+        elif not any(each.others is not None for each in known):
+            self._mean_others -= MEAN_GAIN * mean  # nobody tells any more
 
     def _set_weights(self, ready: Sequence[Node], now: float) -> None:
         weights = self._equalizer.weights(ready)
@@ -360,6 +390,15 @@ class WeightedLeastLoaded:
             f"<weighted least loaded over {len(self._candidates)}, "
             f"{self._busy:.0%} busy, horizon {self._horizon * 1000:.0f} ms>"
         )
+
+
+def _is_missed(candidate: Candidate, now: float) -> bool:
+    """Whether a report should have come: answers did, or it is very long ago."""
+    age = now - candidate.reported_at
+    if candidate.untold >= UNTOLD and age > MISSED * candidate.gap:
+        return True
+    gaps, seconds = LONG_MISSED
+    return age > max(seconds, gaps * candidate.gap)
 
 
 def _scaled(weights: list[float], shares: list[float]) -> list[float]:

@@ -138,6 +138,10 @@ class Backend:
         self._silent, self._scale, self._liar = silent, scale, liar
         self._is_exact = self._is_exact and not silent and not liar and scale == 1.0
 
+    def fall_silent(self) -> None:
+        """From now on it reports nothing."""
+        self._silent, self._is_exact = True, False
+
     # --- requests ------------------------------------------------------------
 
     def accept(

@@ -72,7 +72,8 @@ class Scenario:
     rates_delay: float = 0.0  # of what is sampled, but not of counted requests
     report_loss: float = 0.0  # share of the responses without a report
     report_noise: float = 0.0  # utilization off by so much, uniformly, each time
-    silent_share: float = 0.0  # report nothing
+    silent_share: float = 0.0  # report nothing, from ...
+    silent_from: float = 0.0  # ... then on, which may be before the end of the warm-up
     wrong_share: float = 0.0  # report `wrong_factor` times their utilization
     wrong_factor: float = 1.0
     liars: int = 0  # always report 0.01

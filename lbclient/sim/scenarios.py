@@ -126,6 +126,20 @@ SCENARIOS: dict[str, Scenario] = {
     "reports_none": replace(
         S2, summary="as S2, all backends are silent", loads=(0.7,), silent_share=1.0
     ),
+    "reports_stop": replace(
+        S2,
+        summary="as S2, half the backends fall silent in the warm-up",
+        loads=(0.7,),
+        silent_share=0.5,
+        silent_from=15.0,
+    ),
+    "reports_stop_all": replace(
+        S2,
+        summary="as S2, all backends fall silent in the warm-up",
+        loads=(0.7,),
+        silent_share=1.0,
+        silent_from=15.0,
+    ),
     "reports_scaled": replace(
         S2,
         summary="as S2, all report a quarter of their utilization",

@@ -89,9 +89,10 @@ class Simulation:
         rng.shuffle(places)
         wrong = round(scenario.wrong_share * scenario.backends)
         silent = round(scenario.silent_share * scenario.backends)
+        self._silenced = [self.backends[i] for i in places[:silent]]
         for rank, i in enumerate(places):
             self.backends[i].mislead(
-                silent=rank < silent,
+                silent=rank < silent and not scenario.silent_from,
                 scale=scenario.wrong_factor if rank < wrong else 1.0,
                 liar=rank < scenario.liars,
             )
@@ -116,6 +117,8 @@ class Simulation:
             self._at(at, self._slow, slowed)
         if scenario.zone_lost:
             self._at(scenario.warm_up, self._lose_zone)
+        if scenario.silent_from:
+            self._at(scenario.silent_from, self._silence)
         if scenario.sinkholes:
             self._at(scenario.warm_up, self._open_sinkholes)
 
@@ -178,6 +181,10 @@ class Simulation:
     def _lose_zone(self, now: float, _: None) -> None:
         for client in self.clients:
             client.lose(self.scenario.zone_of(0), self.scenario.zone_lost, now)
+
+    def _silence(self, now: float, _: None) -> None:
+        for backend in self._silenced:
+            backend.fall_silent()
 
     def switch(self, at: float, factory: PickerFactory) -> None:
         """From then on all clients have another picker, which knows what they know."""

@@ -186,8 +186,8 @@ def test_picks_are_in_proportion_to_the_weights(
 ) -> None:
     """With nothing in flight, to 1 % of a fair share.
 
-    Of 2,500 picks for each node: a stride is off by one pick, recent picks that fade
-    over 500 by as many as there are nodes.
+    Of 2,500 picks for each node, all within a second, so that no weight moves: a stride
+    is off by one pick, recent picks by one for each node.
     """
     nodes = fake_nodes(len(utilizations))
     for node, utilization in zip(nodes, utilizations, strict=True):
@@ -197,7 +197,7 @@ def test_picks_are_in_proportion_to_the_weights(
     picks = dict.fromkeys(map(id, nodes), 0)
     now = 100.0
     for _ in range(total):
-        now += 0.01
+        now += 0.5 / total
         node = picker.pick(nodes, now)
         node.load.begin()
         node.load.finish(Outcome(Verdict.SERVED, 0.001), now)

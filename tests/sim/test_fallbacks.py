@@ -40,12 +40,35 @@ def test_without_reports_weighted_least_loaded_goes_by_what_is_in_flight() -> No
 
 
 @pytest.mark.parametrize("picker", WEIGHTED)
-def test_reports_that_end_are_used_until_they_expire(picker: str) -> None:
-    """A tenth lost changes next to nothing: the next one comes with the next answer."""
+def test_a_tenth_of_the_reports_may_be_lost(picker: str) -> None:
+    """It changes next to nothing: the next one comes with the next answer."""
     lost = play(replace(MIXED, report_loss=0.1), picker)
     told = play(MIXED, picker)
     assert lost.spread == pytest.approx(told.spread, abs=0.05)
     assert lost.errors == 0.0
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_reports_that_end_are_missed_at_once(share: float) -> None:
+    """Then it goes by its own requests, as where there were no reports from the first.
+
+    Once the last ones were kept: all looked busy for ever, and the fast got too much.
+    """
+    many = replace(MIXED, clients=16, backends=16, cores=2)
+    silent = replace(many, silent_share=share)
+    ended, never = (
+        play(scenario, "weighted_least_loaded")
+        for scenario in (replace(silent, silent_from=6.0), silent)
+    )
+    assert ended.errors == 0.0
+    assert ended.spread < never.spread + 0.06
+
+
+def test_gone_reports_are_used_by_weighted_round_robin_until_they_expire() -> None:
+    """gRFC A58: for 180 s. The weights stay, and are as good as they were."""
+    ended = replace(MIXED, silent_share=1.0, silent_from=12.0)
+    kept, told = (play(scenario, "weighted_round_robin") for scenario in (ended, MIXED))
+    assert kept.spread == pytest.approx(told.spread, abs=0.1)
 
 
 @pytest.mark.parametrize("picker", WEIGHTED)
@@ -92,6 +115,8 @@ def test_every_case_of_robustness_has_a_name() -> None:
         "reports_lost",
         "reports_half",
         "reports_none",
+        "reports_stop",
+        "reports_stop_all",
         "reports_scaled",
         "one_liar",
         "S10_sparse",

@@ -115,6 +115,17 @@ def test_an_expired_report_counts_no_more() -> None:
     assert control.weights(nodes) == [1.0, 1.0]
 
 
+def test_whose_reports_are_missed_is_no_level_for_the_others() -> None:
+    """Old ones of an idle hour would drive all who report to the bound."""
+    nodes, control = fake_nodes(5), equalizer()
+    report(nodes, *[0.2] * 5, now=10.0)
+    control.step(nodes, 10.0)
+    for second in range(11, 60):
+        report(nodes[:2], 0.8, 0.8, now=second)
+        control.step(nodes, second, {node.load for node in nodes[2:]})
+    assert control.weights(nodes) == pytest.approx([1.0] * 5)
+
+
 def test_one_that_was_full_for_a_moment_keeps_its_weight() -> None:
     nodes, control = fake_nodes(3), equalizer()
     report(nodes, 0.8, 0.4, 0.6, now=10.0)

@@ -219,6 +219,62 @@ def test_a_restarted_backend_is_not_judged_by_its_old_reports() -> None:
     assert picks.count(nodes[0]) >= 4
 
 
+def busy_after(choice: WeightedLeastLoaded, told_until: float) -> float:
+    """How busy it takes all to be 20 s later, one request each tenth of a second and
+    nothing from health checks. As told, each backend has nine others' requests."""
+    nodes = fake_nodes(3)
+    for tenth in range(1, 600):
+        now = NOW + tenth / 10
+        node = choice.pick(nodes, now)
+        begin(node)
+        report = LoadReport(utilization=0.5, qps=100.0, active=9)
+        finish(node, report if now < told_until else None, now)
+    return float(repr(choice).split()[-5].rstrip("%"))
+
+
+def test_what_was_told_of_others_is_forgotten_when_no_more_is_told() -> None:
+    """Once it stayed: for ever busy, it took no turns, and the fast got it all."""
+    assert busy_after(picker(), told_until=NOW + 100.0) >= 98.0
+    assert busy_after(picker(), told_until=NOW + 40.0) == 0.0
+
+
+def test_a_report_is_missed_when_answers_come_without() -> None:
+    """At its age alone only when it is old: no request, no answer."""
+    nodes, choice = fake_nodes(2), picker()
+    choice.pick(nodes, NOW)
+    for second in range(5):
+        told(nodes, 9, 9, now=NOW + second)
+        choice.pick(nodes, NOW + second)
+    a, b = (choice._known[node.load] for node in nodes)
+    for _ in range(6):
+        begin(nodes[0])
+        finish(nodes[0], now=NOW + 8.0)
+        choice.pick(nodes, NOW + 8.0)
+    choice.pick(nodes, NOW + 8.5)
+    assert (a.others, b.others) == (None, 9)
+    choice.pick(nodes, NOW + 18.0)
+    assert b.others == 9
+    choice.pick(nodes, NOW + 20.0)
+    assert b.others is None
+    told(nodes[:1], 7, now=NOW + 21.0)
+    choice.pick(nodes, NOW + 21.0)
+    assert a.others == 7
+
+
+def test_a_lost_report_now_and_then_is_not_missed() -> None:
+    nodes, choice = fake_nodes(1), picker()
+    known = set()
+    for tenth in range(600):
+        now = NOW + tenth / 10
+        choice.pick(nodes, now)
+        if tenth > 0:
+            known.add(choice._known[nodes[0].load].others)
+        begin(nodes[0])
+        report = LoadReport(utilization=0.5, qps=100.0, active=9)
+        finish(nodes[0], report if tenth % 4 == 0 else None, now)
+    assert known == {9}
+
+
 def test_a_newcomer_does_not_get_all_that_the_others_had() -> None:
     nodes, choice = fake_nodes(4), picker()
     for i in range(300):
