@@ -62,6 +62,9 @@ MEMORY_WIDTH = 0.01
 USER_WIDTH = 0.1
 
 STRAINED = 0.5  # of the target: from here on cheaper answers are wanted
+# Of memory's. Ours: half of it is in use where all is well, and a cheaper answer frees
+# none of what is kept.
+SHORT_OF_MEMORY = 0.9
 
 _PREFIX = "lbclient-"
 
@@ -116,7 +119,6 @@ class Gate:
         self._read_memory = MemoryMeter().read if read_memory is None else read_memory
         self._user = config.signals or {}
         most = config.max_load or inf
-        self._strained_at = most * STRAINED
         self._most = most
         self._patience = Patience(most)
         self._load = 0.0  # when the last request came
@@ -131,6 +133,12 @@ class Gate:
             signals.append(Signal(MEMORY_NAME, config.max_memory, MEMORY_WIDTH))
         signals += [Signal(name, 1.0, USER_WIDTH) for name in self._user]
         self._signals = {signal.name: signal for signal in signals}
+        self._strained_at = [
+            signal.target
+            * (SHORT_OF_MEMORY if signal.name == MEMORY_NAME else STRAINED)
+            for signal in signals
+        ]
+        self._is_strained = False  # by a signal that is not the load
         self._values = [0.0] * len(signals)
         self._is_beyond = False  # a signal that is not the load
         self._is_calm = False  # nothing is, nor was lately; as last sampled
@@ -173,6 +181,9 @@ class Gate:
         targets = [signal.target for signal in self._signals.values()]
         self._is_beyond = any(
             value > target for value, target in zip(values, targets, strict=True)
+        )
+        self._is_strained = any(
+            value > most for value, most in zip(values, self._strained_at, strict=True)
         )
         self._look(now)
         self._is_calm = (
@@ -339,9 +350,13 @@ class Gate:
 
     @property
     def is_strained(self) -> bool:
-        return (
-            bool(self.admission.worst) or self.load(self._clock()) > self._strained_at
-        )
+        """At half of what it refuses at, or beyond, by any signal."""
+        if self.admission.worst or self._is_strained:
+            return True
+        places = self._places
+        if places is not None and self._monitor.active > STRAINED * places.limit:
+            return True
+        return self.load(self._clock()) > self._strained_at[0]
 
     @property
     def refused(self) -> dict[str, dict[str, int]]:

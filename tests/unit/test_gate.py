@@ -242,6 +242,37 @@ def test_a_cheaper_answer_is_wanted_before_anything_is_refused() -> None:
     assert busy.refused() == 0.0
 
 
+@pytest.mark.parametrize(
+    ("signal", "half"), [("cpu", 0.4), ("memory", 0.81), ("mine", 0.5), ("limit", 4)]
+)
+def test_at_half_of_any_signals_target_a_cheaper_answer_is_wanted(
+    signal: str, half: float
+) -> None:
+    """At 0.95 of its target it was not. Of memory it is nine tenths."""
+    mine = [0.0]
+    task = Task(max_cpu=0.8, max_memory=0.9, signals={"mine": lambda: mine[0]})
+    if signal == "limit":
+        task.gate.limit(8)
+
+    def tell(value: float) -> None:
+        mine[0] = value if signal == "mine" else 0.0
+        task.memory = value if signal == "memory" else 0.0
+        if signal == "limit":
+            task.gate._monitor.begin()
+        for _ in range(100):  # as CPU is smoothed
+            task.sample(value if signal == "cpu" else 0.0)
+
+    if signal == "limit":
+        for _ in range(4):
+            tell(0.0)
+    else:
+        tell(0.98 * half)
+    assert in_request(task, ask=degraded) is False
+    tell(1.05 * half)
+    assert in_request(task, ask=degraded) is True
+    assert task.refused() == 0.0
+
+
 def test_outside_of_a_request_nothing_is_degraded() -> None:
     assert degraded() is False
 

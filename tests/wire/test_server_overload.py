@@ -21,6 +21,7 @@ from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality, current
 from lbclient.server import Server
 from lbclient.server.accounting import account
+from lbclient.server.cpu import available_cpus
 from lbclient.server.reporter import SAMPLE_INTERVAL
 
 PATH = "/test.Service/Method"
@@ -332,19 +333,38 @@ async def test_a_handlers_own_calls_matter_as_much_as_its_request(host: Host) ->
     assert said.decode() == str(Criticality.SHEDDABLE_PLUS)
 
 
+@pytest.mark.parametrize("interceptors", [None, [Passing()]])
+@pytest.mark.parametrize(("arity", "kind"), KINDS)
 async def test_a_cheaper_answer_is_wanted_from_a_busy_task(
-    host: Host, eventually: Any
+    host: Host, pool: ThreadPoolExecutor, arity: str, kind: str, interceptors: Any
 ) -> None:
-    runnable = [0]
-    _, channel = await host(
-        handler_of("unary_unary", "async", lbclient.degraded),
-        config=ServerConfig(runnable=lambda: runnable[0], max_load=1000.0),
+    runnable, own = [0.0], [0.0]
+    server, channel = await host(
+        handler_of(arity, kind, lbclient.degraded),
+        config=ServerConfig(
+            runnable=lambda: int(runnable[0]),
+            max_load=1000.0,
+            signals={"mine": lambda: own[0]},
+        ),
+        interceptors=interceptors,
+        migration_thread_pool=pool,
     )
-    assert (await ask(channel, "unary_unary"))[0] == b"False"
-    runnable[0] = 900 * 1000
-    # Patience lets in what is up to three times the target; this is more.
-    _, refused = await ask(channel, "unary_unary")
-    assert await refused.code() is StatusCode.UNAVAILABLE
+    full = 1000.0 * available_cpus()
+    # The load is looked at when a handler asks; signals, ten times a second.
+    for load, mine, is_busy in (
+        (0.0, 0.0, False),
+        (0.45 * full, 0.0, False),
+        (0.55 * full, 0.0, True),
+        (0.95 * full, 0.0, True),
+        (0.0, 0.45, False),
+        (0.0, 0.55, True),
+        (0.0, 0.95, True),
+    ):
+        runnable[0], own[0] = load, mine
+        server._reporter.sample()
+        said, _ = await ask(channel, arity)
+        assert said.decode() == str(is_busy), (load, mine)
+    assert not any(sum(by.values()) for by in server.statistics().refused.values())
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
