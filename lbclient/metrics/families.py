@@ -78,6 +78,8 @@ OURS = _families(
     ("lbclient_server_quota_exchanges", "counter", "outcome", "With the quota store."),
     ("lbclient_server_quota_malformed", "counter", "",
      "Unsound entries of that store."),
+    ("lbclient_server_quota_pooled", "counter", "",
+     "Requests whose customer shares an account."),
 )
 
 # Only of channels that are exported with `backends=`.

@@ -148,6 +148,7 @@ def server_counts(server: ServerStatistics) -> Samples:
     yield ("lbclient_server_quota_exchanges_total", "done"), quotas.exchanges
     yield ("lbclient_server_quota_exchanges_total", "failed"), quotas.failures
     yield ("lbclient_server_quota_malformed_total",), quotas.malformed
+    yield ("lbclient_server_quota_pooled_total",), quotas.pooled
 
 
 def server_gauges(server: ServerStatistics) -> Samples:

@@ -78,7 +78,7 @@ class Quotas:
         return self._quota.usage(self._clock())
 
     def statistics(self) -> QuotaStatistics:
-        return self._heard
+        return replace(self._heard, pooled=self._quota.pooled)
 
     # Life
 

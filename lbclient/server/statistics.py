@@ -35,7 +35,8 @@ class SignalStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaStatistics:
-    """What became of a server's exchanges with its quota store."""
+    """Whose requests have no account of their own, and what became of a server's
+    exchanges with its quota store."""
 
     listed: tuple[str, ...] = ()
     """Customers with a limit of their own."""
@@ -46,6 +47,9 @@ class QuotaStatistics:
 
     malformed: int = 0
     """Entries of others that made no sense."""
+
+    pooled: int = 0
+    """Requests that named a customer who has no account: see `lbclient.quota`."""
 
     tasks: int = 0
     """That were heard of lately, this one too."""

@@ -561,6 +561,37 @@ async def test_names_without_end_share_one_account(host: Host) -> None:
         return b""
 
     server, ask = await host(work, config=ServerConfig(default_quota=1000.0))
-    for customer in ("x" * 5000, "y" * 101):
+    for customer in ("x" * 5000, "y" * 101, "", "z" * 100):
         await ask(customer)
-    assert list(server.statistics().usage) == [""]
+    seen = server.statistics()
+    assert list(seen.usage) == ["", "z" * 100]
+    assert seen.quotas.pooled == 2, "who names nobody has that account by right"
+
+
+@pytest.mark.parametrize("size", [10_000, 20_000])
+async def test_a_name_beyond_what_grpc_takes_harms_nobody(
+    host: Host, size: int
+) -> None:
+    """Beyond 8 KB of metadata gRPC refuses some requests, and all beyond 16 KB."""
+
+    async def work(request: bytes, context: Any) -> bytes:
+        return b"done"
+
+    server, ask = await host(work, config=ServerConfig(default_quota=1000.0))
+    refusals: list[grpc.aio.AioRpcError] = []
+    for _ in range(20):
+        try:
+            assert await ask("x" * size, timeout=20) == b"done"
+        except grpc.aio.AioRpcError as error:
+            refusals.append(error)
+        assert await ask("short", timeout=20) == b"done"
+    for refusal in refusals:
+        assert refusal.code() is StatusCode.RESOURCE_EXHAUSTED
+        assert "received metadata size exceeds" in str(refusal.details())
+    seen = server.statistics()
+    assert seen.requests == {"OK": 40 - len(refusals)}
+    assert seen.active == 0
+    if size == 20_000:
+        assert len(refusals) == 20
+    else:  # some of those that gRPC refuses are looked up all the same
+        assert 20 - len(refusals) <= seen.quotas.pooled <= 20
