@@ -108,7 +108,7 @@ class Balancer:
         self.refused = dict.fromkeys(REASONS, 0)  # calls that ended here
         self.propagates_deadline = config.propagate_deadline
         self._throttle_review = 0.0
-        self.retries = 0  # of what may have been executed
+        self.retries = 0  # of what was refused, or may have been executed
         self.resends = 0  # of what no server has taken
         # Enough for all that can be in flight on one backend when it dies.
         self._budget = Budget(burst=max(BURST, config.active_limit))

@@ -91,8 +91,8 @@ class ChannelStatistics:
     """What `channel.statistics()` returns.
 
     `calls` counts finished calls by status code, `attempts` by verdict. `resends` are
-    attempts after one that no server took, `retries` those after one that may have
-    been executed, and `retries_left` is what the budget has for now.
+    attempts after one that no server took, `retries` those after one that was refused,
+    or may have been executed, and `retries_left` is what the budget has for now.
     `throttled` were refused here, as backends refuse so much. `refused` are the calls
     that ended here: "throttled", "no-backend", "full" or by their "deadline".
     `waited` of the calls had to wait for a backend, `waiting` do so now,

@@ -27,7 +27,7 @@ OURS = _families(
     ("lbclient_picks", "counter", "target policy", "Backends picked for a call."),
     ("lbclient_resends", "counter", "target", "Attempts after one that nobody took."),
     ("lbclient_retries", "counter", "target",
-     "Attempts after one that may have been run."),
+     "Attempts after one that was refused, or may have been run."),
     ("lbclient_retries_left", "gauge", "target",
      "Retries that the budget has for now."),
     ("lbclient_throttled", "counter", "target",
