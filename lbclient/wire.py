@@ -96,11 +96,15 @@ def find_report(trailers: Iterable[tuple[str, Any]]) -> LoadReport | None:
 
 
 def find_refusal(trailers: Iterable[tuple[str, Any]]) -> Refusal | None:
-    """Why a backend did not execute a request, where it says so in words we know."""
+    """Why a backend did not execute a request, where it says so in words we know.
+
+    Of several the last counts, as of all our keys, and for who reads a dict.
+    """
+    found = None
     for key, value in trailers:
         if key == REFUSAL_KEY:
-            return _REFUSALS.get(value)
-    return None
+            found = _REFUSALS.get(value)
+    return found
 
 
 _REFUSALS: dict[Any, Refusal] = {refusal.value: refusal for refusal in Refusal}

@@ -6,6 +6,7 @@ import pytest
 
 from lbclient import wire
 from lbclient.model import LoadReport, TaskState
+from lbclient.retry import Refusal
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire import Health
 
@@ -70,6 +71,23 @@ def test_the_report_is_found_among_trailers() -> None:
     assert wire.find_report(trailers) == LoadReport(eps=1.0)
     assert wire.find_report([("x", "y")]) is None
     assert wire.find_report([(wire.LOAD_KEY, "text")]) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (["overloaded", "quota"], Refusal.QUOTA),
+        (["quota", "overloaded"], Refusal.OVERLOADED),
+        (["overloaded", "no word of ours"], None),
+        ([], None),
+    ],
+)
+def test_of_several_refusals_the_last_counts(
+    values: list[str], found: Refusal | None
+) -> None:
+    """The docs said so, and the code went by the first."""
+    trailers = [("x", "y"), *((wire.REFUSAL_KEY, value) for value in values)]
+    assert wire.find_refusal([*trailers, ("z", "y")]) is found
 
 
 def test_a_health_report_has_a_state_and_perhaps_a_load_and_a_udp_port() -> None:
