@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -75,12 +76,14 @@ def test_help_lists_every_command(
     assert callable(import_module(f"lbclient.cli.{command}").main)
 
 
-def on_a_terminal(*words: str) -> str:
-    """What is shown, by a process that may use colour but for NO_COLOR."""
+def on_a_terminal(*words: str, no_color: str = "1") -> str:
+    """What is shown, by a Python that may use colour but for NO_COLOR."""
     terminal, there = pty.openpty()
-    env = {**os.environ, "NO_COLOR": "1", "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "lbclient", *words]
-    process = subprocess.Popen(command, stdout=there, stderr=there, env=env)
+    env = {**os.environ, "NO_COLOR": no_color, "TERM": "xterm-256color"}
+    command = [sys.executable, *words]
+    process = subprocess.Popen(
+        command, stdout=there, stderr=there, env=env, cwd=Path(__file__).parents[2]
+    )
     os.close(there)
     shown = b""
     try:
@@ -108,6 +111,23 @@ def on_a_terminal(*words: str) -> str:
     ],
 )
 def test_without_colour_nothing_is_coloured(words: str) -> None:
-    shown = on_a_terminal(*words.split())
+    """As Python's own argparse does from 3.14 on, but for NO_COLOR."""
+    shown = on_a_terminal("-m", "lbclient", *words.split())
     assert shown.strip()
+    assert ESCAPE not in shown
+
+
+# What the demo, the one command that draws, shows its scenes by.
+DRAWING = """
+from examples.fleet.view import Row, Scene, choose_view
+with choose_view() as view:
+    view.say("starting")
+    view.show(Scene("calm", 1.0, (Row("a", 1.0, 0.5, "ready", 9.0, 1.0, 1, ""),)))
+"""
+
+
+def test_the_demo_draws_in_colour_but_for_no_color() -> None:
+    assert ESCAPE in on_a_terminal("-c", DRAWING, no_color="")
+    shown = on_a_terminal("-c", DRAWING)
+    assert "starting" in shown
     assert ESCAPE not in shown
