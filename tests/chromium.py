@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # WebDriver, section 12
-TAB, ENTER, SPACE = "\ue004", "\ue007", " "
+TAB = "\ue004"
 
 # It has no screen and no network, may be root, and is to ask nobody anything.
 FLAGS = (
@@ -76,8 +76,7 @@ class Browser:
         return [entry["message"] for entry in entries if entry["level"] != "INFO"]
 
     def picture(self, file: Path) -> None:
-        shot = self.command("Page.captureScreenshot", captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(shot["data"]))
+        file.write_bytes(base64.b64decode(ask(f"{self._url}/screenshot")))
 
 
 def ask(url: str, body: Any = None) -> Any:
