@@ -14,9 +14,10 @@ Kubernetes API from a Pod".
 import asyncio
 import json
 import os
+import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -40,6 +41,12 @@ QUIET = 5.0  # seconds without news after which a hint is a reason to doubt the 
 # Seconds after which the API shall end a watch. Clients that start together do not
 # come back together.
 WATCH_FOR = (240, 300)
+
+# Seconds. An API that is in trouble is asked more and more seldom, and not before it
+# wants to be; without trouble for a while, one that comes is the first.
+MOST_PAUSE = 10.0
+MOST_RETRY_AFTER = 60.0
+CALM = 60.0
 
 ERROR_BYTES = 4096  # of an answer that explains itself
 
@@ -69,6 +76,8 @@ class Kubernetes:
     """Watches one Service. `namespace` is this pod's own if empty; `port` is the name
     or the number of the pods' port."""
 
+    paces_itself = True  # also where hints come: a list is dear to the API
+
     def __init__(
         self,
         service: str,
@@ -87,6 +96,10 @@ class Kubernetes:
         self._response: aiohttp.ClientResponse | None = None  # of the watch
         self._heard_at = 0.0
         self._is_doubted = False
+        self._troubles = 0  # of late
+        self._troubled_at = 0.0
+        self._resume_at = 0.0
+        self._retry_after = 0.0  # as the API's last refusal says
 
     def __repr__(self) -> str:
         name = f"{self.service}.{self.namespace}" if self.namespace else self.service
@@ -105,6 +118,16 @@ class Kubernetes:
 
         Raises ResolveError when the API cannot be asked, or will not tell.
         """
+        await asyncio.sleep(self._resume_at - asyncio.get_running_loop().time())
+        try:
+            async with aclosing(self._watch()) as watch:
+                async for endpoints in watch:
+                    yield endpoints
+        except ResolveError:
+            self._note_trouble()
+            raise
+
+    async def _watch(self) -> AsyncGenerator[Endpoints, None]:
         api = in_cluster(os.environ) if self._api is None else self._api
         last: Endpoints | None = None
         async with await self._session(api) as session:
@@ -129,6 +152,7 @@ class Kubernetes:
                                 yield endpoints
                 except Gone:
                     version = ""
+                    self._note_trouble()
                 except (aiohttp.ClientError, TimeoutError):
                     pass  # it ended, somehow
                 await self._pause()
@@ -197,6 +221,7 @@ class Kubernetes:
             if response.status == GONE and version:
                 raise Gone
             if response.status != 200:
+                self._retry_after = seconds(response.headers.get("Retry-After", ""))
                 words = await _refusal(response, self._patience.begin)
                 raise ResolveError(f"{api.url}: {words}")
             if version:
@@ -207,11 +232,29 @@ class Kubernetes:
     def _heard(self) -> None:
         self._heard_at = asyncio.get_running_loop().time()
 
+    def _note_trouble(self) -> None:
+        """After each the pause is twice as long."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._troubled_at + CALM:
+            self._troubles = 0
+        self._troubled_at = now
+        pause = self._patience.pause
+        most = max(pause, MOST_PAUSE)
+        pause = min(pause * 2.0 ** min(self._troubles, 32), most)
+        self._troubles += 1
+        # Those who were refused together do not come back together.
+        least = self._retry_after * self._rng.uniform(1.0, 1.5)
+        self._retry_after = 0.0
+        self._resume_at = now + max(least, pause * self._rng.uniform(0.5, 1.5))
+
     async def _pause(self) -> None:
         """Between two watches: none if it was ours to end the first."""
-        jitter = 0.0 if self._is_doubted else self._rng.uniform(0.5, 1.5)
+        pause = 0.0
+        if not self._is_doubted:
+            pause = self._patience.pause * self._rng.uniform(0.5, 1.5)
         self._is_doubted = False
-        await asyncio.sleep(jitter * self._patience.pause)
+        left = self._resume_at - asyncio.get_running_loop().time()
+        await asyncio.sleep(max(pause, left))
 
 
 class _Lines:
@@ -254,6 +297,17 @@ async def _refusal(response: aiohttp.ClientResponse, within: float) -> str:
     except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError):
         pass
     return f"{response.status} {words}"
+
+
+def seconds(text: str) -> float:
+    """What a Retry-After says, as far as it is heeded; 0.0 if it says nothing so.
+
+    >>> seconds("7"), seconds("86400"), seconds("Fri, 31 Dec 1999 23:59:59 GMT")
+    (7.0, 60.0, 0.0)
+    """
+    if not re.fullmatch("[0-9]{1,9}", text):
+        return 0.0
+    return min(float(text), MOST_RETRY_AFTER)
 
 
 def _words(error: Exception) -> str:

@@ -82,8 +82,9 @@ class KubernetesApi:
     """Slices of the Service search in the namespace prod.
 
     `refuses` is the status and message that requests end with, or a whole Status, and
-    `refuses_watches` the same for those that would watch. `tokens` are good, versions
-    below `forgotten` are 410 Gone, and while it `hangs` requests get no answer.
+    `refuses_watches` the same for those that would watch; `retry_after` goes with both.
+    `tokens` are good, versions below `forgotten` are 410 Gone, and while it `hangs`
+    requests get no answer.
     """
 
     def __init__(self, account: Path) -> None:
@@ -92,6 +93,8 @@ class KubernetesApi:
         self.tokens = ["first"]
         self.refuses: tuple[int, str] | dict[str, Any] | None = None
         self.refuses_watches: tuple[int, str] | dict[str, Any] | None = None
+        self.retry_after = ""
+        self.asked_at: list[float] = []  # by the loop's time
         self.hangs = False
         self.forgotten = 0
         self.body: bytes | None = None  # of lists, instead of a good one
@@ -146,11 +149,13 @@ class KubernetesApi:
         self.say(line)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked_at.append(asyncio.get_running_loop().time())
         if self.hangs:
             await asyncio.sleep(3600)
         refusal = self._refusal(request)
         if refusal is not None:
-            return web.json_response(refusal, status=refusal["code"])
+            headers = {"Retry-After": self.retry_after} if self.retry_after else {}
+            return web.json_response(refusal, status=refusal["code"], headers=headers)
         if "watch" in request.query:
             return await self._watch(request)
         self.lists += 1

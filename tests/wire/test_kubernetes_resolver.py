@@ -6,8 +6,9 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -357,6 +358,66 @@ async def test_a_refusal_is_an_error_in_the_api_s_words(
 ) -> None:
     api.refuses = (code, message)
     assert await refused(resolver(api)) == f"{api.api.url}: {code} {message}"
+
+
+def pauses(api: KubernetesApi) -> list[float]:
+    return [late - early for early, late in pairwise(api.asked_at)]
+
+
+async def test_an_api_in_trouble_is_asked_ever_more_seldom_whatever_is_hinted(
+    api: KubernetesApi,
+) -> None:
+    """Each lost backend had every client ask for a list, up to once a second."""
+    api.refuses = (500, "etcdserver: request timed out")
+    watched = resolver(api)
+    for _ in range(6):
+        watched.refresh()
+        await refused(watched)
+    for place, pause in enumerate(pauses(api)):
+        assert pause >= 0.5 * PATIENT.pause * 2**place
+
+
+@pytest.mark.parametrize("how", [(500, "no watches today"), (410, "too old")])
+async def test_lists_that_lead_to_no_watch_are_asked_for_ever_more_seldom(
+    api: KubernetesApi,
+    how: tuple[int, str],
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
+    api.refuses_watches = how
+    watched = resolver(api)
+
+    async def follow() -> None:
+        while True:
+            with suppress(ResolveError):
+                async with watching(watched) as following:
+                    while True:
+                        await following()
+
+    following = asyncio.ensure_future(follow())
+    await eventually(lambda: api.lists == 6)
+    following.cancel()
+    await asyncio.wait([following])
+    for place, pause in enumerate(pauses(api)[1:10:2]):  # between watch and list
+        assert pause >= 0.5 * PATIENT.pause * 2**place
+
+
+async def test_an_api_that_says_when_is_not_asked_before(api: KubernetesApi) -> None:
+    api.refuses, api.retry_after = (429, "too many requests"), "1"
+    watched = resolver(api)
+    for _ in range(2):
+        await refused(watched)
+    assert pauses(api)[0] >= 1.0
+
+
+async def test_a_trouble_after_a_calm_is_the_first(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes, "CALM", 0.0)
+    monkeypatch.setattr(kubernetes, "MOST_PAUSE", 3600.0)
+    api.refuses = (500, "etcdserver: request timed out")
+    watched = resolver(api)
+    for _ in range(20):  # the last of them would take hours
+        await refused(watched)
 
 
 async def test_a_refused_watch_is_an_error_too(
