@@ -20,7 +20,7 @@ from lbclient.model import Endpoint, Endpoints
 from lbclient.pool import parted
 from lbclient.protocols import Resolver
 from lbclient.resolvers import parse_target
-from lbclient.subsets.numbered import number
+from lbclient.subsets.numbered import number, with_tasks
 
 FIRST_PAUSE = 1.0  # seconds after an error, doubled by each that follows
 
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
         if given.watch:
             run(follow(resolver, interval, as_json=given.json))
         else:
-            endpoints = run(once(resolver))
+            endpoints = numbered(run(once(resolver)))
             if given.json:
                 print(json.dumps(facts(resolver, endpoints), indent=2))
             else:
@@ -99,6 +99,8 @@ async def once(resolver: Resolver) -> Endpoints:
 async def follow(resolver: Resolver, interval: float, *, as_json: bool) -> None:
     last: Endpoints | None = None
     async for answer in answers(resolver, interval):
+        if not isinstance(answer, ResolveError):
+            answer = numbered(answer)
         if as_json:
             now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
             lines = [json.dumps({"at": now} | said(resolver, answer))]
@@ -130,6 +132,11 @@ async def answers(
                 continue
         await asyncio.sleep(pause)
         pause = min(2 * pause, max(FIRST_PAUSE, interval))
+
+
+def numbered(endpoints: Endpoints) -> Endpoints:
+    """With the task numbers that subsets go by."""
+    return with_tasks(endpoints, parted(endpoints)[0])
 
 
 def said(resolver: Resolver, answer: Endpoints | ResolveError) -> dict[str, Any]:

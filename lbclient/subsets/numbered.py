@@ -10,6 +10,7 @@ Decided anew for each snapshot: a fleet may get its numbers while we look.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -97,6 +98,27 @@ def number(endpoints: Endpoints) -> Numbering:
     if why_not:
         return Numbering(endpoints, why_not=why_not)
     return Numbering([tasks.get(task) for task in range(max(tasks) + 1)], spare)
+
+
+def with_tasks(endpoints: Endpoints, members: Endpoints) -> Endpoints:
+    """For people to look at: with the numbers that are read from names, too.
+
+    If subsets of these members go by them.
+
+    >>> some = Endpoint("b-0:1"), Endpoint("b-2:1")
+    >>> [each.task for each in with_tasks(some, some)]
+    [0, 2]
+    """
+    if number(members).why_not:
+        return endpoints
+    return tuple(map(_with_task, endpoints))
+
+
+def _with_task(endpoint: Endpoint) -> Endpoint:
+    name = NAMED.fullmatch(endpoint.address)
+    if endpoint.task is not None or name is None:
+        return endpoint
+    return replace(endpoint, task=int(name["task"]))
 
 
 def _why_not(count: int, tasks: dict[int, Endpoint], spare: int) -> str:

@@ -75,6 +75,28 @@ def test_a_lame_duck_is_marked_and_no_member(
     assert ends == ["-", "-", "yes"]
 
 
+@pytest.mark.parametrize(
+    ("jobs", "tasks"), [(("b", "b"), [3, 4]), (("b", "c"), [None, None])]
+)
+def test_numbers_in_names_are_shown_if_subsets_go_by_them(
+    path: Path,
+    jobs: tuple[str, str],
+    tasks: list[int | None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As those of SRV records: each had "-" beside "2 numbered backends"."""
+    targets = [f"{job}-{task}.test:1" for task, job in enumerate(jobs, 3)]
+    path.write_text(json.dumps([{"targets": targets}]))
+    assert main(["resolve", "--json", f"file://{path}"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["task"] for each in told["endpoints"]] == tasks
+    assert ("numbered" in told["numbers"]) is (None not in tasks)
+    assert main(["resolve", f"file://{path}"]) == 0
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    words = ["-" if task is None else str(task) for task in tasks]
+    assert [line.split()[1] for line in lines] == words
+
+
 def test_half_an_answer_is_shown_with_what_is_amiss() -> None:
     class Half(Static):
         trouble = "addresses may be missing"
@@ -142,13 +164,17 @@ def test_changes_and_errors_are_lines(path: Path) -> None:
             ["~", "10.0.0.2:50051", "task", "7"],
             ["+", "10.0.0.3:50051"],
         ]
+        path.write_text(json.dumps([{"targets": ["b-1.test:1", "b-2.test:1"]}]))
+        told = [process.stdout.readline().split()[1:] for _ in range(4)]
+        assert told[2:] == [["+", f"b-{n}.test:1", "task", f"{n}"] for n in (1, 2)]
         path.write_text("[")
         assert process.stdout.readline().split()[1:4] == ["!", "cannot", "use"]
         path.write_text(json.dumps(GROUPS[:1]))
-        told = [process.stdout.readline().split()[1:] for _ in range(2)]
+        told = [process.stdout.readline().split()[1:] for _ in range(3)]
         assert told == [
-            ["~", "10.0.0.2:50051", "task", "1", "zone", "b"],
-            ["-", "10.0.0.3:50051"],
+            ["+", "10.0.0.2:50051", "task", "1", "zone", "b"],
+            ["-", "b-1.test:1"],
+            ["-", "b-2.test:1"],
         ]
 
 
