@@ -34,6 +34,9 @@ class Latencies:
     def __init__(self) -> None:
         self._took: deque[tuple[float, float]] = deque(maxlen=CALLS)
 
+    def __repr__(self) -> str:
+        return f"<{len(self._took)} latencies>"
+
     def add(self, seconds: float, now: float) -> None:
         self._took.append((now, seconds))
 
@@ -61,6 +64,11 @@ class Recent:
         self._by_backend: dict[str, Latencies] = {}
         self._picked_at = float("-inf")
         self._until = 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"<{len(self.picks)} picks, latencies of {len(self._by_backend)} backends>"
+        )
 
     @classmethod
     def look(cls, recent: "Recent | None", now: float) -> "Recent":

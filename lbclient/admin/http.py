@@ -70,6 +70,9 @@ class Site:
         self._names = {name.lower() for name in names}
         self._serving: dict[asyncio.Task[None], None] = {}
 
+    def __repr__(self) -> str:
+        return f"<{len(self._pages)} pages, {len(self._serving)} requests>"
+
     async def open(self, host: str, port: int) -> int:
         """Listens, and returns the port. Raises OSError if it cannot."""
         self._server = await asyncio.start_server(

@@ -53,6 +53,9 @@ class Sums:
         self._targets: dict[str, None] = {}
         self._methods: dict[tuple[str, str, str], None] = {}
 
+    def __repr__(self) -> str:
+        return f"<sums of {len(self._sources)} sources, {len(self._targets)} targets>"
+
     def add(self, source: Source, backends: int = 0) -> None:
         """Once more is never too much; then `backends` is what was said last.
 

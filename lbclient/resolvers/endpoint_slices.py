@@ -52,6 +52,10 @@ class Slices:
         self._slices: dict[str, Slice] = {}
         self._listing = Listing()
 
+    def __repr__(self) -> str:
+        pods = sum(len(each.pods) for each in self._slices.values())
+        return f"<{len(self._slices)} slices, {pods} pods, port {self.port}>"
+
     def replace(self, text: str) -> tuple[str, Endpoints]:
         """Takes a list instead of all before; returns its version and endpoints."""
         slices: dict[str, Slice] = {}

@@ -50,6 +50,13 @@ class NameServers:
         self._hosts = hosts
         self._last: list[Records[str]] = [Records() for _ in FAMILIES]
 
+    def __repr__(self) -> str:
+        counts = (
+            f"{len(last.found)} {kind}"
+            for kind, last in zip(FAMILIES, self._last, strict=True)
+        )
+        return f"<name servers, which told {' and '.join(counts)}>"
+
     async def addresses(self, host: str, port: int) -> Addresses:
         """A and AAAA together. Raises OSError when nobody can tell.
 

@@ -42,6 +42,9 @@ class Hinted:
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
+    def __repr__(self) -> str:
+        return "<a hint>" if self._event.is_set() else "<no hint>"
+
     def hint(self) -> None:
         self._event.set()
 
@@ -73,6 +76,11 @@ class Polling:
         self._hinted = Hinted()
         self._ttl = 0.0  # of the last answer
         self._is_cached = False  # as far as is known
+
+    def __repr__(self) -> str:
+        who = "a cache" if self._is_cached else "a name server"
+        ttl = f"last told {self._ttl:g} s by {who}" if self._ttl else "no time to live"
+        return f"<asked every {self.interval:g} s, {ttl}>"
 
     def refresh(self) -> None:
         """Hints that the answer may have changed: ask again soon."""
