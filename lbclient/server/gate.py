@@ -249,7 +249,8 @@ class Gate:
         criticality, attempt, customer = self._read(metadata)
         quotas = self._early_quotas
         # Whoever has used it up is refused before anybody is for the load, and is told
-        # so: another task would not help. What the load refuses is not charged.
+        # so: another task would not help. What the load refuses is not charged. (Where
+        # who pays is known only later, `asks` comes after all this.)
         if quotas is not None and quotas.refuses(customer, criticality):
             return self._out_of_quota(criticality)
         self._look(self._clock())

@@ -327,6 +327,18 @@ def test_whoever_is_out_of_quota_hears_that_and_not_of_the_load() -> None:
     assert (wire.REFUSAL_KEY, "overloaded") in answer.trailers
 
 
+def test_where_who_pays_is_known_later_the_load_comes_first() -> None:
+    asked = []
+    task = Task(default_quota=0.0, customer=lambda context: asked.append(context))
+    assert task.ask() is None
+    assert task.gate.asks("context") is not None
+    task.overload()
+    answer = task.ask()
+    assert answer is not None
+    assert (wire.REFUSAL_KEY, "overloaded") in answer.trailers
+    assert asked == ["context"]
+
+
 def test_what_the_load_refuses_is_not_charged() -> None:
     task = Task(quotas={"calm": 1.0})
     quotas = task.gate.quotas
