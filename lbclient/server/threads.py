@@ -4,6 +4,9 @@ The kernel adds up for each thread how long it ran and how long it was ready and
 not: /proc/PID/task/*/schedstat. Who waits for Python's own lock is not ready for the
 kernel, so of handlers in threads the queue for a thread is looked at besides. Where
 there is no such file that queue is all there is, and the log says so once.
+
+What the kernel tells is a mean of 0.1 s as it is. It is not smoothed: tests/laws has
+what that would cost. Bursts are let in by `gate.Patience`, which decays instead.
 """
 
 import logging

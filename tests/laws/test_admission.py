@@ -248,6 +248,26 @@ def test_goodput_does_not_swing_where_a_switch_makes_it(times: float) -> None:
     assert variation(switched.served(0.1)) >= 0.3
 
 
+@pytest.mark.parametrize(("times", "goodput"), [(2.0, 0.85), (10.0, 0.95)])
+def test_a_load_that_is_smoothed_besides_being_late_lets_the_task_idle(
+    times: float, goodput: float
+) -> None:
+    """As of threads: seen after 0.1 s, with the target and width of `LOAD`."""
+    late, smooth = (
+        Task(
+            demand=critical(times),
+            seconds=40.0,
+            begins=10.0,
+            smoothing=smoothing,
+            delay=0.1,
+        ).run()
+        for smoothing in (0.0, 0.2)
+    )
+    assert late.goodput >= goodput
+    assert smooth.goodput <= late.goodput - 0.1
+    assert variation(smooth.served(1.0)) >= 2.0 * variation(late.served(1.0))
+
+
 def test_a_second_after_the_flood_nobody_is_refused() -> None:
     task = Task(
         demand=lambda now: {CRITICAL: 10.0 if now < 10.0 else 0.5},
