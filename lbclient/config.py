@@ -518,7 +518,7 @@ class ServerConfig(_Sourced):
 
     quota_store: str | UsageStore | None = setting(default=None, repr=False)
     """Where tasks tell each other what they gave: redis://host:port/db?fleet=name, or a
-    store of your own. None: each task knows of itself only."""
+    store of your own. None: in the memory of this process."""
 
     quota_share: float = 1.0
     """What share of each limit this task may give while no store says anything."""

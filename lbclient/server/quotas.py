@@ -24,7 +24,7 @@ from lbclient.protocols import Clock, FleetUsage, UsageStore
 from lbclient.quota import OTHERS, UNLIMITED, Quota, allot, room, rooms
 from lbclient.server.accounting import Accounting, account
 from lbclient.server.statistics import QuotaStatistics
-from lbclient.server.stores import INTERVAL, find_store
+from lbclient.server.stores import INTERVAL, ProcessStore, find_store
 
 LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says
 
@@ -46,8 +46,11 @@ class Quotas:
             config.cpu_factor,
             config.quota_share,
         )
-        self._store: Any = find_store(config.quota_store)
+        # Servers of one process that have no store share its limits by themselves.
+        limits = (frozenset(self._limits.items()), self._default, config.quota_share)
+        self._store: Any = find_store(config.quota_store, limits)
         self._is_ours = isinstance(config.quota_store, str)
+        self._part = config.quota_share if config.quota_store is None else 1.0
         # Containers may share a name and a number, and a process may have several.
         self._name = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
         self._accounting = Accounting()
@@ -84,11 +87,14 @@ class Quotas:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._accounting.install(loop)
-        if self._store is not None:
-            self._exchanging = loop.create_task(self._exchange(self._store))
+        if isinstance(self._store, ProcessStore):
+            self._store.join(self._name)
+        self._exchanging = loop.create_task(self._exchange(self._store))
 
     def stop(self) -> None:
         self._accounting.remove()
+        if isinstance(self._store, ProcessStore):
+            self._store.leave(self._name)
         if self._exchanging is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._exchanging.cancel()
@@ -104,6 +110,9 @@ class Quotas:
 
     async def _ask(self, store: UsageStore) -> float:
         """Returns how long to wait until it is asked again."""
+        if isinstance(store, ProcessStore) and not store.has_others(self._name):
+            self._quota.take({}, self._clock())
+            return INTERVAL
         try:
             # Not wait_for, which in Python 3.11 may lose a cancel.
             async with asyncio.timeout(INTERVAL):
@@ -144,8 +153,9 @@ class Quotas:
         for customer, total in fleet.total.items():
             limit = self._limits.get(customer, self._default)[-1]
             if limit < inf:
-                own = fleet.own.get(customer, 0.0)
-                shares[customer] = allot(limit, own, max(own, total), fleet.tasks)
+                own, limit = fleet.own.get(customer, 0.0), limit * self._part
+                share = allot(limit, own, max(own, total), fleet.tasks)
+                shares[customer] = self._part * share
         return shares
 
 

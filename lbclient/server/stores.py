@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from weakref import WeakValueDictionary
 
 from lbclient.protocols import Clock, FleetUsage, UsageStore
 
@@ -24,14 +25,34 @@ class MemoryStore:
         total: Counter[str] = Counter()
         for name, (at, told) in list(self._told.items()):
             if now - at > self.KEPT:
-                del self._told[name]
+                self._told.pop(name, None)  # of several loops another may have
             else:
                 total.update(told)
         return FleetUsage(len(self._told), own, total, INTERVAL)
 
 
-def find_store(said: str | UsageStore | None) -> UsageStore | None:
+class ProcessStore(MemoryStore):
+    """Where no other is configured: of the servers of this process with one set of
+    limits, which are one customer's in all of them together."""
+
+    def join(self, task: str) -> None:
+        self._told[task] = (self._clock(), {})
+
+    def leave(self, task: str) -> None:
+        """Its part is the others'."""
+        self._told.pop(task, None)
+
+    def has_others(self, task: str) -> bool:
+        return bool(self._told.keys() - {task})
+
+
+_of_process: WeakValueDictionary[Hashable, ProcessStore] = WeakValueDictionary()
+
+
+def find_store(said: str | UsageStore | None, limits: Hashable) -> UsageStore:
     """What `ServerConfig.quota_store` means. Raises ConfigError."""
+    if said is None:
+        return _of_process.setdefault(limits, ProcessStore())
     if not isinstance(said, str):
         return said
     from lbclient.server.redis_store import RedisStore  # an extra

@@ -1,6 +1,7 @@
 """Tasks tell each other what they gave, over an hour that passes at once."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Mapping
 from contextvars import copy_context
@@ -14,7 +15,7 @@ from lbclient.protocols import FleetUsage
 from lbclient.quota import HOLD
 from lbclient.server.accounting import account
 from lbclient.server.quotas import Quotas
-from lbclient.server.stores import INTERVAL, MemoryStore
+from lbclient.server.stores import INTERVAL, MemoryStore, _of_process
 
 LIMIT = 1.0  # CPU seconds a second
 COST = 0.01
@@ -79,12 +80,51 @@ async def test_four_tasks_give_one_limit_together_however_demand_is_spread() -> 
     assert sum(given.values()) == pytest.approx(LIMIT, rel=0.12)
 
 
-async def test_without_a_store_a_task_knows_of_itself_only() -> None:
-    tasks = [make(None, quota_share=0.25) for _ in range(4)]
+@pytest.mark.parametrize("share", [1.0, 0.25])
+async def test_without_a_store_the_tasks_of_a_process_give_one_limit_together(
+    share: float,
+) -> None:
+    """Of which `quota_share` is theirs, as a fleet of which nothing is known has more
+    of them. Each gave all of it.
+    """
+    tasks = [make(None, quota_share=share) for _ in range(4)]
+    given = await offer(dict(zip(tasks, [8.0, 1.0, 1.0, 0.0], strict=True)), 60.0)
+    seen = [one.statistics() for one in tasks]
+    await stop(*tasks)
+    assert sum(given.values()) == pytest.approx(share * LIMIT, rel=0.12)
+    assert {one.tasks for one in seen} == {4}
+    assert sum(one.shares["a"] for one in seen) == pytest.approx(share, rel=0.01)
+
+
+async def test_who_has_other_limits_shares_none() -> None:
+    tasks = [make(None), make(None, default_quota=1.0)]
     given = await offer(dict.fromkeys(tasks, 2.0), 60.0)
     await stop(*tasks)
     for one in given.values():
-        assert one == pytest.approx(0.25 * LIMIT, rel=0.12)
+        assert one == pytest.approx(LIMIT, rel=0.12)
+
+
+async def test_the_last_of_a_process_has_the_limit_and_asks_nobody() -> None:
+    one, other = tasks = [make(None, quota_share=0.5) for _ in range(2)]
+    await offer(dict.fromkeys(tasks, 5.0), 20.0)
+    other.stop()
+    await asyncio.sleep(2 * INTERVAL)
+    heard = one.statistics()
+    given = await offer({one: 5.0}, 40.0)
+    assert given[one] == pytest.approx(0.5 * LIMIT, rel=0.12)
+    assert one.statistics() == heard
+    await stop(one)
+
+
+async def test_what_a_process_shares_goes_with_its_servers() -> None:
+    gc.collect()  # those of other tests
+    tasks = [make(None) for _ in range(2)]
+    await asyncio.sleep(INTERVAL)
+    stores = len(_of_process)
+    await stop(*tasks)
+    tasks.clear()
+    gc.collect()
+    assert (stores, len(_of_process)) == (1, 0)
 
 
 class Broken:

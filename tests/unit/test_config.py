@@ -359,7 +359,7 @@ def test_a_quota_store_may_be_an_object_that_exchanges() -> None:
 def test_a_quota_store_needs_redis_py(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     with pytest.raises(ConfigError, match=r"pip install 'lbclient\[redis\]'"):
-        find_store("redis://cache")
+        find_store("redis://cache", None)
 
 
 def test_a_config_knows_where_each_value_is_from(tmp_path: Path) -> None:
