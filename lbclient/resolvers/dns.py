@@ -19,6 +19,11 @@ from lbclient.resolvers.polling import Answer, Polling
 logger = logging.getLogger(__name__)
 
 
+# Seconds. dnspython gives up after 5; the system may take as long as it likes, and a
+# thread that asks it cannot be stopped: what takes longer is told, and goes on.
+PATIENCE = 10.0
+
+
 class Addresses(NamedTuple):
     """The IP addresses of a name, and for how many seconds they hold; 0.0: unknown.
 
@@ -52,7 +57,7 @@ class Dns:
         self._polling = Polling(self._resolve, interval, rng)
         self._listing = Listing()
         self._is_first = True
-        self.trouble = ""  # of the last answer
+        self.trouble = ""  # of the last answer, or of a lookup that takes too long
 
     def __repr__(self) -> str:
         return f"<{self.host}:{self.port} looked up every {self.interval:g} s>"
@@ -66,11 +71,16 @@ class Dns:
         return self._polling.watch()
 
     async def _resolve(self) -> Answer:
+        words = f"no answer after {PATIENCE:g} s, and none since"
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(PATIENCE, self._notice, words)
         try:
             hosts, ttl, trouble = await self._lookup(self.host, self.port)
         except (OSError, UnicodeError) as error:
             self.trouble = ""  # it is worse
             raise ResolveError(f"no answer for {self.host}: {error}") from error
+        finally:
+            late.cancel()
         found = (self._listing.endpoint(join_host(host, self.port)) for host in hosts)
         endpoints = self._listing.take(await in_pieces(found))
         if self._is_first and endpoints:

@@ -219,6 +219,32 @@ async def test_a_lookup_that_hangs_does_not_hold_up_its_caller() -> None:
         await nothing_more(watch, within=60.0)
 
 
+@pytest.mark.parametrize("answer", [["10.0.0.2"], OSError("no such name")])
+async def test_a_lookup_that_hangs_is_told_until_it_ends(
+    answer: list[str] | OSError,
+) -> None:
+    """As a system's may, for ever: nothing told of it."""
+    zone = Zone(["10.0.0.1"], answer)
+
+    async def lookup(host: str, port: int) -> Addresses:
+        if zone.asked_at:
+            await asyncio.sleep(600.0)
+        return await zone.lookup(host, port)
+
+    resolver = Dns("search", 80, 10.0, Random(7), lookup)
+    async with aclosing(resolver.watch()) as watch:
+        await anext(watch)
+        next_one = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(18.0)
+        assert resolver.trouble == ""
+        await asyncio.sleep(2.0)
+        assert resolver.trouble == "no answer after 10 s, and none since"
+        await asyncio.sleep(600.0)
+        assert (resolver.trouble, next_one.done()) == ("", True)
+        with suppress(ResolveError):
+            await next_one
+
+
 async def test_a_hint_brings_the_next_lookup_forward() -> None:
     zone = Zone(["10.0.0.1"], ["10.0.0.2"])
     resolver = zone.dns(interval=3600.0)
