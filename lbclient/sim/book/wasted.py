@@ -40,7 +40,7 @@ def run(seed: int, quick: bool) -> Wasted:
     scenario = replace(
         SCENARIOS["S2_diverse"],
         warm_up=10.0,
-        window=10.0 if quick else 30.0,
+        window=20.0 if quick else 30.0,
         clients=10 if quick else 40,
         backends=10 if quick else 40,
         subset_size=10 if quick else 20,
