@@ -42,12 +42,14 @@ class Load:
         "report",
         "reported_at",
         "sent_since_report",
+        "squared_latency",
     )
 
     def __init__(self) -> None:
         self.in_flight = 0
         self.counts = dict.fromkeys(Verdict, 0)
         self.latency = 0.0  # mean of what was served, in seconds; 0.0: none yet
+        self.squared_latency = 0.0  # mean of squares, of ten served a second at most
         self.failed_at = -inf  # the last failure or rejection that we saw
         self.report: LoadReport | None = None
         self.reported_at = 0.0
@@ -102,6 +104,9 @@ class Load:
             self._served += 1
             if now >= self._fold_at:
                 self._fold(now)
+                square = latency * latency
+                before = self.squared_latency or square
+                self.squared_latency = before + (square - before) * LATENCY_GAIN
             # A failure's latency is left out: a fast failure must not look fast.
             mean = self.latency
             self.latency = mean + (latency - mean) * LATENCY_GAIN if mean else latency

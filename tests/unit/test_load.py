@@ -56,6 +56,13 @@ def test_an_error_is_remembered_and_fades(load: Load, verdict: Verdict) -> None:
     assert isclose(load.recent_errors(5.0 + ERROR_MEMORY), 1 / e)
 
 
+def test_the_mean_square_is_of_ten_a_second_at_most(load: Load) -> None:
+    for now, latency in ((10.0, 0.1), (10.05, 9.0), (10.2, 0.2)):
+        load.begin()
+        load.finish(Outcome(Verdict.SERVED, latency), now)
+    assert load.squared_latency == pytest.approx(0.01 + (0.04 - 0.01) / 50)
+
+
 def test_a_request_that_we_gave_up_says_nothing_of_errors(load: Load) -> None:
     send(load, Outcome(Verdict.ABANDONED, 0.0), 5.0)
     assert load.failed_at == -inf

@@ -67,6 +67,23 @@ def test_what_was_told_of_others_fades_within_a_request() -> None:
     assert [later.count(node) for node in nodes] == [10, 10, 10]
 
 
+def test_what_was_told_is_good_for_longer_where_a_few_requests_are_long() -> None:
+    """One of 50 takes 500 times as long: who has nine has long ones."""
+    nodes, choice = fake_nodes(3), picker()
+    choice.pick(nodes, NOW)
+    for tick in range(1, 301):
+        for node in nodes:
+            begin(node)
+            took = 10.0 if tick % 50 == 0 else 0.02
+            node.load.finish(Outcome(Verdict.SERVED, took), NOW + 0.11 * tick)
+    now = NOW + 34.0
+    told(nodes, 9, 0, 9, now=now)
+    choice.pick(nodes, now)
+    mean = nodes[0].load.latency
+    later = [choice.pick(nodes, now + 2.0 * mean) for _ in range(3)]
+    assert later == [nodes[1]] * 3
+
+
 def test_who_told_long_ago_is_taken_to_have_what_others_have() -> None:
     nodes, choice, now = fake_nodes(3), picker(), NOW
     told(nodes, 5, 0, 5)
