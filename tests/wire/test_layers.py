@@ -348,7 +348,8 @@ async def test_one_customers_quota_below_throttles_nobody_above(
             who = ((wire.CUSTOMER_KEY, said),)
             return await channel.unary_unary(PATH)(b"", timeout=5, metadata=who)
 
-        server = lbclient.server(migration_thread_pool=pool)
+        calm = ServerConfig(max_load=0)  # however busy the machine is
+        server = lbclient.server(migration_thread_pool=pool, config=calm)
         above = await serve(handler_of("unary_unary", kind, ask), server)
         async with lbclient.insecure_channel(above) as client:
             refused = 0
