@@ -27,8 +27,10 @@ INACTIVE_BELOW = 3.0  # requests a second: fewer tell too little of the backends
 PROBES = 0.5
 
 # Odds are logarithms. 56 requests accepted in a row are enough where K is 1.1, 8 where
-# K is 2. With log(50) twenty clients of 2 accepted requests a second each deceived
-# themselves so often that a backend got 1.16 K times what it accepted; so 1.03.
+# K is 2: who has but one accepted a second needs a minute and more where K is near 1.
+# With log(50) twenty clients of 2 accepted requests a second each deceived themselves
+# so often that a backend got 1.16 K times what it accepted; so 1.03. With log(100), or
+# a quicker `GROWTH`, they recovered hardly any sooner.
 EVIDENCE = log(200.0)
 REFUSAL = log(10.0)  # well backends may refuse one in a hundred
 # What one accepted request may count, at least: with K near 1 accepting is common.

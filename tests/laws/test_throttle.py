@@ -137,6 +137,21 @@ def test_half_a_minute_after_the_backend_is_well_nothing_is_refused_here(
     assert recovery(seen, FILL) <= 30
 
 
+@pytest.mark.parametrize(
+    ("k", "rate", "accepted", "longest"),
+    [(1.1, 20, 4, 30), (1.1, 10, 1, 120), (1.5, 20, 2, 30), (K, 10, 1, 30)],
+)
+def test_where_little_is_accepted_evidence_comes_more_slowly(
+    k: float, rate: int, accepted: int, longest: int
+) -> None:
+    """So much a second of each of twenty clients, long enough to be all they know."""
+    fill = FILL + SECONDS
+    backend = Backend(20 * accepted, heals_at=fill)
+    seen = run(k, 20, rate, backend, fill + longest + 10)
+    assert refused_here(seen[fill - 20 : fill]) > 0.6
+    assert recovery(seen, fill) <= longest
+
+
 @pytest.mark.parametrize("k", [1.1, K])
 def test_recovery_is_as_quick_after_two_minutes_of_nothing_but_refusals(
     k: float,
