@@ -22,7 +22,7 @@ from lbclient.errors import ConfigError
 from lbclient.pickers import picker_factory
 from lbclient.pickers.slow_start import SLOW_START
 from lbclient.protocols import PickerFactory, Subset, UsageStore
-from lbclient.quota import cpu_seconds, rooms
+from lbclient.quota import limits, rooms
 from lbclient.redis_place import FORM, redis_place
 from lbclient.retry import ATTEMPTS
 from lbclient.subsets import ALGORITHMS
@@ -283,7 +283,7 @@ TEXTS = (
 def _convert(variable: str, text: str, kind: object) -> Any:
     if kind in (int, int | None, int | Mapping[str, int]):
         convert: Callable[[str], Any] = int
-    elif kind is float or kind == float | None:
+    elif kind in (float, float | None, float | Mapping[str, float] | None):
         convert = float
     elif kind is bool:
         convert = _truth
@@ -506,8 +506,8 @@ class ServerConfig(_Sourced):
     """What customers may use of the whole fleet, in CPU seconds a second, by name; or
     {"total": 4.0, "SHEDDABLE": 1.0}, where one is for its criticality and above."""
 
-    default_quota: float | None = None
-    """What each customer may use who is not among `quotas`; None: no limit."""
+    default_quota: float | Mapping[str, float] | None = None
+    """The same for each customer who is not among `quotas`; None: no limit."""
 
     customer: str | Customer | None = None
     """Who pays: "mtls", the client's certificate; or a callable that takes a request's
@@ -557,7 +557,7 @@ class ServerConfig(_Sourced):
         _number("cpu_factor", self.cpu_factor, 1e-3, 1e3)
         _number("quota_share", self.quota_share, 0, 1)
         if self.default_quota is not None:
-            cpu_seconds("default_quota", self.default_quota)
+            limits("default_quota", self.default_quota)
         if self.customer not in (None, MTLS) and not callable(self.customer):
             want = f"{MTLS}, or a callable that takes a request's context"
             raise ConfigError("customer", self.customer, want)

@@ -80,11 +80,18 @@ def rooms(quotas: object) -> dict[str, Room]:
         if not isinstance(customer, str) or not 0 < len(customer) <= LONGEST:
             want = f"customers' names of 1 to {LONGEST} characters"
             raise ConfigError("quotas", customer, want)
-        result[customer] = _room(f"quotas[{customer!r}]", limit)
+        result[customer] = limits(f"quotas[{customer!r}]", limit)
     return result
 
 
-def _room(field: str, limit: object) -> Room:
+def limits(field: str, limit: object) -> Room:
+    """What a setting says of one customer, or of each.
+
+    >>> limits("default_quota", 2.0)
+    (2.0, 2.0, 2.0, 2.0)
+
+    Raises ConfigError.
+    """
     if not isinstance(limit, Mapping):
         return room(cpu_seconds(field, limit))
     below: dict[Criticality, float] = {}

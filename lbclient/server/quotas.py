@@ -21,7 +21,7 @@ from lbclient.account import Charge
 from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality
 from lbclient.protocols import Clock, FleetUsage, UsageStore
-from lbclient.quota import OTHERS, UNLIMITED, Quota, allot, room, rooms
+from lbclient.quota import OTHERS, UNLIMITED, Quota, allot, limits, rooms
 from lbclient.server.accounting import Accounting, account
 from lbclient.server.statistics import QuotaStatistics
 from lbclient.server.stores import INTERVAL, ProcessStore, find_store
@@ -38,7 +38,9 @@ class Quotas:
         self._clock = clock
         self._limits = rooms(config.quotas)
         self._default = (
-            UNLIMITED if config.default_quota is None else room(config.default_quota)
+            UNLIMITED
+            if config.default_quota is None
+            else limits("default_quota", config.default_quota)
         )
         self._quota = Quota(
             self._limits,
@@ -47,8 +49,8 @@ class Quotas:
             config.quota_share,
         )
         # Servers of one process that have no store share its limits by themselves.
-        limits = (frozenset(self._limits.items()), self._default, config.quota_share)
-        self._store: Any = find_store(config.quota_store, limits)
+        shared = (frozenset(self._limits.items()), self._default, config.quota_share)
+        self._store: Any = find_store(config.quota_store, shared)
         self._is_ours = isinstance(config.quota_store, str)
         self._part = config.quota_share if config.quota_store is None else 1.0
         # Containers may share a name and a number, and a process may have several.

@@ -79,6 +79,9 @@ def test_a_wrong_channel_setting_is_named_with_its_value_and_bound(
         ("quotas", {"": 1.0}, "customers' names"),
         ("default_quota", True, "CPU seconds a second"),
         ("default_quota", float("nan"), "CPU seconds a second"),
+        ("default_quota", {"SHEDDABLE": 1.0}, "a 'total', the limit of"),
+        ("default_quota", {"total": 1, "LOW": 1.0}, "default_quota = 'LOW': want one"),
+        ("default_quota", {"total": 1, "SHEDDABLE": 2}, r"\['SHEDDABLE'\] = 2.*0 to 1"),
         ("signals", ["disk"], r"signals = \['disk'\]: want callables .*, by name"),
         ("signals", {"": float}, "signals = '': want names"),
         ("signals", {7: float}, "signals = 7: want names"),
@@ -103,6 +106,19 @@ def test_a_wrong_server_setting_is_named_with_its_value_and_bound(
 ) -> None:
     with pytest.raises(ConfigError, match=want):
         ServerConfig(**{field: value})
+
+
+def test_a_default_quota_may_be_by_criticality(tmp_path: Path) -> None:
+    said = {"total": 4.0, "SHEDDABLE": 1.0}
+    assert ServerConfig(default_quota=said).default_quota == said
+    path = tmp_path / "lb.toml"
+    path.write_text("[server]\ndefault_quota = { total = 4.0, SHEDDABLE = 1.0 }")
+    assert ServerConfig.from_toml(str(path)).default_quota == said
+    environ = {"LBCLIENT_DEFAULT_QUOTA": "4"}
+    assert ServerConfig.from_environment(environ).default_quota == 4.0
+    environ = {"LBCLIENT_DEFAULT_QUOTA": "{}"}
+    with pytest.raises(ConfigError, match=r"'{}': want a number"):
+        ServerConfig.from_environment(environ)
 
 
 @pytest.mark.parametrize(

@@ -327,6 +327,14 @@ def test_whoever_is_out_of_quota_hears_that_and_not_of_the_load() -> None:
     assert (wire.REFUSAL_KEY, "overloaded") in answer.trailers
 
 
+def test_a_default_quota_may_be_less_for_what_is_sheddable() -> None:
+    task = Task(default_quota={"total": 1.0, "SHEDDABLE": 0.0})
+    for level, is_refused in (("SHEDDABLE", True), ("SHEDDABLE_PLUS", False)):
+        metadata = ((wire.CUSTOMER_KEY, "anybody"), (wire.CRITICALITY_KEY, level))
+        assert (task.ask(*metadata) is not None) is is_refused
+    assert task.gate.refused["quota"]["SHEDDABLE"] == 1
+
+
 def test_where_who_pays_is_known_later_the_load_comes_first() -> None:
     asked = []
     task = Task(default_quota=0.0, customer=lambda context: asked.append(context))
