@@ -5,7 +5,7 @@ import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar, copy_context
 from threading import Event, get_ident
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from grpc import StatusCode
 
 import lbclient
-from lbclient import wire, within
+from lbclient import admin, wire, within
 from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality, current
 from lbclient.server import Server
@@ -117,6 +117,14 @@ async def ask(channel: Any, arity: str, **options: Any) -> tuple[bytes, Any]:
     return said, call
 
 
+@asynccontextmanager
+async def stopping(server: Server) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
 FULL = ServerConfig(signals={"test": lambda: 1000.0})
 
 
@@ -210,6 +218,48 @@ async def test_health_and_load_are_told_however_full_a_task_is(host: Host) -> No
     watch = method(b"")
     assert await watch.read() is not grpc.aio.EOF
     watch.cancel()
+
+
+@pytest.mark.parametrize("interceptors", [None, [Passing()]])
+async def test_reflection_and_health_are_served_however_full_a_task_is(
+    interceptors: Any,
+) -> None:
+    """Also to who names a criticality, and a customer who may use nothing."""
+    pb2 = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
+    config = ServerConfig(signals={"test": lambda: 1000.0}, default_quota=0.0)
+    server = Server(config=config, interceptors=interceptors)
+    for service, method in (
+        ("test.Service", "Method"),
+        ("grpc.reflection.v1.ServerReflection", "ServerReflectionInfo"),
+    ):
+        handler = handler_of("stream_stream", "async", lambda: "served")
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(service, {method: handler})]
+        )
+    admin.register(server)  # which has the older name
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    metadata = ((wire.CRITICALITY_KEY, "SHEDDABLE"), (wire.CUSTOMER_KEY, "mail"))
+    async with (
+        stopping(server),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+
+        async def said(path: str, request: bytes) -> bytes:
+            info: Any = channel.stream_stream(path)
+            call: Any = info(iter([request]), metadata=metadata, timeout=20)
+            return b"".join([message async for message in call])
+
+        with pytest.raises(grpc.aio.AioRpcError, match="what it may"):
+            await said(PATH, b"")
+        path = "/grpc.reflection.v1{}.ServerReflection/ServerReflectionInfo"
+        assert await said(path.format(""), b"") == b"served"
+        request = pb2.ServerReflectionRequest(list_services="").SerializeToString()
+        answer = await said(path.format("alpha"), request)
+        listed = pb2.ServerReflectionResponse.FromString(answer).list_services_response
+        assert "lbclient.v1.BackendHealth" in [one.name for one in listed.service]
+        check: Any = channel.unary_unary(wire.SERVING_CHECK_METHOD)
+        await check(b"", metadata=metadata, timeout=20)
 
 
 @pytest.mark.parametrize("interceptors", [None, [Passing()]])
@@ -307,10 +357,12 @@ async def test_a_health_check_of_the_users_own_has_no_deadline_of_the_starters()
 
     await copy_context().run(start)
     method: Any
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with (
+        stopping(server),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
         method = channel.unary_unary(wire.SERVING_CHECK_METHOD)
         assert await method(b"", timeout=5) == b"None"
-    await server.stop(None)
 
 
 async def test_a_handlers_own_calls_matter_as_much_as_its_request(host: Host) -> None:

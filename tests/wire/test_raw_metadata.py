@@ -1,0 +1,128 @@
+"""Metadata that no gRPC library would send, in frames of HTTP/2 written by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc import StatusCode
+
+from benchmarks import frames
+from lbclient import wire
+from lbclient.config import ServerConfig
+from lbclient.criticality import current
+from lbclient.server import Server
+
+PATH = "/test.Service/Method"
+NAMES = {code.value[0]: code.name for code in StatusCode}
+
+
+@pytest.fixture
+async def hosted() -> AsyncIterator[tuple[Server, int]]:
+    async def look(_request: bytes, _context: Any) -> bytes:
+        return repr(current()).encode()
+
+    server = Server(config=ServerConfig(default_quota=1000.0))
+    methods: Any = {"Method": grpc.unary_unary_rpc_method_handler(look)}
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("test.Service", methods)]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield server, port
+    await server.stop(None)
+
+
+async def ask(port: int, *metadata: tuple[bytes, bytes]) -> tuple[str, bytes]:
+    """How a call with such header fields ends, and what its handler said."""
+    block = frames.request(PATH, f"127.0.0.1:{port}", "CRITICAL", 20.0)
+    key = wire.CRITICALITY_KEY.encode()
+    block = block[: block.rindex(key) - 2]  # without what that has of ours
+    block += b"".join(frames.literal(*item) for item in metadata)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(
+        frames.PREFACE
+        + frames.frame(frames.SETTINGS, 0, 0, frames.WANTS)
+        + frames.frame(frames.HEADERS, frames.END_HEADERS, 1, block)
+        + frames.frame(frames.DATA, frames.END_STREAM, 1, frames.EMPTY)
+    )
+    said = b""
+    try:
+        while True:
+            head = await reader.readexactly(9)
+            kind, flags = head[3], head[4]
+            payload = await reader.readexactly(int.from_bytes(head[:3]))
+            if kind == frames.SETTINGS and not flags & frames.ACK:
+                writer.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+            elif kind == frames.DATA:
+                said += payload[5:]
+            elif kind == frames.HEADERS and flags & frames.END_STREAM:
+                return NAMES[int(frames.field(payload, frames.STATUS))], said
+            elif kind in (frames.RST_STREAM, frames.GOAWAY):
+                return f"frame {kind}", said
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_a_request_written_by_hand_is_understood(hosted: Any) -> None:
+    """Or the tests below could not fail."""
+    server, port = hosted
+    criticality = (wire.CRITICALITY_KEY.encode(), b"sheddable")
+    customer = (wire.CUSTOMER_KEY.encode(), b"mail")
+    assert await ask(port, criticality, customer) == (
+        "OK",
+        b"<Criticality.SHEDDABLE: 0>",
+    )
+    assert "mail" in server.statistics().usage
+    assert not any(server.statistics().misread.values())
+
+
+RAW = [
+    b"\xff\xfe\xfd",
+    b"\x80CRITICAL",
+    b"CRITICAL\xc3",
+    "CRITICAL\N{NO-BREAK SPACE}".encode(),
+    b"\x7f",
+    b"",
+]
+
+
+@pytest.mark.parametrize("value", RAW, ids=repr)
+@pytest.mark.parametrize("key", [wire.CRITICALITY_KEY, wire.ATTEMPT_KEY])
+async def test_bytes_that_are_no_text_count_as_misread(
+    hosted: Any, key: str, value: bytes
+) -> None:
+    server, port = hosted
+    for _ in range(2):
+        assert await asyncio.wait_for(ask(port, (key.encode(), value)), 20) == (
+            "OK",
+            b"None",
+        )
+    other = ({wire.CRITICALITY_KEY, wire.ATTEMPT_KEY} - {key}).pop()
+    assert server.statistics().misread == {key: 2, other: 0}
+    assert server.statistics().active == 0
+
+
+@pytest.mark.parametrize("value", RAW, ids=repr)
+async def test_a_customer_whose_name_is_no_text_is_a_customer(
+    hosted: Any, value: bytes
+) -> None:
+    server, port = hosted
+    name = (wire.CUSTOMER_KEY.encode(), value)
+    assert (await asyncio.wait_for(ask(port, name), 20))[0] == "OK"
+    for customer in server.statistics().usage:
+        customer.encode()  # so that a store can be told
+
+
+@pytest.mark.parametrize("value", [b"\xff\xfe", b"!", b"", b"AA", b"=A=="], ids=repr)
+async def test_bytes_that_are_no_base64_harm_nobody(hosted: Any, value: bytes) -> None:
+    """gRPC may end such a request; the next one is served, on the same server."""
+    _, port = hosted
+    for key in ("lbclient-load-bin", "lbclient-criticality-bin", "x-bin"):
+        await asyncio.wait_for(ask(port, (key.encode(), value)), 20)
+        assert (await asyncio.wait_for(ask(port), 20))[0] == "OK"
