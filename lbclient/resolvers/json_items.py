@@ -28,7 +28,7 @@ def items(data: bytes) -> Iterator[object]:
         raise ValueError(f"want a list of groups, not {what}")
     yield from text.items()
     if not text.is_at_end():
-        raise text.error("Extra data")
+        raise text.wrong("Extra data")
 
 
 def members(document: str) -> Iterator[tuple[str, Any]]:
@@ -73,7 +73,7 @@ class _Text:
 
     def skip(self, sign: str) -> None:
         if not self.goes_on(sign):
-            raise self.error(f"Expecting {sign!r}")
+            raise self.wrong(f"Expecting {sign!r}")
         self._move(self._at + len(sign))
 
     def value(self) -> Any:
@@ -90,5 +90,5 @@ class _Text:
                 self.skip(",")
         self.skip("]")
 
-    def error(self, words: str) -> ValueError:
+    def wrong(self, words: str) -> ValueError:
         return json.JSONDecodeError(words, self._text, self._at)
