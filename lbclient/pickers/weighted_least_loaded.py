@@ -332,7 +332,9 @@ class WeightedLeastLoaded:
         ]
         if told:
             self._mean_others += MEAN_GAIN * (sum(told) / len(told) - mean)
-        elif not any(each.others is not None for each in known):
+        elif self._epoch >= self._deaf_until and not any(
+            each.others is not None for each in known
+        ):
             self._mean_others -= MEAN_GAIN * mean  # nobody tells any more
 
     def _set_weights(self, ready: Sequence[Node], now: float) -> None:
