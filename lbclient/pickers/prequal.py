@@ -29,7 +29,10 @@ SURPLUS = 1.0  # the paper's delta, in how often a probe is used
 MOST_USES = 16.0  # Ours: where the formula has no bound
 ENOUGH = 2  # probes; with fewer one goes by lot, as in the paper
 RECENT = 64  # counts that the quantile is of; Ours
-PART = 5  # Ours: the pool is at most 1 / PART of the backends, or all of them are in it
+PART = (
+    5  # Ours: the pool is at most 1 / PART of the backends, or all of them are in it;
+)
+LEAST = 4  # but that many, or all there are: with 2 of 10 most picks go by lot
 MOST_ERRORS = 3.0  # times (quantile + 1), as in `WeightedLeastLoaded`
 FLOOR = 0.01  # of the picks go by lot: who is never picked is never seen to recover
 
@@ -177,7 +180,7 @@ class Prequal:
         self._pool = [probe for probe in self._pool if id(probe.node) in here]
         self._built_for = ready
         count = len(ready)
-        size = self._size = max(ENOUGH, min(self._most, count // PART))
+        size = self._size = min(self._most, max(min(LEAST, count), count // PART))
         surplus = (1.0 - min(1.0, size / count)) * self._asked - self._removed
         uses = (1.0 + SURPLUS) / surplus if surplus > 0.0 else MOST_USES
         self._uses = min(MOST_USES, max(1.0, uses))

@@ -2,6 +2,8 @@
 
 from random import Random
 
+import pytest
+
 from lbclient.latency import LatencyEstimate
 from lbclient.model import LoadReport, Outcome, Verdict
 from lbclient.pickers import Prequal
@@ -69,6 +71,22 @@ def test_an_answer_is_good_for_a_second() -> None:
     assert choice.pick(nodes, NOW + 0.9) in nodes[:2]
     picks = {choice.pick(nodes, NOW + 1.1) for _ in range(50)}
     assert len(picks) > 10
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "kept"),
+    [(1, 16, 1), (3, 16, 3), (5, 16, 4), (10, 16, 4), (20, 16, 4), (40, 16, 8),
+     (100, 16, 16), (100, 3, 3), (10, 2, 2)],
+)  # fmt: skip
+def test_four_answers_are_kept_or_a_fifth_of_the_backends(
+    count: int, most: int, kept: int
+) -> None:
+    """Of 10 backends it once kept two, and most picks went by lot: 2 % failed."""
+    nodes, choice = fake_nodes(count), picker(pool=most)
+    choice.pick(nodes, NOW)
+    for node in nodes * 4:
+        say(choice, node, 0, 0.01)
+    assert len(choice._pool) == kept
 
 
 def test_an_answer_is_used_as_often_as_others_come() -> None:

@@ -195,7 +195,7 @@ def test_when_two_tell_old_counts_nobody_is_believed() -> None:
 
 
 def test_old_counts_still_tell_how_busy_all_are() -> None:
-    """Not where, but in the mean: without it p99 was 127 ms in reports_late, not 104."""
+    """In the mean: without it p99 was 127 ms in reports_late, not 104."""
     nodes, choice = fake_nodes(3), picker()
     for second in range(-20, 20):
         if second == 0:
