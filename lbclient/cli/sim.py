@@ -7,8 +7,9 @@ belong to the model; what to compare is rows.
 import argparse
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby, product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,6 +57,9 @@ class Row(NamedTuple):
     results: list[Result]
 
 
+Tell = Callable[[str], None]  # what is played next; "": nothing more
+
+
 class Column(NamedTuple):
     head: str
     read: Callable[[Result], float]
@@ -85,7 +89,7 @@ def main(argv: list[str]) -> int:
         if given.list:
             print(listing())
             return 0
-        return compare(given)
+        return compare(given, show if sys.stderr.isatty() else hide)
     except ConfigError as error:
         print(f"lbclient sim: {error}", file=sys.stderr)
         return 2
@@ -124,22 +128,41 @@ def listing() -> str:
     return "\n".join(line.rstrip() for line in table(rows, left=3))
 
 
-def compare(given: argparse.Namespace) -> int:
+def show(what: str) -> None:
+    """In place of what was shown before: a line of a terminal, while it takes long."""
+    print(f"\r{what}\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def hide(what: str) -> None:
+    """Nobody is there to see it."""
+
+
+def compare(given: argparse.Namespace, tell: Tell = hide) -> int:
+    """After Ctrl-C there is a table of what was known, and no file."""
     name, scenario = scenario_of(given.scenario)
     pickers = [*PICKERS] if given.picker is None else given.picker.split(",")
     for picker in pickers:
         if picker not in PICKERS:
             raise ConfigError("picker", picker, f"some of {', '.join(PICKERS)}")
+    once("picker", pickers)
     loads = scenario.loads if given.load is None else numbers("load", given.load)
     scenario = replace(scenario, loads=loads)  # and so they are checked
+    once("load", loads)
     seeds = [int(seed) for seed in numbers("seed", given.seed)]
+    once("seed", seeds)
     if given.json is not None:
         files.check("json", given.json)
     if given.plot is not None:
         check(given.plot)
-    rows = []
-    for load in scenario.loads:
-        rows += [*play(scenario, pickers, load, seeds)]
+    rows = [Row(load, picker, []) for load in loads for picker in pickers]
+    try:
+        play(scenario, rows, seeds, tell)
+    except KeyboardInterrupt:
+        tell("")
+        if known := [row for row in rows if len(row.results) == len(seeds)]:
+            print("\n".join(report(name, scenario, known, seeds)))
+        raise
+    tell("")
     print("\n".join(report(name, scenario, rows, seeds)))
     if given.json is not None:
         files.write_json("json", given.json, facts(name, scenario, rows, seeds))
@@ -174,24 +197,38 @@ def numbers(field: str, text: str) -> tuple[float, ...]:
         raise ConfigError(field, text, wanted) from None
 
 
-def play(
-    scenario: Scenario, pickers: list[str], load: float, seeds: list[int]
-) -> Iterator[Row]:
-    results: dict[str, list[Result]] = {picker: [] for picker in pickers}
+def once(field: str, values: Sequence[object]) -> None:
+    """The same run again tells nothing, and looks like a second one."""
+    for value in values:
+        if values.count(value) > 1:
+            raise ConfigError(field, value, "each only once")
+
+
+def play(scenario: Scenario, rows: list[Row], seeds: list[int], tell: Tell) -> None:
+    """Adds to each row a result for each seed."""
     gc.collect()
     gc.disable()  # there is little to find, and to look takes 5 to 10 % of the time
+    number, count = 0, len(rows) * len(seeds)
     try:
-        for seed in seeds:
+        for (load, same), seed in product(by_load(rows), seeds):
             traffic = draw(scenario, load, seed)
-            for picker in pickers:
-                run = simulate(scenario, picker, load=load, seed=seed, traffic=traffic)
-                results[picker].append(run)
+            for row in same:
+                number += 1
+                what = f"load {load:g}, {row.picker}, seed {seed}"
+                tell(f"{what}: run {number} of {count}")
+                run = simulate(
+                    scenario, row.picker, load=load, seed=seed, traffic=traffic
+                )
+                row.results.append(run)
     except ValueError as error:
         raise ConfigError("window", scenario.window, f"a longer one: {error}") from None
     finally:
         gc.enable()
-    for picker in pickers:
-        yield Row(load, picker, results[picker])
+
+
+def by_load(rows: list[Row]) -> Iterator[tuple[float, list[Row]]]:
+    for load, same in groupby(rows, lambda row: row.load):
+        yield load, [*same]
 
 
 def columns(scenario: Scenario, rows: list[Row]) -> Iterator[Column]:

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from lbclient.cli import main
-from lbclient.cli.sim import COLUMNS, Row, facts, picture, scenario_of
+from lbclient.cli.sim import (
+    COLUMNS,
+    Row,
+    compare,
+    facts,
+    parse_arguments,
+    picture,
+    scenario_of,
+)
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS, Result, Scenario, simulate
 
@@ -138,6 +146,9 @@ def test_a_picture_has_a_line_for_each_picker() -> None:
         ("S2_diverse --load nan", "loads = nan: want a number, 0.001 to 100"),
         ("S2_diverse --load 0", "loads = 0.0: want a number, 0.001 to 100"),
         ("S2_diverse --seed 1.5", "seed = '1.5': want whole numbers with commas"),
+        ("S2_diverse --picker p2c,random,p2c", "picker = 'p2c': want each only once"),
+        ("S2_diverse --load 0.5,0.50", "load = 0.5: want each only once"),
+        ("S2_diverse --seed 1,2,1", "seed = 1: want each only once"),
         ("S2_diverse --plot x.gif", "plot = 'x.gif': want a name that ends in .png"),
     ],
 )
@@ -200,6 +211,35 @@ def test_what_cannot_be_written_is_said_before_anything_is_played(
     status, out, err = run(words, capsys)
     assert (status, out) == (2, "")
     assert "json = '/no/such/runs.json': want a file that can be written: No" in err
+
+
+def test_what_is_played_is_told(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[str] = []
+    words = f"{file} --picker random,p2c --load 0.3,0.4 --seed 7,8"
+    assert compare(parse_arguments(words.split()), told.append) == 0
+    assert told[0] == "load 0.3, random, seed 7: run 1 of 8"
+    assert told[-2:] == ["load 0.4, p2c, seed 8: run 8 of 8", ""]
+    assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_shows_what_is_known(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(what: str) -> None:
+        if what.endswith("run 4 of 4"):
+            raise KeyboardInterrupt
+
+    written = tmp_path / "runs.json"
+    words = f"{file} --picker random,p2c --load 0.3,0.4 --json {written}"
+    with pytest.raises(KeyboardInterrupt):
+        compare(parse_arguments(words.split()), interrupt)
+    _, _, _, *rows = capsys.readouterr().out.splitlines()
+    assert [row[:12].split() for row in rows] == [
+        ["0.3", "random"],
+        ["p2c"],
+        ["0.4", "random"],
+    ]
+    assert not written.exists()
 
 
 def test_the_command_needs_no_matplotlib_for_a_table(file: str) -> None:
