@@ -56,6 +56,7 @@ from lbclient.grpc_seam import (
     DeadlineWhileWaiting,
     LocalRpcError,
     NoBackend,
+    OutOfQuota,
     Throttled,
 )
 from lbclient.model import Endpoint
@@ -76,6 +77,7 @@ __all__ = [
     "LbError",
     "LocalRpcError",
     "NoBackend",
+    "OutOfQuota",
     "ResolveError",
     "Server",
     "ServerConfig",

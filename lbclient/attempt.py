@@ -37,7 +37,8 @@ class Attempt(NamedTuple):
     """What a call is marked with: where it went, after how many seconds of waiting.
 
     `number` is 1 for the first time that it was sent; `sent_at` is the clock then.
-    `counts` are those of its method, by the number of the status.
+    `counts` are those of its method, by the number of the status; `metadata` is that
+    of the request, which says who pays.
     """
 
     backend: "Backend"
@@ -46,6 +47,7 @@ class Attempt(NamedTuple):
     sent_at: float
     criticality: Criticality
     counts: dict[int, int]
+    metadata: Any = None
 
 
 new_attempt: Callable[[tuple[object, ...]], Attempt]
@@ -144,12 +146,13 @@ def settle(
     """
     now = balancer.clock()
     verdict, report = VERDICT_OF_NUMBER[code], wire.find_report(trailers)
-    weighed = verdict
+    weighed, is_quota = verdict, False
     if code:  # not OK
         if is_cut_off:
             verdict = weighed = REJECTED
         elif code == UNAVAILABLE or verdict is REJECTED:
             refusal = wire.find_refusal(trailers)
+            is_quota = refusal is Refusal.QUOTA
             if refusal is not None:
                 verdict = REJECTED
             if verdict is REJECTED:
@@ -157,4 +160,5 @@ def settle(
         if verdict is FAILED or verdict is REJECTED:
             attempt.backend.failed_with = code
     outcome = _outcome((verdict, now - attempt.sent_at, report))
-    balancer.settle(attempt, outcome, code if is_last else None, now, weighed)
+    last = code if is_last else None
+    balancer.settle(attempt, outcome, last, now, weighed, is_quota)

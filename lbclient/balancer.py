@@ -17,10 +17,17 @@ import grpc
 from lbclient.backend import Backend, Dial
 from lbclient.config import ChannelConfig
 from lbclient.criticality import Criticality, named
+from lbclient.customers import Customers
 from lbclient.demand import SEVERAL, Demand
 from lbclient.errors import ResolveError
 from lbclient.grpc_codes import STATUS_OF_NUMBER
-from lbclient.grpc_seam import REASONS, LocalRpcError, Throttled, is_ready
+from lbclient.grpc_seam import (
+    REASONS,
+    LocalRpcError,
+    OutOfQuota,
+    Throttled,
+    is_ready,
+)
 from lbclient.handled import Handled
 from lbclient.health.udp import Prober
 from lbclient.histogram import Histogram
@@ -36,6 +43,7 @@ from lbclient.pace import Pace
 from lbclient.pool import LOST, Change, Limits, Pool
 from lbclient.probing import Probing
 from lbclient.protocols import Clock, Picker, Resolver, Subset
+from lbclient.quota import OTHERS
 from lbclient.recent import Recent
 from lbclient.resolvers.listing import listing
 from lbclient.resolvers.polling import Hinted
@@ -43,6 +51,7 @@ from lbclient.retry import BURST, Budget, Retry
 from lbclient.tasks import leaving_no_trace
 from lbclient.throttle import Throttle
 from lbclient.waiting import Waiting
+from lbclient.wire import find_customer
 
 if TYPE_CHECKING:
     from lbclient.attempt import Attempt
@@ -104,6 +113,7 @@ class Balancer:
         self.handled = Handled(STATUS_OF_NUMBER)
         self.criticality = named("criticality", config.criticality)
         self.throttle: Throttle | None = None  # as long as nothing was refused of late
+        self.customers = Customers(rng, config.throttle)
         self.throttled = 0
         self.refused = dict.fromkeys(REASONS, 0)  # calls that ended here
         self.propagates_deadline = config.propagate_deadline
@@ -122,8 +132,7 @@ class Balancer:
         self.resolver_updates = 0
         self.resolver_error = ""
         self.target = target
-        self._subset_told = ""
-        self._algorithm = ""
+        self._subset_told = self._algorithm = ""
         self._churn_told = False
         self.resolver = resolver
         self._dial = dial
@@ -184,17 +193,37 @@ class Balancer:
                     self.recent.picked(backend, some, now, because)
         return backend
 
-    def refusal(self, criticality: Criticality, now: float) -> Throttled | None:
-        """Why a call is not worth sending. Asked only while there is a throttle."""
+    def refusal(
+        self, criticality: Criticality, now: float, metadata: Any = None
+    ) -> Throttled | None:
+        """Why a call is not worth sending. Asked only while somebody was refused.
+
+        `metadata` says who pays; without, no customer is looked at.
+        """
         throttle = self.throttle
-        if throttle is None or throttle.admits(criticality, now):
-            return None
-        self.throttled += 1
-        here, there, accepted = throttle.counts(criticality, now)
-        return Throttled.because(
-            f"throttled: of {here + there + accepted} {criticality.name} requests of "
-            f"late {accepted} were accepted, {there} refused there, {here} here"
-        )
+        if throttle is not None and not throttle.admits(criticality, now):
+            self.throttled += 1
+            counts = throttle.counts(criticality, now)
+            whose = f"{criticality.name} requests"
+            return Throttled.because(f"throttled: {_told(counts, whose)}")
+        name = find_customer(metadata) if self.customers else OTHERS
+        if name and not self.customers.admits(name, criticality, now):
+            counts = self.customers.counts(name, criticality, now)
+            whose = f"{criticality.name} requests of {name!r}"
+            return OutOfQuota.because(f"out of quota: {_told(counts, whose)}")
+        return None
+
+    def _weigh_customer(
+        self, attempt: "Attempt", weighed: Verdict, is_quota: bool, now: float
+    ) -> None:
+        name = find_customer(attempt.metadata)
+        if not name or not self.config.throttle:
+            return  # it may be any of those who say nothing
+        if is_quota:
+            weighed = REJECTED
+        elif weighed is REJECTED:
+            weighed = ABANDONED  # by a task that has too much, whoever asks
+        self.customers.finish(name, attempt.criticality, weighed, now)
 
     def _weigh(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
         if self.throttle is None:
@@ -222,18 +251,19 @@ class Balancer:
         code: int | None,
         now: float,
         weighed: Verdict,
+        is_quota: bool = False,
     ) -> None:
         """The one door for what an attempt taught us; `code` if it was the last.
 
         `weighed` is what the throttle makes of it: of a refusal that is not for
-        everybody, nothing.
+        everybody, nothing. `is_quota`: it is for one customer.
         """
         backend = attempt.backend
         if get_ident() != self.thread:
             # A collection in another thread can end a call there.
             with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(
-                    self.settle, attempt, outcome, code, now, weighed
+                    self.settle, attempt, outcome, code, now, weighed, is_quota
                 )
             return
         self.pool.finish(backend, outcome, now)
@@ -247,6 +277,8 @@ class Balancer:
             self._remember(backend, outcome, now)
         if self.throttle is not None or weighed is REJECTED:
             self._weigh(attempt.criticality, weighed, now)
+        if is_quota or self.customers:
+            self._weigh_customer(attempt, weighed, is_quota, now)
         report = outcome.report
         if (
             report is not None
@@ -689,3 +721,11 @@ class Balancer:
             self._retire(backend)
         self._connectivity = Connectivity.SHUTDOWN
         self._tell_connectivity()
+
+
+def _told(counts: tuple[int, int, int], whose: str) -> str:
+    here, there, accepted = counts
+    return (
+        f"of {here + there + accepted} {whose} of late {accepted} were "
+        f"accepted, {there} refused there, {here} here"
+    )

@@ -70,6 +70,7 @@ class Sending(Protocol):
     requests: Requests | None
     criticality: Criticality
     counts: dict[int, int]
+    metadata: Any
 
     def start(self, backend: Backend, left: float | None, attempt: int) -> Any:
         """A grpc.aio call on a backend, with so many seconds left."""
@@ -176,7 +177,10 @@ class Call:
             return
         waited = now - self._waits_since
         criticality, number = self._sending.criticality, len(self._tried) + 1
-        attempt = new_attempt((backend, waited, number, now, criticality, self._counts))
+        metadata = self._sending.metadata
+        attempt = new_attempt(
+            (backend, waited, number, now, criticality, self._counts, metadata)
+        )
         mark(self, attempt)
         self._inner = inner
         balancer = self._balancer

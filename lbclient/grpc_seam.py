@@ -65,6 +65,16 @@ class Throttled(LocalRpcError):
     REASON = "throttled"
 
 
+class OutOfQuota(Throttled):
+    """This customer's requests are refused for a quota so often that this one would be.
+
+    The call was not sent. Other customers' calls on this channel are.
+    """
+
+    CODE = grpc.StatusCode.RESOURCE_EXHAUSTED
+    REASON = "quota"
+
+
 class DeadlineWhileWaiting(LocalRpcError):
     """The deadline passed before any backend could take the call, or take it again.
 
@@ -76,7 +86,8 @@ class DeadlineWhileWaiting(LocalRpcError):
 
 
 REASONS = tuple(
-    kind.REASON for kind in (NoBackend, BackendsFull, Throttled, DeadlineWhileWaiting)
+    kind.REASON
+    for kind in (NoBackend, BackendsFull, Throttled, OutOfQuota, DeadlineWhileWaiting)
 )
 
 

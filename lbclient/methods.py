@@ -52,6 +52,7 @@ class Sending:
         self._balancer = balancer
         self._message = message
         self.criticality = criticality
+        self.metadata = options.get("metadata")
         self._options = options
 
     def start(self, backend: Backend, left: float | None, attempt: int) -> Any:
@@ -172,8 +173,9 @@ class Method:
         if error is not None:
             return self._failed(balancer, error)
         metadata, level = _with_criticality(metadata, balancer)
-        if balancer.throttle is not None and (timeout is None or timeout > 0.0):
-            refusal = balancer.refusal(level, balancer.clock())
+        is_over = timeout is not None and timeout <= 0.0
+        if (balancer.throttle is not None or balancer.customers) and not is_over:
+            refusal = balancer.refusal(level, balancer.clock(), metadata)
             if refusal is not None:
                 return self._throttled(balancer, refusal)
         options["metadata"] = metadata
@@ -353,8 +355,8 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         metadata, level = _with_criticality(metadata, balancer)
         now = balancer.clock()
         is_over = timeout is not None and timeout <= 0.0
-        if balancer.throttle is not None and not is_over:
-            refusal = balancer.refusal(level, now)
+        if (balancer.throttle is not None or balancer.customers) and not is_over:
+            refusal = balancer.refusal(level, now, metadata)
             if refusal is not None:
                 return self._throttled(balancer, refusal)
         # With a deadline that has passed grpcio would send it now and then.
@@ -376,7 +378,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         counts = self._counts or self.counts(balancer)
         return DirectCall(
             balancer,
-            new_attempt((backend, 0.0, 1, now, level, counts)),
+            new_attempt((backend, 0.0, 1, now, level, counts, metadata)),
             self,
             message,
             timeout,

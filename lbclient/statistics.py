@@ -94,7 +94,8 @@ class ChannelStatistics:
     attempts after one that no server took, `retries` those after one that was refused,
     or may have been executed, and `retries_left` is what the budget has for now.
     `throttled` were refused here, as backends refuse so much. `refused` are the calls
-    that ended here: "throttled", "no-backend", "full" or by their "deadline".
+    that ended here: "throttled", for a customer's "quota", "no-backend", "full" or by
+    their "deadline".
     `waited` of the calls had to wait for a backend, `waiting` do so now,
     `waited_seconds` is the sum of their waits. `replacements` backends are there
     beyond the subset, as some of it are out or not ready yet. `draining` backends

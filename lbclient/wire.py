@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from lbclient.model import LoadReport, TaskState
+from lbclient.quota import LONGEST, OTHERS
 from lbclient.retry import Refusal
 from lbclient.v1 import health_pb2, load_pb2
 
@@ -105,6 +106,15 @@ def find_refusal(trailers: Iterable[tuple[str, Any]]) -> Refusal | None:
         if key == REFUSAL_KEY:
             found = _REFUSALS.get(value)
     return found
+
+
+def find_customer(metadata: Iterable[tuple[str, Any]] | None) -> str:
+    """Who pays for a request, as its server takes it: too long a name is none."""
+    found = OTHERS
+    for key, value in metadata or ():
+        if key == CUSTOMER_KEY:
+            found = str(value)
+    return found if len(found) <= LONGEST else OTHERS
 
 
 _REFUSALS: dict[Any, Refusal] = {refusal.value: refusal for refusal in Refusal}

@@ -15,7 +15,7 @@ from typing import Protocol
 import grpc
 
 from lbclient import wire
-from lbclient.grpc_seam import BackendsFull, NoBackend, Throttled
+from lbclient.grpc_seam import BackendsFull, NoBackend, OutOfQuota, Throttled
 from lbclient.retry import Refusal, parse_pushback
 
 
@@ -69,6 +69,8 @@ def learn(error: BaseException | None, was_retried: bool = False) -> None:
 
 def below(error: BaseException | None) -> Below:
     """What an error says that a call has raised, on any channel, also grpcio's."""
+    if isinstance(error, OutOfQuota):
+        return Below.OUT_OF_QUOTA
     if isinstance(error, Throttled | BackendsFull):
         return Below.REFUSED
     if isinstance(error, NoBackend):

@@ -17,6 +17,7 @@ ABOVE = (
     "admission.py",
     "config.py",
     "criticality.py",
+    "customers.py",
     "demand.py",
     "errors.py",
     "ewma.py",

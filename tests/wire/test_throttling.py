@@ -227,29 +227,50 @@ async def test_errors_of_the_application_throttle_nobody() -> None:
     assert len(server.told) == CALLS
 
 
-async def test_a_customer_without_quota_does_not_throttle_the_others() -> None:
-    """A proxy has one channel for all; the others' calls failed there, unsent."""
-    config = lbclient.ServerConfig(quotas={"good": 1e6, "bad": 1e-6}, max_load=0)
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_customer_without_quota_is_held_back_and_no_other_is(
+    is_named: bool,
+) -> None:
+    """A proxy has one channel for all. Those who have no name may be anybody."""
+    config = lbclient.ServerConfig(
+        quotas={"good": 1e6, "bad": 1e-6}, default_quota=1e-6, max_load=0
+    )
     server = lbclient.server(config=config)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("test.Any", Refusing().handlers()),)
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
+    bad = ((wire.CUSTOMER_KEY, "bad"),) if is_named else ()
     async with lbclient.insecure_channel(f"127.0.0.1:{port}") as channel:
-        refused = 0
+        errors = []
         for number in range(3 * CALLS):
-            who = ((wire.CUSTOMER_KEY, "bad" if number % 10 else "good"),)
+            good = ((wire.CUSTOMER_KEY, "good"),)
             try:
-                await call(channel, metadata=who)
-            except grpc.aio.AioRpcError:
-                assert number % 10
-                refused += 1
-        assert refused > 2 * CALLS
+                await call(channel, metadata=bad if number % 10 else good)
+            except grpc.aio.AioRpcError as error:
+                errors.append((number, error))
+        assert all(number % 10 for number, _ in errors)
+        assert len(errors) > 2 * CALLS
         said = channel.statistics()
+        here = [one for _, one in errors if isinstance(one, lbclient.OutOfQuota)]
         assert said.throttled == 0
-        assert said.calls["RESOURCE_EXHAUSTED"] == refused
-        assert said.attempts["rejected"] == refused
+        assert said.calls["RESOURCE_EXHAUSTED"] == len(errors)
+        assert said.refused["quota"] == len(here)
+        assert said.attempts["rejected"] == len(errors) - len(here)
+        if not is_named:
+            assert here == []
+        else:
+            # All but those of a cold client, and what an account has at first.
+            assert len(errors) - len(here) < 1.5 * COLD
+            assert "CRITICAL requests of 'bad' of late" in str(here[-1])
+            # Those of another criticality have a quota of their own, perhaps.
+            with lbclient.criticality(Criticality.CRITICAL_PLUS):
+                await asyncio.gather(
+                    *(call(channel, metadata=bad) for _ in range(20)),
+                    return_exceptions=True,
+                )
+            assert channel.statistics().refused["quota"] == len(here)
     await server.stop(None)
 
 

@@ -1,0 +1,66 @@
+"""Who is out of quota is held back: each customer alone, and so many of them."""
+
+from random import Random
+
+import pytest
+
+from lbclient import wire
+from lbclient.criticality import Criticality
+from lbclient.customers import MOST, Customers
+from lbclient.model import Verdict
+from lbclient.throttle import COLD, WINDOW
+
+CRITICAL, PLUS = Criticality.CRITICAL, Criticality.CRITICAL_PLUS
+RATE = 200  # requests a second
+LIMIT = 20  # of those accepted
+
+
+@pytest.mark.parametrize("k", [1.1, 2.0])
+def test_at_ten_times_the_quota_k_times_what_is_accepted_is_sent(k: float) -> None:
+    """In the third to fifth minute; as the book has it, and others wait for nothing."""
+    customers = Customers(Random(1), k)
+    tokens, sent, accepted = 0.0, 0, 0
+    for i in range(int(5 * 60 * RATE)):
+        now = i / RATE
+        tokens = min(LIMIT / 4, tokens + LIMIT / RATE)
+        assert customers.admits("good", CRITICAL, now)
+        customers.finish("good", CRITICAL, Verdict.SERVED, now)
+        assert customers.admits("bad", PLUS, now), "its other quota"
+        if not customers.admits("bad", CRITICAL, now):
+            continue
+        has_room = tokens >= 1.0
+        tokens -= has_room
+        verdict = Verdict.SERVED if has_room else Verdict.REJECTED
+        customers.finish("bad", CRITICAL, verdict, now)
+        if now > WINDOW:
+            sent += 1
+            accepted += has_room
+    assert accepted >= 0.9 * LIMIT * (5 * 60 - WINDOW)
+    assert sent <= 1.1 * k * accepted
+
+
+def test_of_too_many_customers_those_refused_last_are_remembered() -> None:
+    customers = Customers(Random(1), 2.0)
+    for number in range(MOST + 10):
+        for _ in range(round(COLD) + 1):
+            customers.finish("first", CRITICAL, Verdict.REJECTED, 1.0)
+        customers.finish(str(number), CRITICAL, Verdict.REJECTED, 1.0)
+    assert len(customers) == MOST
+    assert any(not customers.admits("first", CRITICAL, 1.0) for _ in range(10))
+    assert repr(customers) == f"<{MOST} customers out of quota of late>"
+
+
+def test_who_was_not_refused_for_two_minutes_is_forgotten() -> None:
+    customers = Customers(Random(1), 2.0)
+    customers.finish("a", CRITICAL, Verdict.REJECTED, 1.0)
+    customers.finish("b", CRITICAL, Verdict.SERVED, 2.0)
+    assert len(customers) == 1
+    customers.finish("b", CRITICAL, Verdict.SERVED, 2.0 + WINDOW)
+    assert not customers
+
+
+def test_a_customer_is_named_as_servers_take_it() -> None:
+    key = wire.CUSTOMER_KEY
+    assert wire.find_customer(((key, "a"), ("x", "y"), (key, "b"))) == "b"
+    assert wire.find_customer(((key, "a" * 101),)) == ""
+    assert wire.find_customer(None) == ""
