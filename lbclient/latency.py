@@ -16,10 +16,11 @@ MOST = 256  # steps; 2^32 requests are step 8 + 8 * 29 = 240
 class LatencyEstimate:
     """Owned by a server. Written at every finish, read at every probe."""
 
-    __slots__ = ("_by_step",)
+    __slots__ = ("_by_step", "_medians")
 
     def __init__(self) -> None:
         self._by_step: dict[int, deque[float]] = {}
+        self._medians: dict[int, float] = {}  # of those that were asked for since
 
     def note(self, active: int, latency: float) -> None:
         """One request was served; `active` others were there."""
@@ -28,16 +29,24 @@ class LatencyEstimate:
         if kept is None:
             kept = self._by_step[step] = deque(maxlen=KEPT)
         kept.append(latency)
+        if step in self._medians:
+            del self._medians[step]
 
     def at(self, active: int) -> float:
         """The median where there were about as many; 0.0 before the first."""
-        step = _step(active)
+        step = active if active < EXACT else _step(active)
+        median = self._medians.get(step)
+        if median is not None:
+            return median
         near = self._by_step.get(step)
         if near is None:
             if not self._by_step:
                 return 0.0
-            near = self._by_step[min(self._by_step, key=lambda it: abs(it - step))]
-        return sorted(near)[len(near) // 2]
+            nearest = min(self._by_step, key=lambda it: abs(it - step))
+            near = self._by_step[nearest]
+            return sorted(near)[len(near) // 2]
+        median = self._medians[step] = sorted(near)[len(near) // 2]
+        return median
 
     def __repr__(self) -> str:
         return f"<latencies at {len(self._by_step)} counts>"

@@ -16,6 +16,7 @@ nobody wants.
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from random import Random
 
 from lbclient.load import FORGOTTEN_AFTER
@@ -33,6 +34,7 @@ PART = (
     5  # Ours: the pool is at most 1 / PART of the backends, or all of them are in it;
 )
 LEAST = 4  # but that many, or all there are: with 2 of 10 most picks go by lot
+HOT = 1e9  # more than any latency in seconds
 MOST_ERRORS = 3.0  # times (quantile + 1), as in `WeightedLeastLoaded`
 FLOOR = 0.01  # of the picks go by lot: who is never picked is never seen to recover
 
@@ -40,30 +42,31 @@ FLOOR = 0.01  # of the picks go by lot: who is never picked is never seen to rec
 class Probe:
     """What one backend said. Owned by the picker."""
 
-    __slots__ = ("active", "at", "latency", "node", "uses")
+    __slots__ = ("active", "at", "latency", "load", "node", "uses")
 
     def __init__(
         self, node: Node, active: int, latency: float, at: float, uses: int
     ) -> None:
         self.node = node
+        self.load = node.load
         self.active = active
         self.latency = latency
         self.at = at
         self.uses = uses
 
-    def rank(self, limit: float, now: float) -> tuple[bool, float]:
+    def rank(self, limit: float, now: float) -> float:
         """Less is better. Errors of late count as requests: fast ones look idle.
 
         Up to what makes it hot: where all failed, no difference may decide for long.
         """
         active: float = self.active
         latency = self.latency
-        load = self.node.load
+        load = self.load
         if load.failed_at > now - FORGOTTEN_AFTER:
             errors = min(load.recent_errors(now), MOST_ERRORS * (1.0 + limit))
             active += errors
             latency *= 1.0 + errors
-        return (True, active) if active > limit else (False, latency)
+        return HOT + active if active > limit else latency
 
 
 class Prequal:
@@ -93,6 +96,7 @@ class Prequal:
         self._quantile = between("quantile", quantile, 0.0, 1.0)
         self.probes: list[Node] = []
         self._built_for: Sequence[Node] = ()
+        self._here: set[int] = set()  # the identities of their nodes
         self._size = ENOUGH
         self._uses = 1.0
         self._pool: list[Probe] = []  # the oldest first
@@ -115,14 +119,21 @@ class Prequal:
         if report is None or report.active is None:
             return
         active = report.active if report.runnable is None else report.runnable
-        self._note(active)
-        if node not in self._built_for:
+        recent = self._recent
+        recent.append(active)
+        if len(recent) <= RECENT:
+            insort(self._sorted, active)
+        elif (oldest := recent.popleft()) != active:  # they are small: often it is
+            del self._sorted[bisect_left(self._sorted, oldest)]
+            insort(self._sorted, active)
+        if id(node) not in self._here:
             return
         uses = int(self._uses + self._rng.random())  # rounded by lot
         latency = report.latency or node.load.latency
-        self._pool.append(Probe(node, active, latency, now, uses))
-        if len(self._pool) > self._size:
-            del self._pool[0]
+        pool = self._pool
+        pool.append(Probe(node, active, latency, now, uses))
+        if len(pool) > self._size:
+            del pool[0]
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
         return [1.0] * len(ready)
@@ -134,7 +145,16 @@ class Prequal:
         if len(pool) < min(ENOUGH, len(ready)) or self._rng.random() < FLOOR:
             return ready[int(self._rng.random() * len(ready))]
         limit = self._limit()
-        best = min(pool, key=lambda probe: probe.rank(limit, now))
+        best, least = pool[0], inf
+        forgotten = now - FORGOTTEN_AFTER
+        for probe in pool:
+            if probe.load.failed_at > forgotten:
+                rank = probe.rank(limit, now)
+            else:  # the same without a call
+                active = probe.active
+                rank = HOT + active if active > limit else probe.latency
+            if rank < least:
+                best, least = probe, rank
         best.active += 1
         best.uses -= 1
         if best.uses <= 0:
@@ -149,10 +169,11 @@ class Prequal:
         self._to_remove += self._removed
         while self._to_remove >= 1.0:
             self._to_remove -= 1.0
-            if self._pool:
+            if self._pool and self._oldest_next:
+                del self._pool[0]
+            elif self._pool:
                 limit = self._limit()
-                worst = max(self._pool, key=lambda probe: probe.rank(limit, now))
-                self._pool.remove(self._pool[0] if self._oldest_next else worst)
+                self._pool.remove(max(self._pool, key=lambda it: it.rank(limit, now)))
             self._oldest_next = not self._oldest_next
 
     def _ask_some(self, ready: Sequence[Node]) -> None:
@@ -160,23 +181,20 @@ class Prequal:
         self._to_ask += self._asked
         count = int(self._to_ask)
         self._to_ask -= count
+        if len(self.probes) >= MOST_WANTED:
+            return
+        random, total = self._rng.random, len(ready)
         asked: list[int] = []
-        while len(asked) < min(count, len(ready)):
-            i = int(self._rng.random() * len(ready))
-            if i not in asked:
-                asked.append(i)
-        if len(self.probes) < MOST_WANTED:
-            self.probes += [ready[i] for i in asked]
-
-    def _note(self, active: int) -> None:
-        self._recent.append(active)
-        insort(self._sorted, active)
-        if len(self._recent) > RECENT:
-            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+        for _ in range(min(count, total)):
+            i = int(random() * total)
+            while i in asked:
+                i = int(random() * total)
+            asked.append(i)
+            self.probes.append(ready[i])
 
     def _follow(self, ready: Sequence[Node]) -> None:
         """Forgets who left, and takes the paper's reuse for so many backends."""
-        here = {id(node) for node in ready}
+        here = self._here = {id(node) for node in ready}
         self._pool = [probe for probe in self._pool if id(probe.node) in here]
         self._built_for = ready
         count = len(ready)

@@ -34,6 +34,8 @@ FAILING = 5e-5  # seconds of processor time that a sinkhole takes to fail
 LIE = 0.01
 HOPELESS = 1e6  # a load of which nothing gets in
 
+_NEW = tuple.__new__  # of a NamedTuple, without the call that its own name takes
+
 SERVED, FAILED, REJECTED = Verdict.SERVED, Verdict.FAILED, Verdict.REJECTED
 
 
@@ -274,8 +276,8 @@ class Backend:
             if verdict is SERVED:
                 self._latencies.note(others, now - arrived_at)
         if self._is_exact:
-            utilization, qps, eps = self._said
-            report: LoadReport | None = LoadReport(utilization, qps, eps, self._active)
+            said = *self._said, self._active, None, None, 0.0
+            report: LoadReport | None = _NEW(LoadReport, said)
         else:
             report = None if self._is_lost() else self.report()
         self._answers.append(
@@ -319,10 +321,12 @@ class Backend:
         """What it says now, with how long requests take; it looks from the first on."""
         if self._latencies is None:
             self._latencies = LatencyEstimate()
+        latency = self._latencies.at(self._active)
+        if self._is_exact:
+            said = *self._said, self._active, None, None, latency
+            return _NEW(LoadReport, said)
         report = self.report()
-        if report is None:
-            return None
-        return report._replace(latency=self._latencies.at(self._active))
+        return report and report._replace(latency=latency)
 
     def _honest(self) -> LoadReport:
         runnable = len(self._running) if self._scenario.runnable else None

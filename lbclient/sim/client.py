@@ -4,7 +4,8 @@ All of them are those that run in production. What a channel does around them, w
 and I/O, is left out: every backend is connected all the time.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from random import Random
@@ -58,11 +59,15 @@ class Node:
         return f"<{self.endpoint.address}, {self.load.in_flight} in flight>"
 
 
+# The answers to a question: when they come, and from where each.
+Said = tuple[float, list[tuple[Node, LoadReport | None]]]
+
+
 class Client:
     """One task of the client job. Owned by the simulation.
 
     `retries` are of requests that were refused and may go again; `sent_at` tells when
-    their last attempt began.
+    their last attempt began. `heard` has answers to questions, by when they come.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class Client:
         self.zone = scenario.zone_of(number)
         self.picker = self._make_picker(factory, rng)
         self.probes: list[Node] = getattr(self.picker, "probes", [])
+        self.heard: deque[Said] = deque()
         self.throttle = (
             Throttle(Random(rng.getrandbits(64)), scenario.throttle)
             if scenario.throttle
@@ -120,6 +126,8 @@ class Client:
 
     def switch(self, factory: PickerFactory) -> None:
         self.picker = self._make_picker(factory, self._rng)
+        self.probes = getattr(self.picker, "probes", [])
+        self.heard = deque()  # what the old one asked does not concern the new
 
     def lose(self, zone: str, share: float, now: float) -> None:
         """The backends of that zone are gone, as many of them."""
@@ -135,13 +143,21 @@ class Client:
             if (report := node.backend.report()) is not None:
                 node.load.observe(report, now)
 
-    def told(self, answers: list[tuple[Node, LoadReport | None]], now: float) -> None:
-        """Those that were probed have answered."""
-        picker = cast(ProbingPicker, self.picker)
-        for node, report in answers:
-            if report is not None:
-                node.load.observe(report, now)
-            picker.probed(node, report, now)
+    def pick(self, ready: Sequence[Node], now: float) -> Node:
+        """Whom the picker picks, which first hears the answers that have come by now.
+
+        Nobody else wants these, so that is soon enough.
+        """
+        heard = self.heard
+        probed = cast(ProbingPicker, self.picker).probed
+        while heard and heard[0][0] <= now:
+            at, answers = heard.popleft()
+            for node, report in answers:
+                load = node.load
+                if report is not None and load.reported_at <= at:
+                    load.observe(report, at)
+                probed(node, report, at)
+        return self.picker.pick(ready, now)
 
     # --- what only clients do that throttle or retry ---------------------------
 
@@ -156,7 +172,8 @@ class Client:
         """Whom to send it to; None: nobody has room for it."""
         if not self.pool.ready:
             return None
-        node = self.picker.pick(self.pool.ready, now)
+        pick = self.pick if self.heard else self.picker.pick
+        node = pick(self.pool.ready, now)
         self.pool.begin(node)
         self.sent_at[number] = now
         return node
@@ -183,3 +200,27 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<client {self._number}: {self.pool!r}>"
+
+
+class Question:
+    """A client's, on its way to some of its backends; what they say comes back to it.
+
+    It is under way among the requests, as the network takes as long for both.
+    """
+
+    __slots__ = ("_back", "_heard", "asked")
+
+    def __init__(self, asked: list[Node], heard: deque[Said], back: float) -> None:
+        self.asked = asked
+        self._heard = heard
+        self._back = back
+
+    def accept(
+        self, to: object, number: int, cost: float, wait: float, now: float
+    ) -> None:
+        """It has come: as a request does, of which nothing else is meant."""
+        answers = [(node, node.backend.answer_probe()) for node in self.asked]
+        self._heard.append((now + self._back, answers))
+
+    def __repr__(self) -> str:
+        return f"<question to {len(self.asked)}>"

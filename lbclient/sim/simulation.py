@@ -19,7 +19,7 @@ from lbclient.model import Endpoint, LoadReport, Outcome, Verdict, snapshot
 from lbclient.protocols import PickerFactory
 from lbclient.retry import Refusal
 from lbclient.sim.backend import TICK, Answer, Backend, Heap
-from lbclient.sim.client import Client, Node
+from lbclient.sim.client import Client, Node, Question
 from lbclient.sim.result import Result, Second, measure
 from lbclient.sim.scenario import Scenario
 from lbclient.sim.traffic import Traffic
@@ -41,7 +41,7 @@ class Simulation:
         self.scenario = scenario
         self._traffic = traffic
         self._heap: Heap = []
-        self._outward: deque[tuple[float, Node, int]] = deque()
+        self._outward: deque[tuple[float, Any, int]] = deque()  # what `accept`s it
         self._answers: deque[Answer] = deque()
         self._order = count(len(traffic.times))
         self._half_trip = scenario.round_trip / 2.0
@@ -221,16 +221,17 @@ class Simulation:
                     self._admit(sent_at, (client, number))
                 elif ready := client.pool.ready:
                     # The same without throttle and retries, as fast as can be.
-                    node = client.picker.pick(ready, sent_at)
+                    pick = client.pick if client.heard else client.picker.pick
+                    node = pick(ready, sent_at)
                     client.pool.begin(node)
                     outward.append((sent_at + half_trip, node, number))
                     if client.probes:
-                        self._probe(client, sent_at)
+                        self._ask(client, sent_at)
                 number += 1
                 sent_at = times[number] if number < count else inf
             elif there_at <= heap_at and there_at <= back_at:
-                _, node, it = outward.popleft()
-                node.accept(node, it, costs[it], waits[it], there_at)
+                _, to, it = outward.popleft()
+                to.accept(to, it, costs[it], waits[it], there_at)
             elif back_at <= heap_at:
                 _, node, it, verdict, report, refusal = answers.popleft()
                 latency = back_at - times[it]
@@ -263,24 +264,15 @@ class Simulation:
             self.attempts += number >= self._first
             self._outward.append((now + self._half_trip, node, number))
             if client.probes:
-                self._probe(client, now)
+                self._ask(client, now)
 
-    def _probe(self, client: Client, now: float) -> None:
+    def _ask(self, client: Client, now: float) -> None:
         """Asks whom the picker wants asked; they cost nothing there."""
-        asked = client.probes.copy()
+        question = Question(client.probes.copy(), client.heard, self._half_trip)
         client.probes.clear()
         if now >= self.scenario.warm_up:
-            self.probes += len(asked)
-        self._at(now + self._half_trip, self._answer_probes, (client, asked))
-
-    def _answer_probes(self, now: float, given: tuple[Client, list[Node]]) -> None:
-        client, asked = given
-        answers = [(node, node.backend.answer_probe()) for node in asked]
-        self._at(now + self._half_trip, self._tell, (client, answers))
-
-    def _tell(self, now: float, given: tuple[Client, list[Any]]) -> None:
-        client, answers = given
-        client.told(answers, now)
+            self.probes += len(question.asked)
+        self._outward.append((now + self._half_trip, question, 0))
 
     def _settle(
         self,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.model import Endpoint, LoadReport, Verdict
-from lbclient.pickers import RoundRobin
+from lbclient.pickers import Prequal, RoundRobin
 from lbclient.sim.backend import FAILING, LIE, TICK, Answer, Backend, Heap
-from lbclient.sim.client import Client, Node
+from lbclient.sim.client import Client, Node, Question
 from lbclient.sim.scenario import Scenario
 
 ENDPOINTS = (Endpoint("b:1"),)
@@ -166,6 +166,24 @@ def test_delayed_reports_tell_of_the_past() -> None:
         report = bench.backend.report()
         assert report is not None
         assert (report.active or 0) == (tick * TICK >= 3.0 - 1e-9 - TICK)
+
+
+def test_an_answer_takes_its_time_and_gives_way_to_what_is_newer() -> None:
+    backend = Bench().backend
+    client = Client(0, SMALL, ENDPOINTS, [backend], Prequal, 1)
+    ready = client.pool.ready
+    question = Question([ready[0]], client.heard, back=0.25)
+    for now in (1.0, 2.0):
+        question.accept(question, 0, 0.0, 0.0, now)
+    client.pick(ready, 1.2)
+    assert ready[0].load.report is None
+    client.pick(ready, 1.25)
+    assert ready[0].load.reported_at == 1.25
+    newer = LoadReport(0.5, active=7)
+    ready[0].load.observe(newer, 2.3)
+    client.pick(ready, 2.4)
+    assert ready[0].load.report is newer
+    assert not client.heard
 
 
 arrivals = st.lists(

@@ -141,6 +141,9 @@ def test_latencies_are_told_by_how_many_requests_there_were() -> None:
         latencies.note(2, 0.01 * (i % 3))
         latencies.note(50, 1.0)
     assert latencies.at(2) == 0.01
+    for _ in range(8):
+        latencies.note(2, 0.07)
+    assert latencies.at(2) == 0.07
     assert latencies.at(60) == latencies.at(4_000_000_000) == 1.0
     latencies.note(4_000_000_000, 9.0)
     assert latencies.at(4_000_000_000) == 9.0
