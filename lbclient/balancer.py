@@ -43,7 +43,6 @@ from lbclient.pace import Pace
 from lbclient.pool import LOST, Change, Limits, Pool
 from lbclient.probing import Probing
 from lbclient.protocols import Clock, Picker, Resolver, Subset
-from lbclient.quota import OTHERS
 from lbclient.recent import Recent
 from lbclient.resolvers.listing import listing
 from lbclient.resolvers.polling import Hinted
@@ -113,7 +112,7 @@ class Balancer:
         self.handled = Handled(STATUS_OF_NUMBER)
         self.criticality = named("criticality", config.criticality)
         self.throttle: Throttle | None = None  # as long as nothing was refused of late
-        self.customers = Customers(rng, config.throttle)
+        self.customers: Customers | None = None  # likewise, for the quota of one
         self.throttled = 0
         self.refused = dict.fromkeys(REASONS, 0)  # calls that ended here
         self.propagates_deadline = config.propagate_deadline
@@ -206,9 +205,11 @@ class Balancer:
             counts = throttle.counts(criticality, now)
             whose = f"{criticality.name} requests"
             return Throttled.because(f"throttled: {_told(counts, whose)}")
-        name = find_customer(metadata) if self.customers else OTHERS
-        if name and not self.customers.admits(name, criticality, now):
-            counts = self.customers.counts(name, criticality, now)
+        customers = self.customers
+        if customers is None or not (name := find_customer(metadata)):
+            return None
+        if not customers.admits(name, criticality, now):
+            counts = customers.counts(name, criticality, now)
             whose = f"{criticality.name} requests of {name!r}"
             return OutOfQuota.because(f"out of quota: {_told(counts, whose)}")
         return None
@@ -223,7 +224,11 @@ class Balancer:
             weighed = REJECTED
         elif weighed is REJECTED:
             weighed = ABANDONED  # by a task that has too much, whoever asks
+        if self.customers is None:
+            self.customers = Customers(self._rng, self.config.throttle)
         self.customers.finish(name, attempt.criticality, weighed, now)
+        if not self.customers:
+            self.customers = None
 
     def _weigh(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
         if self.throttle is None:
@@ -277,7 +282,7 @@ class Balancer:
             self._remember(backend, outcome, now)
         if self.throttle is not None or weighed is REJECTED:
             self._weigh(attempt.criticality, weighed, now)
-        if is_quota or self.customers:
+        if self.customers is not None or is_quota:
             self._weigh_customer(attempt, weighed, is_quota, now)
         report = outcome.report
         if (

@@ -174,7 +174,8 @@ class Method:
             return self._failed(balancer, error)
         metadata, level = _with_criticality(metadata, balancer)
         is_over = timeout is not None and timeout <= 0.0
-        if (balancer.throttle is not None or balancer.customers) and not is_over:
+        is_refused = balancer.throttle is not None or balancer.customers is not None
+        if is_refused and not is_over:
             refusal = balancer.refusal(level, balancer.clock(), metadata)
             if refusal is not None:
                 return self._throttled(balancer, refusal)
@@ -355,7 +356,8 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         metadata, level = _with_criticality(metadata, balancer)
         now = balancer.clock()
         is_over = timeout is not None and timeout <= 0.0
-        if (balancer.throttle is not None or balancer.customers) and not is_over:
+        is_refused = balancer.throttle is not None or balancer.customers is not None
+        if is_refused and not is_over:
             refusal = balancer.refusal(level, now, metadata)
             if refusal is not None:
                 return self._throttled(balancer, refusal)
