@@ -13,7 +13,7 @@ second run, a short one, is the same without quotas.
 A request takes 40 ms of an emulated processor, so that two cores suffice, and 1 ms of
 a real one. That is what is accounted, so `cpu_factor` makes 40 ms of it. The load is
 open: Poisson arrivals, deadline 2 s, latency from when a request was due. Channels
-throttle as they do by default, which is for overload and not for a quota.
+throttle as they do by default, for overload and for the quota of a customer.
 """
 
 import argparse
