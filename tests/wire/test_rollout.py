@@ -21,6 +21,7 @@ import lbclient
 from lbclient.config import ChannelConfig
 from lbclient.grpc_seam import is_ready
 from tests.certificates import certify
+from tests.wire.conftest import earn
 from tests.wire.rollout.fleet import (
     DEADLINE,
     Fleet,
@@ -34,6 +35,7 @@ from tests.wire.rollout.task import PAGES
 BACKENDS = 8
 CLIENTS = 3
 RATE = 500.0  # calls a second, of all clients together
+AT_STAKE = 10  # calls of a client, in flight where a kill takes place: more than ever
 
 # At 500 a second 500 streams of 1 s would be open, with four messages each. A tenth
 # is what two cores carry besides, while processes start.
@@ -200,6 +202,8 @@ async def test_a_killed_backend_costs_no_call_of_an_idempotent_method() -> None:
         return lbclient.insecure_channel(target, config=config)
 
     async with Fleet(BACKENDS) as fleet, connected(fleet, connect) as channels:
+        for channel in channels:  # else the first kill may find a budget of nothing
+            await earn(channel, AT_STAKE)
         load = Load(channels, RATE)
 
         async def by_force(task: Task) -> None:
