@@ -246,10 +246,12 @@ class WeightedLeastLoaded:
         if self._silent:
             self._guess()
         faded = self._faded = exp((self._epoch - now) / self._horizon)
-        self._scores = [each.base + each.extra * faded for each in self._candidates]
+        scores = self._scores
+        for index, each in enumerate(self._candidates):
+            scores[index] = each.base + each.extra * faded
         if self._newcomers:
             idle = 1.0 - self._busy
-            self._due += self._newcomers.admit(self._scores, idle, self._turn_cost)
+            self._due += self._newcomers.admit(scores, idle, self._turn_cost)
         self._age_at = min(self._refresh_at, now + AGEING_STEP * self._horizon)
 
     def _guess(self) -> None:
@@ -359,6 +361,7 @@ class WeightedLeastLoaded:
         self._candidates = [known[node.load] for node in ready]
         for index, candidate in enumerate(self._candidates):
             candidate.index = index
+        self._scores = [0.0] * len(self._candidates)
         self._newcomers.follow(self._candidates, now)
         if self._newcomers:
             self._refresh_at = now  # their shares depend on who else is there

@@ -3,6 +3,8 @@
 A new picker is one more line in `PICKERS`, and has to keep all of it.
 """
 
+import tracemalloc
+from collections import deque
 from collections.abc import Iterator
 from math import exp, log
 from random import Random
@@ -206,6 +208,42 @@ def test_picks_are_in_proportion_to_the_weights(
         picks[id(node)] += 1
     shares = [count * len(nodes) / total for count in picks.values()]
     assert shares == pytest.approx(picker.weights(nodes, now), abs=0.01)
+
+
+def peak_of_a_pick(name: str, count: int) -> int:
+    """Bytes that 99 of 100 picks take at most beyond what was taken before."""
+    nodes, picker, rng = fake_nodes(count), PICKERS[name](Random(1)), Random(2)
+    in_flight: deque[FakeNode] = deque()
+    peaks = []
+    now = 20.0
+    tracemalloc.start()
+    try:
+        for _ in range(8 * count + 1500):
+            now += 0.001
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            node = picker.pick(nodes, now)
+            peaks.append(tracemalloc.get_traced_memory()[1] - before)
+            answer_probes(picker, now, None)
+            node.load.begin()
+            in_flight.append(node)
+            if len(in_flight) > 32:
+                report = LoadReport(0.3 + rng.random(), 50.0, active=rng.randrange(5))
+                outcome = Outcome(Verdict.SERVED, 0.02, report)
+                in_flight.popleft().load.finish(outcome, now)
+    finally:
+        tracemalloc.stop()
+    return sorted(peaks[-1000:])[990]
+
+
+@every_picker
+def test_a_pick_takes_no_memory_that_grows_with_the_backends(name: str) -> None:
+    """But what is looked at four times a second, as it may be: not one in 100 here.
+
+    Scores were once written into a new list at every eighth of a request's time.
+    """
+    few, many = (peak_of_a_pick(name, count) for count in (20, 200))
+    assert many <= few + 64
 
 
 def plain_scores(
