@@ -210,6 +210,40 @@ def test_picks_are_in_proportion_to_the_weights(
     assert shares == pytest.approx(picker.weights(nodes, now), abs=0.01)
 
 
+class Last(Random):
+    """Whose first whole number is the last but two of those that it can be."""
+
+    def getrandbits(self, k: int) -> int:
+        return (1 << k) - 3 if k == 32 else super().getrandbits(k)
+
+
+@every_picker
+@pytest.mark.parametrize("count", [(1 << 32) - 3, (1 << 64) - 3])
+def test_counters_may_pass_what_fits_a_machine_word(name: str, count: int) -> None:
+    """The same picks as from the beginning; and from the end of a sequence all are
+    picked, about as often as any other."""
+    told = []
+    for began in (0, count):
+        nodes, picker = fake_nodes(NODES), PICKERS[name](Last(1))
+        picks = []
+        for node in nodes:
+            node.load.counts[Verdict.SERVED] = began
+        for i in range(100 * NODES):
+            now = 100.0 + i / 100
+            node = picker.pick(nodes, now)
+            active = node.load.in_flight
+            answer_probes(picker, now, LoadReport(0.5, 50.0, active=active))
+            node.load.begin()
+            report = LoadReport(0.5, 50.0, active=active)
+            node.load.finish(Outcome(Verdict.SERVED, 0.01, report), now)
+            picks.append(node.endpoint.address)
+        told.append(picks)
+    assert told[0] == told[1]
+    often = [told[1].count(node.endpoint.address) for node in nodes]
+    assert min(often) > 100 * 0.5
+    assert max(often) < 100 * 1.5
+
+
 def peak_of_a_pick(name: str, count: int) -> int:
     """Bytes that 99 of 100 picks take at most beyond what was taken before."""
     nodes, picker, rng = fake_nodes(count), PICKERS[name](Random(1)), Random(2)

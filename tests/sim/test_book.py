@@ -31,7 +31,7 @@ def test_a_claim_says_where_it_is_from(experiment: Experiment) -> None:
         assert re.match(r"SRE book, ch\. 2[01], |CACM 2023, ", claim.where)
 
 
-def test_every_figure_is_drawn_and_in_the_docs(
+def test_what_is_asked_for_is_drawn_and_every_figure_is_in_the_docs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "made"

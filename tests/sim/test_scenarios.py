@@ -6,6 +6,7 @@ minute, so bounds are wider than there.
 
 from dataclasses import replace
 from functools import cache
+from statistics import fmean
 
 import pytest
 
@@ -16,7 +17,7 @@ FEWER = 4  # times fewer clients and backends
 
 
 @cache
-def play(name: str, picker: str, load: float) -> Result:
+def play(name: str, picker: str, load: float, **changes: float) -> Result:
     full = SCENARIOS[name]
     scenario = replace(
         full,
@@ -26,6 +27,7 @@ def play(name: str, picker: str, load: float) -> Result:
         warm_up=20.0,
         window=20.0,
     )
+    scenario = replace(scenario, **changes)  # type: ignore[arg-type]
     traffic = draw(scenario, load, seed=2)
     return simulate(scenario, picker, load=load, seed=2, traffic=traffic)
 
@@ -66,6 +68,53 @@ def test_weighted_least_loaded_makes_up_for_unequal_clients() -> None:
     assert ours.errors == 0.0
 
 
+def both(name: str, **changes: float) -> tuple[Result, Result]:
+    return (
+        play(name, "weighted_least_loaded", 0.7, **changes),
+        play(name, "weighted_round_robin", 0.7, **changes),
+    )
+
+
+def test_a_cold_start_fails_nothing() -> None:
+    """A58 has its blackout of 10 s, in which it is round robin."""
+    ours, others = both("S0_start", warm_up=3.0, window=8.0)
+    assert (ours.errors, ours.spread < 1.06) == (0.0, True)
+    assert others.errors > 0.02
+
+
+def test_neighbours_and_restarts_are_followed() -> None:
+    faster = {"neighbour_period": 5.0, "restart_lasts": 6.0, "warm_up": 10.0}
+    ours, others = both("S3_antag", **faster)
+    assert (ours.errors, ours.spread < 1.05) == (0.0, True)
+    assert others.spread > 1.1
+    assert others.errors > 0.001
+
+
+def test_dear_requests_are_passed_by() -> None:
+    """One of a hundred costs 100 to 1000 times as much as the others."""
+    ours, others = both("S4_heavy", warm_up=10.0)
+    assert (ours.errors, ours.spread < 1.05) == (0.0, True)
+    assert others.spread > 1.15
+
+
+def test_a_step_is_made_up_for_in_seconds() -> None:
+    """A58's reports are smoothed over 5 s, and its weights know no neighbours."""
+    step = {"slowed": 2, "slowed_after": 5.0, "warm_up": 10.0}
+    for result, is_back in zip(both("S8_step", **step), (True, False), strict=True):
+        three = [fmean(each) for each in zip(*result.seconds[8:11], strict=True)]
+        assert (max(three) < 1.1 * fmean(three)) == is_back
+
+
+def test_where_news_is_old_a_probe_makes_up_for_it() -> None:
+    sparse = {"window": 60.0}
+    ours = play("S10_sparse", "weighted_least_loaded", 0.7, **sparse)
+    asking = play("S10_sparse", "prequal", 0.7, **sparse)
+    least = play("S10_sparse", "least_loaded", 0.7, **sparse)
+    assert ours.errors <= 0.001 < least.errors
+    assert ours.p99 < 1.1 * asking.p99
+    assert ours.probes <= 1.0 < asking.probes
+
+
 @pytest.mark.parametrize(
     "picker", ["least_loaded", "p2c", "peak_ewma", "weighted_least_loaded"]
 )
@@ -85,4 +134,4 @@ def test_latency_tells_nothing_where_requests_wait() -> None:
 def test_a_liar_draws_more_but_not_without_bound() -> None:
     """`bound` keeps it at e times the mean weight at most."""
     lied_to = play("one_liar", "weighted_least_loaded", 0.5)
-    assert lied_to.errors < 0.01
+    assert lied_to.errors <= 0.001
