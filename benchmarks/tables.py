@@ -77,6 +77,7 @@ ROBUST = (
     "reports_stop_all@0.7",
     "reports_scaled@0.7",
     "reports_wrong@0.7",
+    "reports_high@0.7",
     "one_liar@0.7",
     "S10_sparse@0.7",
     "S2_diverse@0.85",

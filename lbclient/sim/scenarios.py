@@ -154,6 +154,13 @@ SCENARIOS: dict[str, Scenario] = {
         wrong_share=1 / 3,
         wrong_factor=0.25,
     ),
+    "reports_high": replace(
+        S2,
+        summary="as S2, a third of the backends reports four times as much",
+        loads=(0.7,),
+        wrong_share=1 / 3,
+        wrong_factor=4.0,
+    ),
     "one_liar": replace(
         S2, summary="as S2, one backend always reports 0.01", loads=(0.7,), liars=1
     ),
