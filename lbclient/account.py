@@ -188,3 +188,9 @@ class Account:
 
     def usage(self, now: float) -> float:
         return sum(spent.read(now)[1] for spent in self.spent)
+
+    def __repr__(self) -> str:
+        requests = sum(spent.requests for spent in self.spent)
+        cpu = sum(spent.cpu for spent in self.spent)
+        state = "at its limit" if self.is_refusing else "within its limit"
+        return f"<{requests} requests, {cpu:.3f} CPU seconds of late, {state}>"

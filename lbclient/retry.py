@@ -167,6 +167,10 @@ class Retry:
         pause = self._rng.uniform(0.0, most)  # all of it chance: nobody comes in step
         return pause, f"after {pause:.3f} s, as there is no other backend"
 
+    def __repr__(self) -> str:
+        of = f"attempt {self.attempt + 1} of {self._attempts}"
+        return f"<{of}, not sent {self._resends} times>"
+
 
 def parse_pushback(values: Sequence[str]) -> float | None:
     """Seconds from the values of `grpc-retry-pushback-ms`; None where there is none.

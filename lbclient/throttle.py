@@ -79,6 +79,12 @@ class Throttle:
         here, there, accepted = self._histories[criticality].window.read(now)
         return here, there, accepted
 
+    def __repr__(self) -> str:
+        totals = [one.window.totals for one in self._histories]
+        here, there, accepted = (sum(counts) for counts in zip(*totals, strict=True))
+        said = f"{here} refused here, {there} there, {accepted} accepted"
+        return f"<K = {self.k:g}: {said}>"
+
 
 class _History:
     """What became of one criticality's requests, and what is to be made of it."""

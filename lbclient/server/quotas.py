@@ -160,6 +160,11 @@ class Quotas:
                 shares[customer] = self._part * share
         return shares
 
+    def __repr__(self) -> str:
+        heard = self._heard
+        fleet = f"{heard.tasks} tasks, {heard.failures} failures of the store"
+        return f"<{self._quota!r} of {fleet}>"
+
 
 def _sound(fleet: FleetUsage) -> FleetUsage:
     """A store of the user's own may say anything: what makes no sense is left out."""

@@ -65,6 +65,7 @@ class RedisStore:
 
     def __init__(self, url: str) -> None:
         self._redis, fleet = _client(url)
+        self._fleet = fleet
         self._prefix = f"{{{fleet}}}:quota"
         # What this task told last, and in which period.
         self._told: tuple[int, Mapping[str, float]] = (-1, {})
@@ -102,6 +103,11 @@ class RedisStore:
 
     async def close(self) -> None:
         await self._redis.connection_pool.disconnect()
+
+    def __repr__(self) -> str:
+        """Without where it is: a password may be in that."""
+        told = len(self._told[1])
+        return f"<fleet {self._fleet} in a Redis that was told of {told} customers>"
 
 
 def _client(url: str) -> tuple[Any, str]:

@@ -30,6 +30,9 @@ class MemoryStore:
                 total.update(told)
         return FleetUsage(len(self._told), own, total, INTERVAL)
 
+    def __repr__(self) -> str:
+        return f"<usage of {len(self._told)} tasks>"
+
 
 class ProcessStore(MemoryStore):
     """Where no other is configured: of the servers of this process with one set of

@@ -90,3 +90,7 @@ class Threads:
         # Where no thread comes free at all the last who got one says nothing.
         wait = max(self._wait, now - oldest)
         return max(self._runnable, min(len(self.waiting), wait / UNIT))
+
+    def __repr__(self) -> str:
+        runs = f"{self._runnable:.1f} for each processor run or want to"
+        return f"<{len(self.waiting)} wait for a thread, {runs}>"

@@ -228,3 +228,13 @@ async def test_what_a_store_says_that_makes_no_sense_is_left_out_and_counted(
     assert len(asked) == 11
     assert heard.malformed == 11
     assert heard.shares.get("a") == share
+
+
+async def test_quotas_and_their_store_read_as_english() -> None:
+    store = MemoryStore(now)
+    tasks = [make(store) for _ in range(2)]
+    await asyncio.sleep(1.5 * INTERVAL)
+    await stop(*tasks)
+    assert repr(store) == "<usage of 2 tasks>"
+    accounts = "<2 accounts, 0 at their limits>"
+    assert repr(tasks[0]) == f"<{accounts} of 2 tasks, 0 failures of the store>"

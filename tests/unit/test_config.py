@@ -399,3 +399,9 @@ def test_where_values_are_from_makes_no_two_configs_different() -> None:
     assert read == ChannelConfig(subset_size=9)
     assert repr(read) == repr(ChannelConfig(subset_size=9))
     assert list(read.sources()) == [field.name for field in settings(ChannelConfig)]
+
+
+def test_a_redis_store_does_not_show_where_it_is() -> None:
+    pytest.importorskip("redis.asyncio")
+    store = find_store("redis://me:secret@cache:6379/0?fleet=search", None)
+    assert repr(store) == "<fleet search in a Redis that was told of 0 customers>"

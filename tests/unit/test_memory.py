@@ -119,3 +119,14 @@ def test_without_schedstat_it_is_said_once_and_the_queue_still_counts(
     assert [record.message for record in caplog.records] == [
         "no schedstat here: threads that run are not seen"
     ]
+
+
+def test_threads_read_as_english() -> None:
+    times = {"1": 0, "2": 0}
+    threads = Threads(lambda: dict(times), lambda: 2.0)
+    threads.queue("a", 0.0)
+    threads.sample(0.0)
+    times.update({"1": 10**9, "2": 2 * 10**9})
+    threads.sample(1.0)
+    said = "<1 wait for a thread, 1.5 for each processor run or want to>"
+    assert repr(threads) == said

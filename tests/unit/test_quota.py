@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.account import FLOOD, MOMENT, SMOOTHING, TICK
+from lbclient.account import FLOOD, MOMENT, SMOOTHING, TICK, Account
 from lbclient.criticality import Criticality
 from lbclient.errors import ConfigError
 from lbclient.quota import (
@@ -319,3 +319,13 @@ def test_a_task_that_gives_nothing_yet_may_begin() -> None:
 def test_accounts_read_as_english(quota: Quota) -> None:
     use(quota, "mail", 10 / COST, 20.0)
     assert repr(quota) == "<2 accounts, 1 at their limits>"
+
+
+def test_an_account_reads_as_english() -> None:
+    account = Account([lambda cpu: None] * 4)
+    assert repr(account) == "<0 requests, 0.000 CPU seconds of late, within its limit>"
+    account.look([0.0] * 4, 1.0, 0.0)
+    assert account.refuses(CRITICAL, 0.0)
+    account.spent[CRITICAL].requests = 3
+    account.spent[CRITICAL].cpu = 0.12
+    assert repr(account) == "<3 requests, 0.120 CPU seconds of late, at its limit>"

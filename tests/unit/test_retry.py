@@ -201,3 +201,11 @@ def test_pushback_that_is_no_number_means_never(
 )
 def test_an_absurd_attempt_is_a_first_one_and_is_told(text: str) -> None:
     assert parse_attempt(text) == (0, False)
+
+
+def test_the_attempts_of_a_request_read_as_english(begin: Begin) -> None:
+    retry = begin()
+    assert repr(retry) == "<attempt 1 of 3, not sent 0 times>"
+    retry.decide(Failure(is_sent=False), None, True)
+    retry.decide(Failure(refusal=Refusal.OVERLOADED), None, True)
+    assert repr(retry) == "<attempt 2 of 3, not sent 1 times>"

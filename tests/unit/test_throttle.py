@@ -195,3 +195,10 @@ def test_two_minutes_later_all_is_forgotten(throttle: Throttle) -> None:
     now = overload(throttle)
     assert throttle.probability(CRITICAL, now + WINDOW) == 0.0
     assert throttle.counts(CRITICAL, now + WINDOW) == (0, 0, 0)
+
+
+def test_a_throttle_reads_as_english(throttle: Throttle) -> None:
+    for verdict in (Verdict.REJECTED, Verdict.REJECTED, Verdict.SERVED):
+        request(throttle, verdict, 1.0)
+    request(throttle, Verdict.SERVED, 1.0, SHEDDABLE)
+    assert repr(throttle) == "<K = 2: 0 refused here, 2 there, 2 accepted>"
