@@ -164,7 +164,7 @@ class _Wrapped:
         self._gate = reporter.gate
         self._limit = limit
         self._counts = counts
-        self._quickest = Quickest()
+        self._quickest = Quickest()  # told of methods without a stream only
 
     def _is_too_late(self, call: Call, now: float) -> bool:
         left, quickest = call.inner.time_remaining(), self._quickest

@@ -445,6 +445,25 @@ async def test_what_cannot_be_done_in_time_is_not_begun(
     assert (await ask(channel, "unary_unary", timeout=20))[0] == b"done"
 
 
+async def test_of_a_stream_nobody_knows_how_long_it_takes(host: Host) -> None:
+    """That may be its client's doing, so only what is too late already is refused."""
+    began = 0
+
+    def slow() -> str:
+        nonlocal began
+        began += 1
+        time.sleep(0.1)
+        return "done"
+
+    server, channel = await host(handler_of("unary_stream", "async", slow))
+    for _ in range(2):
+        assert (await ask(channel, "unary_stream", timeout=20))[0] == b"done"
+    _, call = await ask(channel, "unary_stream", timeout=0.07)
+    assert await call.code() is StatusCode.DEADLINE_EXCEEDED
+    assert began == 3
+    assert server.statistics().refused["too-late"]["CRITICAL"] == 0
+
+
 async def test_a_refusal_in_a_thread_whose_client_has_left_is_no_error(
     host: Host, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
