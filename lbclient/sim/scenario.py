@@ -95,6 +95,10 @@ class Scenario:
             raise ConfigError("subset", self.subset, wanted)
         if self.throttle and self.throttle < 1.05:
             raise ConfigError("throttle", self.throttle, "0, or 1.05 to 1000")
+        if self.hot_share and self.zone_traffic != 1.0:
+            raise ConfigError(
+                "hot_share", self.hot_share, "0 where zone_traffic is not 1"
+            )
         if self.report_delay and self.rates_delay:
             wanted = "0 where report_delay is not"
             raise ConfigError("rates_delay", self.rates_delay, wanted)
