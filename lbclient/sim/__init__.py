@@ -6,7 +6,7 @@
 0.0
 """
 
-from lbclient.pickers import picker_factory
+from lbclient.pickers import PICKERS, picker_factory
 from lbclient.protocols import PickerFactory
 from lbclient.sim.result import Result
 from lbclient.sim.scenario import Scenario
@@ -34,6 +34,8 @@ def simulate(
     Raises ConfigError for an unknown picker.
     """
     factory = picker_factory(picker)
-    smoothing = SMOOTHING.get(picker) if isinstance(picker, str) else None
+    smoothing = next(
+        (SMOOTHING[name] for name in SMOOTHING if PICKERS[name] is factory), None
+    )
     requests = traffic or draw(scenario, load, seed)
     return Simulation(scenario, factory, requests, seed, smoothing).run()

@@ -5,7 +5,8 @@ from statistics import fmean
 
 import pytest
 
-from lbclient.pickers import PICKERS
+from lbclient.pickers import PICKERS, WeightedRoundRobin
+from lbclient.protocols import PickerFactory
 from lbclient.sim import SCENARIOS, Scenario, simulate
 from lbclient.sim.result import variation
 from lbclient.sim.simulation import Simulation
@@ -168,3 +169,18 @@ def test_the_window_says_when_nothing_came() -> None:
     scenario = replace(SMALL, cost=900.0, warm_up=0.0, window=1.0)
     with pytest.raises(ValueError, match="no request"):
         simulate(scenario, "random", load=0.001, seed=1)
+
+
+def test_a_picker_is_played_alike_by_its_name_and_by_its_class() -> None:
+    """Reports for gRFC A58's weights are smoothed over 5 s in either case."""
+    unequal = Scenario(
+        clients=4,
+        backends=4,
+        subset_size=4,
+        speeds=(1.0, 2.5),
+        warm_up=12.0,
+        window=4.0,
+    )
+    both: tuple[str | PickerFactory, ...] = "weighted_round_robin", WeightedRoundRobin
+    named, made = (simulate(unequal, picker, load=0.5, seed=1) for picker in both)
+    assert named == made
