@@ -21,6 +21,7 @@ from lbclient.cli.sim import (
 )
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS, Result, Scenario, simulate
+from lbclient.sim.scenario import BOUNDS, parse
 
 SMALL = """
 summary = "a few"
@@ -264,6 +265,20 @@ def test_facts_are_json_whatever_is_in_them() -> None:
     row = Row(0.3, "p2c", [simulate(scenario, "p2c", load=0.3, seed=1)])
     text = json.dumps(facts("x", scenario, [row], [1]), allow_nan=False)
     assert '"p2c"' in text
+
+
+def test_every_field_is_on_the_page_with_its_default_and_bounds() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| .+ \|$", page, re.MULTILINE)
+    found = {name: (default, values) for name, default, values in rows}
+    for field in fields(Scenario):
+        default, values = found[field.name]
+        given = int(float(default)) if type(field.default) is int else default
+        text = f"{field.name} = {given}"
+        assert getattr(parse(text), field.name) == field.default
+        if type(field.default) in (int, float, tuple):
+            low, high = BOUNDS.get(field.name, (0.0, 1000.0))
+            assert values.endswith(f"{low:g} to {high:g}") or field.name == "throttle"
 
 
 def test_the_fleet_on_the_page_can_be_played(
