@@ -1,11 +1,13 @@
 """A client of docker-compose.yml: open-loop load on TARGET, RATE calls a second.
 
-Errors are printed, and all is counted on port 9464.
+Errors are printed, and all is counted on port 9464. SIGTERM ends it at once.
 """
 
 import asyncio
 import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -39,13 +41,17 @@ async def call(stub: Any, cost: float, customer: str) -> None:
         print(f"{error.code().name}: {error.details()}")
 
 
-async def main() -> None:
+async def send() -> None:
+    """Until cancelled, and then it waits for none of its calls."""
     traffic = Traffic(float(os.environ["RATE"]), MEAN_COST, False, Random())
     customer = os.environ["CUSTOMER"]
     start_http_server(9464)
     loop = asyncio.get_running_loop()
     in_flight: set[asyncio.Task[None]] = set()
-    async with lbclient.insecure_channel(os.environ["TARGET"]) as channel:
+    async with (
+        lbclient.insecure_channel(os.environ["TARGET"]) as channel,
+        asyncio.TaskGroup() as calls,
+    ):
         metrics.export(channel, backends=BACKENDS)
         await channel.channel_ready()  # all containers start at once
         stub = FleetStub(channel)
@@ -54,9 +60,17 @@ async def main() -> None:
             due += traffic.gap()
             await asyncio.sleep(max(0.0, due - loop.time()))
             if len(in_flight) < MAX_IN_FLIGHT:
-                task = asyncio.create_task(call(stub, traffic.cost(), customer))
+                task = calls.create_task(call(stub, traffic.cost(), customer))
                 in_flight.add(task)
                 task.add_done_callback(in_flight.discard)
+
+
+async def main() -> None:
+    sending = asyncio.create_task(send())
+    # The first process of a container ignores signals that it has no handler for.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, sending.cancel)
+    with suppress(asyncio.CancelledError):
+        await sending
 
 
 if __name__ == "__main__":

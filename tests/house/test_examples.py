@@ -57,3 +57,33 @@ def test_the_programs_of_the_containers_find_what_they_import(
     programs = sorted((EXAMPLES / "compose").glob("*.py"))
     each = "import runpy, sys; [*map(runpy.run_path, sys.argv[1:])]"
     run(sys.executable, "-c", each, *programs)
+
+
+def test_the_containers_client_ends_when_it_is_told_to(
+    free_port: Callable[[], int],
+) -> None:
+    port = free_port()
+    client = EXAMPLES / "compose" / "client.py"
+    # 9464, where all is counted, may be another program's.
+    lines = (
+        "import prometheus_client, runpy, sys",
+        "prometheus_client.start_http_server = print",
+        "runpy.run_path(sys.argv[1], run_name='__main__')",
+    )
+    command = [sys.executable, "-u", "-c", "\n".join(lines), str(client)]
+    needs = {"TARGET": f"ipv4:127.0.0.1:{port}", "RATE": "40", "CUSTOMER": "web"}
+    with (
+        serving(EXAMPLES / "hello_server.py", port),
+        subprocess.Popen(
+            command, env={**os.environ, **needs}, stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "9464\n"
+            # It calls: what a server of search says to that.
+            assert "UNIMPLEMENTED" in process.stdout.readline()
+            process.terminate()
+            assert process.wait(timeout=10) == 0
+        finally:
+            process.kill()
