@@ -303,16 +303,17 @@ class WeightedLeastLoaded:
         """Whose reports have ended. What they said of others' requests is forgotten."""
         missed = set()
         for candidate in self._candidates:
-            if candidate.load.report is None:
+            load = candidate.load
+            if load.report is None:
                 candidate.told_at = -inf
-            elif candidate.reported_at != candidate.told_at:
+            elif load.reported_at != candidate.told_at:
                 if candidate.told_at > -inf:
-                    gap = candidate.reported_at - candidate.told_at
+                    gap = load.reported_at - candidate.told_at
                     mean = candidate.gap or gap
                     candidate.gap = mean + GAP_GAIN * (gap - mean)
-                candidate.told_at = candidate.reported_at
+                candidate.told_at = load.reported_at
             elif _is_missed(candidate, now):
-                missed.add(candidate.load)
+                missed.add(load)
                 candidate.others = None
         return missed
 
@@ -407,7 +408,7 @@ class WeightedLeastLoaded:
 
 def _is_missed(candidate: Candidate, now: float) -> bool:
     """Whether a report should have come: answers did, or it is very long ago."""
-    age = now - candidate.reported_at
+    age = now - candidate.told_at
     if candidate.untold >= UNTOLD and age > MISSED * candidate.gap:
         return True
     gaps, seconds = LONG_MISSED

@@ -292,6 +292,22 @@ def test_a_report_is_missed_when_answers_come_without() -> None:
     assert a.others == 7
 
 
+def test_what_health_checks_told_while_nobody_called_is_not_missed() -> None:
+    """It waits to be looked at with the next pick: that had others' weights stay."""
+    nodes, choice = fake_nodes(2), picker()
+    for tenth in range(100):
+        told(nodes, 1, 1, now=NOW + tenth / 10)
+        choice.pick(nodes, NOW + tenth / 10)
+    choice.pick(nodes, NOW + 10.5)
+    assert choice.weights(nodes, NOW + 10.5) == [1.0, 1.0]
+    for second in range(15, 70, 5):
+        for node, used in zip(nodes, (0.9, 0.3), strict=True):
+            node.load.observe(LoadReport(used, 100.0, active=1), NOW + second)
+    choice.pick(nodes, NOW + 66.0)
+    busy, idle = choice.weights(nodes, NOW + 66.0)
+    assert busy < 1.0 < idle
+
+
 def test_a_lost_report_now_and_then_is_not_missed() -> None:
     nodes, choice = fake_nodes(1), picker()
     known = set()
