@@ -158,11 +158,9 @@ def compare(given: argparse.Namespace, tell: Tell = hide) -> int:
     try:
         play(scenario, rows, seeds, tell)
     except KeyboardInterrupt:
-        tell("")
         if known := [row for row in rows if len(row.results) == len(seeds)]:
             print("\n".join(report(name, scenario, known, seeds)))
         raise
-    tell("")
     print("\n".join(report(name, scenario, rows, seeds)))
     if given.json is not None:
         files.write_json("json", given.json, facts(name, scenario, rows, seeds))
@@ -224,6 +222,7 @@ def play(scenario: Scenario, rows: list[Row], seeds: list[int], tell: Tell) -> N
         raise ConfigError("window", scenario.window, f"a longer one: {error}") from None
     finally:
         gc.enable()
+        tell("")  # or what follows, an error too, would go on in that line
 
 
 def by_load(rows: list[Row]) -> Iterator[tuple[float, list[Row]]]:

@@ -19,6 +19,7 @@ from lbclient.cli.sim import (
     picture,
     scenario_of,
 )
+from lbclient.errors import ConfigError
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS, Result, Scenario, simulate
 from lbclient.sim.scenario import BOUNDS, parse
@@ -225,6 +226,16 @@ def test_what_is_played_is_told(file: str, capsys: pytest.CaptureFixture[str]) -
     assert told[0] == "load 0.3, random, seed 7: run 1 of 8"
     assert told[-2:] == ["load 0.4, p2c, seed 8: run 8 of 8", ""]
     assert capsys.readouterr().err == ""
+
+
+def test_an_error_does_not_go_on_in_the_line_of_what_is_played(tmp_path: Path) -> None:
+    path = tmp_path / "seldom.toml"
+    path.write_text("cost = 900\nwarm_up = 0\nwindow = 1")
+    told: list[str] = []
+    words = f"{path} --picker random --load 0.001 --seed 1"
+    with pytest.raises(ConfigError, match="want a longer one: no request"):
+        compare(parse_arguments(words.split()), told.append)
+    assert told == ["load 0.001, random, seed 1: run 1 of 1", ""]
 
 
 def test_ctrl_c_shows_what_is_known(
