@@ -30,10 +30,9 @@ SURPLUS = 1.0  # the paper's delta, in how often a probe is used
 MOST_USES = 16.0  # Ours: where the formula has no bound
 ENOUGH = 2  # probes; with fewer one goes by lot, as in the paper
 RECENT = 64  # counts that the quantile is of; Ours
-PART = (
-    5  # Ours: the pool is at most 1 / PART of the backends, or all of them are in it;
-)
-LEAST = 4  # but that many, or all there are: with 2 of 10 most picks go by lot
+# Ours: the pool is at most 1 / PART of the backends, or all of them are in it; but
+# LEAST, or all there are: with 2 of 10 most picks go by lot.
+PART, LEAST = 5, 4
 HOT = 1e9  # more than any latency in seconds
 MOST_ERRORS = 3.0  # times (quantile + 1), as in `WeightedLeastLoaded`
 FLOOR = 0.01  # of the picks go by lot: who is never picked is never seen to recover
