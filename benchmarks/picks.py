@@ -5,8 +5,8 @@
 Between two picks one request begins and one finishes with a report; the same loop
 without a picker is subtracted. What is looked at by time, not by pick, costs a pick
 more the fewer there are: so there is a table for each rate. Whom a picker wants asked
-is not asked, but taken away, or it would soon want no more. CPU time, medians: other
-programs on the machine do not count.
+is not asked, but taken away, or it would soon want no more; so `prequal`, without any
+answer, picks by lot. CPU time, medians: other programs on the machine do not count.
 """
 
 from collections import deque
