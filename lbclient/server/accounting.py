@@ -223,14 +223,14 @@ def _hand_over(
     loop: asyncio.AbstractEventLoop,
     run_in_executor: Callable[..., asyncio.Future[T]],
     executor: Executor | None,
-    work: Callable[..., T],
+    func: Callable[..., T],  # the loop's own word, as it may be given by name
     *arguments: Any,
 ) -> asyncio.Future[T]:
     charge = account.get()
     if charge is None or executor is not None:
-        return run_in_executor(executor, work, *arguments)
+        return run_in_executor(executor, func, *arguments)
     told = partial(_tell, loop, charge)
-    return run_in_executor(executor, run_timed, told, work, *arguments)
+    return run_in_executor(executor, run_timed, told, func, *arguments)
 
 
 def timed(coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 from threading import current_thread
 from typing import Any
 
@@ -308,6 +309,23 @@ def test_loops_that_share_an_executor_come_and_go_in_any_order(
         for loop, _ in two:
             assert "run_in_executor" not in vars(loop)
             loop.close()
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_work_may_be_handed_over_by_name(kind: str) -> None:
+    loop, accounting, spent = loop_of(kind), Accounting(), list[float]()
+
+    async def hand_over() -> None:
+        account.set(spent.append)
+        await loop.run_in_executor(executor=None, func=partial(burn, PART))
+        await asyncio.sleep(0)  # what the thread tells the loop
+
+    accounting.install(loop)
+    run(loop, hand_over())
+    accounting.remove()
+    run(loop, loop.shutdown_default_executor())
+    loop.close()
+    assert sum(spent) >= PART
 
 
 def test_who_watches_a_loops_executor_before_or_after_us_goes_on() -> None:
