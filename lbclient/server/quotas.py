@@ -114,6 +114,7 @@ class Quotas:
         """Returns how long to wait until it is asked again."""
         if isinstance(store, ProcessStore) and not store.has_others(self._name):
             self._quota.take({}, self._clock())
+            self._heard = replace(self._heard, tasks=0, shares={})
             return INTERVAL
         try:
             # Not wait_for, which in Python 3.11 may lose a cancel.

@@ -52,7 +52,7 @@ class QuotaStatistics:
     """Requests that named a customer who has no account: see `lbclient.quota`."""
 
     tasks: int = 0
-    """That were heard of lately, this one too."""
+    """That were heard of lately, this one too; 0 where there is nobody to hear of."""
 
     shares: Mapping[str, float] = field(default_factory=dict)
     """By customer who has a limit, what part of it is this task's; as last heard."""

@@ -110,6 +110,7 @@ async def test_the_last_of_a_process_has_the_limit_and_asks_nobody() -> None:
     other.stop()
     await asyncio.sleep(2 * INTERVAL)
     heard = one.statistics()
+    assert (heard.tasks, heard.shares) == (0, {}), "what is no longer so"
     given = await offer({one: 5.0}, 40.0)
     assert given[one] == pytest.approx(0.5 * LIMIT, rel=0.12)
     assert one.statistics() == heard
