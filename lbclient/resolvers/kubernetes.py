@@ -97,7 +97,6 @@ class Kubernetes:
         self._heard_at = 0.0
         self._is_doubted = False
         self._troubles = 0  # of late
-        self._troubled_at = 0.0
         self._resume_at = 0.0
         self._retry_after = 0.0  # as the API's last refusal says
 
@@ -235,9 +234,8 @@ class Kubernetes:
     def _note_trouble(self) -> None:
         """After each the pause is twice as long."""
         now = asyncio.get_running_loop().time()
-        if now >= self._troubled_at + CALM:
+        if now >= self._resume_at + CALM:
             self._troubles = 0
-        self._troubled_at = now
         pause = self._patience.pause
         most = max(pause, MOST_PAUSE)
         pause = min(pause * 2.0 ** min(self._troubles, 32), most)

@@ -420,6 +420,18 @@ async def test_a_trouble_after_a_calm_is_the_first(
         await refused(watched)
 
 
+async def test_a_pause_is_no_calm(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a minute that the API had asked for itself a trouble was the first."""
+    monkeypatch.setattr(kubernetes, "CALM", 0.9)
+    api.refuses, api.retry_after = (429, "too many requests"), "1"
+    watched = resolver(api)
+    for _ in range(2):
+        await refused(watched)
+    assert watched._troubles == 2
+
+
 async def test_a_refused_watch_is_an_error_too(
     api: KubernetesApi, eventually: Callable[..., Awaitable[None]]
 ) -> None:
