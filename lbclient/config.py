@@ -30,17 +30,13 @@ from lbclient.throttle import K
 
 WhenFull = Literal["wait", "fail"]
 
-# Variables with our prefix that are not fields of a config.
+PREFIX = "LBCLIENT_"
+
+# Variables with it that are not fields of a config.
 RESERVED = frozenset({"LBCLIENT_CONFIG", "LBCLIENT_DISABLE"})
-# Fields that are functions, which no text can name.
-IN_CODE = frozenset(
-    {
-        "LBCLIENT_QUOTAS",
-        "LBCLIENT_RUNNABLE",
-        "LBCLIENT_SIGNALS",
-        "LBCLIENT_UTILIZATION",
-    }
-)
+# Fields that no variable's text can say: functions, and tables, which TOML has.
+IN_CODE = frozenset({"LBCLIENT_RUNNABLE", "LBCLIENT_SIGNALS", "LBCLIENT_UTILIZATION"})
+IN_TABLES = frozenset({"LBCLIENT_QUOTAS"})
 SECTIONS = frozenset({"channel", "server"})
 
 # Who may be named as `ServerConfig.customer`.
@@ -176,17 +172,18 @@ class _Sourced:
         if path:
             values = cls._table(path)
         sources = dict.fromkeys(values, path)
-        known = {f"LBCLIENT_{name.upper()}": name for name in _all_fields()}
+        known = {f"{PREFIX}{name.upper()}": name for name in _all_fields()}
         own = {field.name: field.type for field in settings(cls)}
         for variable, text in environ.items():
-            if not variable.startswith("LBCLIENT_") or variable in RESERVED:
+            if not variable.startswith(PREFIX) or variable in RESERVED:
                 continue
             if SERVICE_LINK.match(variable):
                 continue
             if variable not in known:
                 # Its text may be a secret whose name is misspelt.
-                names = {*known, *RESERVED} - IN_CODE
-                raise ConfigError("variable", variable, _like(variable, names))
+                names = {*known, *RESERVED} - IN_CODE - IN_TABLES
+                want = _like(variable, names, PREFIX)
+                raise ConfigError("variable", variable, want)
             if (name := known[variable]) in own and not (
                 # What the downward API gives for a label that is not there.
                 text == "" and own[name] == int | None
@@ -250,9 +247,13 @@ class _Sourced:
         return table
 
 
-def _like(said: str, names: Collection[str]) -> str:
-    close = get_close_matches(said, names, 1, cutoff=0.8)
-    return f"perhaps {close[0]}" if close else f"one of {', '.join(sorted(names))}"
+def _like(said: str, names: Collection[str], prefix: str = "") -> str:
+    """A prefix that all of them have makes none of them like what was said."""
+    bare = [name.removeprefix(prefix) for name in names]
+    close = get_close_matches(said.removeprefix(prefix), bare, 1, cutoff=0.8)
+    if close:
+        return f"perhaps {prefix}{close[0]}"
+    return f"one of {', '.join(sorted(names))}"
 
 
 def _where_to_mend(
@@ -292,15 +293,14 @@ def _convert(variable: str, text: str, kind: object) -> Any:
     elif kind in TEXTS:
         convert = str
     else:
-        raise ConfigError(variable, text, "to be set in code: it is not text")
+        where = "code or TOML" if variable in IN_TABLES else "code"
+        raise ConfigError(variable, text, f"to be set in {where}: it is not text")
     try:
         if convert is int and not re.fullmatch("[+-]?[0-9]+", text):
             raise ValueError  # int() takes 1_0 and digits of any script
         return convert(text)
     except ValueError:
-        wants = {int: "a whole number", _truth: "true or false"}
-        want = wants.get(convert, "a number")
-        raise ConfigError(variable, text, want) from None
+        return text  # which the field's own check refuses, as it knows the bounds
 
 
 def _split(text: str) -> tuple[str, ...]:

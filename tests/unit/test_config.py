@@ -117,7 +117,7 @@ def test_a_default_quota_may_be_by_criticality(tmp_path: Path) -> None:
     environ = {"LBCLIENT_DEFAULT_QUOTA": "4"}
     assert ServerConfig.from_environment(environ).default_quota == 4.0
     environ = {"LBCLIENT_DEFAULT_QUOTA": "{}"}
-    with pytest.raises(ConfigError, match=r"'{}': want a number"):
+    with pytest.raises(ConfigError, match=r"'{}': want CPU seconds"):
         ServerConfig.from_environment(environ)
 
 
@@ -210,7 +210,11 @@ def test_variables_set_what_is_theirs() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("LBCLIENT_SUBSET_SIZE", "many", "LBCLIENT_SUBSET_SIZE = 'many': want"),
+        (
+            "LBCLIENT_SUBSET_SIZE",
+            "many",
+            "LBCLIENT_SUBSET_SIZE = 'many': want a whole number, 1 to 1000000",
+        ),
         ("LBCLIENT_SUBSET_SIZE", "0", "LBCLIENT_SUBSET_SIZE = '0': want a whole"),
         ("LBCLIENT_PICKER", "best", "LBCLIENT_PICKER = 'best': want one of"),
         (
@@ -224,18 +228,31 @@ def test_variables_set_what_is_theirs() -> None:
             "variable = 'LBCLIENT_SUBSET_SISE': want perhaps LBCLIENT_SUBSET_SIZE",
         ),
         ("LBCLIENT_X", "5", "variable = 'LBCLIENT_X': want one of LBCLIENT_ACTIVE_L"),
-        ("LBCLIENT_UTILIZATION", "0.5", "to be set in code"),
+        ("LBCLIENT_NOPE", "1", "variable = 'LBCLIENT_NOPE': want one of LBCLIENT_ACT"),
+        ("LBCLIENT_UTILIZATION", "0.5", "to be set in code: it is not text"),
+        ("LBCLIENT_QUOTAS", "1", "LBCLIENT_QUOTAS = '1': want to be set in code or TO"),
         ("LBCLIENT_CUSTOMER", "tls", "LBCLIENT_CUSTOMER = 'tls': want mtls"),
         ("LBCLIENT_QUOTA_STORE", "cache:6379", "LBCLIENT_QUOTA_STORE = 'cache:6379'"),
         ("LBCLIENT_CONFIG", "/no/such/file", "a readable TOML file"),
     ],
 )
 def test_a_wrong_variable_is_named(variable: str, value: str, said: str) -> None:
-    of_servers = ("LBCLIENT_UTILIZATION", "LBCLIENT_CUSTOMER", "LBCLIENT_QUOTA_STORE")
-    config = ServerConfig if variable in of_servers else ChannelConfig
+    own = {f"LBCLIENT_{field.name.upper()}" for field in settings(ServerConfig)}
+    config = ServerConfig if variable in own else ChannelConfig
     with pytest.raises(ConfigError) as caught:
         config.from_environment({variable: value})
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [ChannelConfig, ServerConfig])
+def test_a_number_that_is_none_is_refused_by_its_field(
+    config: type[ChannelConfig | ServerConfig],
+) -> None:
+    for field in settings(config):
+        if type(field.default) in (int, float, bool):
+            variable = f"LBCLIENT_{field.name.upper()}"
+            with pytest.raises(ConfigError, match=f"^{variable} = 'ten': want "):
+                config.from_environment({variable: "ten"})
 
 
 def test_a_file_sets_both_and_a_variable_beats_it(tmp_path: Path) -> None:
