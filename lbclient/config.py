@@ -225,6 +225,15 @@ class _Sourced:
             told[field.name] = source if value == was else "code"
         return told
 
+    def where_to_mend(self, error: ConfigError) -> ConfigError:
+        """The same with the variable or file of its field: for what is found later."""
+        source = self.sources()[error.field]
+        if source == f"{PREFIX}{error.field.upper()}":
+            return ConfigError(source, error.value, error.want)
+        if source in ("default", "code"):
+            return error
+        return ConfigError(error.field, error.value, error.want, source)
+
     @classmethod
     def _table(cls, path: str) -> dict[str, Any]:
         try:

@@ -24,13 +24,14 @@ OPTIONS = re.compile("fleet|db|ssl_[a-z_]+")
 class RedisPlace(NamedTuple):
     url: str  # for redis-py
     fleet: str
+    shown: str  # without its password
 
 
 def redis_place(field: str, text: str) -> RedisPlace:
     """Raises ConfigError for what is no such place.
 
-    >>> redis_place("quota_store", "redis://cache:6379/0?fleet=search")
-    RedisPlace(url='redis://cache:6379/0', fleet='search')
+    >>> redis_place("quota_store", "redis://:secret@cache/0?fleet=search")[1:]
+    ('search', 'redis://...@cache/0?fleet=search')
     """
     shown = re.sub("//.*@", "//...@", text)
     try:
@@ -50,4 +51,5 @@ def redis_place(field: str, text: str) -> RedisPlace:
     if not NAME.fullmatch(fleet):
         want = "the fleet's name of 1 to 100 letters, digits, '_', '.' and '-'"
         raise ConfigError(field, shown, want)
-    return RedisPlace(parts._replace(query=urlencode(options)).geturl(), fleet)
+    url = parts._replace(query=urlencode(options)).geturl()
+    return RedisPlace(url, fleet, shown)

@@ -20,6 +20,7 @@ from uuid import uuid4
 from lbclient.account import Charge
 from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality
+from lbclient.errors import ConfigError
 from lbclient.protocols import Clock, FleetUsage, UsageStore
 from lbclient.quota import OTHERS, UNLIMITED, Quota, allot, limits, rooms
 from lbclient.server.accounting import Accounting, account
@@ -50,7 +51,10 @@ class Quotas:
         )
         # Servers of one process that have no store share its limits by themselves.
         shared = (frozenset(self._limits.items()), self._default, config.quota_share)
-        self._store: Any = find_store(config.quota_store, shared)
+        try:
+            self._store: Any = find_store(config.quota_store, shared)
+        except ConfigError as error:
+            raise config.where_to_mend(error) from None
         self._is_ours = isinstance(config.quota_store, str)
         self._part = config.quota_share if config.quota_store is None else 1.0
         # Containers may share a name and a number, and a process may have several.

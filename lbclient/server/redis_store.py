@@ -118,7 +118,7 @@ def _client(url: str) -> tuple[Any, str]:
         from redis.backoff import NoBackoff
     except ImportError:
         want = "redis to be installed: pip install 'lbclient[redis]'"
-        raise ConfigError("quota_store", place.fleet, want) from None
+        raise ConfigError("quota_store", place.shown, want) from None
     # One attempt each time: the next interval brings another.
     pool: Any = ConnectionPool.from_url(
         place.url,
@@ -130,7 +130,7 @@ def _client(url: str) -> tuple[Any, str]:
         pool.make_connection()
     except (TypeError, ValueError, OSError) as error:
         want = f"options that redis-py knows ({error})"
-        raise ConfigError("quota_store", place.fleet, want) from None
+        raise ConfigError("quota_store", place.shown, want) from None
     return Redis(connection_pool=pool), place.fleet
 
 

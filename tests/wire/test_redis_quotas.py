@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,7 +12,8 @@ import grpc.aio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from lbclient import ServerConfig, wire
+import lbclient
+from lbclient import ConfigError, ServerConfig, wire
 from lbclient.metrics import export
 from lbclient.server import Server, ServerStatistics
 from lbclient.server.redis_store import SCRIPT, TOLD, RedisStore
@@ -254,6 +256,23 @@ async def test_one_exchange_is_one_command(redis: RedisServer, client: Any) -> N
     assert await commands() == before + 10
     assert after - total <= 10 * (1 + SCRIPT.count("redis.call")) + 5
     await store.close()
+
+
+async def test_a_store_without_its_extra_is_named_as_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)  # as if not installed
+    said = "redis://:secret@cache/0"
+    environ = {"LBCLIENT_QUOTA_STORE": said, "LBCLIENT_DEFAULT_QUOTA": "1"}
+    config = ServerConfig.from_environment(environ)
+    want = "want redis to be installed: pip install 'lbclient[redis]'"
+    with pytest.raises(ConfigError) as caught:
+        lbclient.server(config=config)
+    shown = "redis://...@cache/0"
+    assert str(caught.value) == f"LBCLIENT_QUOTA_STORE = '{shown}': {want}"
+    with pytest.raises(ConfigError) as caught:
+        lbclient.server(config=ServerConfig(quota_store=said, default_quota=1))
+    assert str(caught.value) == f"quota_store = '{shown}': {want}"
 
 
 async def test_a_password_is_used_and_never_shown(
