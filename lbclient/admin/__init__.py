@@ -7,8 +7,10 @@ latencies: see `lbclient.recent`. It asks nobody who they are, hence 127.0.0.1.
 """
 
 import asyncio
+import errno
 import json
 import mimetypes
+import socket
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
@@ -32,15 +34,20 @@ async def page(
     """Serves the page for as long as the block runs; yields its URL.
 
     `port` 0 is any that is free. Requests must name an address, localhost, `host` or
-    one of `names`. Raises ConfigError for a port that cannot be had, and for one text
-    as `names`.
+    one of `names`. Raises ConfigError for a port or a host that cannot be had, and for
+    one text as `names`.
     """
     if isinstance(names, str):
         raise ConfigError("names", names, f"a collection of names: [{names!r}]")
+    if not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
+        raise ConfigError("names", names, "a collection of names, each a text")
     site = Site(_pages(), {"localhost", host, *names})
     try:
         port = await site.open(host, port)
     except (OSError, OverflowError) as error:
+        if _is_of_host(error):
+            want = f"a name or an address of this machine: {error}"
+            raise ConfigError("host", host, want) from None
         raise ConfigError(
             "port", port, f"one that is free on {host}: {error}"
         ) from None
@@ -49,6 +56,13 @@ async def page(
         yield f"http://{shown}:{port}/lbz"
     finally:
         await site.close()
+
+
+def _is_of_host(error: Exception) -> bool:
+    if isinstance(error, socket.gaierror):
+        return error.errno != socket.EAI_SERVICE
+    # Python 3.13 gives no number where no address of the host is this machine's.
+    return isinstance(error, OSError) and error.errno in (errno.EADDRNOTAVAIL, None)
 
 
 def _pages() -> dict[str, Callable[[Request], Answer]]:

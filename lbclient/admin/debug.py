@@ -11,6 +11,7 @@ from google.protobuf import descriptor_pool
 from lbclient import wire
 from lbclient.errors import ConfigError
 from lbclient.server import Server
+from lbclient.server.signals import check_server
 
 OWN = (wire.WATCH_METHOD, wire.SERVING_WATCH_METHOD, wire.ORCA_METHOD)
 
@@ -18,8 +19,10 @@ OWN = (wire.WATCH_METHOD, wire.SERVING_WATCH_METHOD, wire.ORCA_METHOD)
 def register(server: grpc.aio.Server) -> None:
     """Adds channelz and reflection to a server that has all its services.
 
-    Raises ConfigError where their packages, the extra `admin`, are not installed.
+    Raises ConfigError where their packages, the extra `admin`, are not installed, and
+    TypeError for what is no server.
     """
+    check_server(server)
     try:
         from grpc_channelz.v1 import channelz
         from grpc_reflection.v1alpha import reflection

@@ -31,8 +31,9 @@ async def serve(server: grpc.aio.Server, warmup: Warmup | None = None) -> None:
 
     The first SIGTERM or SIGINT drains the server, and cancels a warmup; the second
     stops it; so does cancelling. Signals are left alone where they cannot be handled,
-    as in a thread.
+    as in a thread. Raises TypeError for what is no server.
     """
+    check_server(server)
     loop = asyncio.get_running_loop()
     leave, hurry = loop.create_future(), loop.create_future()
 
@@ -53,6 +54,12 @@ async def serve(server: grpc.aio.Server, warmup: Warmup | None = None) -> None:
                 await _unless(hurry, _drained(server))
         finally:
             await server.stop(None)
+
+
+def check_server(server: object) -> None:
+    """Raises TypeError for what is none of grpc.aio's, and so none of ours."""
+    if not isinstance(server, grpc.aio.Server):
+        raise TypeError(f"no server of grpc.aio or lbclient: {server!r}")
 
 
 async def _started(

@@ -220,6 +220,13 @@ async def test_one_text_is_no_collection_of_names() -> None:
             pass
 
 
+@pytest.mark.parametrize("names", [[5], 5])
+async def test_names_are_texts(names: Any) -> None:
+    with pytest.raises(ConfigError, match=r"want a collection of names, each a text"):
+        async with admin.page(port=0, names=names):
+            pass
+
+
 async def test_more_names_are_welcome_if_they_are_given() -> None:
     async with admin.page(port=0, names=["backend-1"]) as url:
         port = int(url.rpartition(":")[2].partition("/")[0])
@@ -290,6 +297,13 @@ async def test_a_port_that_is_taken_is_named(port: int) -> None:
             pass
     with pytest.raises(ConfigError, match="port = 70000"):
         async with admin.page(port=70000):
+            pass
+
+
+@pytest.mark.parametrize("host", ["nope.invalid", "192.0.2.1"])
+async def test_a_host_that_is_not_this_machine_is_named(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"host = '{host}': want a name or an addr"):
+        async with admin.page(port=0, host=host):
             pass
 
 

@@ -87,3 +87,8 @@ async def test_neither_is_refused_or_counted_when_all_else_is() -> None:
     await server.stop(None)
     assert sum(seen.refused[Refusal.OVERLOADED.value].values()) == 1
     assert sum(seen.requests.values()) == 1
+
+
+def test_what_is_no_server_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^no server of grpc\.aio or lbclient: 5$"):
+        admin.register(5)  # type: ignore[arg-type]

@@ -364,3 +364,8 @@ async def test_the_front_door_makes_a_server_of_ours() -> None:
     assert repr(server) == (
         "<starting, <0 active, 0.0 qps, 0.0 eps, utilization 0.00>>"
     )
+
+
+async def test_serve_refuses_what_is_no_server() -> None:
+    with pytest.raises(TypeError, match=r"^no server of grpc\.aio or lbclient: 5$"):
+        await serve(5)  # type: ignore[arg-type]
