@@ -182,7 +182,10 @@ def scenario_of(name: str) -> tuple[str, Scenario]:
     except (OSError, UnicodeDecodeError) as error:
         wanted = f"a file that can be read: {getattr(error, 'strerror', None) or error}"
         raise ConfigError("scenario", name, wanted) from None
-    return path.stem, parse(text)
+    try:
+        return path.stem, parse(text)
+    except ConfigError as error:
+        raise ConfigError(error.field, error.value, error.want, name) from None
 
 
 def numbers(field: str, text: str) -> tuple[float, ...]:

@@ -188,7 +188,7 @@ def _check(name: str, value: object, default: object) -> None:
     low, high = BOUNDS.get(name, (0.0, 1000.0))
     if isinstance(default, tuple):
         if not isinstance(value, tuple) or not value:
-            raise ConfigError(name, value, "a list of numbers")
+            raise ConfigError(name, value, "a list of numbers, one at least")
         for one in value:
             _check_number(name, one, low, high, float)
     else:

@@ -167,7 +167,10 @@ def test_what_cannot_be_is_refused_before_any_run(
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("backends = ", "want TOML"),
+        (
+            "backends = ",
+            "wrong.toml: scenario = 'Invalid value (at end of document)': want TOML",
+        ),
         ("backend = 3", "backend = 3: want one of "),
         ("backends = 0", "backends = 0: want a whole number, 1 to 10000"),
         ("backends = 2.5", "backends = 2.5: want a whole number"),
@@ -178,7 +181,7 @@ def test_what_cannot_be_is_refused_before_any_run(
         ("summary = 3", "summary = 3: want text"),
         ("admission = 1", "admission = 1: want true or false"),
         ("speeds = 1", "speeds = 1: want a list of numbers"),
-        ("speeds = []", "speeds = (): want a list of numbers"),
+        ("speeds = []", "speeds = (): want a list of numbers, one at least"),
         ("speeds = ['fast']", "speeds = 'fast': want a number, 0.01 to 100"),
         ("throttle = 1", "throttle = 1: want 0, or 1.05 to 1000"),
         ("sinkholes = 40", "sinkholes = 40: want fewer than backends"),
@@ -198,6 +201,7 @@ def test_a_file_that_is_no_scenario_is_refused(
     path.write_text(text)
     status, _, err = run(str(path), capsys)
     assert status == 2
+    assert err.startswith(f"lbclient sim: {path}: ")
     assert complaint in err
 
 
