@@ -62,6 +62,10 @@ the output has gone.
 """
 
 
+ASK = "is it the right name, and may this machine ask for it?"
+ASK_FILE = "is it the right file, may this user read it, and is it as file_sd has it?"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One line. `do` is empty where nothing is to be done."""
@@ -103,7 +107,7 @@ def main(argv: list[str]) -> int:
         except (ResolveError, TimeoutError) as error:
             late = f"to resolve {given.target} takes more than {given.timeout:g} s"
             words = late if isinstance(error, TimeoutError) else str(error)
-            do = "is it the right name, and may this machine ask for it?"
+            do = ASK_FILE if given.target.startswith("file:") else ASK
             checks.append(Check("target", FAIL, words, do))
         else:
             members, _ = parted(endpoints)

@@ -193,6 +193,10 @@ async def test_a_target_that_cannot_be_resolved_fails(
     path = tmp_path / "backends.json"
     status, checks = await doctor(f"file://{path}")
     assert (status, levels(checks)["target"]) == (1, "fail")
+    path.write_text("[")
+    status, checks = await doctor(f"file://{path}")
+    assert (status, levels(checks)["target"]) == (1, "fail")
+    assert "is it the right file" in checks["target"]["do"]
     path.write_text("[]")
     status, checks = await doctor(f"file://{path}")
     assert (status, checks["target"]["found"]) == (1, "no endpoints")
