@@ -22,7 +22,7 @@ from lbclient import __version__, wire
 from lbclient.cli import peer, probe
 from lbclient.cli.layout import count as how_many
 from lbclient.cli.layout import printable
-from lbclient.cli.resolve import once
+from lbclient.cli.resolve import once, trouble_of
 from lbclient.cli.run import run
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.errors import ConfigError, ResolveError
@@ -112,6 +112,9 @@ def main(argv: list[str]) -> int:
         else:
             members, _ = parted(endpoints)
             checks += of_endpoints(endpoints, config, identity.index)
+            if trouble := trouble_of(resolver):
+                do = "mend what is asked: half of the fleet may be all that is known"
+                checks.append(Check("source", WARN, trouble, do))
             asked = members[:MOST_ASKED]
             checks += of_backends(run(ask_all(asked, given)))
     except ConfigError as error:

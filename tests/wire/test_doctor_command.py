@@ -15,6 +15,7 @@ import lbclient
 from lbclient import ServerConfig, wire
 from lbclient.cli import main
 from lbclient.cli.doctor import udp_trouble
+from lbclient.resolvers import Static
 from lbclient.v1 import compat_pb2
 
 Doctor = Callable[..., Awaitable[tuple[int, dict[str, dict[str, str]]]]]
@@ -118,6 +119,20 @@ async def test_a_lame_duck_is_told(
     task.server.lame_duck()
     _, checks = await doctor(f"ipv4:{task.address}")
     assert checks["health"]["found"] == f"lame duck: {task.address}"
+
+
+async def test_an_answer_that_may_be_half_of_one_is_a_warning(
+    start: Callable[..., Awaitable[Any]],
+    doctor: Doctor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Doctor told how many there were, and that all was well."""
+    one, other = await start(lbclient.server), await start(lbclient.server)
+    monkeypatch.setattr(Static, "trouble", "addresses may be missing", raising=False)
+    status, checks = await doctor(f"ipv4:{one.address},{other.address}")
+    assert status == 0
+    assert checks["source"]["level"] == "warn"
+    assert checks["source"]["found"] == "addresses may be missing"
 
 
 async def test_udp_without_an_answer_is_a_warning(
