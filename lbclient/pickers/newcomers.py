@@ -36,12 +36,12 @@ class Candidate:
         "others",
         "picks",
         "reported_at",
+        "served",
         "share",
         "slot",
         "started",
         "suspected_at",
         "told_at",
-        "untold",
         "weight",
     )
 
@@ -61,7 +61,7 @@ class Candidate:
         self.others: int | None = None  # requests of other clients, as last told
         self.told_at = -inf  # of the last report, when last looked at
         self.gap = 0.0  # mean seconds between these
-        self.untold = 0  # answers without a report since the last one
+        self.served = 0  # requests, when its last report came
         self.started = load.started  # when last looked at for a floor
 
 

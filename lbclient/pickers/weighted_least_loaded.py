@@ -40,7 +40,7 @@ from math import exp, inf
 from random import Random
 
 from lbclient.load import FORGOTTEN_AFTER, Load
-from lbclient.model import LoadReport
+from lbclient.model import LoadReport, Verdict
 from lbclient.pickers.asking import MOST_WANTED, Asking
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.pickers.newcomers import ABSENT, Candidate, Newcomers
@@ -68,6 +68,8 @@ AGEING_STEP = 0.125  # of the horizon; what is told may look older by so much
 MOST_ERRORS = 3.0  # times (mean requests + 1); ours: who has them is picked last
 STALE = 2.0  # mean latencies; asking by then took 0.7 probes a request in S10_sparse
 PROBE_RATE = 10.0  # a second and client; ours: a client of 200 requests/s adds 5 %
+
+SERVED = Verdict.SERVED  # a member is looked up in Python up to 3.11
 
 
 class WeightedLeastLoaded:
@@ -178,8 +180,6 @@ class WeightedLeastLoaded:
                 continue
             if load.reported_at != candidate.reported_at or load.report is None:
                 self._learn(candidate)
-            else:
-                candidate.untold += 1
             self._rescore(candidate, now)
             if candidate.slot != ABSENT:
                 score = candidate.base + candidate.extra * self._faded
@@ -190,7 +190,7 @@ class WeightedLeastLoaded:
         """Takes from a new report how many requests others have there."""
         load = candidate.load
         candidate.reported_at = load.reported_at
-        candidate.untold = 0
+        candidate.served = load.counts[SERVED]
         report = load.report
         known, candidate.others = candidate.others, None
         if report is not None:
@@ -409,7 +409,9 @@ class WeightedLeastLoaded:
 def _is_missed(candidate: Candidate, now: float) -> bool:
     """Whether a report should have come: answers did, or it is very long ago."""
     age = now - candidate.told_at
-    if candidate.untold >= UNTOLD and age > MISSED * candidate.gap:
+    # What we gave up, or timed out, is no answer: it could not bring one.
+    answers = candidate.load.counts[SERVED] - candidate.served
+    if answers >= UNTOLD and age > MISSED * candidate.gap:
         return True
     gaps, seconds = LONG_MISSED
     return age > max(seconds, gaps * candidate.gap)

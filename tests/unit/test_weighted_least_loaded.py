@@ -292,6 +292,20 @@ def test_a_report_is_missed_when_answers_come_without() -> None:
     assert a.others == 7
 
 
+@pytest.mark.parametrize("verdict", [Verdict.ABANDONED, Verdict.FAILED])
+def test_who_does_not_answer_withholds_no_report(verdict: Verdict) -> None:
+    """Of calls given up, and of those that timed out, none could come."""
+    nodes, choice = fake_nodes(1), picker()
+    for second in range(5):
+        told(nodes, 9, now=NOW + second)
+        choice.pick(nodes, NOW + second)
+    for tenth in range(50, 100):
+        begin(nodes[0])
+        nodes[0].load.finish(Outcome(verdict, 0.02), NOW + tenth / 10)
+        choice.pick(nodes, NOW + tenth / 10)
+    assert choice._known[nodes[0].load].others == 9
+
+
 def test_what_health_checks_told_while_nobody_called_is_not_missed() -> None:
     """It waits to be looked at with the next pick: that had others' weights stay."""
     nodes, choice = fake_nodes(2), picker()
