@@ -38,8 +38,9 @@ With --watch changes are printed as they come, a line each: + came, - left, ~ ch
 example:
   lbclient resolve --watch dns:///search.prod:50051
 
-Exit status: 0; 1 if the target cannot be resolved, or the output not be written; 2
-for bad arguments; 130 after Ctrl-C; 141 if the reader of the output has gone.
+Exit status: 0; 1 if the target cannot be resolved or has no endpoints, or the output
+not be written; 2 for bad arguments; 130 after Ctrl-C; 141 if the reader of the output
+has gone.
 """
 
 
@@ -61,6 +62,7 @@ def main(argv: list[str]) -> int:
                 print(json.dumps(facts(resolver, endpoints), indent=2))
             else:
                 print(text(resolver, endpoints))
+            return 0 if endpoints else 1
     except ResolveError as error:
         return complain(error, 1)
     except KeyboardInterrupt:
@@ -149,7 +151,7 @@ def facts(resolver: Resolver, endpoints: Endpoints) -> dict[str, Any]:
     return {
         "resolver": repr(resolver).strip("<>"),
         "numbers": str(number(parted(endpoints)[0])),
-        "trouble": trouble_of(resolver),
+        "trouble": amiss(resolver, endpoints),
         "endpoints": [
             {
                 "address": endpoint.address,
@@ -168,12 +170,17 @@ def trouble_of(resolver: Resolver) -> str:
     return str(getattr(resolver, "trouble", ""))
 
 
+def amiss(resolver: Resolver, endpoints: Endpoints) -> str:
+    """Its trouble, or that there is nobody, which channels take for an error."""
+    return trouble_of(resolver) or ("" if endpoints else "no endpoints")
+
+
 def text(resolver: Resolver, endpoints: Endpoints) -> str:
     heads = [
         item("from", repr(resolver).strip("<>")),
         item("endpoints", f"{len(endpoints):,}"),
     ]
-    if trouble := trouble_of(resolver):
+    if trouble := amiss(resolver, endpoints):
         heads.append(item("trouble", printable(trouble)))
     if not endpoints:
         return "\n".join(heads)

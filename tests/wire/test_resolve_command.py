@@ -110,8 +110,11 @@ def test_no_endpoints_are_no_table(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path.write_text("[]")
-    assert main(["resolve", f"file://{path}"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split() == ["endpoints", "0"]
+    assert main(["resolve", f"file://{path}"]) == 1
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert told[-2:] == [["endpoints", "0"], ["trouble", "no", "endpoints"]]
+    assert main(["resolve", "--json", f"file://{path}"]) == 1
+    assert json.loads(capsys.readouterr().out)["trouble"] == "no endpoints"
 
 
 def test_what_cannot_be_resolved_is_status_1(
