@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lbclient.cli import files
-from lbclient.cli.pictures import write
+from lbclient.cli.pictures import require, write
 from lbclient.errors import ConfigError
 from lbclient.sim.book import EXPERIMENTS, Claim, Experiment
 
@@ -99,11 +99,7 @@ def names_of(text: str | None) -> list[str]:
 
 def ready_to_draw(out: str) -> Path:
     """The directory, made if need be. Raises ConfigError before anything is run."""
-    try:
-        import matplotlib  # noqa: F401 - to find out whether it is there
-    except ModuleNotFoundError:
-        want = "matplotlib, which is not installed: pip install 'lbclient[plot]'"
-        raise ConfigError("out", out, want) from None
+    require("out", out)
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -5,6 +5,7 @@ which would look for a screen.
 """
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -21,10 +22,18 @@ COLORS = 64  # in a .png: a third of the size that all would make
 
 
 def check(file: str) -> None:
-    """Raises ConfigError for a file that no figure can become."""
+    """Raises ConfigError for a file that no figure can become, or nothing can draw."""
     if PurePath(file).suffix not in SUFFIXES:
         raise ConfigError("plot", file, f"a name that ends in {', '.join(SUFFIXES)}")
+    require("plot", file)
     files.check("plot", file)
+
+
+def require(field: str, file: str) -> None:
+    """Raises ConfigError where matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        want = "matplotlib, which is not installed: pip install 'lbclient[plot]'"
+        raise ConfigError(field, file, want)
 
 
 def write(file: str, draw: "Callable[[], Figure]") -> None:
@@ -36,9 +45,6 @@ def write(file: str, draw: "Callable[[], Figure]") -> None:
             _write_small(drawn, file)
         else:
             drawn.savefig(file)
-    except ModuleNotFoundError:
-        want = "matplotlib, which is not installed: pip install matplotlib"
-        raise ConfigError("plot", file, want) from None
     except OSError as error:
         raise files.unwritable("plot", file, error) from None
 

@@ -223,6 +223,16 @@ def test_what_cannot_be_written_is_said_before_anything_is_played(
     assert "json = '/no/such/runs.json': want a file that can be written: No" in err
 
 
+def test_matplotlib_is_missed_before_anything_is_played(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if not installed
+    status, out, err = run(f"{file} --picker random --plot a.png", capsys)
+    assert (status, out) == (2, "")
+    assert "plot = 'a.png': want matplotlib, which is not installed: pip" in err
+    assert not Path("a.png").exists()
+
+
 def test_what_is_played_is_told(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     told: list[str] = []
     words = f"{file} --picker random,p2c --load 0.3,0.4 --seed 7,8"

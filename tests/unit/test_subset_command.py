@@ -299,7 +299,8 @@ sys.exit(main(["subset", "--plot", "x.png"]))
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2
-    assert "matplotlib, which is not installed: pip install matplotlib" in done.stderr
+    want = "matplotlib, which is not installed: pip install 'lbclient[plot]'"
+    assert want in done.stderr
     assert done.stderr.count("\n") == 1
     assert "mean 1.5" in done.stdout
 
