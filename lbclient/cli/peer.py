@@ -31,7 +31,8 @@ def check(given: argparse.Namespace) -> None:
     with suppress(ValueError):
         given.timeout = float(given.timeout)
     if not isinstance(given.timeout, float) or not 0.0 < given.timeout <= LONGEST:
-        raise ConfigError("timeout", given.timeout, f"seconds, up to {LONGEST:g}")
+        want = f"seconds, above 0, up to {LONGEST:g}"
+        raise ConfigError("timeout", given.timeout, want)
     if (given.tls_cert is None) is not (given.tls_key is None):
         raise ConfigError("tls-cert", given.tls_cert, "both it and --tls-key")
     names = ("tls_ca", "tls_cert", "tls_name")
