@@ -117,7 +117,8 @@ def parse(argv: Sequence[str] | None) -> Options:
         "slow backends)")  # fmt: skip
     add("--heavy-tail", action="store_true",
         help="1 call in 100 costs 100 to 1000 times as much; same mean")  # fmt: skip
-    add("--seed", type=int, default=1, help="of arrivals and costs (default: 1)")
+    add("--seed", type=whole(0, 2**32 - 1), default=1, metavar="N",
+        help="of arrivals and costs (default: 1)")  # fmt: skip
     add("--policies", type=policies, default=POLICIES, metavar="A,B,...",
         help=f"which of {', '.join(PICKERS)} to compare "
         f"(default: {', '.join(POLICIES)})")  # fmt: skip

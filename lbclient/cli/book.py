@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lbclient.cli import files
+from lbclient.cli.numbers import whole
 from lbclient.cli.pictures import require, write
 from lbclient.errors import ConfigError
 from lbclient.sim.book import EXPERIMENTS, Claim, Experiment
@@ -69,11 +70,14 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--out", metavar="DIR", help="draw them there, NAME.png for each (matplotlib)")
     add("--figure", metavar="A,B", help=f"of {', '.join(EXPERIMENTS)} (default: all)")
-    add("--seed", type=int, default=1, metavar="N", help="default: 1")
+    add("--seed", type=whole, default=1, metavar="N", help="default: 1")
     add("--quick", action="store_true", help="smaller and shorter, in a few seconds")
     add("--json", nargs="?", const="-", metavar="FILE",
         help="write all numbers; without FILE instead of the table")  # fmt: skip
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    if not isinstance(given.seed, int):
+        raise ConfigError("seed", given.seed, "a whole number")
+    return given
 
 
 def summaries() -> Iterator[str]:

@@ -18,6 +18,7 @@ from prometheus_client import start_http_server
 from lbclient import metrics
 from lbclient.channel import Channel, insecure_channel, secure_channel
 from lbclient.cli.peer import CERTIFICATE, pair, pem
+from lbclient.cli.numbers import whole
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.errors import ConfigError
 from lbclient.proxy import Forwarder
@@ -75,17 +76,17 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--listen", metavar="HOST:PORT", required=True, help="port 0: any free one")
     add("--target", required=True, help="as given to a channel")
     add("--config", metavar="FILE", help="the same as LBCLIENT_CONFIG=FILE")
-    add("--subset-size", type=int, metavar="K",
+    add("--subset-size", type=whole, metavar="K",
         help="backends to connect to (default: what the configuration says, else "
         f"{SUBSET_SIZE})")  # fmt: skip
     add("--idempotent", action="append", default=[], metavar="/PACKAGE.SERVICE/METHOD",
         help="may be executed twice, so it is retried; /package.Service/* for all of "
         "a service; may be repeated")  # fmt: skip
-    add("--max-active", type=int, metavar="N", help="calls at a time; what comes "
+    add("--max-active", type=whole, metavar="N", help="calls at a time; what comes "
         "beyond is refused (default: any number)")  # fmt: skip
-    add("--max-message", type=int, default=MESSAGE_SIZE, metavar="BYTES",
+    add("--max-message", type=whole, default=MESSAGE_SIZE, metavar="BYTES",
         help=f"the largest that is forwarded (default: {MESSAGE_SIZE:,})")  # fmt: skip
-    add("--metrics", type=int, metavar="PORT", help="serve Prometheus' metrics there")
+    add("--metrics", type=whole, metavar="PORT", help="serve Prometheus' metrics there")
     add("--cert", metavar="FILE", help="listen with TLS; a PEM file, as all of these")
     add("--key", metavar="FILE", help="the key of --cert")
     add("--ca", metavar="FILE", help="who must have signed clients' certificates")
@@ -141,13 +142,13 @@ def server_of(given: argparse.Namespace, environ: Mapping[str, str]) -> Server:
     # Two proxies on one port would share it unseen.
     options = [*sizes(given.max_message), ("grpc.so_reuseport", 0)]
     most = given.max_active
-    if most is not None and most < 1:
+    if most is not None and (type(most) is not int or most < 1):
         raise ConfigError("max_active", most, "calls at a time, 1 or more")
     return server(options=options, config=config, maximum_concurrent_rpcs=most)
 
 
-def sizes(limit: int) -> list[tuple[str, int]]:
-    if not 1 <= limit < 2**31:
+def sizes(limit: int | str) -> list[tuple[str, int]]:
+    if not isinstance(limit, int) or not 1 <= limit < 2**31:
         raise ConfigError("max_message", limit, "bytes, 1 to 2147483647")
     return [
         ("grpc.max_receive_message_length", limit),
@@ -192,8 +193,8 @@ def pair_of(
     return pair(key, files[key], cert, files[cert])
 
 
-def serve_metrics(port: int, host: str) -> None:
-    if not 0 < port < 65536:
+def serve_metrics(port: int | str, host: str) -> None:
+    if not isinstance(port, int) or not 0 < port < 65536:
         raise ConfigError("metrics", port, "a port, 1 to 65535")
     try:
         start_http_server(port, host.strip("[]"))

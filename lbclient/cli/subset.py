@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from math import inf
 
+from lbclient.cli.numbers import real, whole
 from lbclient.cli.subset_answers import Answer, Fleet, advise, compare, measure, single
 from lbclient.cli.subset_plots import PICTURES, Scene, draw, sizes
 from lbclient.errors import ConfigError
@@ -151,20 +152,6 @@ def ignored(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 def option(field: str) -> str:
     return "--" + field.replace("_", "-")
-
-
-def whole(text: str) -> int | str:
-    try:
-        return int(text)
-    except ValueError:
-        return text
-
-
-def real(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def fleet_of(

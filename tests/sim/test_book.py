@@ -75,6 +75,7 @@ def test_a_claim_that_fails_is_said_and_is_the_exit_status(
     [
         ("--figure waste", "figure = 'waste': want some of wasted, spread, "),
         ("--figure layers --quick --json /no/such", "json = '/no/such': want a file"),
+        ("--seed x", "seed = 'x': want a whole number"),
         ("--out /dev/null/there", "out = '/dev/null/there': want a directory"),
     ],
 )

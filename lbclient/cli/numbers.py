@@ -1,0 +1,18 @@
+"""Numbers of a command line: text that is none goes to whoever knows its bounds.
+
+argparse's own `invalid int value` does not say what would be right.
+"""
+
+
+def whole(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def real(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
