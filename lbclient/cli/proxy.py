@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,8 +18,8 @@ from prometheus_client import start_http_server
 
 from lbclient import metrics
 from lbclient.channel import Channel, insecure_channel, secure_channel
-from lbclient.cli.peer import CERTIFICATE, pair, pem
 from lbclient.cli.numbers import whole
+from lbclient.cli.peer import CERTIFICATE, pair, pem
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.errors import ConfigError
 from lbclient.proxy import Forwarder
@@ -161,15 +162,42 @@ def listen_at(address: str) -> tuple[str, int]:
     >>> listen_at("[::]:50051")
     ('[::]', 50051)
     """
-    found = re.fullmatch(r"([^\s/]+):([0-9]{1,5})", address, re.ASCII)
-    if found is None or int(found[2]) > 65535:
+    found = re.fullmatch(r"([^\s/]+):([0-9]+)", address, re.ASCII)
+    if found is None:
         want = "HOST:PORT, such as 0.0.0.0:50051 or [::]:0"
         raise ConfigError("listen", address, want)
+    if len(found[2]) > 5 or int(found[2]) > 65535:
+        raise ConfigError("listen", address, "a port of 0 to 65535")
     return found[1], int(found[2])
 
 
 def open_port(proxy: Server, given: argparse.Namespace) -> int:
     """Raises RuntimeError where that cannot be."""
+    try:
+        return bound(proxy, given)
+    except RuntimeError:
+        if reason := why_not(*listen_at(given.listen)):
+            said = f"listen = {given.listen!r}: want an address that is free: {reason}"
+            raise RuntimeError(said) from None
+        raise
+
+
+def why_not(host: str, port: int) -> str:
+    """Why a socket cannot be there, which gRPC keeps to its log; empty: it can."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+                probe.listen()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def bound(proxy: Server, given: argparse.Namespace) -> int:
     authority = pem("ca", given.ca, CERTIFICATE)
     key, certificate = pair_of(given, "key", "cert")
     if key is None or certificate is None:
