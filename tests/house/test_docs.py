@@ -16,10 +16,10 @@ DEFAULTS = {field.name: field.default for c in CONFIGS for field in settings(c)}
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of the headings: `## A b, c` is `#a-b-c`."""
+    """What GitHub makes of the headings: `## A b, c: ...` is `#a-b-c-`."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {
-        re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings
+        re.sub(r"[^\w\- ]", "", h.strip()).lower().replace(" ", "-") for h in headings
     }
 
 
