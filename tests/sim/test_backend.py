@@ -194,6 +194,16 @@ def test_an_answer_takes_its_time_and_gives_way_to_what_is_newer() -> None:
     assert not client.heard
 
 
+def test_another_picker_has_its_own_questions_and_answers() -> None:
+    client = Client(0, SMALL, ENDPOINTS, [Bench().backend], Prequal, 1)
+    question = Question([client.pool.ready[0]], client.heard, back=0.25)
+    question.accept(question, 0, 0.0, 0.0, 1.0)
+    client.switch(RoundRobin)
+    assert (client.probes, [*client.heard]) == ([], [])
+    client.switch(Prequal)
+    assert client.probes is getattr(client.picker, "probes", None)
+
+
 arrivals = st.lists(
     st.tuples(st.floats(0.0, 2.0), st.floats(0.001, 3.0)), min_size=1, max_size=40
 )
