@@ -13,7 +13,8 @@ class Static:
         self.endpoints = snapshot(list(endpoints))
 
     def __repr__(self) -> str:
-        return f"<{len(self.endpoints)} fixed endpoints>"
+        count = len(self.endpoints)
+        return f"<{count} fixed {'endpoint' if count == 1 else 'endpoints'}>"
 
     async def watch(self) -> AsyncGenerator[Endpoints, None]:
         yield self.endpoints

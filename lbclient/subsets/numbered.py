@@ -57,10 +57,12 @@ class Numbering(NamedTuple):
 
     def __str__(self) -> str:
         if self.why_not:
-            return f"{len(self.backends)} backends by place: {self.why_not}"
+            count = len(self.backends)
+            return f"{count} {_backends(count)} by place: {self.why_not}"
         missing = self.backends.count(None)
         holes = f" ({missing} missing)" if missing else ""
-        return f"{len(self.backends) - missing} numbered backends{holes}"
+        count = len(self.backends) - missing
+        return f"{count} numbered {_backends(count)}{holes}"
 
 
 def number(endpoints: Endpoints) -> Numbering:
@@ -71,7 +73,7 @@ def number(endpoints: Endpoints) -> Numbering:
     >>> str(number((Endpoint("b-0:1"), Endpoint("b-2:1"))))
     '2 numbered backends (1 missing)'
     >>> str(number((Endpoint("10.0.0.1:1"),)))
-    '1 backends by place: backends have no task numbers'
+    '1 backend by place: backends have no task numbers'
     """
     tasks: dict[int, Endpoint] = {}
     spare: list[Endpoint] = []
@@ -119,6 +121,10 @@ def _with_task(endpoint: Endpoint) -> Endpoint:
     if endpoint.task is not None or name is None:
         return endpoint
     return replace(endpoint, task=int(name["task"]))
+
+
+def _backends(count: int) -> str:
+    return "backend" if count == 1 else "backends"
 
 
 def _why_not(count: int, tasks: dict[int, Endpoint], spare: int) -> str:

@@ -55,6 +55,11 @@ def test_auto_is_rocksteadier_where_both_sides_have_numbers() -> None:
     )
 
 
+def test_one_backend_is_told_of_as_one() -> None:
+    assert str(number(tasks(0))) == "1 numbered backend"
+    assert str(number(names("10.0.0.1:1"))).startswith("1 backend by place: ")
+
+
 def test_auto_is_rendezvous_where_backends_have_no_numbers() -> None:
     subset_of = choice()
     assert list(subset_of(IPS)) == list(Rendezvous("me")(IPS))

@@ -217,6 +217,7 @@ def test_ten_thousand_addresses_are_a_target() -> None:
     resolver = parse(f"ipv4:{','.join(addresses)}").resolver
     assert isinstance(resolver, Static)
     assert repr(resolver) == "<10000 fixed endpoints>"
+    assert repr(parse("ipv4:10.0.0.1:1").resolver) == "<1 fixed endpoint>"
 
 
 def test_what_is_not_text_is_refused() -> None:
