@@ -274,6 +274,20 @@ async def test_a_customer_without_quota_is_held_back_and_no_other_is(
     await server.stop(None)
 
 
+async def test_a_customer_refused_for_load_is_not_held_back_for_a_quota() -> None:
+    """With this K, and others who are served, the throttle of all stays open."""
+    server = Refusing()
+    customer = ((wire.CUSTOMER_KEY, "a"),)
+    quota, load = Refusal.QUOTA.value, Refusal.DONT_RETRY.value
+    async with to(server, config=ChannelConfig(throttle=1000)) as channel:
+        for word in (quota, *[load] * CALLS):
+            server.word = word
+            with pytest.raises(grpc.aio.AioRpcError, match="too much"):
+                await call(channel, metadata=customer)
+            server.word = ""
+            await call(channel)
+
+
 @pytest.mark.parametrize(
     ("word", "throttles"),
     [
