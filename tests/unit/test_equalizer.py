@@ -236,6 +236,22 @@ def test_a_silent_backend_that_fails_at_once_does_not_look_idle() -> None:
     assert failing < 0.7 * sound
 
 
+def test_what_a_backend_said_before_it_fell_silent_is_no_change_to_see() -> None:
+    """It had most of all then, and as much as the other now, without our doing."""
+    nodes, control = fake_nodes(2), equalizer()
+    report(nodes, 0.8, 0.4, now=10.0)
+    control.step(nodes, 10.0)
+    for second in range(11, 20):
+        for node in nodes:
+            serve(node, 100, 0.01, second)
+        report(nodes[1:], 0.4, now=second)
+        control.step(nodes, second, {nodes[0].load})
+    before = control.weights(nodes)
+    report(nodes, 0.4, 0.4, now=20.0)
+    control.step(nodes, 20.0)
+    assert control.weights(nodes) == pytest.approx(before)
+
+
 @pytest.mark.parametrize("eps", [100.0, 1e300])
 def test_errors_count_as_utilization(eps: float) -> None:
     nodes, control = fake_nodes(2), equalizer()
