@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbclient.load import Load
+from lbclient.load import FORGOTTEN_AFTER, Load
 from lbclient.model import LoadReport, Outcome, Verdict
-from lbclient.pickers import PICKERS, WeightedLeastLoaded
+from lbclient.pickers import PICKERS, Prequal, WeightedLeastLoaded
 from lbclient.pickers.weighted_least_loaded import AGEING_STEP
 from lbclient.protocols import Picker
 from lbclient.testing import FakeNode, fake_nodes
@@ -346,3 +346,41 @@ def test_kept_scores_pick_as_computed_ones_do(
             report = LoadReport(0.5 + rng.random() / 2, 50.0, 0.0, active)
             verdict = Verdict.SERVED if rng.random() < 0.98 else Verdict.FAILED
             done.finish(Outcome(verdict, 0.02 * rng.random(), report), now)
+
+
+class NoLot(Random):
+    """Nothing goes by lot: no part of the picks is so small."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+answers = st.builds(
+    LoadReport,
+    active=st.integers(0, 4),
+    latency=st.sampled_from([0.001, 0.01, 0.02, 1.0]),
+)
+ages = st.sampled_from([0.0, 5.0, 50.0, FORGOTTEN_AFTER, 2 * FORGOTTEN_AFTER])
+failures = st.lists(ages, max_size=4).map(lambda ages: sorted(ages, reverse=True))
+asked = st.lists(st.tuples(answers, failures), min_size=4, max_size=12)
+
+
+@settings(max_examples=200)
+@given(asked, st.sampled_from([0.0, 0.5, 1.0]))
+def test_prequal_takes_the_probe_of_the_least_rank(
+    said: "list[tuple[LoadReport, list[float]]]", quantile: float
+) -> None:
+    """It works most ranks out in place, as a call costs more than all of it."""
+    now = 1000.0
+    nodes = fake_nodes(60)
+    picker = Prequal(NoLot(), probes=0.0, removed=0.0, quantile=quantile)
+    picker.pick(nodes, now)
+    for node, (answer, failed) in zip(nodes, said, strict=False):
+        for age in failed:
+            node.load.begin()
+            node.load.finish(Outcome(Verdict.FAILED, 0.0), now - age)
+        picker.probed(node, answer, now)
+    for _ in said:
+        limit = picker._limit()
+        least = min(picker._pool, key=lambda probe: probe.rank(limit, now))
+        assert picker.pick(nodes, now) is least.node
