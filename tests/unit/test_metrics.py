@@ -66,6 +66,8 @@ CHANNEL = ChannelStatistics(
     task_failures=9,
     resolver=ResolverStatistics(endpoints=12, updates=2, age=30.0, error=""),
     retries_left=10.0,
+    throttled=8,
+    refused={"throttled": 5, "quota": 3},
     methods={
         ("unary_unary", "/search.Search/Search"): {"OK": 6, "NOT_FOUND": 1},
         ("unary_stream", "/search.Search/List"): {"OK": 1},
@@ -159,6 +161,9 @@ def test_a_channel_is_shown() -> None:
     assert scraped("lbclient_subset_size") == 20
     assert scraped("lbclient_picks_total", policy="round_robin") == 14
     assert scraped("lbclient_retries_left") == 10
+    assert scraped("lbclient_throttled_total") == 8
+    assert scraped("lbclient_refused_total", reason="quota") == 3
+    assert scraped("lbclient_refused_total", reason="full") == 0
     assert scraped("lbclient_replacements") == 3
     assert scraped("lbclient_draining_backends") == 1
     assert scraped("lbclient_task_failures_total") == 9
