@@ -5,6 +5,7 @@ real sockets or threads in flight it would jump past them.
 """
 
 import asyncio
+import faulthandler
 import gc
 import inspect
 import selectors
@@ -38,6 +39,17 @@ settings.load_profile("default")
 # would, too: tests interrupt some of these.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+END_WITHIN = 60.0  # seconds, from the last test; it is one or two
+
+
+def pytest_unconfigure() -> None:
+    """A test that failed may have left a handler in a thread, and the interpreter waits
+    for that one for ever: rather it ends as a failure, and shows what all threads do.
+    """
+    stderr = 2  # by number, as pytest may have its own in place of that
+    faulthandler.dump_traceback_later(END_WITHIN, exit=True, file=stderr)
 
 
 @pytest.fixture(scope="module", autouse=True)
