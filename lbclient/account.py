@@ -6,7 +6,7 @@ is one, less gets ahead. What is let in counts at once, by what such requests ha
 how much this one does is known only when it has ended.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from math import exp, inf
 
@@ -33,26 +33,30 @@ KNOWN = 1e-6  # requests a second: what fewer cost is not looked at
 
 KINDS = len(Criticality)
 
-Charge = Callable[[float], None]
-"""Takes CPU seconds, on the server's loop."""
-
 
 class Spent:
-    """Requests and CPU seconds, and what one such request costs."""
+    """Requests and CPU seconds, and what one such request costs.
 
-    __slots__ = ("_looked_at", "_rates", "cpu", "each", "requests")
+    `factor` is what a CPU second of this machine is worth.
+    """
 
-    def __init__(self) -> None:
-        self.requests, self.cpu = 0, 0.0  # since the last look
+    __slots__ = ("_factor", "_looked_at", "_rates", "cpu", "each", "requests")
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self._factor = factor
+        self.requests, self.cpu = 0, 0.0  # since the last look, `cpu` of this machine
         self._rates = (0.0, 0.0)  # the same a second, smoothed
         self._looked_at = -inf
         self.each = 0.0  # CPU seconds, as far as it is known
 
-    def look(self, now: float) -> float:
-        """What one costs."""
+    def look(self, now: float, total: "Spent | None" = None) -> float:
+        """What one costs. What is new is part of the total from then on."""
         if now < self._looked_at + MOMENT:
             return self.each
         self._rates = requests, cpu = self.read(now)
+        if total is not None:
+            total.requests += self.requests
+            total.cpu += self.cpu
         self.requests, self.cpu, self._looked_at = 0, 0.0, now
         if requests > KNOWN and cpu > 0.0:
             self.each = cpu / requests
@@ -66,7 +70,22 @@ class Spent:
         kept = exp(-elapsed / SMOOTHING)
         gain = (1.0 - kept) / elapsed
         requests, cpu = self._rates
-        return requests * kept + self.requests * gain, cpu * kept + self.cpu * gain
+        spent = self.cpu * self._factor
+        return requests * kept + self.requests * gain, cpu * kept + spent * gain
+
+
+class Payer(Spent):
+    """One customer at one criticality."""
+
+    __slots__ = ("unsettled",)
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__(factor)
+        self.unsettled = 0  # requests let in unseen, which are in no bucket yet
+
+    def pay(self, cpu: float) -> None:
+        """CPU seconds, on the server's loop."""
+        self.cpu += cpu
 
 
 class Account:
@@ -80,18 +99,17 @@ class Account:
         "_limit",
         "_most",
         "_paces",
+        "_total",
         "_unseen",
-        "charges",
         "is_refusing",
         "looks_at",
+        "payers",
         "spare",
-        "spent",
-        "unsettled",
     )
 
-    def __init__(self, charges: Sequence[Charge]) -> None:
-        self.charges = charges  # by criticality
-        self.spent = [Spent() for _ in Criticality]
+    def __init__(self, total: Spent, factor: float = 1.0) -> None:
+        self.payers = [Payer(factor) for _ in Criticality]  # by criticality
+        self._total = total  # of all accounts
         self._limit: Sequence[float] = [inf] * KINDS
         self._costs = [0.0] * KINDS
         self._paces = [0.0] * KINDS  # seconds of the limit in a CPU second
@@ -102,7 +120,6 @@ class Account:
         self.is_refusing = False
         self._unseen = 0  # how many requests of a calm account are let in unseen
         self.spare = 0  # of those that may be, what is left
-        self.unsettled = [0] * KINDS  # that were, and are in no bucket yet
 
     def look(self, limit: Sequence[float], mean: float, now: float) -> None:
         """Takes a new limit, and what a request costs: `mean` if none is known."""
@@ -113,7 +130,7 @@ class Account:
                 left = max(0.0, until[c] - now)
                 until[c] = now + (left * paces[c] / pace if left else 0.0)
         self._limit, self._paces = limit, paces
-        self._costs = [spent.look(now) or mean for spent in self.spent]
+        self._costs = [payer.look(now, self._total) or mean for payer in self.payers]
         self._most = self._ahead(*AHEAD)
         self._few = self._ahead(*FLOOD)
         self.looks_at = now + (TICK if mean else MOMENT)
@@ -129,9 +146,10 @@ class Account:
 
     def _settle(self, now: float) -> None:
         self.spare = 0
-        for criticality, requests in enumerate(self.unsettled):
-            if requests:
-                self.unsettled[criticality] = 0
+        for criticality, payer in enumerate(self.payers):
+            if requests := payer.unsettled:
+                payer.unsettled = 0
+                payer.requests += requests
                 few, most = self._few, self._most
                 self._fill(self._arrived, criticality, now, few, TIMES, requests)
                 self._fill(self._admitted, criticality, now, most, 1.0, requests)
@@ -151,7 +169,7 @@ class Account:
         return False
 
     def admit(self, criticality: Criticality, now: float) -> None:
-        self.spent[criticality].requests += 1
+        self.payers[criticality].requests += 1
         self._fill(self._admitted, criticality, now, self._most, 1.0)
         if self._unseen and self._is_calm(now):
             self.spare = self._unseen
@@ -187,10 +205,10 @@ class Account:
             until[c] = now + ahead + cost * self._paces[c]
 
     def usage(self, now: float) -> float:
-        return sum(spent.read(now)[1] for spent in self.spent)
+        return sum(payer.read(now)[1] for payer in self.payers)
 
     def __repr__(self) -> str:
-        requests = sum(spent.requests for spent in self.spent)
-        cpu = sum(spent.cpu for spent in self.spent)
+        requests = sum(payer.requests + payer.unsettled for payer in self.payers)
+        cpu = sum(payer.cpu for payer in self.payers)
         state = "at its limit" if self.is_refusing else "within its limit"
         return f"<{requests} requests, {cpu:.3f} CPU seconds of late, {state}>"

@@ -11,10 +11,9 @@ who give none, so memory is bounded.
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from functools import partial
 from math import inf
 
-from lbclient.account import Account, Charge, Spent
+from lbclient.account import Account, Payer, Spent
 from lbclient.criticality import Criticality, named
 from lbclient.errors import ConfigError
 from lbclient.retry import Refusal
@@ -164,9 +163,9 @@ class Quota:
         self._default = default
         self._factor = factor
         self._fallback = fallback
-        self._known = {name: self._open(name) for name in (OTHERS, *limits)}
+        self._all = Spent(factor)
+        self._known = {name: self._open() for name in (OTHERS, *limits)}
         self._accounts: OrderedDict[str, Account] = OrderedDict()
-        self._all = Spent()
         self._shares: Mapping[str, float] = {}
         self._taken_at = -inf
         self.pooled = 0  # requests of customers who should have had their own account
@@ -186,40 +185,33 @@ class Quota:
             account.look(parts, mean, now)
         return Refusal.QUOTA if account.refuses(criticality, now) else None
 
-    def admit(self, customer: str, criticality: Criticality, now: float) -> Charge:
+    def admit(self, customer: str, criticality: Criticality, now: float) -> Payer:
         """A request that was not refused is let in: it counts as if it had ended.
 
-        Returns what takes the CPU seconds that it uses, so far or once more.
+        Returns who pays the CPU seconds that it uses.
         """
-        account = self._of(customer)
+        account = self._known.get(customer) or self._accounts.get(customer)
+        account = account or self._known[OTHERS]
         account.admit(criticality, now)
-        self._all.requests += 1
-        return account.charges[criticality]
+        return account.payers[criticality]
 
     def enter(
         self, customer: str, criticality: Criticality, now: float
-    ) -> Charge | None:
+    ) -> Payer | None:
         """Both at once; None if it is refused. Quick where the limit is far away."""
         account = self._known.get(customer) or self._accounts.get(customer)
         if account is not None and account.spare and now < account.looks_at:
             # Not methods of theirs, as this is the hot path.
             account.spare -= 1
-            account.unsettled[criticality] += 1
-            account.spent[criticality].requests += 1
-            self._all.requests += 1
-            return account.charges[criticality]
+            payer = account.payers[criticality]
+            payer.unsettled += 1
+            return payer
         if self.refuses(customer, criticality, now) is not None:
             return None
         return self.admit(customer, criticality, now)
 
-    def _open(self, customer: str) -> Account:
-        return Account([partial(self._charge, customer, one) for one in Criticality])
-
-    def _charge(self, customer: str, criticality: Criticality, cpu: float) -> None:
-        worth = cpu * self._factor
-        account = self._known.get(customer) or self._of(customer)
-        account.spent[criticality].cpu += worth
-        self._all.cpu += worth
+    def _open(self) -> Account:
+        return Account(self._all, self._factor)
 
     def usage(self, now: float) -> dict[str, float]:
         """What each account used lately, a second: for `allot`, by whoever asks all."""
@@ -236,10 +228,6 @@ class Quota:
             return self._fallback
         return self._shares.get(name, self._fallback)
 
-    def _of(self, customer: str) -> Account:
-        account = self._known.get(customer) or self._accounts.get(customer)
-        return account or self._known[OTHERS]
-
     def _find(self, customer: str, now: float) -> tuple[str, Account]:
         if known := self._known.get(customer):
             return customer, known
@@ -248,7 +236,7 @@ class Quota:
                 self._accounts.move_to_end(customer)
             return customer, account
         if len(customer) <= LONGEST and self._has_place(now):
-            account = self._accounts[customer] = self._open(customer)
+            account = self._accounts[customer] = self._open()
             return customer, account
         self.pooled += 1
         return OTHERS, self._known[OTHERS]

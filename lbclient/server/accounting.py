@@ -9,7 +9,7 @@ gRPC does for a request outside of its handler, some 0.2 ms.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import ContextVar
@@ -20,7 +20,7 @@ from time import thread_time
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from lbclient.account import Charge
+from lbclient.account import Payer
 
 T = TypeVar("T")
 
@@ -29,36 +29,21 @@ logger = logging.getLogger(__name__)
 HAND_OVER = "run_in_executor"  # the method of a loop
 
 # Whose work this is: of whoever runs in this context.
-account: ContextVar[Charge | None] = ContextVar("account", default=None)
+account: ContextVar[Payer | None] = ContextVar("account", default=None)
+bill_to = account.set
+billed = account.get
 
 
-class _Nesting(local):
-    """Of one thread: what was timed within what is being timed, if anything is."""
+class Nesting:
+    """Of one loop: seconds timed within what is being timed, where steps nest.
 
-    inner: float = 0.0
+    A task that begins eagerly has its first step within one of its parent's.
+    """
 
+    __slots__ = ("inner",)
 
-_nesting = _Nesting()
-
-
-class _Timed:
-    """Time in which nothing that is timed by itself counts twice."""
-
-    __slots__ = ("_began_at", "_charge", "_outer")
-
-    def __init__(self, charge: Charge) -> None:
-        self._charge = charge
-
-    def __enter__(self) -> None:
-        self._outer = _nesting.inner
-        _nesting.inner = 0.0
-        self._began_at = thread_time()
-
-    def __exit__(self, *_: object) -> None:
-        spent = thread_time() - self._began_at
-        own = spent - _nesting.inner
-        _nesting.inner = self._outer + spent
-        self._charge(own)
+    def __init__(self) -> None:
+        self.inner = 0.0
 
 
 _NOTHING: Any = object()
@@ -67,30 +52,37 @@ _NOTHING: Any = object()
 class Steps(Coroutine[Any, Any, T]):
     """A coroutine whose steps are timed. To be awaited once, or made a task of."""
 
-    __slots__ = ("_charge", "_coroutine", "_first")
+    __slots__ = ("_coroutine", "_first", "_nesting", "_payer")
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, T], charge: Charge, first: Any = _NOTHING
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        payer: Payer,
+        nesting: Nesting,
+        first: Any = _NOTHING,
     ) -> None:
         """`first` is what it said in the first step, if that has been done."""
         self._coroutine = coroutine
-        self._charge = charge
+        self._payer = payer
+        self._nesting = nesting
         self._first = first
 
-    def send(self, value: Any) -> Any:
-        """As within a `_Timed`, and cheaper."""
-        outer, _nesting.inner = _nesting.inner, 0.0
+    def _step(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        nesting = self._nesting
+        outer, nesting.inner = nesting.inner, 0.0
         began_at = thread_time()
         try:
-            return self._coroutine.send(value)
+            return step(*arguments)
         finally:
             spent = thread_time() - began_at
-            self._charge(spent - _nesting.inner)
-            _nesting.inner = outer + spent
+            self._payer.pay(spent - nesting.inner)
+            nesting.inner = outer + spent
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._coroutine.send, value)
 
     def throw(self, *error: Any) -> Any:
-        with _Timed(self._charge):
-            return self._coroutine.throw(*error)
+        return self._step(self._coroutine.throw, *error)
 
     def close(self) -> None:
         self._coroutine.close()
@@ -113,28 +105,47 @@ class Steps(Coroutine[Any, Any, T]):
 
 
 def begun(
-    coroutine: Coroutine[Any, Any, T], charge: Charge
+    coroutine: Coroutine[Any, Any, T], payer: Payer, nesting: Nesting
 ) -> "tuple[Steps[T] | None, T | None]":
     """After its first step, which for most is all: what goes on, or what it returned.
 
-    As in `Steps.send`, without a `Steps`: this is the hot path.
+    As in `Steps._step`, without a `Steps`: this is the hot path.
     """
-    outer, _nesting.inner = _nesting.inner, 0.0
+    outer, nesting.inner = nesting.inner, 0.0
     began_at = thread_time()
     try:
-        return Steps(coroutine, charge, coroutine.send(None)), None
+        return Steps(coroutine, payer, nesting, coroutine.send(None)), None
     except StopIteration as over:
         return None, over.value
     finally:
         spent = thread_time() - began_at
-        charge(spent - _nesting.inner)
-        _nesting.inner = outer + spent
+        payer.cpu += spent - nesting.inner
+        nesting.inner = outer + spent
 
 
-def run_timed(charge: Charge, work: Callable[..., T], *arguments: Any) -> T:
-    """In whichever thread."""
-    with _Timed(charge):
-        return work(*arguments)
+class _InThread(local):
+    """The same of a thread: a handler there is timed within what was handed over."""
+
+    inner: float = 0.0
+
+
+_in_thread = _InThread()
+
+
+def run_timed(
+    loop: asyncio.AbstractEventLoop, payer: Payer, work: Callable[..., T], *args: Any
+) -> T:
+    """In another thread than that of the payer's loop."""
+    outer, _in_thread.inner = _in_thread.inner, 0.0
+    began_at = thread_time()
+    try:
+        return work(*args)
+    finally:
+        spent = thread_time() - began_at
+        own = spent - _in_thread.inner
+        _in_thread.inner = outer + spent
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(payer.pay, own)
 
 
 class _Installed:
@@ -147,8 +158,9 @@ class _Installed:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.servers = 0
+        self.nesting = Nesting()
         self._before = loop.get_task_factory()
-        self._factory = _factory(self._before)
+        self._factory = _factory(self._before, self.nesting)
         loop.set_task_factory(self._factory)
         hand_over = partial(_hand_over, loop, loop.run_in_executor)
         self._had = HAND_OVER in getattr(loop, "__dict__", ())  # somebody else's
@@ -181,11 +193,13 @@ class Accounting:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def install(self, loop: asyncio.AbstractEventLoop) -> None:
+    def install(self, loop: asyncio.AbstractEventLoop) -> Nesting:
         if loop not in _installed:
             _installed[loop] = _Installed(loop)
-        _installed[loop].servers += 1
+        installed = _installed[loop]
+        installed.servers += 1
         self._loop = loop
+        return installed.nesting
 
     def remove(self) -> None:
         loop, self._loop = self._loop, None
@@ -197,26 +211,24 @@ class Accounting:
             del _installed[loop]
             installed.remove(loop)
 
-    def charge_from_thread(self, charge: Charge) -> Charge:
-        return charge if self._loop is None else partial(_tell, self._loop, charge)
 
+def _factory(before: Any, nesting: Nesting) -> Any:
+    task, make_before = asyncio.Task, before or _make
 
-def _tell(loop: asyncio.AbstractEventLoop, charge: Charge, cpu: float) -> None:
-    with suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(charge, cpu)
-
-
-def _factory(before: Any) -> Any:
     def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+        if not options and before is None and billed() is None:
+            return task(coroutine, loop=loop)  # as gRPC's own, two for each request
         context = options.get("context")
-        charge = account.get() if context is None else context.get(account)
-        if charge is not None and iscoroutine(coroutine):
-            coroutine = Steps(coroutine, charge)
-        if before is not None:
-            return before(loop, coroutine, **options)
-        return asyncio.Task(coroutine, loop=loop, **options)
+        payer = billed() if context is None else context.get(account)
+        if payer is not None and iscoroutine(coroutine):
+            coroutine = Steps(coroutine, payer, nesting)
+        return make_before(loop, coroutine, **options)
 
     return make
+
+
+def _make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+    return asyncio.Task(coroutine, loop=loop, **options)
 
 
 def _hand_over(
@@ -226,14 +238,7 @@ def _hand_over(
     func: Callable[..., T],  # the loop's own word, as it may be given by name
     *arguments: Any,
 ) -> asyncio.Future[T]:
-    charge = account.get()
-    if charge is None or executor is not None:
+    payer = billed()
+    if payer is None or executor is not None:
         return run_in_executor(executor, func, *arguments)
-    told = partial(_tell, loop, charge)
-    return run_in_executor(executor, run_timed, told, func, *arguments)
-
-
-def timed(coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
-    """Timed where the request has an account, else as it is."""
-    charge = account.get()
-    return coroutine if charge is None else Steps(coroutine, charge)
+    return run_in_executor(executor, run_timed, loop, payer, func, *arguments)

@@ -30,6 +30,7 @@ from lbclient.ewma import Ewma
 from lbclient.protocols import Clock
 from lbclient.quota import OTHERS
 from lbclient.retry import Refusal, parse_attempt
+from lbclient.server.accounting import bill_to
 from lbclient.server.answers import (
     FULL,
     OUT_OF_QUOTA,
@@ -66,7 +67,8 @@ STRAINED = 0.5  # of the target: from here on cheaper answers are wanted
 # none of what is kept.
 SHORT_OF_MEMORY = 0.9
 
-_PREFIX = "lbclient-"
+# What a request says to us in its metadata.
+_WORDS = frozenset({wire.CRITICALITY_KEY, wire.ATTEMPT_KEY, wire.CUSTOMER_KEY})
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +144,7 @@ class Gate:
         self._values = [0.0] * len(signals)
         self._is_beyond = False  # a signal that is not the load
         self._is_calm = False  # nothing is, nor was lately; as last sampled
-        self._let_in = 0  # requests that admission was not asked about
+        self._asked = 0  # of those that arrived, the last that admission knows of
         self.admission = Admission(signals, rng)
         self._rng = rng
         self._places: Places | None = None
@@ -229,23 +231,25 @@ class Gate:
 
         To be called in the task of the request, whose context learns who asks.
         """
-        self.queue.arrived += 1
-        if self._is_calm and not (self.queue.is_closed or self.threads.waiting):
+        queue = self.queue
+        queue.arrived += 1
+        if self._is_calm and not (queue.is_closed or self.threads.waiting):
             customer = OTHERS
             for key, value in metadata:
-                if key[: len(_PREFIX)] == _PREFIX:
+                if key in _WORDS:
                     if key != wire.CUSTOMER_KEY:
                         break
                     customer = str(value)
             else:  # as almost always: nothing to decide but who pays
-                self._let_in += 1
-                quotas = self._early_quotas
-                if quotas is None or quotas.enter(customer, DEFAULT):
+                if self._early_quotas is None:
                     return None
-                return self._out_of_quota(DEFAULT)
-        if self._let_in:
-            self.admission.let_in(self._let_in)
-            self._let_in = 0
+                return self._charged(customer, DEFAULT)
+        if queue.arrived > self._asked + 1:
+            self.admission.let_in(queue.arrived - self._asked - 1)
+        self._asked = queue.arrived
+        return self._decide(metadata)
+
+    def _decide(self, metadata: Iterable[tuple[str, str | bytes]]) -> Answer | None:
         criticality, attempt, customer = self._read(metadata)
         quotas = self._early_quotas
         # Whoever has used it up is refused before anybody is for the load, and is told
@@ -274,9 +278,12 @@ class Gate:
 
     def _charged(self, customer: str, criticality: Criticality) -> Answer | None:
         assert self.quotas is not None
-        if self.quotas.enter(customer, criticality):
-            return None
-        return self._out_of_quota(criticality)
+        clock = self._clock
+        payer = self.quotas.quota.enter(customer, criticality, clock())
+        if payer is None:
+            return self._out_of_quota(criticality)
+        bill_to(payer)
+        return None
 
     def _out_of_quota(self, criticality: Criticality) -> Answer:
         self.count(Refusal.QUOTA.value, criticality)
@@ -308,8 +315,6 @@ class Gate:
     ) -> tuple[Criticality, int, str]:
         criticality, attempt, customer = DEFAULT, 0, OTHERS
         for key, value in metadata:
-            if key[: len(_PREFIX)] != _PREFIX:
-                continue
             if key == wire.CRITICALITY_KEY:
                 criticality, is_known = parse(value)
                 if is_known:

@@ -50,21 +50,26 @@ class WrappedLookup(grpc.GenericRpcHandler):
         self._service = generic.service
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        service = self._service
         try:
-            handler = self._service(handler_call_details)
+            handler = service(handler_call_details)
         except Exception as error:
             self._wrapper.queue.arrived += 1
             return self._wrapper.wrap(_raising(error))
         if handler is None:
             return None
         wrapper, method = self._wrapper, handler_call_details.method
-        if method in UNCOUNTED:
+        known = wrapper.known.get(method)
+        if known is None and method in UNCOUNTED:
             wrapper.queue.arrived += 1
             return handler
-        answer = wrapper.refuses(handler_call_details.invocation_metadata or ())
+        refuses = wrapper.refuses
+        answer = refuses(handler_call_details.invocation_metadata or ())
         if answer is not None:
             return wrapper.refused(answer, method, handler)
-        return wrapper.wrap_found(method, handler)
+        if known is None or known[0] is not handler or known[1].begins_elsewhere:
+            return wrapper.wrap_found(method, handler)
+        return known[1]
 
 
 class UnknownMethods(grpc.GenericRpcHandler):
@@ -98,7 +103,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if answer is not None:
             return wrapper.refused(answer, method)
         # Among the active while the user's interceptors have it; then it begins.
-        self._monitor.begin()
+        self._monitor.active += 1
         within.enter(wrapper.early())
         try:
             handler = await continuation(handler_call_details)

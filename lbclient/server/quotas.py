@@ -17,13 +17,12 @@ from math import inf
 from typing import Any
 from uuid import uuid4
 
-from lbclient.account import Charge
 from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality
 from lbclient.errors import ConfigError
 from lbclient.protocols import Clock, FleetUsage, UsageStore
 from lbclient.quota import OTHERS, UNLIMITED, Quota, allot, limits, rooms
-from lbclient.server.accounting import Accounting, account
+from lbclient.server.accounting import Accounting, Nesting, bill_to
 from lbclient.server.statistics import QuotaStatistics
 from lbclient.server.stores import INTERVAL, ProcessStore, find_store
 
@@ -43,7 +42,7 @@ class Quotas:
             if config.default_quota is None
             else limits("default_quota", config.default_quota)
         )
-        self._quota = Quota(
+        self.quota = Quota(
             self._limits,
             self._default,
             config.cpu_factor,
@@ -60,39 +59,29 @@ class Quotas:
         # Containers may share a name and a number, and a process may have several.
         self._name = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
         self._accounting = Accounting()
+        self.nesting = Nesting()  # of the loop, once started
         self._exchanging: asyncio.Task[None] | None = None
         self._is_complaining = False
         self._heard = QuotaStatistics(listed=tuple(self._limits))
 
     def refuses(self, customer: str, criticality: Criticality) -> bool:
-        return self._quota.refuses(customer, criticality, self._clock()) is not None
+        return self.quota.refuses(customer, criticality, self._clock()) is not None
 
     def admit(self, customer: str, criticality: Criticality) -> None:
         """The request's context knows from here on who pays."""
-        account.set(self._quota.admit(customer, criticality, self._clock()))
-
-    def enter(self, customer: str, criticality: Criticality) -> bool:
-        """Whether it may; if so, both of the above."""
-        charge = self._quota.enter(customer, criticality, self._clock())
-        if charge is None:
-            return False
-        account.set(charge)
-        return True
-
-    def charge_from_thread(self, charge: Charge) -> Charge:
-        return self._accounting.charge_from_thread(charge)
+        bill_to(self.quota.admit(customer, criticality, self._clock()))
 
     def usage(self) -> dict[str, float]:
         """CPU seconds a second, by customer; those without an account are ''."""
-        return self._quota.usage(self._clock())
+        return self.quota.usage(self._clock())
 
     def statistics(self) -> QuotaStatistics:
-        return replace(self._heard, pooled=self._quota.pooled)
+        return replace(self._heard, pooled=self.quota.pooled)
 
     # Life
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._accounting.install(loop)
+        self.nesting = self._accounting.install(loop)
         if isinstance(self._store, ProcessStore):
             self._store.join(self._name)
         self._exchanging = loop.create_task(self._exchange(self._store))
@@ -117,7 +106,7 @@ class Quotas:
     async def _ask(self, store: UsageStore) -> float:
         """Returns how long to wait until it is asked again."""
         if isinstance(store, ProcessStore) and not store.has_others(self._name):
-            self._quota.take({}, self._clock())
+            self.quota.take({}, self._clock())
             self._heard = replace(self._heard, tasks=0, shares={})
             return INTERVAL
         try:
@@ -137,7 +126,7 @@ class Quotas:
         fleet, heard = _sound(fleet), self._heard
         if fleet.tasks:
             shares = self._shares(fleet)
-            self._quota.take(shares, self._clock())
+            self.quota.take(shares, self._clock())
             heard = replace(heard, tasks=fleet.tasks, shares=shares)
         self._heard = replace(
             heard,
@@ -168,7 +157,7 @@ class Quotas:
     def __repr__(self) -> str:
         heard = self._heard
         fleet = f"{heard.tasks} tasks, {heard.failures} failures of the store"
-        return f"<{self._quota!r} of {fleet}>"
+        return f"<{self.quota!r} of {fleet}>"
 
 
 def _sound(fleet: FleetUsage) -> FleetUsage:

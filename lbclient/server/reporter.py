@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from random import Random
+from threading import get_ident
+from typing import Any
 
 from grpc import StatusCode
 
 from lbclient import wire
+from lbclient.admission import Quickest
 from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality
 from lbclient.grpc_codes import verdict_of
@@ -41,6 +44,28 @@ Counts = dict[str, int]
 """Finished requests of one method, by the name of their status code."""
 
 logger = logging.getLogger(__name__)
+
+
+class Method:
+    """What the requests of one method have in common; shared by those of others.
+
+    `serialize` is for what a handler writes itself. `quickest` is None where a request
+    takes what its client takes, as with streams.
+    """
+
+    __slots__ = ("counts", "quickest", "reporter", "serialize")
+
+    def __init__(
+        self,
+        reporter: "Reporter",
+        counts: Counts,
+        serialize: Callable[[Any], Any] | None = None,
+        quickest: Quickest | None = None,
+    ) -> None:
+        self.reporter = reporter
+        self.counts = counts
+        self.serialize = serialize
+        self.quickest = quickest
 
 
 class Reporter:
@@ -73,7 +98,8 @@ class Reporter:
         self._changed: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sampled = b""
-        self._ready: dict[int, Trailers] = {}  # by active requests, of this sample
+        self._thread = get_ident()  # of the loop
+        self.ready: dict[int, Trailers] = {}  # by active requests, of this sample
         self._encode()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -81,16 +107,19 @@ class Reporter:
         if self._timer is None and self.gate.quotas is not None:
             self.gate.quotas.start(loop)
         self.loop = loop
+        self._thread = get_ident()
         self._timer = loop.call_later(SAMPLE_INTERVAL, self.start, loop)
         self.sample()
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self.tell()
         if self.gate.quotas is not None:
             self.gate.quotas.stop()
 
     def sample(self) -> None:
+        self.tell()
         now = self.clock()
         cpu = wire.sound(self._read_cpu(now))
         self.monitor.sample(now, cpu, self._read_utilization(cpu))
@@ -121,33 +150,40 @@ class Reporter:
             self._watchers -= 1
 
     def finish(
-        self, code: StatusCode, begun_at: float, counts: Counts, is_error: bool = True
-    ) -> float:
-        """Ends what `monitor.begin` began; the report then leaves it out.
+        self, code: StatusCode, begun_at: float, method: Method, is_error: bool = True
+    ) -> None:
+        """Ends one of the active requests; the report then leaves it out.
 
-        Returns how long it took. What is no error of this task is in no rate.
+        What is no error of this task is in no rate.
         """
-        if code is _OK:
-            return self.served(begun_at, counts)
         took = self.clock() - begun_at
+        if code is _OK:
+            self.monitor.active -= 1
+            self.monitor.untold.append((method, self.monitor.active, took))
+            return
         verdict = verdict_of(code) if is_error else Verdict.ABANDONED
         self.monitor.finish(verdict)
-        counts[code.name] += 1
+        method.counts[code.name] += 1
         if verdict is not Verdict.ABANDONED:
             self._observe(took)
-        return took
 
-    def served(self, begun_at: float, counts: Counts) -> float:
-        took = self.clock() - begun_at
-        self.monitor.served(took)
-        counts["OK"] += 1
-        self._latency.observe(took)  # as in `_observe`, without its frame
-        if self.recent is not None:
-            self._remember(took)
-        return took
+    def tell(self) -> None:
+        """Counts what was served since the last sample.
+
+        On the loop's thread: in others what is told is up to 0.1 s old.
+        """
+        if get_ident() != self._thread:
+            return
+        now = self.clock()
+        for method, _, took in self.monitor.tell():
+            method.counts["OK"] += 1
+            self._observe(took)
+            if (quickest := method.quickest) is not None:
+                quickest.observe(took, now)
 
     def look(self) -> Recent:
         """The last latencies, which are kept from now on, for a minute."""
+        self.tell()
         self.recent = Recent.look(self.recent, self.clock())
         return self.recent
 
@@ -165,7 +201,7 @@ class Reporter:
 
     def refuse(self, answer: Answer, counts: Counts) -> None:
         """A request that never began: an error to whoever looks for one."""
-        self.monitor.begin()
+        self.monitor.active += 1
         rejected, no_error = Verdict.REJECTED, Verdict.ABANDONED
         self.monitor.finish(rejected if answer.is_error else no_error)
         counts[answer.code.name] += 1
@@ -178,7 +214,7 @@ class Reporter:
         return self._sampled + live.SerializeToString()
 
     def trailers(self, active: int) -> Trailers:
-        ready = self._ready  # of one sample, also if a thread asks while it changes
+        ready = self.ready  # of one sample, also if a thread asks while it changes
         trailers = ready.get(active)
         if trailers is None:
             report = self.encoded(active)
@@ -188,6 +224,7 @@ class Reporter:
         return trailers
 
     def load(self) -> load_pb2.LoadReport:
+        self.tell()
         active = self.monitor.active
         load = load_pb2.LoadReport.FromString(self.encoded(active))
         load.latency = self.monitor.latencies.at(active)
@@ -203,6 +240,7 @@ class Reporter:
         return self.state, self.monitor.report()
 
     def statistics(self) -> ServerStatistics:
+        self.tell()
         report = self.monitor.report()
         quotas, methods = self.gate.quotas, self.handled.read()
         requests: Counter[str] = Counter(OK=0)
@@ -239,7 +277,7 @@ class Reporter:
             application_utilization=self.monitor.application,
             state=self.state.name,
         ).SerializeToString()
-        self._ready = {}
+        self.ready = {}
 
     def _read_utilization(self, cpu: float) -> float | None:
         signal = self._config.utilization

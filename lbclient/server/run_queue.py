@@ -25,9 +25,8 @@ QUIET = 3.0
 # of gRPC that is as long as their deadlines.
 FLOOD = 4.0
 LEAST_QUIET, MOST_QUIET = 0.0002, 0.002  # seconds
-# Of requests that need not wait one in so many is timed, unless turns take this long.
-SAMPLED = 8
-TOUCHY = 0.001  # seconds
+# Where nobody has to wait one turn is timed so often; all are if they take this long.
+CLEAR, TOUCHY = 0.005, 0.001  # seconds
 # Seconds. A handler that has the loop for less is left alone: to refuse its request
 # would take as long as to serve it.
 LONG = 0.0005
@@ -49,7 +48,8 @@ class RunQueue:
         self.is_closed = False  # whoever comes has to wait
         self._busy = 0.0  # seconds since arrivals were looked for
         self._turn_at: float | None = None  # when the turn that is timed began
-        self._skipped = SAMPLED  # requests since a turn was timed
+        # Who comes before then need not ask. (No method: this is in the hot path.)
+        self.clear_until = -inf
         self._begun = 0  # in the turn that is timed
         self.arrived = 0  # requests, whatever becomes of them: others count them here
         self._seen = 0  # of these
@@ -68,13 +68,13 @@ class RunQueue:
             turn.add_done_callback(self._left)
             self._waiting.append(turn)
             return turn
+        if now < self.clear_until:
+            return None
         self._begun += 1
         if self._turn_at is None:
-            self._skipped += 1
-            if self._skipped >= SAMPLED or self._lag > TOUCHY:
-                self._turn_at = now
-                self._begun = 1
-                asyncio.get_running_loop().call_soon(self._turned)
+            self._turn_at = now
+            self._begun = 1
+            asyncio.get_running_loop().call_soon(self._turned)
         return None
 
     def load(self, now: float, active: int) -> float:
@@ -106,12 +106,14 @@ class RunQueue:
         now, took = self._timed()
         if took >= LONG * self._begun:
             self._busy += took
-        self._skipped = 0
+        if self._lag <= TOUCHY:
+            self.clear_until = now + CLEAR
         if self._busy >= SLICE and not self.is_closed:
             self._look(now, took)
 
     def _look(self, now: float, took: float) -> None:
         self.is_closed = True
+        self.clear_until = -inf
         self.closed_at = now
         self._seen = self.arrived
         self._last_at = now

@@ -66,7 +66,7 @@ def test_a_criticality_is_refused_only_where_all_below_it_are(
             for below in range(criticality):
                 assert quota.refuses(customer, Criticality(below), now) is not None
         else:
-            charge(cost)
+            charge.pay(cost)
     assert len(quota.usage(now)) <= MOST
 
 
@@ -89,7 +89,7 @@ def spend(
                 count = round(rate * TICK / COST)
                 for at in sorted(now + rng.random() * TICK for _ in range(count)):
                     if charge := task.enter(name, CRITICAL, at):
-                        charge(COST)
+                        charge.pay(COST)
                         got[name][int(now)] += COST
     return got
 
@@ -103,7 +103,7 @@ def arrive(
     while now < end:
         arrived += 1
         if charge := quota.enter("one", CRITICAL, now):
-            charge(COST)
+            charge.pay(COST)
             admitted += 1
         now += rng.expovariate(rate)
     return arrived, admitted

@@ -44,7 +44,7 @@ def request(quotas: Quotas) -> bool:
         quotas.admit("a", CRITICAL)
         charge = account.get()
         assert charge is not None
-        charge(COST)
+        charge.pay(COST)
         return True
 
     return copy_context().run(serve)

@@ -258,7 +258,7 @@ def test_at_half_of_any_signals_target_a_cheaper_answer_is_wanted(
         mine[0] = value if signal == "mine" else 0.0
         task.memory = value if signal == "memory" else 0.0
         if signal == "limit":
-            task.gate._monitor.begin()
+            task.gate._monitor.active += 1
         for _ in range(100):  # as CPU is smoothed
             task.sample(value if signal == "cpu" else 0.0)
 
@@ -281,7 +281,7 @@ def test_the_last_places_are_kept_for_what_is_more_critical_and_comes() -> None:
     task = Task(runnable=None)
     task.gate.limit(8)
     for _ in range(7):
-        task.gate._monitor.begin()
+        task.gate._monitor.active += 1
     assert task.refused() == 0.0
     key = wire.CRITICALITY_KEY
     for level, is_refused in (("SHEDDABLE", True), ("CRITICAL", False)):
@@ -357,7 +357,7 @@ def test_what_the_load_refuses_is_not_charged() -> None:
             return False
         charge = account.get()
         assert charge is not None
-        charge(0.1)
+        charge.pay(0.1)
         return True
 
     for _ in range(5):

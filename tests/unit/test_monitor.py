@@ -10,7 +10,7 @@ STEP = 0.1
 
 def _serve(monitor: LoadMonitor, verdict: Verdict, count: int = 1) -> None:
     for _ in range(count):
-        monitor.begin()
+        monitor.active += 1
         monitor.finish(verdict)
 
 
@@ -21,7 +21,7 @@ def test_a_new_monitor_reports_nothing() -> None:
 def test_active_is_what_began_and_has_not_finished() -> None:
     monitor = LoadMonitor(2.0)
     for _ in range(3):
-        monitor.begin()
+        monitor.active += 1
     monitor.finish(Verdict.SERVED)
     assert (monitor.active, monitor.begun) == (2, 3)
     for verdict in (Verdict.FAILED, Verdict.ABANDONED):
@@ -116,6 +116,6 @@ def test_reading_changes_nothing() -> None:
 def test_it_reads_as_english() -> None:
     monitor = LoadMonitor(2.0)
     monitor.sample(0.0, 0.0)
-    monitor.begin()
+    monitor.active += 1
     monitor.sample(STEP, 0.25)
     assert repr(monitor) == "<1 active, 0.0 qps, 0.0 eps, utilization 0.25>"

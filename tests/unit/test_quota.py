@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.account import FLOOD, MOMENT, SMOOTHING, TICK, Account
+from lbclient.account import FLOOD, MOMENT, SMOOTHING, TICK, Account, Spent
 from lbclient.criticality import Criticality
 from lbclient.errors import ConfigError
 from lbclient.quota import (
@@ -40,7 +40,7 @@ def use(
     admitted = 0
     for i in range(count):
         if charge := quota.enter(customer, of, now + i / rate):
-            charge(COST)
+            charge.pay(COST)
             admitted += 1
     return admitted / count
 
@@ -85,7 +85,7 @@ def test_a_rare_dear_request_is_no_flood(quota: Quota) -> None:
     for minute in range(20):
         for _ in range(2):
             assert quota.refuses("mail", CRITICAL, 6.0 * minute) is None
-            quota.admit("mail", CRITICAL, 6.0 * minute)(2.0)
+            quota.admit("mail", CRITICAL, 6.0 * minute).pay(2.0)
 
 
 def test_a_flood_that_ends_is_forgotten_as_before(quota: Quota) -> None:
@@ -297,7 +297,7 @@ def test_an_account_that_lies_idle_goes_to_somebody_else(quota: Quota) -> None:
 
 def test_a_cost_without_an_account_is_paid_by_the_shared_one(quota: Quota) -> None:
     quota.refuses(OTHERS, CRITICAL, 0.0)
-    quota.admit("unheard of", CRITICAL, 0.0)(1.0)
+    quota.admit("unheard of", CRITICAL, 0.0).pay(1.0)
     assert quota.usage(1.0)[OTHERS] > 0.0
 
 
@@ -322,10 +322,10 @@ def test_accounts_read_as_english(quota: Quota) -> None:
 
 
 def test_an_account_reads_as_english() -> None:
-    account = Account([lambda cpu: None] * 4)
+    account = Account(Spent())
     assert repr(account) == "<0 requests, 0.000 CPU seconds of late, within its limit>"
     account.look([0.0] * 4, 1.0, 0.0)
     assert account.refuses(CRITICAL, 0.0)
-    account.spent[CRITICAL].requests = 3
-    account.spent[CRITICAL].cpu = 0.12
+    account.payers[CRITICAL].requests = 3
+    account.payers[CRITICAL].cpu = 0.12
     assert repr(account) == "<3 requests, 0.120 CPU seconds of late, at its limit>"

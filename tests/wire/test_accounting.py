@@ -15,9 +15,10 @@ import pytest
 from grpc import StatusCode
 
 from lbclient import wire
+from lbclient.account import Payer
 from lbclient.config import ServerConfig
 from lbclient.server import Server, accounting
-from lbclient.server.accounting import Accounting, Steps, account
+from lbclient.server.accounting import Accounting, Nesting, Steps, bill_to, billed
 
 PATH = "/test.Service/Method"
 PART = 0.01  # CPU seconds
@@ -142,8 +143,8 @@ def used(server: Server, clock: Clock, customer: str = "") -> float:
     """CPU seconds of a customer since the clock was set forward by a day before."""
     quotas = server._reporter.gate.quotas
     assert quotas is not None
-    account = quotas._quota._accounts.get(customer) or quotas._quota._known[""]
-    return sum(spent.cpu for spent in account.spent)
+    account = quotas.quota._accounts.get(customer) or quotas.quota._known[""]
+    return sum(payer.cpu * payer._factor for payer in account.payers)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ async def test_without_quotas_nothing_is_timed(host: Host) -> None:
     loop = asyncio.get_running_loop()
 
     async def look(request: bytes, context: Any) -> bytes:
-        return repr((loop.get_task_factory(), account.get())).encode()
+        return repr((loop.get_task_factory(), billed())).encode()
 
     _, ask = await host(look)
     assert await ask() == b"(None, None)"
@@ -257,14 +258,14 @@ def run(loop: asyncio.AbstractEventLoop, work: Awaitable[Any]) -> Any:
     return loop.run_until_complete(finite())
 
 
-async def paid(spent: list[float]) -> str:
+async def paid(payer: Payer) -> str:
     """Hands work over as a request does; returns the name of its thread."""
 
     def work() -> str:
         burn(PART)
         return current_thread().name
 
-    account.set(spent.append)
+    bill_to(payer)
     return await asyncio.to_thread(work)
 
 
@@ -274,16 +275,16 @@ def test_a_default_executor_of_the_users_stays_and_its_work_is_accounted(
 ) -> None:
     """Of uvloop's nobody sees which one that is: it was replaced, and for good."""
     loop, accounting = loop_of(kind), Accounting()
-    spent: list[float] = []
+    payer = Payer()
     with ThreadPoolExecutor(1, thread_name_prefix="mine") as executor:
         loop.set_default_executor(executor)
         accounting.install(loop)
-        assert run(loop, paid(spent)).startswith("mine")
+        assert run(loop, paid(payer)).startswith("mine")
         accounting.remove()
-        assert run(loop, paid([])).startswith("mine")
+        assert run(loop, paid(Payer())).startswith("mine")
         assert vars(executor).keys() == vars(ThreadPoolExecutor(1)).keys()
     loop.close()
-    assert sum(spent) >= PART
+    assert payer.cpu >= PART
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -298,12 +299,12 @@ def test_loops_that_share_an_executor_come_and_go_in_any_order(
             loop.set_default_executor(executor)
             accounting.install(loop)
         two[first][1].remove()
-        spent: list[list[float]] = [[], []]
-        for (loop, _), one in zip(two, spent, strict=True):
-            run(loop, paid(one))
+        payers = [Payer(), Payer()]
+        for (loop, _), payer in zip(two, payers, strict=True):
+            run(loop, paid(payer))
             run(loop, asyncio.sleep(0))  # what threads tell the loop
-        assert not any(spent[first])
-        assert PART <= sum(spent[1 - first]) < 2 * PART
+        assert payers[first].cpu == 0.0
+        assert PART <= payers[1 - first].cpu < 2 * PART
         two[1 - first][1].remove()
         two[1 - first][1].remove()
         for loop, _ in two:
@@ -313,10 +314,10 @@ def test_loops_that_share_an_executor_come_and_go_in_any_order(
 
 @pytest.mark.parametrize("kind", LOOPS)
 def test_work_may_be_handed_over_by_name(kind: str) -> None:
-    loop, accounting, spent = loop_of(kind), Accounting(), list[float]()
+    loop, accounting, payer = loop_of(kind), Accounting(), Payer()
 
     async def hand_over() -> None:
-        account.set(spent.append)
+        bill_to(payer)
         await loop.run_in_executor(executor=None, func=partial(burn, PART))
         await asyncio.sleep(0)  # what the thread tells the loop
 
@@ -325,7 +326,7 @@ def test_work_may_be_handed_over_by_name(kind: str) -> None:
     accounting.remove()
     run(loop, loop.shutdown_default_executor())
     loop.close()
-    assert sum(spent) >= PART
+    assert payer.cpu >= PART
 
 
 def test_who_watches_a_loops_executor_before_or_after_us_goes_on() -> None:
@@ -341,7 +342,7 @@ def test_who_watches_a_loops_executor_before_or_after_us_goes_on() -> None:
         loop.run_in_executor = run_in_executor
         return run_in_executor
 
-    loop, accounting, spent = loop_of("asyncio"), Accounting(), list[float]()
+    loop, accounting = loop_of("asyncio"), Accounting()
     before = watch(loop, "before")
     accounting.install(loop)
     accounting.remove()
@@ -350,7 +351,7 @@ def test_who_watches_a_loops_executor_before_or_after_us_goes_on() -> None:
     after = watch(loop, "after")
     accounting.remove()
     assert loop.run_in_executor is after
-    run(loop, paid(spent))
+    run(loop, paid(Payer()))
     assert seen == ["after", "before"]
     run(loop, loop.shutdown_default_executor())
     loop.close()
@@ -386,33 +387,34 @@ async def test_a_task_that_is_cancelled_before_its_first_step_leaves_no_warning(
 
 
 async def test_steps_are_a_coroutine_like_any_other() -> None:
-    spent: list[float] = []
+    payer, nesting = Payer(), Nesting()
 
     async def fail() -> None:
         await asyncio.sleep(0)
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        await Steps(fail(), spent.append)
-    assert len(spent) >= 2
+        await Steps(fail(), payer, nesting)
+    spent = payer.cpu
+    assert spent > 0.0
     with pytest.raises(KeyError, match="mine"):
-        await asyncio.create_task(Steps(fail(), spent.append))
+        await asyncio.create_task(Steps(fail(), payer, nesting))
+    assert payer.cpu > spent
 
 
 async def test_time_within_a_timed_step_counts_once() -> None:
-    outer: list[float] = []
-    inner: list[float] = []
+    outer, inner, nesting = Payer(), Payer(), Nesting()
 
     async def work() -> None:
         burn(PART)
 
     async def around() -> None:
         burn(PART)
-        await Steps(work(), inner.append)
+        await Steps(work(), inner, nesting)
 
-    await Steps(around(), outer.append)
-    assert sum(inner) == pytest.approx(PART, rel=0.2)
-    assert sum(outer) == pytest.approx(PART, rel=0.2)
+    await Steps(around(), outer, nesting)
+    assert inner.cpu == pytest.approx(PART, rel=0.2)
+    assert outer.cpu == pytest.approx(PART, rel=0.2)
 
 
 async def served_as(ask: Any, customer: str, metadata: Any) -> bool:

@@ -16,7 +16,7 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.server import Server
-from lbclient.server.reporter import SAMPLE_INTERVAL, Reporter
+from lbclient.server.reporter import SAMPLE_INTERVAL, Method, Reporter
 
 PATH = "/test.Service/Method"
 
@@ -98,8 +98,9 @@ def test_an_error_is_the_servers_fault(code: StatusCode, is_error: bool) -> None
     now = 0.0
     reporter = Reporter(ServerConfig(), lambda: now, lambda now: 0.0)
     reporter.sample()
-    reporter.monitor.begin()
-    reporter.finish(code, now, reporter.handled.of("unary_unary", "/a/b"))
+    reporter.monitor.active += 1
+    method = Method(reporter, reporter.handled.of("unary_unary", "/a/b"))
+    reporter.finish(code, now, method)
     now = 0.5
     reporter.sample()
     seen = reporter.statistics()

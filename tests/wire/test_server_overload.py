@@ -17,10 +17,11 @@ from grpc import StatusCode
 
 import lbclient
 from lbclient import admin, wire, within
+from lbclient.account import Payer
 from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality, current
 from lbclient.server import Server
-from lbclient.server.accounting import account
+from lbclient.server.accounting import bill_to, billed
 from lbclient.server.cpu import available_cpus
 from lbclient.server.reporter import SAMPLE_INTERVAL
 
@@ -301,7 +302,7 @@ async def test_a_request_has_nothing_of_the_one_that_started_its_server(
     """It was admitted as CRITICAL, and its handler's calls were SHEDDABLE."""
 
     def look() -> str:
-        return f"{current()} {account.get()} {lbclient.degraded()} {OF_STARTER.get()}"
+        return f"{current()} {billed()} {lbclient.degraded()} {OF_STARTER.get()}"
 
     async def sheddable() -> Any:
         with lbclient.criticality("SHEDDABLE"):
@@ -313,7 +314,7 @@ async def test_a_request_has_nothing_of_the_one_that_started_its_server(
 
     def start() -> Awaitable[Any]:
         within.enter(Starter())
-        account.set(lambda cpu: None)
+        bill_to(Payer())
         OF_STARTER.set("the user's own")
         return asyncio.ensure_future(sheddable())
 

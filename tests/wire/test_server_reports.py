@@ -21,7 +21,7 @@ from lbclient.model import LoadReport, TaskState
 from lbclient.server import Server
 from lbclient.server.calls import Call
 from lbclient.server.handlers import KEPT, Wrapper, behavior_of
-from lbclient.server.reporter import Reporter
+from lbclient.server.reporter import Method, Reporter
 from lbclient.v1 import load_pb2
 
 PATH = "/test.Service/Method"
@@ -505,7 +505,8 @@ async def test_an_orca_report_of_the_users_own_goes_before_ours(host: Host) -> N
         def set_trailing_metadata(self, trailers: Any) -> None:
             sent.append(trailers)
 
-    call = Call(reporter, Inner(), reporter.handled.of("unary_unary", "/a.B/C"))
+    method = Method(reporter, reporter.handled.of("unary_unary", "/a.B/C"))
+    call = Call(method, Inner())
     call.set_trailing_metadata(((wire.ORCA_KEY, mine),))
     assert [pair for pair in sent[0] if pair[0] == wire.ORCA_KEY] == [
         (wire.ORCA_KEY, mine)
@@ -609,7 +610,7 @@ def test_a_handler_is_wrapped_once_and_many_do_not_fill_the_memory() -> None:
     assert wrapper.wrap_found(PATH, second) is not wrapped
     for number in range(KEPT + 10):
         wrapper.wrap_found(f"/test.Service/{number}", first)
-    assert len(wrapper._kept) <= KEPT
+    assert len(wrapper.known) <= KEPT
 
 
 def waiting_handler(arity: str, kind: str, going: asyncio.Event) -> Any:
