@@ -36,6 +36,9 @@ SHORT = 0.0007
 # in no more than such a part is refused for the load, else a flood would leave nothing
 # for those let in. What there is no room for then the core ends, whatever it is worth.
 MOST_REFUSED = 0.6
+# While many wait the loop has the processor for so much of the time, or something else
+# keeps it from taking samples for so many seconds.
+BUSY, LATE = 0.5, 0.2
 MORE, LESS = 1.1, 0.9  # by which the load is held back, at a look
 FULL = 0.9  # of what may wait
 
@@ -81,15 +84,19 @@ class Backlog:
         """Ten times a second."""
         if self._is_watching:
             return
-        if self._queue.arrived - self._arrived >= FEW:
+        came, cpu = self._queue.arrived - self._arrived, self._read_cpu()
+        if came >= FEW and max((cpu - self._cpu) / came, self._served) >= SHORT:
             self._look(now)
             self._follow()
-        else:
-            if self._is_owed and not self._is_recent(now):
-                self._count(self._read())
-            self._at, self._arrived, self._began = now, self._queue.arrived, None
-            self._cpu, self._refused = self._read_cpu(), self.refused
-            self._waiting = 0
+            return
+        # What is short is left alone; how many of those the core ended is told later.
+        if self._was_busy(now - self._at, came, cpu - self._cpu):
+            self._is_owed = True
+        elif self._is_owed and not self._is_recent(now):
+            self._count(self._read())
+        self._at, self._arrived, self._began = now, self._queue.arrived, None
+        self._cpu, self._refused, self._served = cpu, self.refused, 0.0
+        self._waiting = 0
 
     def load(self, now: float) -> float:
         """Requests that wait, by how long that takes."""
@@ -114,6 +121,10 @@ class Backlog:
             self._compute(now, arrived, before, began)
         self._at, self._began, self._arrived = now, began, arrived
         self._refused = self.refused
+
+    def _was_busy(self, elapsed: float, came: int, used: float) -> bool:
+        """Whether more than a few may have waited since the last sample."""
+        return elapsed >= LATE or (came >= FEW and used >= BUSY * elapsed)
 
     def _is_recent(self, now: float) -> bool:
         return now < self._queue.closed_at + RECENT
