@@ -20,6 +20,9 @@ MOMENT = 0.05  # the same while nobody knows what any request costs
 # worth of the limit if that is more. Ours, from tests/laws: of Poisson arrivals at 0.9
 # of the limit these refuse less than 0.5 %.
 AHEAD = (24.0, 1.0)
+# What is more critical takes no notice of that, and puts those below it in debt. So far
+# it is remembered; at once it would be that they get in between two of the others.
+DEBT = 2.0
 # What arrives is a flood if it runs so far ahead of twice the limit, which by chance
 # it does not; then the account may be ahead by as much, and no more.
 FLOOD = (8.0, 0.25)
@@ -95,6 +98,7 @@ class Account:
         "_admitted",
         "_arrived",
         "_costs",
+        "_debt",
         "_few",
         "_limit",
         "_most",
@@ -115,7 +119,8 @@ class Account:
         self._paces = [0.0] * KINDS  # seconds of the limit in a CPU second
         self._admitted = [-inf] * KINDS  # when that bucket will be empty
         self._arrived = [-inf] * KINDS
-        self._most = self._few = [0.0] * KINDS  # seconds that this may be ahead
+        # Seconds that this may be ahead, and that it may be in debt.
+        self._most = self._few = self._debt = [0.0] * KINDS
         self.looks_at = -inf
         self.is_refusing = False
         self._unseen = 0  # how many requests of a calm account are let in unseen
@@ -132,6 +137,7 @@ class Account:
         self._limit, self._paces = limit, paces
         self._costs = [payer.look(now, self._total) or mean for payer in self.payers]
         self._most = self._ahead(*AHEAD)
+        self._debt = [DEBT * seconds for seconds in self._most]
         self._few = self._ahead(*FLOOD)
         self.looks_at = now + (TICK if mean else MOMENT)
         dearest = max(self._costs)
@@ -150,9 +156,9 @@ class Account:
             if requests := payer.unsettled:
                 payer.unsettled = 0
                 payer.requests += requests
-                few, most = self._few, self._most
+                few, debt = self._few, self._debt
                 self._fill(self._arrived, criticality, now, few, TIMES, requests)
-                self._fill(self._admitted, criticality, now, most, 1.0, requests)
+                self._fill(self._admitted, criticality, now, debt, 1.0, requests)
 
     def refuses(self, criticality: Criticality, now: float) -> bool:
         """Where something is refused, so is all that is less critical."""
@@ -170,7 +176,7 @@ class Account:
 
     def admit(self, criticality: Criticality, now: float) -> None:
         self.payers[criticality].requests += 1
-        self._fill(self._admitted, criticality, now, self._most, 1.0)
+        self._fill(self._admitted, criticality, now, self._debt, 1.0)
         if self._unseen and self._is_calm(now):
             self.spare = self._unseen
 

@@ -118,6 +118,41 @@ def test_chance_is_not_taken_for_a_flood(rate: float) -> None:
 
 
 @pytest.mark.parametrize(
+    "rates",
+    [
+        (0.0, 0.0, 100.0, 0.0),
+        (0.0, 45.0, 45.0, 0.0),
+        (40.0, 40.0, 20.0, 0.0),
+        (24.0, 24.0, 24.0, 24.0),
+        (400.0, 40.0, 40.0, 0.0),
+    ],
+)
+def test_a_customer_gets_the_limit_whatever_it_asks_for(
+    rates: tuple[float, ...],
+) -> None:
+    """By criticality, a second, of Poisson arrivals; the limit is worth 50.
+
+    What was lower got in between two of the others: up to 1.37 times the limit.
+    """
+    quota, rng, seconds = Quota({"one": room(50.0 * COST)}), Random(3), 200.0
+    coming = sorted(
+        (rng.uniform(0.0, seconds), kind)
+        for kind, rate in zip(Criticality, rates, strict=True)
+        for _ in range(round(rate * seconds))
+    )
+    got = [0.0] * len(rates)
+    for now, kind in coming:
+        if payer := quota.enter("one", kind, now):
+            payer.pay(COST)
+            got[kind] += 1 / seconds
+    assert sum(got) == pytest.approx(50.0, rel=0.03)
+    room_left = 50.0
+    for kind in reversed(Criticality):  # the most critical first
+        assert got[kind] == pytest.approx(min(rates[kind], room_left), abs=1.6)
+        room_left -= got[kind]
+
+
+@pytest.mark.parametrize(
     ("rate", "seconds"), [(2.5, 4.0), (12.5, 0.8), (125.0, 0.35), (500.0, 0.26)]
 )
 @pytest.mark.parametrize("before", [0.6, 0.9])
