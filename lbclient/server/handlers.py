@@ -345,6 +345,7 @@ class SyncResponse(_InThread):
     ) -> None:
         super().__init__(reporter, limit, counts, handler)
         self._context: Context | None = None
+        self._task: asyncio.Task[Any] | None = None
         self.begins_elsewhere = self.request_streaming
         if not self.request_streaming:
             self.request_deserializer = self._arrive
@@ -352,7 +353,7 @@ class SyncResponse(_InThread):
     def in_context(self) -> "_Wrapped":
         """For one request, whose task asks, as grpcio calls it in a thread."""
         one = copy(self)
-        one._context = copy_context()
+        one._context, one._task = copy_context(), asyncio.current_task()
         return one
 
     def _arrive(self, request: bytes) -> tuple[SyncCall, bytes]:
@@ -366,14 +367,16 @@ class SyncResponse(_InThread):
         return self._respond(call, request)
 
     def stream_unary(self, requests: Any, context: Any) -> Any:
-        loop = self._reporter.loop
-        call = _on_loop(loop, lambda: self._begin(context))
-        if self._context is not None:
-            call.adopt(self._context)
-        try:
-            return self._respond(call, requests)
-        finally:
-            loop.call_soon_threadsafe(call.ended)
+        call = _on_loop(self._reporter.loop, lambda: self._begin_in_task(context))
+        return self._respond(call, requests)
+
+    def _begin_in_task(self, context: Any) -> SyncCall:
+        assert self._context is not None  # it is one of `in_context`
+        assert self._task is not None
+        call = self._begin(context)
+        call.adopt(self._context)
+        self._task.add_done_callback(call.ended)
+        return call
 
     def _respond(self, call: SyncCall, request: Any) -> Any:
         try:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from math import inf, nan
+from threading import Event
 from typing import Any
 
 import grpc
@@ -162,6 +163,37 @@ async def test_a_cancelled_call_is_neither_served_nor_failed(
     seen = server.statistics()
     assert seen.requests == {"OK": 0, "CANCELLED": 2}
     assert (seen.qps, seen.eps) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("arity", ["unary_unary", "stream_unary"])
+async def test_of_a_call_in_a_thread_that_is_cancelled_the_rest_is_not_heard(
+    host: Host, pool: ThreadPoolExecutor, eventually: Any, arity: str, fails: bool
+) -> None:
+    """Whatever its handler says when its client has left."""
+    begun, going, over = Event(), Event(), Event()
+
+    def respond(_request: Any, context: Any) -> bytes:
+        begun.set()
+        assert going.wait(20)
+        over.set()
+        if fails:
+            raise ValueError("nobody hears that")
+        return b""
+
+    server, method, _ = await host(respond, arity, migration_thread_pool=pool)
+    call = method(b"x" if arity == "unary_unary" else iter([b"x"]))
+    await eventually(begun.is_set)
+    assert server.statistics().active == 1
+    call.cancel()
+    try:
+        await eventually(lambda: server.statistics().active == 0)
+    finally:
+        going.set()
+    await asyncio.to_thread(over.wait, 20)
+    await asyncio.to_thread(pool.shutdown)
+    await asyncio.sleep(0)  # what the thread tells the loop
+    assert server.statistics().requests == {"OK": 0, "CANCELLED": 1}
 
 
 # Above a second a timeout is rounded up on the wire: 1.003 s to 1.01 s.
