@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 
-from lbclient import within
+from lbclient import grpc_seam, within
 from lbclient.admission import Quickest
 from lbclient.criticality import current
 from lbclient.handled import OTHERS
@@ -169,9 +169,6 @@ class _Wrapped:
         self._queue = reporter.gate.queue
         self._quotas = reporter.gate.quotas
         self._limit = limit
-        # Whether all have to ask `_enter`, and not only those that come too late, or
-        # while handlers have the loop for long.
-        self._asks = limit < inf or self._gate.asks_context
 
     def _timed(self, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """At the cost of whoever pays for the request, if anybody does."""
@@ -183,7 +180,7 @@ class _Wrapped:
         left = call.inner.time_remaining()
         if left is None or left > self._quickest.ample:
             return False
-        self._reporter.tell()
+        self._reporter.settle()
         return self._quickest.is_too_late(left, now)
 
     def _enter(self, call: AsyncCall) -> Awaitable[None] | None:
@@ -214,44 +211,54 @@ def _same(message: Any) -> Any:
 
 
 class AsyncResponse(_Wrapped):
-    async def respond(self, request: Any, context: Any) -> Any:
-        """Written for what almost all requests are: the hot path of a server."""
-        call = AsyncCall(self._method, context)
-        within.enter(call)
-        left = context.time_remaining()
-        try:
-            if (
-                call.begun_at < self._queue.clear_until
-                and (left is None or left > self._quickest.ample)
-                and not self._asks
-            ):
-                pass  # nobody to ask
-            elif (entering := self._enter(call)) is not None:
-                await entering
-            quotas = self._quotas
-            if quotas is None or (payer := billed()) is None:
-                # From locals Python calls functions in half of the time.
-                behavior, received, sent = self._behavior, self._received, self._sent
-                response = await behavior(received(request), call)
-                if call.said is None or call.is_ok():  # else grpcio drops the response
-                    response = sent(response)
-            else:
-                work = self._work(request, call)
-                steps, response = begun(work, payer, quotas.nesting)
-                if steps is not None:
-                    response = await steps
-        except BaseException as error:
-            await call.failed(error)
-            raise
-        call.served()
-        return response
+    def __init__(
+        self, reporter: Reporter, limit: float, counts: Counts, handler: Handler
+    ) -> None:
+        super().__init__(reporter, limit, counts, handler)
+        self.unary_unary = self.stream_unary = self._responder()
 
-    async def _work(self, request: Any, call: AsyncCall) -> Any:
+    def _responder(self) -> Callable[[Any, Any], Awaitable[Any]]:
+        """What almost all requests are served by: the hot path of a server.
+
+        A function that has what it needs in its own variables.
+        """
+        method, queue, quickest = self._method, self._queue, self._quickest
         behavior, received, sent = self._behavior, self._received, self._sent
-        response = await behavior(received(request), call)
-        return sent(response) if call.said is None or call.is_ok() else response
+        enter, quotas = self._enter, self._quotas
+        # Whether all have to ask, and not only those that may come too late, or come
+        # while handlers have the loop for long.
+        asks = self._limit < inf or self._gate.asks_context
 
-    unary_unary = stream_unary = respond
+        async def respond(request: Any, context: Any) -> Any:
+            call = AsyncCall(method, context)
+            within.enter(call)
+            left = context.time_remaining()
+            try:
+                if (
+                    asks
+                    or call.begun_at >= queue.clear_until
+                    or (left is not None and left <= quickest.ample)
+                ) and (entering := enter(call)) is not None:
+                    await entering
+                if quotas is None or (payer := billed()) is None:
+                    response = await behavior(received(request), call)
+                    if call.said is None or call.is_ok():  # else grpcio drops it
+                        response = sent(response)
+                else:
+                    steps, response = begun(work(request, call), payer, quotas.nesting)
+                    if steps is not None:
+                        response = await steps
+            except BaseException as error:
+                await call.failed(error)
+                raise
+            call.served()
+            return response
+
+        async def work(request: Any, call: AsyncCall) -> Any:
+            response = await behavior(received(request), call)
+            return sent(response) if call.said is None or call.is_ok() else response
+
+        return grpc_seam.KnownCoroutine(respond)
 
 
 class AsyncWriter(_Wrapped):

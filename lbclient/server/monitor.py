@@ -4,6 +4,7 @@ A request counts when it finishes; until then it is active. One that its client 
 up is neither served nor failed, and so is in no rate.
 """
 
+from collections import deque
 from typing import Any
 
 from lbclient.ewma import Ewma
@@ -25,6 +26,7 @@ class LoadMonitor:
         "_sampled_at",
         "active",
         "latencies",
+        "told",
         "untold",
     )
 
@@ -32,8 +34,9 @@ class LoadMonitor:
         self.active = 0
         # Served, and in nothing below yet: something of the caller's, how many others
         # there were, and the seconds it took. A request runs with cold caches; to count
-        # many of them at once takes a fifth of the time.
-        self.untold: list[tuple[Any, int, float]] = []
+        # many of them at once takes a fifth of the time. The caller moves them on.
+        self.untold: deque[tuple[Any, int, float]] = deque()
+        self.told: deque[tuple[Any, int, float]] = deque()
         self.latencies = LatencyEstimate()
         self._ended = 0
         self._finished = 0  # both since the last sample
@@ -46,7 +49,7 @@ class LoadMonitor:
 
     @property
     def begun(self) -> int:
-        return self.active + len(self.untold) + self._ended
+        return self.active + len(self.untold) + len(self.told) + self._ended
 
     def finish(self, verdict: Verdict) -> None:
         """One of the active is over, and is not to be among the untold."""
@@ -57,15 +60,15 @@ class LoadMonitor:
         self._finished += 1
         self._failed += verdict is not Verdict.SERVED
 
-    def tell(self) -> list[tuple[Any, int, float]]:
-        """Counts the untold, and returns them. To be called before each sample."""
-        untold, self.untold = self.untold, []
-        self._ended += len(untold)
-        self._finished += len(untold)
+    def settle(self) -> list[tuple[Any, int, float]]:
+        """Counts what was told, and returns it. To be called before each sample."""
+        told = [self.told.popleft() for _ in range(len(self.told))]
+        self._ended += len(told)
+        self._finished += len(told)
         note = self.latencies.note
-        for _, active, took in untold:
+        for _, active, took in told:
             note(active, took)
-        return untold
+        return told
 
     def sample(self, now: float, cpu: float, application: float | None = None) -> None:
         """Takes the utilization since the last sample, and the rates.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from random import Random
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any
 
 from grpc import StatusCode
@@ -69,7 +69,7 @@ class Method:
 
 
 class Reporter:
-    """Owned by the server. Counts on its loop's thread only; reports on any."""
+    """Owned by the server. Works on its loop's thread, and `statistics` on any."""
 
     loop: asyncio.AbstractEventLoop  # once started
 
@@ -99,6 +99,7 @@ class Reporter:
         self._timer: asyncio.TimerHandle | None = None
         self._sampled = b""
         self._thread = get_ident()  # of the loop
+        self._telling = Lock()
         self.ready: dict[int, Trailers] = {}  # by active requests, of this sample
         self._encode()
 
@@ -114,12 +115,12 @@ class Reporter:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self.tell()
+        self.settle()
         if self.gate.quotas is not None:
             self.gate.quotas.stop()
 
     def sample(self) -> None:
-        self.tell()
+        self.settle()
         now = self.clock()
         cpu = wire.sound(self._read_cpu(now))
         self.monitor.sample(now, cpu, self._read_utilization(cpu))
@@ -165,25 +166,35 @@ class Reporter:
         self.monitor.finish(verdict)
         method.counts[code.name] += 1
         if verdict is not Verdict.ABANDONED:
-            self._observe(took)
+            with self._telling:
+                self._observe(took)
 
-    def tell(self) -> None:
-        """Counts what was served since the last sample.
+    def _tell(self) -> None:
+        """Counts what was served for `statistics`, in whichever thread."""
+        untold, told = self.monitor.untold, self.monitor.told
+        observe = self._observe if self.recent else self._latency.observe
+        with self._telling:
+            while untold:
+                one = untold.popleft()
+                method, _, took = one
+                method.counts["OK"] += 1
+                observe(took)
+                told.append(one)
 
-        On the loop's thread: in others what is told is up to 0.1 s old.
-        """
+    def settle(self) -> None:
+        """Counts what was served for all else; on the loop's thread only."""
         if get_ident() != self._thread:
             return
+        self._tell()
         now = self.clock()
-        for method, _, took in self.monitor.tell():
-            method.counts["OK"] += 1
-            self._observe(took)
-            if (quickest := method.quickest) is not None:
+        for method, _, took in self.monitor.settle():
+            quickest = method.quickest
+            if quickest and (took < quickest.ample or now >= quickest.turns_at):
                 quickest.observe(took, now)
 
     def look(self) -> Recent:
         """The last latencies, which are kept from now on, for a minute."""
-        self.tell()
+        self._tell()
         self.recent = Recent.look(self.recent, self.clock())
         return self.recent
 
@@ -224,7 +235,7 @@ class Reporter:
         return trailers
 
     def load(self) -> load_pb2.LoadReport:
-        self.tell()
+        self.settle()
         active = self.monitor.active
         load = load_pb2.LoadReport.FromString(self.encoded(active))
         load.latency = self.monitor.latencies.at(active)
@@ -240,7 +251,7 @@ class Reporter:
         return self.state, self.monitor.report()
 
     def statistics(self) -> ServerStatistics:
-        self.tell()
+        self._tell()
         report = self.monitor.report()
         quotas, methods = self.gate.quotas, self.handled.read()
         requests: Counter[str] = Counter(OK=0)
