@@ -20,8 +20,8 @@ MOMENT = 0.05  # the same while nobody knows what any request costs
 # worth of the limit if that is more. Ours, from tests/laws: of Poisson arrivals at 0.9
 # of the limit these refuse less than 0.5 %.
 AHEAD = (24.0, 1.0)
-# What is more critical takes no notice of that, and puts those below it in debt. So far
-# it is remembered; at once it would be that they get in between two of the others.
+# What is more critical takes no notice of that, and puts those below it in debt. It is
+# remembered so far: else they got in again between two of the others.
 DEBT = 2.0
 # What arrives is a flood if it runs so far ahead of twice the limit, which by chance
 # it does not; then the account may be ahead by as much, and no more.
@@ -80,7 +80,7 @@ class Spent:
 class Payer(Spent):
     """One customer at one criticality."""
 
-    __slots__ = ("unsettled",)
+    __slots__ = ("__weakref__", "unsettled")
 
     def __init__(self, factor: float = 1.0) -> None:
         super().__init__(factor)
@@ -111,8 +111,8 @@ class Account:
         "spare",
     )
 
-    def __init__(self, total: Spent, factor: float = 1.0) -> None:
-        self.payers = [Payer(factor) for _ in Criticality]  # by criticality
+    def __init__(self, total: Spent, payers: Sequence[Payer]) -> None:
+        self.payers = payers  # by criticality
         self._total = total  # of all accounts
         self._limit: Sequence[float] = [inf] * KINDS
         self._costs = [0.0] * KINDS

@@ -12,6 +12,7 @@ who give none, so memory is bounded.
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from math import inf
+from weakref import WeakValueDictionary
 
 from lbclient.account import Account, Payer, Spent
 from lbclient.criticality import Criticality, named
@@ -164,7 +165,9 @@ class Quota:
         self._factor = factor
         self._fallback = fallback
         self._all = Spent(factor)
-        self._known = {name: self._open() for name in (OTHERS, *limits)}
+        # Of accounts that went, as long as some request goes on.
+        self._left: WeakValueDictionary[tuple[str, int], Payer] = WeakValueDictionary()
+        self._known = {name: self._open(name) for name in (OTHERS, *limits)}
         self._accounts: OrderedDict[str, Account] = OrderedDict()
         self._shares: Mapping[str, float] = {}
         self._taken_at = -inf
@@ -210,13 +213,17 @@ class Quota:
             return None
         return self.admit(customer, criticality, now)
 
-    def _open(self) -> Account:
-        return Account(self._all, self._factor)
+    def _open(self, customer: str) -> Account:
+        left = (self._left.pop((customer, c), None) for c in Criticality)
+        return Account(self._all, [payer or Payer(self._factor) for payer in left])
 
     def usage(self, now: float) -> dict[str, float]:
         """What each account used lately, a second: for `allot`, by whoever asks all."""
         accounts = {**self._known, **self._accounts}
-        return {name: account.usage(now) for name, account in accounts.items()}
+        used = {name: account.usage(now) for name, account in accounts.items()}
+        for (name, _), payer in self._left.items():
+            used[name] = used.get(name, 0.0) + payer.read(now)[1]
+        return used
 
     def take(self, shares: Mapping[str, float], now: float) -> None:
         """The fleet's word: what share of each customer's limit is for this task."""
@@ -236,7 +243,7 @@ class Quota:
                 self._accounts.move_to_end(customer)
             return customer, account
         if len(customer) <= LONGEST and self._has_place(now):
-            account = self._accounts[customer] = self._open()
+            account = self._accounts[customer] = self._open(customer)
             return customer, account
         self.pooled += 1
         return OTHERS, self._known[OTHERS]
@@ -244,10 +251,12 @@ class Quota:
     def _has_place(self, now: float) -> bool:
         if len(self._accounts) < MOST:
             return True
-        oldest = next(iter(self._accounts))
-        if now < self._accounts[oldest].looks_at + IDLE:
+        oldest, account = next(iter(self._accounts.items()))
+        if now < account.looks_at + IDLE:
             return False
         del self._accounts[oldest]
+        for criticality, payer in enumerate(account.payers):
+            self._left[oldest, criticality] = payer
         return True
 
     def refusing(self) -> Collection[str]:

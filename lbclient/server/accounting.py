@@ -135,7 +135,7 @@ _in_thread = _InThread()
 def run_timed(
     loop: asyncio.AbstractEventLoop, payer: Payer, work: Callable[..., T], *args: Any
 ) -> T:
-    """In another thread than that of the payer's loop."""
+    """Elsewhere than in a step of the payer's loop, in a thread as a rule."""
     outer, _in_thread.inner = _in_thread.inner, 0.0
     began_at = thread_time()
     try:

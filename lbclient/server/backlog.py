@@ -5,7 +5,7 @@ in a proxy or in handlers of less than a millisecond, that is where the queue of
 forms that has too much to do; nobody sees there how much they matter, and what is then
 served has run out of time. The core counts the calls that it has begun, for channelz:
 less those that have been taken in, that is the queue. It is asked ten times a second
-if much comes in, else not at all.
+if much comes in that takes long, and else at the end of a busy time, for those ended.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from lbclient.protocols import Clock
 from lbclient.server.run_queue import RunQueue
 
 # Requests since the last sample, below which nobody looks: handlers that keep the loop
-# busy with fewer are a `RunQueue`'s business. A look takes 0.15 ms.
+# busy with fewer are a `RunQueue`'s business. A look takes 0.15 to 0.4 ms.
 FEW = 20
 # Seconds of waiting that count as one request. Four times what a `RunQueue` counts, for
 # a proxy's clients come in crowds: two hundred at once, a millisecond each, may wait.
@@ -39,6 +39,7 @@ MOST_REFUSED = 0.6
 # While many wait the loop has the processor for so much of the time, or something else
 # keeps it from taking samples for so many seconds.
 BUSY, LATE = 0.5, 0.2
+PATIENCE = 1.0  # seconds until it is told how many the core ended, while that goes on
 MORE, LESS = 1.1, 0.9  # by which the load is held back, at a look
 FULL = 0.9  # of what may wait
 
@@ -69,7 +70,9 @@ class Backlog:
         self._served = 0.0  # of these, for each request that is served
         self._limit = inf  # of the load
         self._is_watching = False
-        self._is_owed = False  # a look, which a `RunQueue` made vain
+        # A look, which a `RunQueue` made vain, or a busy time in which none was needed.
+        self._is_owed = False
+        self._owed_at = 0.0
         self._mark = 0  # waited, since so many looks
         self._steady = 0
 
@@ -90,10 +93,12 @@ class Backlog:
             self._follow()
             return
         # What is short is left alone; how many of those the core ended is told later.
-        if self._was_busy(now - self._at, came, cpu - self._cpu):
-            self._is_owed = True
-        elif self._is_owed and not self._is_recent(now):
+        is_busy = self._was_busy(now - self._at, came, cpu - self._cpu)
+        is_due = not is_busy or now >= self._owed_at + PATIENCE
+        if self._is_owed and is_due and not self._is_recent(now):
             self._count(self._read())
+        if is_busy and not self._is_owed:
+            self._is_owed, self._owed_at = True, now
         self._at, self._arrived, self._began = now, self._queue.arrived, None
         self._cpu, self._refused, self._served = cpu, self.refused, 0.0
         self._waiting = 0

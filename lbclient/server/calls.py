@@ -3,7 +3,7 @@
 The handler sees grpcio's context, except that trailers carry the load report.
 `set_trailing_metadata` replaces, and after `abort` it is too late to add anything,
 so the merging must happen inside of these methods. Registered as subclasses of
-grpcio's contexts, not derived: what is not here goes to grpcio's as it is.
+grpcio's contexts, not derived: what these have and is not here goes to grpcio's.
 """
 
 import asyncio

@@ -249,6 +249,11 @@ class Gate:
         self._asked = queue.arrived
         return self._decide(metadata)
 
+    def let_by(self) -> None:
+        """What has come is none of the requests that matter more or less."""
+        self.queue.arrived += 1
+        self._asked += 1
+
     def _decide(self, metadata: Iterable[tuple[str, str | bytes]]) -> Answer | None:
         criticality, attempt, customer = self._read(metadata)
         quotas = self._early_quotas

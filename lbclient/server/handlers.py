@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from contextvars import Context, copy_context
 from copy import copy
+from functools import update_wrapper
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
 from math import inf
 from typing import Any, TypeAlias, TypeVar
@@ -43,7 +44,7 @@ class Wrapper:
     def __init__(self, reporter: Reporter, limit: int | None) -> None:
         self._reporter = reporter
         self.refuses = reporter.gate.refuses
-        self.queue = reporter.gate.queue
+        self.let_by = reporter.gate.let_by
         self._limit = inf if limit is None else limit
         self.known: dict[str, tuple[Handler, Any]] = {}  # by method
 
@@ -180,6 +181,8 @@ class _Wrapped:
         left = call.inner.time_remaining()
         if left is None or left > self._quickest.ample:
             return False
+        if left > 0.0 and self._method.quickest is None:
+            return False
         self._reporter.settle()
         return self._quickest.is_too_late(left, now)
 
@@ -258,7 +261,7 @@ class AsyncResponse(_Wrapped):
             response = await behavior(received(request), call)
             return sent(response) if call.said is None or call.is_ok() else response
 
-        return grpc_seam.KnownCoroutine(respond)
+        return update_wrapper(grpc_seam.KnownCoroutine(respond), respond)
 
 
 class AsyncWriter(_Wrapped):

@@ -54,14 +54,14 @@ class WrappedLookup(grpc.GenericRpcHandler):
         try:
             handler = service(handler_call_details)
         except Exception as error:
-            self._wrapper.queue.arrived += 1
+            self._wrapper.let_by()
             return self._wrapper.wrap(_raising(error))
         if handler is None:
             return None
         wrapper, method = self._wrapper, handler_call_details.method
         known = wrapper.known.get(method)
         if known is None and method in UNCOUNTED:
-            wrapper.queue.arrived += 1
+            wrapper.let_by()
             return handler
         refuses = wrapper.refuses
         answer = refuses(handler_call_details.invocation_metadata or ())
@@ -76,11 +76,11 @@ class UnknownMethods(grpc.GenericRpcHandler):
     """The last to be asked: refuses as grpcio does, but with a report."""
 
     def __init__(self, wrapper: Wrapper) -> None:
-        self._queue = wrapper.queue
+        self._let_by = wrapper.let_by
         self._unknown_method = wrapper.wrap(UNKNOWN_METHOD)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        self._queue.arrived += 1
+        self._let_by()
         return self._unknown_method
 
 
@@ -97,7 +97,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
     ) -> Any:
         wrapper, method = self._wrapper, handler_call_details.method
         if method in UNCOUNTED:
-            wrapper.queue.arrived += 1
+            wrapper.let_by()
             return await continuation(handler_call_details)
         answer = wrapper.refuses(handler_call_details.invocation_metadata or ())
         if answer is not None:

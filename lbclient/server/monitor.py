@@ -13,7 +13,7 @@ from lbclient.model import LoadReport, Verdict
 
 
 class LoadMonitor:
-    """Owned by the server, written on its loop's thread only."""
+    """Owned by the server. Only `untold` and `told` are for other threads, too."""
 
     __slots__ = (
         "_application",

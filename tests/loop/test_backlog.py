@@ -72,6 +72,14 @@ async def test_no_load_without_a_queue() -> None:
     assert task.load < 1.0
 
 
+async def test_what_the_core_ends_of_short_requests_is_told_while_it_goes_on() -> None:
+    task = Task(cost=0.0005)
+    await task.run(5.0, rate=6000)
+    assert task.lost > 10_000
+    assert task.lost - 8000 < task.backlog.ended <= task.lost
+    assert task.looks <= 6, "one a second"
+
+
 async def test_an_idle_task_is_not_looked_at() -> None:
     task = Task(cost=0.001)
     await task.run(1.0, rate=0.9 * FEW / SAMPLE)

@@ -78,6 +78,17 @@ async def test_after_long_handlers_all_that_has_arrived_is_counted_first() -> No
     await task.end()
 
 
+async def test_nobody_passes_a_queue_that_has_just_been_closed() -> None:
+    task = Task()
+    task.request(0, 0.0)
+    await turns_until(lambda: task.queue.clear_until > task.now)
+    task.now = task.queue.clear_until
+    task.began.clear()
+    await task.close()
+    assert task.queue.clear_until < task.now
+    await task.end()
+
+
 async def test_those_who_wait_begin_one_by_one_in_their_order() -> None:
     task = Task()
     await task.close()

@@ -347,6 +347,19 @@ def test_where_who_pays_is_known_later_the_load_comes_first() -> None:
     assert asked == ["context"]
 
 
+def test_what_is_none_of_the_requests_is_in_no_mix() -> None:
+    """Health checks and unknown methods. They counted as CRITICAL first attempts."""
+    task = Task()
+    retried = [(wire.CRITICALITY_KEY, "SHEDDABLE"), (wire.ATTEMPT_KEY, "1")]
+    for _ in range(400):
+        for _ in range(3):
+            task.gate.let_by()
+        task.gate.refuses(retried)
+    assert task.gate.queue.arrived == 1600
+    assert task.gate.admission.mix.counts[Criticality.CRITICAL] < 1.0
+    assert task.gate.admission.is_in_vain()
+
+
 def test_what_the_load_refuses_is_not_charged() -> None:
     task = Task(quotas={"calm": 1.0})
     quotas = task.gate.quotas

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.account import FLOOD, MOMENT, SMOOTHING, TICK, Account, Spent
+from lbclient.account import FLOOD, MOMENT, SMOOTHING, TICK, Account, Payer, Spent
 from lbclient.criticality import Criticality
 from lbclient.errors import ConfigError
 from lbclient.quota import (
@@ -295,6 +295,49 @@ def test_an_account_that_lies_idle_goes_to_somebody_else(quota: Quota) -> None:
     assert "mail" in names  # it is in the list of limits, so it stays
 
 
+def test_a_request_that_goes_on_is_paid_for_when_the_account_has_gone() -> None:
+    quota = Quota({}, default=room(1.0))
+    payer = quota.enter("long", CRITICAL, 0.0)
+    assert payer is not None
+    for number in range(MOST - 1):
+        quota.enter(f"customer {number}", CRITICAL, 1.0)
+    now = IDLE + 1.0
+    assert quota.enter("new", CRITICAL, now) is not None
+    assert "long" not in quota._accounts
+    for _ in range(100):
+        now += 1.0
+        payer.pay(1.0)
+    assert quota.usage(now)["long"] == pytest.approx(1.0, rel=0.5)
+    now += IDLE
+    payer.pay(IDLE)
+    assert quota.enter("long", CRITICAL, now) is not None, "one comes again"
+    payer.pay(1.0)
+    assert quota._accounts["long"].payers[CRITICAL] is payer
+    assert not quota._left
+
+
+def test_what_nobody_goes_on_with_is_forgotten() -> None:
+    quota = Quota({}, default=room(1.0))
+    for number in range(3 * MOST):
+        quota.enter(f"customer {number}", CRITICAL, number * IDLE)
+    assert len(quota._accounts) == MOST
+    assert not quota._left
+
+
+def test_what_a_newcomer_costs_is_told_in_the_same_measure() -> None:
+    costs = []
+    for factor in (1.0, 4.0):
+        quota = Quota({}, default=room(1e6), factor=factor)
+        for tick in range(20):
+            if payer := quota.enter("known", CRITICAL, tick * TICK):
+                payer.pay(COST)
+        now = 20 * TICK
+        quota.enter("new", CRITICAL, now)
+        costs.append(quota._accounts["new"]._costs[CRITICAL])
+    assert costs[1] == pytest.approx(4.0 * costs[0])
+    assert costs[0] > 0.0
+
+
 def test_a_cost_without_an_account_is_paid_by_the_shared_one(quota: Quota) -> None:
     quota.refuses(OTHERS, CRITICAL, 0.0)
     quota.admit("unheard of", CRITICAL, 0.0).pay(1.0)
@@ -322,7 +365,7 @@ def test_accounts_read_as_english(quota: Quota) -> None:
 
 
 def test_an_account_reads_as_english() -> None:
-    account = Account(Spent())
+    account = Account(Spent(), [Payer() for _ in Criticality])
     assert repr(account) == "<0 requests, 0.000 CPU seconds of late, within its limit>"
     account.look([0.0] * 4, 1.0, 0.0)
     assert account.refuses(CRITICAL, 0.0)

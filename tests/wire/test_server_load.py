@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from math import inf, nan
-from threading import Event
-from typing import Any
+from threading import Event, Thread, get_ident
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -107,6 +108,56 @@ def test_an_error_is_the_servers_fault(code: StatusCode, is_error: bool) -> None
     seen = reporter.statistics()
     assert (seen.qps, seen.eps) == pytest.approx((2.0, 2.0 * is_error))
     assert seen.requests[code.name] == 1
+
+
+def test_who_asks_while_it_is_being_counted_neither_hangs_nor_counts_twice() -> None:
+    """As a signal's handler does. It waited for a lock that its own thread had."""
+    reporter = Reporter(ServerConfig(), lambda: 0.0, lambda now: 0.0)
+    method = Method(reporter, reporter.handled.of("unary_unary", "/a/b"))
+    for _ in range(5):
+        reporter.monitor.active += 1
+        reporter.finish(StatusCode.OK, 0.0, method)
+    observe = reporter._latency.observe
+    asked: list[int] = []
+
+    class Asking:
+        bounds, counts, sum = reporter._latency.bounds, reporter._latency.counts, 0.0
+
+        def observe(self, took: float) -> None:
+            observe(took)
+            if len(asked) < 2:
+                asked.append(0)
+                reporter.statistics()
+
+    reporter._latency = cast(Any, Asking())
+    thread = Thread(target=reporter.statistics, daemon=True)
+    thread.start()
+    thread.join(20.0)
+    assert not thread.is_alive()
+    seen = reporter.statistics()
+    assert seen.requests["OK"] == sum(seen.latency_counts) == 5
+    assert reporter.monitor.begun == 5
+
+
+async def test_what_a_thread_served_is_told_on_the_loop(
+    host: Host, pool: ThreadPoolExecutor, eventually: Any
+) -> None:
+    told_in: set[int] = set()
+
+    class Untold(deque[Any]):
+        def append(self, one: Any) -> None:
+            told_in.add(get_ident())
+            super().append(one)
+
+    def respond(request: bytes, context: Any) -> bytes:
+        return request
+
+    server, method, _ = await host(respond, migration_thread_pool=pool)
+    server._reporter.monitor.untold = Untold()
+    for _ in range(20):
+        await method(b"")
+    await eventually(lambda: server.statistics().requests["OK"] == 20)
+    assert told_in == {get_ident()}
 
 
 async def test_rates_are_measured(host: Host, eventually: Any) -> None:
