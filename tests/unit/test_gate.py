@@ -354,7 +354,7 @@ def test_what_is_none_of_the_requests_is_in_no_mix() -> None:
     for _ in range(400):
         for _ in range(3):
             task.gate.let_by()
-        task.gate.refuses(retried)
+        copy_context().run(task.gate.refuses, retried)
     assert task.gate.queue.arrived == 1600
     assert task.gate.admission.mix.counts[Criticality.CRITICAL] < 1.0
     assert task.gate.admission.is_in_vain()
