@@ -40,10 +40,32 @@ class Nesting:
     A task that begins eagerly has its first step within one of its parent's.
     """
 
-    __slots__ = ("inner",)
-
     def __init__(self) -> None:
         self.inner = 0.0
+
+
+class _InThread(Nesting, local):
+    """Of one thread: a handler there is timed within what was handed over."""
+
+
+_in_thread = _InThread()
+
+
+def _timed(
+    nesting: Nesting,
+    pay: Callable[[float], object],
+    work: Callable[..., T],
+    *arguments: Any,
+) -> T:
+    """Nothing that is timed by itself counts twice."""
+    outer, nesting.inner = nesting.inner, 0.0
+    began_at = thread_time()
+    try:
+        return work(*arguments)
+    finally:
+        spent = thread_time() - began_at
+        pay(spent - nesting.inner)
+        nesting.inner = outer + spent
 
 
 _NOTHING: Any = object()
@@ -67,22 +89,11 @@ class Steps(Coroutine[Any, Any, T]):
         self._nesting = nesting
         self._first = first
 
-    def _step(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        nesting = self._nesting
-        outer, nesting.inner = nesting.inner, 0.0
-        began_at = thread_time()
-        try:
-            return step(*arguments)
-        finally:
-            spent = thread_time() - began_at
-            self._payer.pay(spent - nesting.inner)
-            nesting.inner = outer + spent
-
     def send(self, value: Any) -> Any:
-        return self._step(self._coroutine.send, value)
+        return _timed(self._nesting, self._payer.pay, self._coroutine.send, value)
 
     def throw(self, *error: Any) -> Any:
-        return self._step(self._coroutine.throw, *error)
+        return _timed(self._nesting, self._payer.pay, self._coroutine.throw, *error)
 
     def close(self) -> None:
         self._coroutine.close()
@@ -109,7 +120,7 @@ def begun(
 ) -> "tuple[Steps[T] | None, T | None]":
     """After its first step, which for most is all: what goes on, or what it returned.
 
-    As in `Steps._step`, without a `Steps`: this is the hot path.
+    As `_timed` does it, without a frame and a `Steps`: this is the hot path.
     """
     outer, nesting.inner = nesting.inner, 0.0
     began_at = thread_time()
@@ -123,29 +134,16 @@ def begun(
         nesting.inner = outer + spent
 
 
-class _InThread(local):
-    """The same of a thread: a handler there is timed within what was handed over."""
-
-    inner: float = 0.0
-
-
-_in_thread = _InThread()
-
-
 def run_timed(
     loop: asyncio.AbstractEventLoop, payer: Payer, work: Callable[..., T], *args: Any
 ) -> T:
     """Elsewhere than in a step of the payer's loop, in a thread as a rule."""
-    outer, _in_thread.inner = _in_thread.inner, 0.0
-    began_at = thread_time()
-    try:
-        return work(*args)
-    finally:
-        spent = thread_time() - began_at
-        own = spent - _in_thread.inner
-        _in_thread.inner = outer + spent
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(payer.pay, own)
+    return _timed(_in_thread, partial(_tell, loop, payer), work, *args)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, payer: Payer, cpu: float) -> None:
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(payer.pay, cpu)
 
 
 class _Installed:
@@ -217,7 +215,7 @@ def _factory(before: Any, nesting: Nesting) -> Any:
 
     def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
         if not options and before is None and billed() is None:
-            return task(coroutine, loop=loop)  # as gRPC's own, two for each request
+            return task(coroutine, loop=loop)  # as gRPC's own, three for each request
         context = options.get("context")
         payer = billed() if context is None else context.get(account)
         if payer is not None and iscoroutine(coroutine):
