@@ -1,10 +1,11 @@
 """Who used how much CPU, and what happens to those who use more than they may."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from functools import partial
 from threading import current_thread
 from typing import Any
@@ -241,6 +242,25 @@ async def test_of_two_servers_on_a_loop_the_last_leaves_it_as_it_was(
     await server.stop(None)
     assert loop.get_task_factory() is None
     assert "run_in_executor" not in vars(loop)
+
+
+def test_the_loops_attributes_stay_quick() -> None:
+    """They are held by the loop itself until somebody asks for its `__dict__`."""
+
+    def is_quick(loop: asyncio.AbstractEventLoop) -> bool:
+        referents = gc.get_referents(loop)
+        return not any(type(it) is dict and "_ready" in it for it in referents)
+
+    with closing(asyncio.new_event_loop()) as loop:
+        if not is_quick(loop):
+            pytest.skip("this Python keeps them in a dictionary")
+        accounting = Accounting()
+        accounting.install(loop)
+        assert is_quick(loop)
+        accounting.remove()
+        assert is_quick(loop)
+        vars(loop)
+        assert not is_quick(loop), "else this could not fail"
 
 
 LOOPS = ["asyncio", "uvloop"]
