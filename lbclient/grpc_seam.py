@@ -478,6 +478,14 @@ def awaits_writes(call: Any) -> bool:
     return not reads and not is_half_closed(call)
 
 
+def is_dictionary(generic: grpc.GenericRpcHandler) -> bool:
+    """Whether it has the same handlers always, and looks at a request's path alone."""
+    return type(generic) is _DICTIONARY
+
+
+_DICTIONARY = type(grpc.method_handlers_generic_handler("", {}))
+
+
 class KnownCoroutine(partial):  # type: ignore[type-arg]
     """A handler's coroutine function, which grpcio does not ask `inspect` about.
 

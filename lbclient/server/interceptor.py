@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
-from lbclient import wire, within
+from lbclient import grpc_seam, wire, within
 from lbclient.model import Verdict
 from lbclient.server.handlers import Handler, Wrapper
 from lbclient.server.monitor import LoadMonitor
@@ -48,8 +48,22 @@ class WrappedLookup(grpc.GenericRpcHandler):
     def __init__(self, wrapper: Wrapper, generic: grpc.GenericRpcHandler) -> None:
         self._wrapper = wrapper
         self._service = generic.service
+        self._refuses = wrapper.refuses
+        self._is_dictionary = grpc_seam.is_dictionary(generic)
+        self._found: dict[str, Any] = {}  # wrapped; in a dictionary it stays the same
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        found = self._found.get(handler_call_details.method)
+        if found is None:
+            return self._search(handler_call_details)
+        refuses = self._refuses
+        answer = refuses(handler_call_details.invocation_metadata or ())
+        if answer is None:
+            return found
+        handler = self._service(handler_call_details)
+        return self._wrapper.refused(answer, handler_call_details.method, handler)
+
+    def _search(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         service = self._service
         try:
             handler = service(handler_call_details)
@@ -59,17 +73,16 @@ class WrappedLookup(grpc.GenericRpcHandler):
         if handler is None:
             return None
         wrapper, method = self._wrapper, handler_call_details.method
-        known = wrapper.known.get(method)
-        if known is None and method in UNCOUNTED:
+        if method in UNCOUNTED:
             wrapper.let_by()
             return handler
-        refuses = wrapper.refuses
-        answer = refuses(handler_call_details.invocation_metadata or ())
+        answer = wrapper.refuses(handler_call_details.invocation_metadata or ())
         if answer is not None:
             return wrapper.refused(answer, method, handler)
-        if known is None or known[0] is not handler or known[1].begins_elsewhere:
-            return wrapper.wrap_found(method, handler)
-        return known[1]
+        wrapped = wrapper.wrap_found(method, handler)
+        if self._is_dictionary and not wrapped.begins_elsewhere:
+            self._found[method] = wrapped
+        return wrapped
 
 
 class UnknownMethods(grpc.GenericRpcHandler):

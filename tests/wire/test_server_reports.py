@@ -302,6 +302,35 @@ async def test_a_lookup_that_breaks_reports(host: Host) -> None:
     assert answer.report.active == 0
 
 
+DICTIONARY: Any = type(grpc.method_handlers_generic_handler("", {}))
+
+
+class _Fickle(grpc.GenericRpcHandler):
+    """Has another handler each time."""
+
+    def service(self, handler_call_details: Any) -> Any:
+        self.asked = asked = getattr(self, "asked", 0) + 1
+
+        async def respond(request: bytes, context: Any) -> bytes:
+            return str(asked).encode()
+
+        return grpc.unary_unary_rpc_method_handler(respond)
+
+
+class _FickleDictionary(_Fickle, DICTIONARY):  # type: ignore[misc]
+    def __init__(self) -> None:
+        DICTIONARY.__init__(self, "test.Service", {})
+
+
+@pytest.mark.parametrize("kind", [_Fickle, _FickleDictionary])
+async def test_a_lookup_of_the_users_own_is_asked_for_each_request(
+    host: Host, kind: type[_Fickle]
+) -> None:
+    _, channel = await host(handlers=[kind()])
+    method: Any = channel.unary_unary(PATH)
+    assert [await method(b"") for _ in range(3)] == [b"1", b"2", b"3"]
+
+
 def _broken(message: Any) -> Any:
     raise ValueError("not my format")
 
