@@ -116,22 +116,22 @@ class Steps(Coroutine[Any, Any, T]):
 
 
 def begun(
-    coroutine: Coroutine[Any, Any, T], payer: Payer, nesting: Nesting
-) -> "tuple[Steps[T] | None, T | None]":
-    """After its first step, which for most is all: what goes on, or what it returned.
+    coroutine: Coroutine[Any, Any, None], payer: Payer, nesting: Nesting
+) -> "Steps[None] | None":
+    """After its first step, which for most is all: what goes on, if anything does.
 
-    As `_timed` does it, without a frame and a `Steps`: this is the hot path.
+    As `_timed` does it, without a frame and a `Steps`: this is the hot path. Nothing is
+    returned, so that nothing is raised: `next` knows the end without a StopIteration.
     """
     outer, nesting.inner = nesting.inner, 0.0
     began_at = thread_time()
     try:
-        return Steps(coroutine, payer, nesting, coroutine.send(None)), None
-    except StopIteration as over:
-        return None, over.value
+        first = next(coroutine.__await__(), _NOTHING)
     finally:
         spent = thread_time() - began_at
         payer.cpu += spent - nesting.inner
         nesting.inner = outer + spent
+    return None if first is _NOTHING else Steps(coroutine, payer, nesting, first)
 
 
 def run_timed(

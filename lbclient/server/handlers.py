@@ -248,18 +248,21 @@ class AsyncResponse(_Wrapped):
                     if call.said is None or call.is_ok():  # else grpcio drops it
                         response = sent(response)
                 else:
-                    steps, response = begun(work(request, call), payer, quotas.nesting)
+                    steps = begun(work(request, call), payer, quotas.nesting)
                     if steps is not None:
-                        response = await steps
+                        await steps
+                    response, call.response = call.response, None
             except BaseException as error:
                 await call.failed(error)
                 raise
             call.served()
             return response
 
-        async def work(request: Any, call: AsyncCall) -> Any:
+        async def work(request: Any, call: AsyncCall) -> None:
             response = await behavior(received(request), call)
-            return sent(response) if call.said is None or call.is_ok() else response
+            if call.said is None or call.is_ok():
+                response = sent(response)
+            call.response = response
 
         return update_wrapper(grpc_seam.KnownCoroutine(respond), respond)
 
