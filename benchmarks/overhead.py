@@ -1,11 +1,11 @@
 """What a call costs through lbclient and through plain grpcio, side by side.
 
-    python -m benchmarks.overhead            about 80 s
-    python -m benchmarks.overhead --quick    about 20 s
+    python -m benchmarks.overhead            about 140 s
+    python -m benchmarks.overhead --quick    about 40 s
     python -m benchmarks.overhead --only servers --json FILE --plot FILE.png
 
 Clients: our channel against grpcio's native policies, over the same 20 backends.
-Servers: `lbclient.server` against a bare `grpc.aio.server`, a process each. On a
+Servers: `lbclient.server` against a bare `grpc.aio.server`, five processes each. On a
 shared machine absolute times drift by more than what is looked for, so contenders
 take turns in slices of some 50 ms, forwards and backwards, and only the ratios of
 neighbouring slices count: their median, and the quartiles as spread. A contender
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 BACKENDS = 20  # the subset that a channel has by default
 PROCESSES = 2
-SERVER_PROCESSES = 3
+SERVER_PROCESSES = 5
 CLIENT_TARGET = 1.12
 SERVER_TARGET = 1.15
 FEATURES_TARGET = 1.2
@@ -311,7 +311,7 @@ async def compare_servers(effort: float) -> list[Ratio]:
             contenders.append(
                 Contender(f"{kind} server", echo_on(channel), cpu_of(channel))
             )
-        await compare(contenders, concurrency, 200, 25 * effort)
+        await compare(contenders, concurrency, 200, 75 * effort)
     kinds = len(SERVERS)
     for i, contender in enumerate(contenders[kinds:]):
         contenders[i % kinds].cpu_per_call += contender.cpu_per_call
