@@ -1,7 +1,7 @@
 """What a call costs through lbclient and through plain grpcio, side by side.
 
     python -m benchmarks.overhead            about 140 s
-    python -m benchmarks.overhead --quick    about 40 s
+    python -m benchmarks.overhead --quick    about 45 s
     python -m benchmarks.overhead --only servers --json FILE --plot FILE.png
 
 Clients: our channel against grpcio's native policies, over the same 20 backends.

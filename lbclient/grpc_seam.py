@@ -479,8 +479,11 @@ def awaits_writes(call: Any) -> bool:
 
 
 def is_dictionary(generic: grpc.GenericRpcHandler) -> bool:
-    """Whether it has the same handlers always, and looks at a request's path alone."""
-    return type(generic) is _DICTIONARY
+    """Whether it has the same handlers always, and looks at a request's path alone.
+
+    Not if somebody has given it a lookup of their own.
+    """
+    return type(generic) is _DICTIONARY and "service" not in vars(generic)
 
 
 _DICTIONARY = type(grpc.method_handlers_generic_handler("", {}))

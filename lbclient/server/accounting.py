@@ -120,8 +120,8 @@ def begun(
 ) -> "Steps[None] | None":
     """After its first step, which for most is all: what goes on, if anything does.
 
-    As `_timed` does it, without a frame and a `Steps`: this is the hot path. Nothing is
-    returned, so that nothing is raised: `next` knows the end without a StopIteration.
+    As `_timed` does it, without a frame and a `Steps`: this is the hot path. What is
+    timed returns None, so that `next` sees its end without a StopIteration.
     """
     outer, nesting.inner = nesting.inner, 0.0
     began_at = thread_time()
@@ -161,10 +161,6 @@ class _Installed:
         self._factory = _factory(self._before, self.nesting)
         loop.set_task_factory(self._factory)
         hand_over = partial(_hand_over, loop, loop.run_in_executor)
-        # Whether it is somebody else's. Not asked of the loop's `__dict__`: Python then
-        # looks for each of the loop's attributes there, for good, which took 5 % of all
-        # that a small request takes.
-        self._had = loop.run_in_executor != type(loop).run_in_executor.__get__(loop)
         self._hand_over = ref(hand_over)
         try:
             setattr(loop, HAND_OVER, hand_over)
@@ -178,10 +174,13 @@ class _Installed:
         hand_over: Any = self._hand_over()
         if hand_over is None or getattr(loop, HAND_OVER) is not hand_over:
             return
-        if self._had:
-            setattr(loop, HAND_OVER, hand_over.args[1])
-        else:
-            delattr(loop, HAND_OVER)
+        # Whether the one before was the loop's own is seen now, not in the loop's
+        # `__dict__`: once that is asked for, CPython 3.11 and 3.12 look there for each
+        # of the loop's attributes, which took 5 % of all that a small request takes.
+        delattr(loop, HAND_OVER)
+        before = hand_over.args[1]
+        if getattr(loop, HAND_OVER) != before:
+            setattr(loop, HAND_OVER, before)
 
 
 _installed: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Installed]"

@@ -243,7 +243,7 @@ class Gate:
             else:  # as almost always: nothing to decide but who pays
                 if (quotas := self._early_quotas) is None:
                     return None
-                clock = self._clock
+                clock = self._clock  # no method does this: it is the hot path
                 payer = quotas.quota.enter(customer, DEFAULT, clock())
                 if payer is None:
                     return self._out_of_quota(DEFAULT)

@@ -50,21 +50,17 @@ class WrappedLookup(grpc.GenericRpcHandler):
         self._service = generic.service
         self._refuses = wrapper.refuses
         self._is_dictionary = grpc_seam.is_dictionary(generic)
-        self._found: dict[str, Any] = {}  # wrapped; in a dictionary it stays the same
+        self._found: dict[str, Any] = {}  # wrapped, by method; only of a dictionary
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        found = self._found.get(handler_call_details.method)
-        if found is None:
-            return self._search(handler_call_details)
-        refuses = self._refuses
-        answer = refuses(handler_call_details.invocation_metadata or ())
-        if answer is None:
-            return found
-        handler = self._service(handler_call_details)
-        return self._wrapper.refused(answer, handler_call_details.method, handler)
-
-    def _search(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        service = self._service
+        method, service = handler_call_details.method, self._service
+        found = self._found.get(method)
+        if found is not None:
+            refuses = self._refuses
+            answer = refuses(handler_call_details.invocation_metadata or ())
+            if answer is None:
+                return found
+            return self._wrapper.refused(answer, method, service(handler_call_details))
         try:
             handler = service(handler_call_details)
         except Exception as error:
@@ -72,6 +68,11 @@ class WrappedLookup(grpc.GenericRpcHandler):
             return self._wrapper.wrap(_raising(error))
         if handler is None:
             return None
+        return self._wrapped(handler, handler_call_details)
+
+    def _wrapped(
+        self, handler: Handler, handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
         wrapper, method = self._wrapper, handler_call_details.method
         if method in UNCOUNTED:
             wrapper.let_by()

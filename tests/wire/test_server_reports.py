@@ -322,11 +322,17 @@ class _FickleDictionary(_Fickle, DICTIONARY):  # type: ignore[misc]
         DICTIONARY.__init__(self, "test.Service", {})
 
 
-@pytest.mark.parametrize("kind", [_Fickle, _FickleDictionary])
+def _turned_fickle() -> Any:
+    generic: Any = grpc.method_handlers_generic_handler("test.Service", {})
+    generic.service = _Fickle().service
+    return generic
+
+
+@pytest.mark.parametrize("make", [_Fickle, _FickleDictionary, _turned_fickle])
 async def test_a_lookup_of_the_users_own_is_asked_for_each_request(
-    host: Host, kind: type[_Fickle]
+    host: Host, make: Callable[[], Any]
 ) -> None:
-    _, channel = await host(handlers=[kind()])
+    _, channel = await host(handlers=[make()])
     method: Any = channel.unary_unary(PATH)
     assert [await method(b"") for _ in range(3)] == [b"1", b"2", b"3"]
 
