@@ -58,7 +58,7 @@ class Call:
         "response",
         "said",
     )
-    # For `AsyncResponse` alone: the bytes of a handler that is timed, for a moment.
+    # For `AsyncResponse` alone: what a handler that is timed answered, for a moment.
     response: Any
 
     def __init__(self, method: Method, inner: Any) -> None:

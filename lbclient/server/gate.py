@@ -241,14 +241,9 @@ class Gate:
                         break
                     customer = str(value)
             else:  # as almost always: nothing to decide but who pays
-                if (quotas := self._early_quotas) is None:
+                if self._early_quotas is None:
                     return None
-                clock = self._clock  # no method does this: it is the hot path
-                payer = quotas.quota.enter(customer, DEFAULT, clock())
-                if payer is None:
-                    return self._out_of_quota(DEFAULT)
-                bill_to(payer)
-                return None
+                return self._charged(customer, DEFAULT)
         if queue.arrived > self._asked + 1:
             self.admission.let_in(queue.arrived - self._asked - 1)
         self._asked = queue.arrived
@@ -286,6 +281,15 @@ class Gate:
             return FULL
         return None
 
+    def _charged(self, customer: str, criticality: Criticality) -> Answer | None:
+        assert self.quotas is not None
+        clock = self._clock
+        payer = self.quotas.quota.enter(customer, criticality, clock())
+        if payer is None:
+            return self._out_of_quota(criticality)
+        bill_to(payer)
+        return None
+
     def _out_of_quota(self, criticality: Criticality) -> Answer:
         self.count(Refusal.QUOTA.value, criticality)
         return OUT_OF_QUOTA
@@ -293,19 +297,13 @@ class Gate:
     def asks(self, context: object) -> Answer | None:
         """The same, where `ServerConfig.customer` says who pays."""
         assert self._customer is not None
-        assert self.quotas is not None
         try:
             customer = self._named(self._customer(context))
         except Exception as error:
             self._complain("customer", f"raised {error!r}")
             customer = OTHERS
         found = current()
-        criticality = DEFAULT if found is None else found
-        payer = self.quotas.quota.enter(customer, criticality, self._clock())
-        if payer is None:
-            return self._out_of_quota(criticality)
-        bill_to(payer)
-        return None
+        return self._charged(customer, DEFAULT if found is None else found)
 
     def _named(self, said: object) -> str:
         """Text that can be told to others; None: nobody."""

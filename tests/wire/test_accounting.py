@@ -461,6 +461,7 @@ async def test_steps_are_a_coroutine_like_any_other() -> None:
     assert len(spent) >= 2
     with pytest.raises(KeyError, match="mine"):
         await asyncio.create_task(Steps(fail(), payer, nesting))
+    assert len(spent) >= 4
 
 
 async def test_time_within_a_timed_step_counts_once() -> None:

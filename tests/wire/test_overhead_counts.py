@@ -104,12 +104,12 @@ async def test_a_call_runs_few_functions_however_many_backends_there_are(
 
 @pytest.mark.parametrize(
     ("config", "most"),
-    [(ServerConfig(), 6), (ServerConfig(default_quota=1000.0, max_cpu=1.0), 13)],
+    [(ServerConfig(), 6), (ServerConfig(default_quota=1000.0, max_cpu=1.0), 14)],
 )
 async def test_an_idle_server_runs_few_functions_for_a_request(
     start: Any, search: Any, config: ServerConfig, most: float
 ) -> None:
-    """It was 5.5, and 12.5 with quotas: who pays is asked, and each step is timed."""
+    """It was 5.5, and 13.5 with quotas: who pays is asked, and each step is timed."""
     task = await start(lambda: lbclient.server(config=config))
     async with grpc.aio.insecure_channel(task.address) as channel:
         stub = search.SearchStub(channel)
