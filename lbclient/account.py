@@ -9,12 +9,13 @@ how much this one does is known only when it has ended.
 from collections.abc import Sequence
 from itertools import accumulate
 from math import exp, inf
+from operator import mul
 
 from lbclient.criticality import Criticality
 
 SMOOTHING = 5.0  # seconds, of what a request costs and of what is told. Ours
 TICK = 0.5  # seconds between two looks at one account
-MOMENT = 0.05  # the same while nobody knows what any request costs
+MOMENT = 0.05  # the same until it is known what its requests cost, and twice that, ...
 
 # How far an account may run ahead of its limit: so many requests, or so many seconds'
 # worth of the limit if that is more. Ours, from tests/laws: of Poisson arrivals at 0.9
@@ -35,6 +36,8 @@ LEAST = 1e-9  # CPU seconds a second; a limit of nothing lets nothing in
 KNOWN = 1e-6  # requests a second: what fewer cost is not looked at
 
 KINDS = len(Criticality)
+NONE = (0.0, 0.0)
+SAME = [1.0] * KINDS
 
 
 class Spent:
@@ -48,13 +51,16 @@ class Spent:
     def __init__(self, factor: float = 1.0) -> None:
         self._factor = factor
         self.requests, self.cpu = 0, 0.0  # since the last look, `cpu` of this machine
-        self._rates = (0.0, 0.0)  # the same a second, smoothed
+        self._rates = NONE  # the same a second, smoothed
         self._looked_at = -inf
         self.each = 0.0  # CPU seconds, as far as it is known
 
     def look(self, now: float, total: "Spent | None" = None) -> float:
         """What one costs. What is new is part of the total from then on."""
         if now < self._looked_at + MOMENT:
+            return self.each
+        if self.is_unused:
+            self._looked_at = now
             return self.each
         self._rates = requests, cpu = self.read(now)
         if total is not None:
@@ -64,6 +70,15 @@ class Spent:
         if requests > KNOWN and cpu > 0.0:
             self.each = cpu / requests
         return self.each
+
+    @property
+    def is_unused(self) -> bool:
+        return self._rates is NONE and not self.requests and not self.cpu
+
+    @property
+    def rate(self) -> float:
+        """Requests a second, at the last look."""
+        return self._rates[0]
 
     def read(self, now: float) -> tuple[float, float]:
         """The rates at `now`: by what came since the last look, and before."""
@@ -103,6 +118,7 @@ class Account:
         "_limit",
         "_most",
         "_paces",
+        "_pause",
         "_total",
         "_unseen",
         "is_refusing",
@@ -122,6 +138,7 @@ class Account:
         # Seconds that this may be ahead, and that it may be in debt.
         self._most = self._few = self._debt = [0.0] * KINDS
         self.looks_at = -inf
+        self._pause = MOMENT  # until the next look, as long as little is known
         self.is_refusing = False
         self._unseen = 0  # how many requests of a calm account are let in unseen
         self.spare = 0  # of those that may be, what is left
@@ -130,19 +147,37 @@ class Account:
         """Takes a new limit, and what a request costs: `mean` if none is known."""
         self._settle(now)
         paces = [1.0 / max(one, LEAST) for one in limit]
+        costs = [payer.look(now, self._total) for payer in self.payers]
+        dearest = max(costs)
+        mean = dearest or mean
+        costs = [cost or mean for cost in costs]
+        changes = self._changes(costs) if self._pause < TICK else SAME
         for until in (self._admitted, self._arrived):
             for c, pace in enumerate(self._paces):
                 left = max(0.0, until[c] - now)
-                until[c] = now + (left * paces[c] / pace if left else 0.0)
-        self._limit, self._paces = limit, paces
-        self._costs = [payer.look(now, self._total) or mean for payer in self.payers]
+                until[c] = now + (left * changes[c] * paces[c] / pace if left else 0.0)
+        self._limit, self._paces, self._costs = limit, paces, costs
         self._most = self._ahead(*AHEAD)
         self._debt = [DEBT * seconds for seconds in self._most]
         self._few = self._ahead(*FLOOD)
-        self.looks_at = now + (TICK if mean else MOMENT)
+        self.looks_at = now + self._pause
+        if dearest:
+            self._pause = min(2.0 * self._pause, TICK)
         dearest = max(self._costs)
         few = UNSEEN * FLOOD[1] * min(limit) / dearest if dearest else 0.0
         self._unseen = int(min(few, MANY))
+
+    def _changes(self, costs: Sequence[float]) -> list[float]:
+        """What is in the buckets is so many requests at what they were taken to cost:
+        by how much that is more or less now."""
+        rates = [payer.rate for payer in self.payers]
+        if not any(rates):
+            return SAME  # it has just come
+        # From the most critical down, as each bucket has those above it, too.
+        before = accumulate(map(mul, reversed(rates), reversed(self._costs)))
+        now = accumulate(map(mul, reversed(rates), reversed(costs)))
+        pairs = zip(now, before, strict=True)
+        return [new / old if old else 1.0 for new, old in pairs][::-1]
 
     def _ahead(self, requests: float, seconds: float) -> list[float]:
         """Seconds. Of a dear kind it is more, and of those above it."""
@@ -209,6 +244,11 @@ class Account:
             elif ahead > bound:
                 ahead = bound
             until[c] = now + ahead + cost * self._paces[c]
+
+    def empty_at(self, now: float) -> float:
+        """When it will be ahead of its limit no longer, if nothing comes."""
+        self._settle(now)
+        return max(*self._admitted, *self._arrived)
 
     def usage(self, now: float) -> float:
         return sum(payer.read(now)[1] for payer in self.payers)

@@ -1,31 +1,38 @@
 """One call on one backend, and what it taught us, told exactly once."""
 
 import logging
+from asyncio import get_running_loop
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
 
 from lbclient import wire
 from lbclient.criticality import Criticality
 from lbclient.grpc_codes import VERDICT_OF_NUMBER
 from lbclient.grpc_seam import (
+    CANCELLED,
+    DEADLINE_EXCEEDED,
     UNAVAILABLE,
     Trailers,
+    cause_of,
     error_of,
     final_status,
     has_begun,
+    is_ready,
     was_ended_there,
     was_not_sent,
 )
 from lbclient.model import Outcome, Verdict
 from lbclient.retry import Decision, Failure, Refusal, Retry, parse_pushback
+from lbclient.text import printable
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend
     from lbclient.balancer import Balancer
 
-FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
-ABANDONED = Verdict.ABANDONED
+REJECTED, ABANDONED = Verdict.REJECTED, Verdict.ABANDONED
 # What the throttle counts as refused: a task has too much, whoever asks. One customer's
 # quota is nobody else's; and of RESOURCE_EXHAUSTED without a word nobody can tell.
 OVERLOAD = frozenset({Refusal.OVERLOADED, Refusal.DONT_RETRY})
@@ -76,6 +83,27 @@ def was_cut_off(attempt: Attempt, call: Any, trailers: Trailers) -> bool:
     return attempt.backend.is_ours and not trailers and was_ended_there(call)
 
 
+def was_answered(attempt: Attempt, call: Any, code: int) -> bool:
+    """Whether a call that failed has its status from the backend, not from this side.
+
+    What a caller gives up, or its deadline ends, or ends with its connection, was not
+    answered.
+    """
+    if cause_of(call):
+        return False
+    if code == CANCELLED:
+        return was_ended_there(call)
+    if code == DEADLINE_EXCEEDED:
+        left = call.time_remaining()
+        return left is None or left > 0.0
+    if code == UNAVAILABLE:
+        backend = attempt.backend
+        if not is_ready(backend.channel):
+            return False
+        return not was_not_sent(call, backend.channel, backend.tells_refusals())
+    return True
+
+
 def decide(
     balancer: "Balancer",
     retry: Retry,
@@ -89,11 +117,12 @@ def decide(
     told = [str(value) for key, value in trailers if key == wire.PUSHBACK_KEY]
     failure = Failure(
         refusal=wire.find_refusal(trailers),
-        is_sent=not was_not_sent(call, backend.channel, backend.is_ours),
+        is_sent=not was_not_sent(call, backend.channel, backend.tells_refusals()),
         is_answered=has_begun(call),
         pushback=parse_pushback(told),
     )
-    is_other = any(other is not backend for other in balancer.pool.ready)
+    allowed = balancer.allowed(attempt.counts)
+    is_other = any(other is not backend for other in allowed)
     if (
         failure.is_sent
         and not retry.why_not(failure)
@@ -115,11 +144,13 @@ def decide(
 def story(attempt: Attempt, call: Any, decision: Decision) -> str:
     """A line on an attempt that failed, for whoever reads of the call's end."""
     error = error_of(call)
-    said = "failed" if error is None else f"{error.code().name}, {error.details()!r}"
+    said = "failed"
+    if error is not None:
+        said = f"{error.code().name}, {printable(error.details() or '')!r}"
     return f"{attempt.backend.endpoint.address}: {said}: {decision.reason}"
 
 
-def last_words(attempt: Attempt, call: Any) -> str:
+def last_words(attempt: Attempt, call: Any, balancer: "Balancer | None") -> str:
     """The same where nobody thought of another; '' if it went well."""
     code, _ = final_status(call)
     if not code:
@@ -127,12 +158,28 @@ def last_words(attempt: Attempt, call: Any) -> str:
     why = "it had begun, or the channel was closed"
     if code != UNAVAILABLE:
         why = "only what is UNAVAILABLE or refused is tried again"
+    if balancer is not None and balancer.outliers.was_trial(
+        id(attempt.counts), attempt.backend, attempt.sent_at
+    ):
+        why = f"it was a trial call, to an ejected backend; {why}"
     return story(attempt, call, Decision(None, why))
+
+
+def in_the_way(attempt: Attempt | None, error: BaseException) -> tuple[str, ...]:
+    """A line on streams of ours that were ended, if the call may have waited for
+    them."""
+    if attempt is None or not isinstance(error, grpc.aio.AioRpcError):
+        return ()
+    if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ()
+    said = attempt.backend.slots.story(get_running_loop().time())
+    return (f"{attempt.backend.endpoint.address}: {said}",) if said else ()
 
 
 def settle(
     balancer: "Balancer",
     attempt: Attempt,
+    call: Any,
     code: int,
     trailers: Trailers,
     is_last: bool,
@@ -146,8 +193,9 @@ def settle(
     """
     now = balancer.clock()
     verdict, report = VERDICT_OF_NUMBER[code], wire.find_report(trailers)
-    weighed, is_quota = verdict, False
+    weighed, is_quota, is_answer = verdict, False, True
     if code:  # not OK
+        refusal: Refusal | None = None
         if is_cut_off:
             verdict = weighed = REJECTED
         elif code == UNAVAILABLE or verdict is REJECTED:
@@ -157,8 +205,8 @@ def settle(
                 verdict = REJECTED
             if verdict is REJECTED:
                 weighed = REJECTED if refusal in OVERLOAD else ABANDONED
-        if verdict is FAILED or verdict is REJECTED:
-            attempt.backend.failed_with = code
+        # To be refused for too much, or for a quota, says nothing against a backend.
+        is_refused = is_cut_off or refusal is not None
+        is_answer = not is_refused and was_answered(attempt, call, code)
     outcome = _outcome((verdict, now - attempt.sent_at, report))
-    last = code if is_last else None
-    balancer.settle(attempt, outcome, last, now, weighed, is_quota)
+    balancer.settle(attempt, outcome, code, is_last, now, weighed, is_quota, is_answer)

@@ -11,13 +11,16 @@ from asyncio import FIRST_COMPLETED
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
+from typing import Protocol
 
 import grpc
 
 from lbclient import wire
 from lbclient.demand import Attention
-from lbclient.grpc_seam import lighten, step
+from lbclient.front import Front
+from lbclient.grpc_seam import PINGED, Options, give_up, has_calls, lighten, step
 from lbclient.health.check import check, reason_of
+from lbclient.health.slots import Slots
 from lbclient.health.udp import Prober, Watch, locate
 from lbclient.health.watch import HealthWatch
 from lbclient.lifecycle import Lifecycle, Order, Step
@@ -25,17 +28,28 @@ from lbclient.load import Load
 from lbclient.model import Endpoint, LoadReport, State, TaskState, Verdict
 from lbclient.pace import Pace
 from lbclient.protocols import Clock
-from lbclient.tasks import leaving_no_trace
+from lbclient.tasks import is_fatal, leaving_no_trace
 
 logger = logging.getLogger(__name__)
 
-Dial = Callable[[Endpoint], grpc.aio.Channel]
 Observe = Callable[["Backend", State, str], None]
+
+
+class Dial(Protocol):
+    """Makes an inner channel; `more` are options beyond those of all of them."""
+
+    def __call__(self, endpoint: Endpoint, more: Options = ...) -> grpc.aio.Channel: ...
+
 
 READY = grpc.ChannelConnectivity.READY
 OVER = grpc.ChannelConnectivity.SHUTDOWN
 
-FAREWELL = 60.0  # seconds; a frozen task may yet answer the calls on the old one
+# How long calls may stay on a connection that was given up for a new one: a frozen task
+# of ours may yet answer them. In health intervals, and in seconds at most; by default
+# 60 s. A server that is not ours owes us no word, so its calls are left until the core
+# finds that nothing acknowledges them (`grpc_seam.inner_options`).
+FAREWELL_INTERVALS = 30
+FAREWELL = 60.0
 
 # A connection that is lost ends its streams within a millisecond, or a few of a loop
 # that is busy; streams that outlive that are those of one that said GOAWAY.
@@ -43,12 +57,19 @@ LAST_WORDS = 0.05  # seconds
 
 LOOK_TIMEOUT = 5.0  # seconds, as for an attempt to connect
 
+# An answer may take so many times as long as the connecting did. TCP and HTTP/2 take
+# two round trips, TLS one or two more; a question takes one for each health service.
+ANSWER_PER_CONNECT = 3
+
 
 class Backend:
     """A node of the pool. `state` is written by the pool, the rest by itself.
 
-    An inactive backend's `channel` is closed.
+    There is a `channel` from the first step of `follow` on. An inactive backend's is
+    closed.
     """
+
+    channel: grpc.aio.Channel
 
     def __init__(
         self,
@@ -60,6 +81,8 @@ class Backend:
         rng: Random,
         pace: Pace,
         prober: Callable[[], Prober],
+        has_others: Callable[["Backend"], bool],
+        health: str = "auto",
     ) -> None:
         self.endpoint = endpoint
         self.life = Lifecycle(health_interval, rng)
@@ -69,12 +92,15 @@ class Backend:
         self.troubled_at = 0.0
         self.failed_with = 0  # the status of the last call that the backend failed
         self.load = Load()
-        self.channel = lighten(dial(endpoint))
         # Reports are asked for twice as often as silence is judged, so that one that
         # is late is no silence.
         self.attention = Attention(health_interval / 2, clock())
         self.is_ours = False  # its server, as far as a health stream told
         self.udp_port = 0  # where it answers health checks, as it last told
+        self.slots = Slots()
+        self.front = Front()
+        self.task_id = 0  # of the last answer; -1: all are to be heard, it is a front
+        self._health = health
         self._dial = dial
         self._observe = observe
         self._interval = health_interval
@@ -82,13 +108,24 @@ class Backend:
         self._rng = rng
         self._pace = pace
         self._prober = prober
+        self._has_others = has_others
+        self._patience = health_interval  # for an answer over the connection
+        self._farewell = min(FAREWELL, FAREWELL_INTERVALS * health_interval)
         self._former: dict[grpc.aio.Channel, asyncio.TimerHandle] = {}
+        self._given_up: dict[grpc.aio.Channel, tuple[str, float]] = {}  # why, and when
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: float | None = None
         self._doing: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._asked_every = health_interval / 2
         self._watch: HealthWatch | None = None
-        self._is_asked = asyncio.Event()  # to CHECK or to LOOK
+        self._is_asked = asyncio.Event()  # to CHECK
+        self._asked_at = 0.0  # by the loop's time
+        self._connected_at = 0.0
+        self._is_to_look = asyncio.Event()
+        self._is_kept = asyncio.Event()  # not draining
+        self._is_kept.set()
+        self._failure: BaseException | None = None  # of a timer
 
     @property
     def state(self) -> State:
@@ -98,21 +135,31 @@ class Backend:
     def state(self, state: State) -> None:
         self.life.state = state
 
+    def tells_refusals(self) -> bool:
+        """Whether gRPC's words for a stream that its server refused are to be believed:
+        where no handler says the same, or we have just caused it."""
+        now = asyncio.get_running_loop().time()
+        return self.is_ours or self.slots.has_just_ended(now)
+
     # --- what happens to it ---------------------------------------------------
 
     def hear(
         self, state: TaskState | None, report: LoadReport | None, reason: str = ""
     ) -> None:
         """Takes the task's own word, from a health report, or why it has none."""
+        if report is not None:
+            self._learn(report, self._clock(), self._clock())
         if state is not None:
             has_report = report is not None
             self._take(self.life.heard(state, has_report, self._clock(), reason))
         if report is not None:
-            self.load.observe(report, self._clock())
+            self.load.observe(self._of_address(report), self._clock())
         if self._watch is not None:
             self.is_ours = self._watch.is_ours
             if self.is_ours:
-                self.udp_port = self._watch.udp_port
+                # Behind one address for several tasks UDP goes nobody knows where.
+                self.udp_port = 0 if self.is_front() else self._watch.udp_port
+            self._expect_reports(self._watch)
 
     def hear_by_udp(
         self, state: TaskState | None, report: LoadReport | None, reason: str = ""
@@ -124,6 +171,38 @@ class Backend:
             self._take(self.life.told(state))
         if report is not None:
             self.load.observe(report, self._clock())
+
+    def hear_answer(self, report: LoadReport, sent_at: float, now: float) -> None:
+        """Takes the report in an answer to a call, where it is news: of another task
+        than the last one, or of a lame duck."""
+        if sent_at >= self._connected_at:
+            self._learn(report, sent_at, now)
+        if self.is_front():
+            self.load.observe(self._of_address(report), now)
+        elif report.state is TaskState.LAME_DUCK and sent_at >= self.since:
+            self._take(self.life.told_by_answer(now))  # else of the task before
+
+    def _learn(self, report: LoadReport, sent_at: float, now: float) -> None:
+        is_news = self.front.hear(report, sent_at, now)
+        self.task_id = -1 if self.front.is_front(now) else report.task_id
+        if is_news:
+            logger.info("%s: it fronts several tasks", self.endpoint.address)
+
+    def is_front(self) -> bool:
+        """Whether several tasks answer there."""
+        return self.front.is_front(self._clock())
+
+    def _of_address(self, report: LoadReport) -> LoadReport:
+        """One task's report, or of several tasks the mean of their reports."""
+        now = self._clock()
+        mean = self.front.mean(now) if self.front.is_front(now) else None
+        return report if mean is None else mean
+
+    def _believed(self, state: TaskState) -> TaskState:
+        """What one of several tasks says by one answer is not true of the others."""
+        if state is TaskState.LAME_DUCK and self.is_front():
+            return TaskState.SERVING
+        return state
 
     def heed(self, is_leaving: bool) -> None:
         """Takes the resolver's word that it is about to, or is not any more."""
@@ -137,21 +216,43 @@ class Backend:
         """A call on it ended by its deadline; others are ready, or not."""
         now = self._clock()
         self.attention.hurry()
-        self._keep_pace(now)
+        self._keep_pace()
+        if self._watch is not None:
+            self._watch.ask_now()
         served = self.load.counts[Verdict.SERVED]
         self._take(self.life.missed_deadline(served, has_others, now))
 
     def look(self, now: float) -> None:
-        """How much it is called of late says how often it is to report."""
-        self.attention.look(self.load.started, self.load.in_flight, now)
-        self._keep_pace(now)
+        """How much it is called of late says how often it is to report, and calls that
+        wait have it asked whether it is there."""
+        load = self.load
+        self.attention.look(load.started, load.in_flight, now)
+        self._keep_pace()
+        self._take(self.life.look_at_calls(*self._traffic(), now))
 
-    def _keep_pace(self, now: float) -> None:
-        interval = 2 * self.attention.every
-        is_ours = self._watch is not None and self._watch.is_ours
-        if is_ours and interval != self.life.interval and self._asking is not None:
-            self.life.expect_every(interval, now)
+    def _traffic(self) -> tuple[int, int]:
+        """Calls in flight, and those that it ever answered."""
+        counts = self.load.counts
+        return self.load.in_flight, counts[Verdict.SERVED] + counts[Verdict.REJECTED]
+
+    def _keep_pace(self) -> None:
+        watch, every = self._watch, self.attention.every
+        if watch is None or self._asking is None:
+            return
+        watch.ask_every(every)
+        if not watch.is_ours:
+            return
+        # A stream that is broken or refused is asked for again when its pause is over.
+        if every != self._asked_every and not watch.is_broken.is_set():
+            self._asked_every = every
             self._asking.cancel()
+            self._expect_reports(watch)
+
+    def _expect_reports(self, watch: HealthWatch) -> None:
+        """A server that has many streams reports less often than it is asked to."""
+        interval = 2 * max(self._asked_every, watch.floor)
+        if interval != self.life.interval:
+            self.life.expect_every(interval, self._clock())
             self._set_alarm()
 
     def rest(self, now: float) -> None:
@@ -162,28 +263,39 @@ class Backend:
     def _take(self, decided: Step) -> None:
         # First what is to be done: to tell may lead to another decision.
         if decided.order is not None:
-            self._obey(decided.order)
+            self._obey(decided.order, decided.reason or self.reason)
         if decided.state is not None:
             self._observe(self, decided.state, decided.reason)
+        elif decided.reason and decided.reason != self.reason:
+            self.reason = decided.reason
+            logger.info("%s: %s", self.endpoint.address, self.reason)
         self._set_alarm()
 
-    def _obey(self, order: Order) -> None:
-        if order in (Order.CHECK, Order.LOOK):
+    def _obey(self, order: Order, reason: str) -> None:
+        if order is Order.CHECK:
             self._is_asked.set()
             return
+        if order is Order.LOOK:
+            self._is_to_look.set()
+            return
         self._is_asked.clear()
+        self._is_to_look.clear()
         if self._doing is not None:
             self._doing.cancel()  # `follow` goes on with what is to be done now
         if order is Order.DISCONNECT:
-            step(self.channel.close())
+            give_up(self.channel, f"{self.endpoint.address} was disconnected: {reason}")
             return
         former, self.channel = self.channel, lighten(self._dial(self.endpoint))
         if order is Order.REDIAL:
             # One that may be dead is left to the calls that are still on it. Not by a
             # grace period: a channel whose close is cut short is never closed.
+            self._given_up[former] = reason, self._clock()
             loop = asyncio.get_running_loop()
-            self._former[former] = loop.call_later(FAREWELL, self._leave, former)
-            logger.info("%s: dialling again", self.endpoint.address)
+            self._former[former] = loop.call_later(
+                self._farewell, self._farewell_is_over, former
+            )
+            if self._is_kept.is_set():
+                logger.info("%s: dialling again", self.endpoint.address)
 
     def _set_alarm(self) -> None:
         due = None if self._doing is None else self.life.due_at()
@@ -199,34 +311,73 @@ class Backend:
 
     def _ring(self) -> None:
         self._alarm = None
-        self._take(self.life.tick(self._clock(), self.load.reported_at))
+        try:
+            self._take(self.life.tick(self._clock(), self.load.reported_at))
+        except BaseException as error:
+            if is_fatal(error) or self._doing is None:
+                raise
+            # Then `follow` fails with it, and begins anew.
+            self._failure = error
+            self._doing.cancel()
 
     # --- what it does meanwhile -----------------------------------------------
 
     async def follow(self) -> None:
-        """Connects, follows, connects again, or watches from afar; until cancelled."""
+        """Connects, follows, connects again, or watches from afar; until cancelled.
+
+        While it drains it follows the connection that it has, and makes no other.
+        Raises what makes it fail, and can then be begun again.
+        """
         try:
             while True:
+                if not self.life.is_connected():
+                    await self._is_kept.wait()
+                self._redial_if_closed()
                 job = self._from_afar() if self.life.is_away() else self._connected()
                 self._doing = leaving_no_trace(job)
                 self._set_alarm()
                 await _until_ended(self._doing)
-                if not self.life.is_away() and self.channel.get_state() is OVER:
-                    break  # closed, and not by us
+                failure, self._failure = self._failure, None
+                if failure is not None:
+                    raise failure
         finally:
             self._doing = None
             self._set_alarm()
 
+    def _redial_if_closed(self) -> None:
+        """At first, and where somebody else has closed the channel."""
+        is_dialled = hasattr(self, "channel")
+        if is_dialled and (self.life.is_away() or self.channel.get_state() is not OVER):
+            return
+        self.channel = lighten(self._dial(self.endpoint))
+        if is_dialled:
+            logger.warning("%s: its channel was closed", self.endpoint.address)
+            self._take(self.life.lost())
+
     async def _connected(self) -> None:
         """One connection, from its making to its end."""
         await self._connect()
-        self._take(self.life.connected())
+        if self.channel.get_state() is OVER:
+            return
+        self._take(self.life.connected(self._clock(), self._patience))
         self.attention.restart(self.load.started, self._clock())
-        watch = self._watch = HealthWatch(self.channel, self.hear)
+        self._connected_at = self._clock()
+        self.front.connected()
+        self.task_id = -1 if self.is_front() else 0
+        watch = self._watch = HealthWatch(
+            self.channel,
+            self.hear,
+            self.slots,
+            self._traffic,
+            self._health,
+            self.is_front,
+            self.life.owes_nothing,
+        )
         jobs = (
             leaving_no_trace(self._follow_health(watch)),
             leaving_no_trace(self.channel.wait_for_state_change(READY)),
             leaving_no_trace(self._answer_doubts()),
+            leaving_no_trace(self._look_beside()),
         )
         try:
             ended, _ = await asyncio.wait(jobs, return_when=FIRST_COMPLETED)
@@ -241,23 +392,37 @@ class Backend:
         self._take(self.life.sent_goaway() if said_goaway else self.life.lost())
 
     async def _outlives(self, watch: HealthWatch) -> bool:
-        """Whether streams go on though the core wants another connection."""
-        if watch.is_broken.is_set():
+        """Whether streams, or calls, go on though the core wants another connection."""
+        has_calls = self.load.in_flight > 0 and not self._former
+        if watch.is_broken.is_set() and not has_calls:
             return False
-        self.channel.get_state(try_to_connect=True)  # at once: calls may wait
+        # At once: calls may wait.
+        self.channel.get_state(try_to_connect=self._is_kept.is_set())
+        if watch.is_broken.is_set():
+            return await self._calls_outlive()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
                 await watch.is_broken.wait()
         return not watch.is_broken.is_set()
+
+    async def _calls_outlive(self) -> bool:
+        for _ in range(10):
+            if not self.load.in_flight:
+                return False
+            await asyncio.sleep(LAST_WORDS / 10)
+        return self.load.in_flight > 0
 
     async def _connect(self) -> None:
         """The core connects, again and again with its own jittered backoff."""
         channel = self.channel
         if channel.get_state() is not READY:
             await self._pace.wait_turn()
+        began_at = self._clock()
         while (connectivity := channel.get_state(try_to_connect=True)) is not READY:
             if connectivity is OVER:
-                raise asyncio.CancelledError
+                return  # which `follow` sees
+            if connectivity is grpc.ChannelConnectivity.CONNECTING:
+                began_at = self._clock()  # this attempt
             if (
                 connectivity is grpc.ChannelConnectivity.TRANSIENT_FAILURE
                 and self.state is not State.REFUSING
@@ -267,6 +432,8 @@ class Backend:
                     self._take(self.life.cannot_connect(reason))
                 continue
             await channel.wait_for_state_change(connectivity)
+        took = min(self._clock() - began_at, LOOK_TIMEOUT)  # the loop may stand still
+        self._patience = max(self._interval, ANSWER_PER_CONNECT * took)
 
     async def _why_refused(self) -> str:
         """The core tells its reason to a call that fails on it, and to nobody else."""
@@ -282,17 +449,31 @@ class Backend:
         """Begins again when a stream broke, and when `look` wants another pace."""
         while True:
             pause = self._interval / 2 * (0.8 + 0.4 * self._rng.random())
-            every = self.attention.every
+            every = self._asked_every = self.attention.every
             self._asking = leaving_no_trace(watch.follow(every, pause))
             await _until_ended(self._asking)
 
     async def _answer_doubts(self) -> None:
+        late = 1.25 * self._patience
         while True:
             await self._is_asked.wait()
             self._is_asked.clear()
-            health = await check(self.channel, self._interval, has_served=True)
-            state = None if isinstance(health, str) else health.state
+            self._asked_at = asyncio.get_running_loop().time()
+            began_at = self._clock()
+            health = await check(self.channel, self._patience, has_served=True)
+            if isinstance(health, str) and self._clock() - began_at > late:
+                # It was us who stood still, perhaps before the question was sent.
+                health = await check(self.channel, self._patience, has_served=True)
+            state = None if isinstance(health, str) else self._believed(health.state)
             self._take(self.life.checked(state, self._clock()))
+
+    async def _look_beside(self) -> None:
+        """Asks over a second connection whether the first one is worth waiting for."""
+        while True:
+            await self._is_to_look.wait()
+            self._is_to_look.clear()
+            if self._is_kept.is_set():  # else no other connection is wanted
+                await self._look()
 
     # --- without a connection -------------------------------------------------
 
@@ -305,8 +486,8 @@ class Backend:
                 if asking is None:
                     self._take(self.life.not_told(self._clock()))
             while True:
-                await self._is_asked.wait()
-                self._is_asked.clear()
+                await self._is_to_look.wait()
+                self._is_to_look.clear()
                 await self._look()
                 asking = await self._ask_by_udp(asking)
         finally:
@@ -328,37 +509,76 @@ class Backend:
 
     async def _look(self) -> None:
         await self._pace.wait_turn()
-        channel = self._dial(self.endpoint)
+        channel = self._dial(self.endpoint, PINGED)
         try:
             health = await check(channel, LOOK_TIMEOUT, has_served=True)
+            is_there = isinstance(health, str) and await _stays_ready(channel)
         finally:
             step(channel.close())
         now = self._clock()
         if isinstance(health, str):
-            self._take(self.life.not_seen(health, now))
+            has_others = self._has_others(self)
+            self._take(self.life.not_seen(health, now, is_there, has_others))
             return
-        self.udp_port = health.udp_port
-        self._take(self.life.seen(health.state, now))
-        if health.report is not None:
-            self.load.observe(health.report, now)
+        is_away = self.life.is_away()
+        decided = self.life.seen(self._believed(health.state), now)
+        watch = self._watch
+        if decided.order is Order.REDIAL and watch and watch.spoke_at > self._asked_at:
+            # The stream lives, and beside it nothing was answered.
+            loop = asyncio.get_running_loop()
+            self.slots.ended(1, self.load.in_flight, loop.time())
+            self.slots.cost_too_much(loop.time())
+        self._take(decided)
+        if is_away:
+            self.udp_port = health.udp_port
+            if health.report is not None:
+                self.load.observe(health.report, now)
 
     # --- its end --------------------------------------------------------------
 
+    def drain(self) -> None:
+        """It gets no new calls, and no new connection, but is watched until it is
+        closed or kept."""
+        self._is_kept.clear()
+        if self._doing is not None and not self.life.is_connected():
+            self._doing.cancel()
+
+    def keep(self) -> None:
+        """It is wanted after all, and goes on as it was."""
+        self._is_kept.set()
+
+    def _farewell_is_over(self, former: grpc.aio.Channel) -> None:
+        if not self.is_ours and has_calls(former, self.load.in_flight > 0):
+            loop = asyncio.get_running_loop()
+            again = loop.call_later(self._farewell, self._farewell_is_over, former)
+            self._former[former] = again
+        else:
+            self._leave(former)
+
     def _leave(self, former: grpc.aio.Channel) -> None:
         self._former.pop(former).cancel()
-        step(former.close())  # without grace it does not wait
+        reason, at = self._given_up.pop(former)
+        give_up(
+            former,
+            f"{self.endpoint.address}: {reason}; its connection was given up "
+            f"{self._clock() - at:.1f} s ago, and has not answered this call since",
+        )
 
-    def close_now(self) -> None:
-        """Ends the connection and the calls that are still on it."""
+    def close_now(self, reason: str = "it was drained") -> None:
+        """Ends the connection, and as UNAVAILABLE the calls that are still on it."""
         for former in list(self._former):
             self._leave(former)
-        step(self.channel.close())
+        if hasattr(self, "channel"):
+            give_up(self.channel, f"{self.endpoint.address}: {reason}")
 
     async def close(self, grace: float | None) -> None:
-        channels = [self.channel, *self._former]
+        channels = [*self._former]
+        if hasattr(self, "channel"):
+            channels.append(self.channel)
         for farewell in self._former.values():
             farewell.cancel()
         self._former.clear()
+        self._given_up.clear()
         await asyncio.gather(*(channel.close(grace) for channel in channels))
 
     def __repr__(self) -> str:
@@ -368,13 +588,25 @@ class Backend:
         )
 
 
+async def _stays_ready(channel: grpc.aio.Channel) -> bool:
+    """Whether it is connected; a call can end a moment before that is known."""
+    if channel.get_state() is READY:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                await channel.wait_for_state_change(READY)
+    return channel.get_state() is READY
+
+
 async def _until_ended(job: asyncio.Task[None]) -> None:
-    """Raises what made it end, but not that it was cancelled; ends it if we are."""
+    """Raises what made it end, but not that it was cancelled; ends it if we are.
+
+    A CancelledError that nobody asked for is raised.
+    """
     try:
         await asyncio.wait((job,))
     finally:
         if not job.done():
             job.cancel()
             await asyncio.wait((job,))
-    if not job.cancelled():
+    if not (job.cancelled() and job.cancelling()):
         job.result()

@@ -6,8 +6,11 @@ owns every background task. All state changes are synchronous; tasks only wait.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from random import Random, SystemRandom
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -18,10 +21,10 @@ from lbclient.backend import Backend, Dial
 from lbclient.config import ChannelConfig
 from lbclient.criticality import Criticality, named
 from lbclient.customers import Customers
-from lbclient.demand import SEVERAL, Demand
-from lbclient.errors import ResolveError
-from lbclient.grpc_codes import STATUS_OF_NUMBER
+from lbclient.demand import Demand
+from lbclient.grpc_codes import STATUS_OF_NUMBER, told_against
 from lbclient.grpc_seam import (
+    DEADLINE_EXCEEDED,
     REASONS,
     LocalRpcError,
     OutOfQuota,
@@ -31,6 +34,7 @@ from lbclient.grpc_seam import (
 from lbclient.handled import Handled
 from lbclient.health.udp import Prober
 from lbclient.histogram import Histogram
+from lbclient.judgement import compared
 from lbclient.model import (
     Endpoint,
     Endpoints,
@@ -39,17 +43,20 @@ from lbclient.model import (
     TaskState,
     Verdict,
 )
+from lbclient.outliers import Outliers
 from lbclient.pace import Pace
-from lbclient.pool import LOST, Change, Limits, Pool
+from lbclient.pool import LOST, PRESENT, Change, Limits, Pool
 from lbclient.probing import Probing
 from lbclient.protocols import Clock, Picker, Resolver, Subset
 from lbclient.recent import Recent
-from lbclient.resolvers.listing import listing
-from lbclient.resolvers.polling import Hinted
+from lbclient.resolvers.following import Following
 from lbclient.retry import BURST, Budget, Retry
-from lbclient.tasks import leaving_no_trace
+from lbclient.tasks import AT_ONCE, Alarm, Tasks, is_fatal
+from lbclient.text import printable
 from lbclient.throttle import Throttle
-from lbclient.waiting import Waiting
+from lbclient.turns import Turns
+from lbclient.waiting import Waiter, Waiting
+from lbclient.waking import Waking
 from lbclient.wire import find_customer
 
 if TYPE_CHECKING:
@@ -61,14 +68,21 @@ Connectivity = grpc.ChannelConnectivity
 
 MANY = 1_000_000  # endpoints; no list is longer
 
-# Whom a call wakes first.
-BEST_FIRST = (State.INACTIVE, State.STARTING, State.LAME_DUCK, State.REFUSING)
-
-DEADLINE_EXCEEDED: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
-WAKE_NEXT = 0.25  # seconds; as between two attempts to connect in RFC 8305
 THROTTLE_REVIEW = 10.0  # seconds between two looks at whether it is needed
 
-REJECTED, ABANDONED = Verdict.REJECTED, Verdict.ABANDONED
+# Of each turn of the loop so many changes of a state are logged one by one, the others
+# together: a line costs as much as the change.
+MOST_LOGGED = 20
+
+# Seconds for each backend between two reviews of the pool, which look at all of them:
+# some 3 % of a core at most while a large subset is found or lost one by one.
+REVIEW_PAUSE = 1e-4
+
+PASSED_BY = 100  # waiting calls that are looked at for one that can be sent
+TRIAL = "a trial call: it is ejected for this method"
+
+FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
+ABANDONED = Verdict.ABANDONED
 LAME_DUCK = TaskState.LAME_DUCK  # an enum looks its members up in Python up to 3.11
 
 
@@ -91,6 +105,7 @@ class Balancer:
         self.clock = clock
         self.config = config
         self.picker = picker
+        self.tasks = Tasks(target, rng)
         self.probing = Probing(target, picker, clock)
         self.subset = subset
         self.pool: Pool[Backend] = Pool(
@@ -106,8 +121,11 @@ class Balancer:
             lambda backend: backend.life.is_away(),
             lambda backend: backend.life.is_expected_back(),
         )
-        self.draining: dict[Backend, None] = {}
-        self.waiting = Waiting(self.pool, config, self._wake_for_waiting)
+        self.outliers = Outliers(self.pool, rng)
+        self.draining: dict[str, Backend] = {}  # by address
+        self._turns = Turns(self.tasks)
+        self.waking = Waking(self.tasks, self._turns, rng, self._has_some)
+        self.waiting = Waiting(self.pool, config, self.waking)
         self.calls = dict.fromkeys(STATUS_OF_NUMBER, 0)  # by number: a cheaper hash
         self.handled = Handled(STATUS_OF_NUMBER)
         self.criticality = named("criticality", config.criticality)
@@ -117,8 +135,8 @@ class Balancer:
         self.refused = dict.fromkeys(REASONS, 0)  # calls that ended here
         self.propagates_deadline = config.propagate_deadline
         self._throttle_review = 0.0
-        self.retries = 0  # of what was refused, or may have been executed
-        self.resends = 0  # of what no server has taken
+        # Of what was refused or may have been executed; of what no server has taken.
+        self.retries = self.resends = 0
         # Enough for all that can be in flight on one backend when it dies.
         self._budget = Budget(burst=max(BURST, config.active_limit))
         self._unsent = self._deposited = 0  # of `calls`
@@ -126,43 +144,61 @@ class Balancer:
         self._retired = dict.fromkeys(Verdict, 0)  # of backends that are closed
         self.latency = Histogram()
         self.waited, self.waited_seconds = 0, 0.0
-        self.task_failures = 0
         self.resolved_at: float | None = None
-        self.resolver_updates = 0
-        self.resolver_error = ""
+        self.resolver_updates, self.resolver_error = 0, ""
         self.target = target
         self._subset_told = self._algorithm = ""
         self._churn_told = False
         self.resolver = resolver
-        self._dial = dial
-        self._rng = rng
+        self._dial, self._rng = dial, rng
         self._pace = Pace(rng)
-        self._hinted = Hinted()  # between an error of the resolver and its next try
         self._connectivity = Connectivity.CONNECTING
         self._connectivity_changes: dict[asyncio.Future[None], None] = {}
-        self._believe_empty: asyncio.TimerHandle | None = None
-        self._review: asyncio.TimerHandle | None = None
-        self._look: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        # What follows from all changes of one turn of the loop, once.
+        self._follow_up = Alarm(self.tasks, self._follow_up_now)
+        self._changed = Counter[State]()  # by the new state, in this turn
+        self._believe_empty = Alarm(self.tasks, self._apply_empty)
+        self._review = Alarm(self.tasks, self._review_pool)
+        self._look = Alarm(self.tasks, self._look_at_use)
         self._demand = Demand(config.idle_after, 0, clock())
         self._prober: Prober | None = None
         self.is_stopped = False
-        self._tasks: dict[object, asyncio.Task[None]] = {}
-        self._keep(resolver, self._follow_resolver)
+        self._following = Following(
+            target,
+            resolver,
+            self._resolved,
+            self._unresolved,
+            self.tasks,
+            rng,
+            config.resolve_interval,
+        )
+        self.tasks.keep(resolver, self._following.follow)
 
     # --- calls ---------------------------------------------------------------
 
-    def pick(self, now: float) -> Backend | None:
-        """The backend for a call that is sent now; None: it must wait or fail."""
-        # Who waits goes first, or they wait together. (The dict's own truth is C.)
-        return None if self.waiting.waiters else self._choose(now)
+    def pick(self, now: float, counts: dict[int, int]) -> Backend | None:
+        """The backend for a call that is sent now; None: it must wait or fail.
 
-    def _choose(self, now: float) -> Backend | None:
+        `counts` are those of its method, of which each has its own.
+        """
+        # Who waits goes first, or they wait together. (The dict's own truth is C.)
+        return None if self.waiting.waiters else self._choose(now, counts)
+
+    def _choose(self, now: float, counts: dict[int, int]) -> Backend | None:
+        lost = 0
         while ready := self.pool.ready:
             try:
-                backend = self.picker.pick(ready, now)
+                if self.outliers.count:
+                    found = self.outliers.pick(self.picker, id(counts), now)
+                    if found is None:
+                        return None
+                    backend = found
+                else:
+                    backend = self.picker.pick(ready, now)
                 is_connected = is_ready(backend.channel)
-            except Exception:  # of a picker that is not ours, perhaps
+            except BaseException as error:  # of a picker that is not ours, perhaps
+                if is_fatal(error):
+                    raise
                 logger.exception("%s: the picker failed; taking turns", self.target)
                 backend = ready[sum(self.calls.values()) % len(ready)]
                 is_connected = is_ready(backend.channel)
@@ -170,20 +206,40 @@ class Balancer:
                 if self.probing.wanted:
                     self.probing.ask()
                 if self.recent is not None:
-                    self.recent.picked(backend, ready, now)
+                    is_trial = self.outliers.is_ejected(id(counts), backend)
+                    because = TRIAL if is_trial else ""
+                    allowed = self.allowed(counts)
+                    self.recent.picked(backend, allowed, now, because)
                 return backend
             self.observe(backend, State.CONNECTING, "connection lost")
+            lost += 1
+            if lost == 2:
+                self._look_for_lost()
         return None
 
-    def pick_another(self, tried: Collection[Backend], now: float) -> Backend | None:
+    def _look_for_lost(self) -> None:
+        """All at once: to find them one by one costs a new `ready` for each."""
+        for backend in self.pool.ready:
+            if not is_ready(backend.channel):
+                self.observe(backend, State.CONNECTING, "connection lost")
+
+    def allowed(self, counts: dict[int, int]) -> tuple[Backend, ...]:
+        """Those ready backends that are not ejected for a method, by its counts."""
+        if not self.outliers.count:
+            return self.pool.ready
+        return self.outliers.allowed(id(counts))
+
+    def pick_another(
+        self, tried: Collection[Backend], now: float, counts: dict[int, int]
+    ) -> Backend | None:
         """The backend for a call that `tried` would not have: another, if there is one.
 
         Where the policy insists, it is the less loaded of two others (two choices do
         nearly as well as all; policies that keep what they computed are left alone).
         """
-        backend = self.pick(now)
+        backend = self.pick(now, counts)
         if backend in tried:
-            others = [other for other in self.pool.ready if other not in tried]
+            others = [other for other in self.allowed(counts) if other not in tried]
             if others:
                 some = self._rng.sample(others, min(2, len(others)))
                 backend = min(some, key=lambda other: other.load.in_flight)
@@ -253,26 +309,33 @@ class Balancer:
         self,
         attempt: "Attempt",
         outcome: Outcome,
-        code: int | None,
+        code: int,
+        is_last: bool,
         now: float,
         weighed: Verdict,
         is_quota: bool = False,
+        is_answer: bool = True,
     ) -> None:
-        """The one door for what an attempt taught us; `code` if it was the last.
+        """The one door for what an attempt taught us, the last one of its call or not.
 
         `weighed` is what the throttle makes of it: of a refusal that is not for
-        everybody, nothing. `is_quota`: it is for one customer.
+        everybody, nothing. `is_quota`: it is for one customer. `is_answer`: the status
+        is the backend's own.
         """
         backend = attempt.backend
         if get_ident() != self.thread:
             # A collection in another thread can end a call there.
             with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(
-                    self.settle, attempt, outcome, code, now, weighed, is_quota
-                )
+                    self.settle, attempt, outcome, code, is_last, now, weighed,
+                    is_quota, is_answer,
+                )  # fmt: skip
             return
-        self.pool.finish(backend, outcome, now)
-        if code is not None:
+        if code or self.outliers.watching:
+            self._finish(attempt, outcome, code, is_answer, now)
+        else:
+            self.pool.finish(backend, outcome, now)
+        if is_last:
             self.calls[code] += 1
             attempt.counts[code] += 1
             if code == DEADLINE_EXCEEDED:
@@ -285,14 +348,57 @@ class Balancer:
         if self.customers is not None or is_quota:
             self._weigh_customer(attempt, weighed, is_quota, now)
         report = outcome.report
-        if (
-            report is not None
-            and report.state is LAME_DUCK
-            and backend.state is State.READY
-            and attempt.sent_at >= backend.since  # else of the task before, perhaps
+        if report is not None and (
+            report.task_id != backend.task_id or report.state is LAME_DUCK
         ):
-            self.observe(backend, State.LAME_DUCK, "it says lame duck")
+            backend.hear_answer(report, attempt.sent_at, now)
         self._left(backend)
+
+    def _finish(
+        self,
+        attempt: "Attempt",
+        outcome: Outcome,
+        code: int,
+        is_answer: bool,
+        now: float,
+    ) -> None:
+        """Ends an attempt on its backend, whose answer is judged by what others give.
+
+        What the table of statuses takes for a failure, or a refusal, stays one.
+        """
+        backend, key, outliers = attempt.backend, id(attempt.counts), self.outliers
+        judgement = None
+        if not is_answer:
+            outliers.given_up(key, backend, attempt.sent_at, now)
+        else:
+            if key not in outliers.watching and code:
+                outliers.watch(key, self.handled.method_of(attempt.counts), now)
+            judgement = outliers.answered(
+                key, backend, code, outcome.latency, attempt.sent_at, now
+            )
+            if outliers.news:
+                self._tell_ejections()
+            if judgement is not None and not judgement.is_usual:
+                self._wake_a_second()
+        learned, owed = compared(outcome, judgement, backend.load)
+        if learned.verdict is FAILED or learned.verdict is REJECTED:
+            backend.failed_with = code
+        self.pool.finish(backend, learned, now)
+        if owed:
+            backend.load.owe(owed, now)
+
+    def _tell_ejections(self) -> None:
+        news = self.outliers.news.copy()
+        self.outliers.news.clear()
+        for backend, (_, path), ejection in news:
+            said = f"ejected: {told_against(ejection.against)}" if ejection else "back"
+            address = backend.endpoint.address
+            logger.info("%s: %s for %r: %s", self.target, address, path, said)
+
+    def _wake_a_second(self) -> None:
+        """The only one that is connected fails; how are the others?"""
+        if len(self.pool.ready) == 1 and not self.waking.waking:
+            self.waking.wake(1)
 
     def forget(self, attempt: "Attempt", tried: int) -> None:
         """It was cancelled before it was sent, after so many others of its call.
@@ -304,12 +410,15 @@ class Balancer:
                 self.loop.call_soon_threadsafe(self.forget, attempt, tried)
             return
         self.pool.forget(attempt.backend)
+        if self.outliers.count:
+            key, now = id(attempt.counts), self.clock()
+            self.outliers.given_up(key, attempt.backend, attempt.sent_at, now)
         self.count(grpc.StatusCode.CANCELLED, attempt.counts, was_sent=tried > 0)
         self._left(attempt.backend)
 
     def _left(self, backend: Backend) -> None:
         """A call is not there any more."""
-        if self.draining and backend.load.in_flight == 0 and backend in self.draining:
+        if self.draining and backend.load.in_flight == 0 and self._drains(backend):
             # Not here: this runs inside a callback of the channel to be closed.
             self.loop.call_soon(self._close_backend, backend)
         if self.waiting.waiters:
@@ -340,7 +449,8 @@ class Balancer:
     def attempts(self) -> dict[Verdict, int]:
         """How many have ended in each way."""
         total = dict(self._retired)
-        for backend in (*self.pool.nodes.values(), *list(self.draining)):
+        draining = list(self.draining.values())
+        for backend in (*self.pool.nodes.values(), *draining):
             for verdict, count in backend.load.counts.items():
                 total[verdict] += count
         return total
@@ -363,16 +473,24 @@ class Balancer:
 
     def _serve_waiting(self) -> None:
         now = self.clock()
-        while self.waiting and self.pool.ready:
-            backend = self._choose(now)
-            # To choose can find a connection lost, and so come here once more.
-            waiter = self.waiting.first()
-            if backend is None or waiter is None:
+        while self.pool.ready and (waiter := self._first_waiter()) is not None:
+            backend = self._choose(now, waiter.counts)
+            if backend is None:
                 break
+            # To choose can find a connection lost, and so come here once more.
+            if waiter not in self.waiting.waiters:
+                continue
             self.waiting.leave(waiter)
             waiter.start(backend, now)
         if not self.pool.ready:
             self.waiting.dismiss_hopeless()
+
+    def _first_waiter(self) -> Waiter | None:
+        """Where the ready backends are ejected for its method, the next of another."""
+        if not self.outliers.count:
+            return self.waiting.first()
+        first = islice(self.waiting.in_order(), PASSED_BY)
+        return next((waiter for waiter in first if self.allowed(waiter.counts)), None)
 
     # --- backends ------------------------------------------------------------
 
@@ -383,41 +501,65 @@ class Balancer:
         if not self.pool.observe(backend, state, now):
             return
         backend.reason, backend.since = reason, now
+        self.outliers.changed(backend, now)
         if state in LOST:
             backend.trouble, backend.troubled_at = reason, now
-        logger.info(
-            "%s: %s is %s (was %s): %s",
-            self.target,
-            backend.endpoint.address,
-            state.value,
-            before.value,
-            reason,
-        )
-        if state in LOST:
-            # The backend may live elsewhere now.
-            self._hinted.hint()
-            refresh = getattr(self.resolver, "refresh", None)
-            if refresh is not None:
-                self.loop.call_soon(refresh)
+        self._log_change(backend, before)
+        if self._drains(backend):
+            return  # nobody waits for it
         if state is State.CONNECTING:
             backend.want()  # a pick found it, a lame duck, without a connection
-        self._review_in(0.0)
-        self._look_soon()
-        self._changed()
+        self._update_waking(backend)
+        self._follow_up_soon()
 
-    def _miss_deadline(self, backend: Backend) -> None:
-        if self.pool.nodes.get(backend.endpoint.address) is backend:
-            usable = (State.READY, State.INACTIVE)
-            count = sum(node.state in usable for node in self.pool.nodes.values())
-            backend.miss_deadline(has_others=count > 1)
+    def _log_change(self, backend: Backend, before: State) -> None:
+        count = self._changed.total()
+        self._changed[backend.state] += 1
+        level = logging.INFO if count < MOST_LOGGED else logging.DEBUG
+        if logger.isEnabledFor(level):
+            logger.log(
+                level,
+                "%s: %s is %s (was %s): %s",
+                self.target,
+                backend.endpoint.address,
+                backend.state.value,
+                before.value,
+                backend.reason,
+            )
 
-    def _changed(self) -> None:
+    def _follow_up_soon(self) -> None:
+        """Not at once: many may change in one turn of the loop, and who observes may
+        be inside a callback of what is to close."""
+        if not self._follow_up.is_set():
+            self._follow_up.set(0.0)
+
+    def _follow_up_now(self) -> None:
+        changed, self._changed = self._changed, Counter()
+        if (count := changed.total()) > MOST_LOGGED:
+            counts = ", ".join(f"{n} are {state.value}" for state, n in changed.items())
+            logger.info("%s: %d changes at once: %s", self.target, count, counts)
+        if any(changed[state] for state in LOST):
+            # They may live elsewhere now.
+            self.tasks.attempt(self._following.hint)
+        if changed:
+            self._review_soon()
+            self._look_soon()
         connectivity = self.connectivity()
         if connectivity is not self._connectivity:
             self._connectivity = connectivity
             self._tell_connectivity()
         if self.waiting:
             self._serve_waiting()
+
+    def _miss_deadline(self, backend: Backend) -> None:
+        if self.pool.nodes.get(backend.endpoint.address) is backend:
+            backend.miss_deadline(self._has_others(backend))
+
+    def _has_others(self, backend: Backend) -> bool:
+        """Whether calls that this one does not get have somewhere else to go."""
+        counts = self.pool.counts
+        others = counts[State.READY] + counts[State.INACTIVE]
+        return others > (backend.state in PRESENT and self._is_member(backend))
 
     def _tell_connectivity(self) -> None:
         for change in list(self._connectivity_changes):
@@ -428,25 +570,34 @@ class Balancer:
         """READY if one backend is; else connecting if one may become so."""
         if self._connectivity is Connectivity.SHUTDOWN:
             return Connectivity.SHUTDOWN
-        nodes = self.pool.nodes.values()
-        states = {node.state for node in nodes if not node.life.is_away()}
-        if states & {State.READY, State.LAME_DUCK}:
+        if self._is_any_present(State.READY, State.LAME_DUCK):
             return Connectivity.READY
         known = bool(self.waiting.trouble)
-        if not known or states & {State.CONNECTING, State.STARTING}:
+        if not known or self._is_any_present(State.CONNECTING, State.STARTING):
             return Connectivity.CONNECTING
-        if any(node.state is not State.REFUSING for node in nodes):
+        if self.pool.is_promising():
             return Connectivity.IDLE
         return Connectivity.TRANSIENT_FAILURE
+
+    def _is_any_present(self, *states: State) -> bool:
+        """Whether one has a connection, or is to have one, and is in such a state."""
+        counts = self.pool.counts
+        if not any(counts[state] for state in states):
+            return False
+        # One that is ready, or connecting, is not away; for others all are looked at.
+        if counts[State.READY] and State.READY in states:
+            return True
+        nodes = self.pool.nodes.values()
+        return any(node.state in states and not node.life.is_away() for node in nodes)
 
     def connect(self) -> None:
         """Wakes a backend if they all are inactive or refuse, as a call would."""
         if self.connectivity() in (Connectivity.IDLE, Connectivity.TRANSIENT_FAILURE):
-            self._wake(1)
+            self.waking.wake(1)
 
     async def wait_connectivity_change(self, last: Connectivity) -> None:
         """Returns when it is another; also when the channel is closed."""
-        while self._connectivity is last:
+        while self.connectivity() is last:
             change = self.loop.create_future()
             self._connectivity_changes[change] = None
             try:
@@ -455,11 +606,12 @@ class Balancer:
                 self._connectivity_changes.pop(change, None)
 
     def _make(self, endpoint: Endpoint) -> Backend:
-        for backend in self.draining:
-            if backend.endpoint.address == endpoint.address:
-                del self.draining[backend]  # it comes back with all that we know
-                backend.heed(endpoint.lame_duck)
-                return backend
+        known = self.draining.pop(endpoint.address, None)
+        if known is not None:  # it comes back with all that we know
+            known.keep()
+            known.heed(endpoint.lame_duck)
+            self.waking.update(known)
+            return known
         backend = Backend(
             endpoint,
             self._dial,
@@ -469,6 +621,8 @@ class Balancer:
             self._rng,
             self._pace,
             self._get_prober,
+            self._has_others,
+            self.config.health,
         )
         backend.heed(endpoint.lame_duck)
         return backend
@@ -485,58 +639,30 @@ class Balancer:
     def _gap(self) -> float:
         return self._demand.gap(self.clock())
 
-    def _wake_for_waiting(self) -> None:
-        """One connection for the calls that wait, more if they are many."""
-        if self.is_stopped or self.pool.ready or not self._away():
-            return
-        waking = sum(node.life.is_waking() for node in self.pool.nodes.values())
-        needed = 1 + len(self.waiting) // SEVERAL
-        if waking < needed:
-            self._wake(needed - waking)
-            self._wake_more_later()
+    def _update_waking(self, backend: Backend) -> None:
+        if self._is_member(backend):
+            self.waking.update(backend)
 
-    def _wake_more_later(self) -> None:
-        """One that does not answer, nor refuse, must not keep calls waiting."""
-        if self._patience is None:
-            self._patience = self.loop.call_later(WAKE_NEXT, self._wake_more)
-
-    def _wake_more(self) -> None:
-        self._patience = None
-        if self.waiting and not self.pool.ready and not self.is_stopped:
-            self._wake(1)
-            self._wake_more_later()
-
-    def _away(self) -> list[Backend]:
-        return [node for node in self.pool.nodes.values() if node.life.is_away()]
-
-    def _wake(self, count: int) -> None:
-        """Connects the best that are away: those that are well, and least loaded."""
-
-        def rank(backend: Backend) -> tuple[int, float, float]:
-            report = backend.load.report
-            # Rounded, as others with the same reports wake too: not all the same one.
-            utilization = 1.0 if report is None else round(report.utilization, 1)
-            state = BEST_FIRST.index(backend.state)
-            return state, utilization, self._rng.random()
-
-        for backend in sorted(self._away(), key=rank)[:count]:
-            backend.want()
+    def _has_some(self) -> bool:
+        """Whether one of the calls that wait has a ready backend: all who are not
+        ejected may be full."""
+        if not self.outliers.count:
+            return bool(self.pool.ready)
+        return self._first_waiter() is not None
 
     def _look_soon(self) -> None:
         """Looks now and then what the connections are used for, while there are any."""
-        if self._look is None and not self.is_stopped:
-            delay = self.config.health_interval / 2
-            self._look = self.loop.call_later(delay, self._look_at_use)
+        if not self._look.is_set():
+            self._look.set(self.config.health_interval / 2)
 
     def _look_at_use(self) -> None:
-        self._look = None
         now = self.clock()
         present = [n for n in self.pool.nodes.values() if not n.life.is_away()]
-        for backend in present:
+        for backend in (*present, *self.draining.values()):
             backend.look(now)
         if self.config.idle_after:
             self._follow_demand(present, now)
-        if len(self._away()) < len(self.pool.nodes):
+        if self.draining or len(self.waking.away) < len(self.pool.nodes):
             self._look_soon()
 
     def _follow_demand(self, present: list[Backend], now: float) -> None:
@@ -544,79 +670,63 @@ class Balancer:
         in_flight = sum(backend.load.in_flight for backend in present)
         least, most = self._demand.worth(sum(self.calls.values()) + in_flight, now)
         if len(present) < least:
-            self._wake(least - len(present))
+            self.waking.wake_slowly(least - len(present))
         if self._prober is not None:
             self._prober.hurry()
         too_many = max(0, len(present) - most)
         unused_since = now - self.config.idle_after
         idle = [b for b in present if b.attention.used_at <= unused_since]
         for backend in idle[:too_many]:
-            if backend.load.in_flight == 0:
-                backend.rest(now)
+            self._turns.do(partial(self._let_rest, backend))
+
+    def _let_rest(self, backend: Backend) -> None:
+        if backend.load.in_flight == 0 and self._is_member(backend):
+            backend.rest(self.clock())
+            self.waking.update(backend)
+
+    def _is_member(self, backend: Backend) -> bool:
+        return self.pool.nodes.get(backend.endpoint.address) is backend
 
     # --- endpoints -----------------------------------------------------------
 
-    async def _follow_resolver(self) -> None:
-        """Watches the resolver for ever; stale endpoints beat no endpoints."""
-        pause = 1.0
-        while True:
-            try:
-                async for endpoints in self.resolver.watch():
-                    self._resolved(listing(endpoints))
-                    pause = 1.0
-                self._unresolved("the resolver ended")
-            except ResolveError as error:
-                self._unresolved(str(error))
-                if getattr(self.resolver, "paces_itself", False):
-                    await asyncio.sleep(0)
-                    continue
-            except Exception as error:  # of a resolver that is not ours, perhaps
-                logger.exception("%s: the resolver failed", self.target)
-                self._unresolved(f"the resolver failed: {error!r}")
-            # A quarter of jitter, doubling to the interval of a healthy resolver.
-            await self._hinted.pause(pause * self._rng.uniform(0.75, 1.25))
-            pause = min(pause * 2, max(1.0, self.config.resolve_interval))
-
     def _unresolved(self, error: str) -> None:
+        error = printable(error)
         logger.warning("%s: %s", self.target, error)
-        self._disbelieve_empty()  # to fail is not to insist
+        self._believe_empty.clear()  # to fail is not to insist
         self.resolver_error = self.waiting.trouble = error
-        self._changed()
+        self._follow_up_soon()
 
     def _resolved(self, endpoints: Endpoints) -> None:
         self.resolver_updates += 1
         if not endpoints and self.pool.endpoints:
             self.resolver_error = "no endpoints; keeping the last ones"
-            if self._believe_empty is None:
+            if not self._believe_empty.is_set():
                 logger.warning("%s: %s", self.target, self.resolver_error)
-                self._believe_empty = self.loop.call_later(
-                    self.config.empty_after, self._apply, endpoints
-                )
+                self._believe_empty.set(self.config.empty_after)
             return
-        self._disbelieve_empty()
+        self._believe_empty.clear()
         self._apply(endpoints)
 
-    def _disbelieve_empty(self) -> None:
-        if self._believe_empty is not None:
-            self._believe_empty.cancel()
-            self._believe_empty = None
+    def _apply_empty(self) -> None:
+        self._apply(())
 
     def _apply(self, endpoints: Endpoints) -> None:
-        self._believe_empty = None
         self.resolver_error = "" if endpoints else "no endpoints"
         self.resolved_at = self.clock()
         self.waiting.trouble = f"{self.target} has no endpoints"
         self._tell_who_leaves(endpoints)
         try:
             change = self.pool.reconcile(endpoints, self.clock())
-        except Exception:  # of a subset that is not ours, perhaps
+        except BaseException as error:  # of a subset that is not ours, perhaps
+            if is_fatal(error):
+                raise
             logger.exception("%s: the subset failed; keeping the last", self.target)
             return
         logger.info("%s: %d endpoints", self.target, len(endpoints))
         self._tell_subset()
         self._carry_out(change)
-        self._review_in(0.0)
-        self._changed()
+        self._review.set_unless_sooner(0.0)
+        self._follow_up_soon()
 
     def _tell_who_leaves(self, endpoints: Endpoints) -> None:
         nodes = self.pool.nodes
@@ -624,26 +734,27 @@ class Balancer:
             if (backend := nodes.get(endpoint.address)) is not None:
                 backend.heed(endpoint.lame_duck)
 
-    def _review_in(self, delay: float) -> None:
-        """Not at once: who observes may be inside a callback of what is to close."""
-        if self._review is not None:
-            self._review.cancel()
-        if not self.is_stopped:
-            self._review = self.loop.call_later(delay, self._review_pool)
+    def _review_soon(self) -> None:
+        """At once where there are few backends, and not too often where many."""
+        if self.pool.wants_review():
+            since = self.loop.time() - self._review.rang_at
+            pause = REVIEW_PAUSE * len(self.pool.nodes)
+            self._review.set_unless_sooner(max(0.0, pause - since))
 
     def _review_pool(self) -> None:
-        self._review = None
         now = self.clock()
         self._carry_out(self.pool.review(now))
         if (due := self.pool.review_at(now)) is not None:
-            self._review_in(due - now)
+            self._review.set_unless_sooner(due - now)
 
     def _carry_out(self, change: Change[Backend]) -> None:
         for backend in change.opened:
-            self._keep(backend, backend.follow)
+            self._turns.do(partial(self._open, backend))
         for backend in change.drained:
-            self._tasks.pop(backend).cancel()
-            self._drain(backend)
+            self.outliers.forget(backend)
+            self.waking.forget(backend)
+            self.draining[backend.endpoint.address] = backend
+            self._turns.do(partial(self._drain, backend))
         if any(change):
             logger.info(
                 "%s: %d connections opened, %d drained, %d replacements",
@@ -666,63 +777,63 @@ class Balancer:
                 "%s: backends go by place: %s", self.target, self._subset_told
             )
 
+    def _open(self, backend: Backend) -> None:
+        if self._is_member(backend) and backend not in self.tasks:
+            self.tasks.keep(backend, backend.follow)
+
     def _drain(self, backend: Backend) -> None:
-        self.draining[backend] = None
-        if backend.load.in_flight == 0:
+        """It is watched until its last call is over, and then closed."""
+        if self._drains(backend):
+            backend.drain()
             self._close_backend(backend)
+        self._look_soon()
+
+    def _drains(self, backend: Backend) -> bool:
+        return self.draining.get(backend.endpoint.address) is backend
 
     def _close_backend(self, backend: Backend) -> None:
-        if backend.load.in_flight == 0 and backend in self.draining:
+        if backend.load.in_flight == 0 and self._drains(backend):
             self._retire(backend)
             backend.close_now()
 
     def _retire(self, backend: Backend) -> None:
-        del self.draining[backend]
+        self.tasks.drop(backend)
+        del self.draining[backend.endpoint.address]
         for verdict, count in backend.load.counts.items():
             self._retired[verdict] += count
 
     # --- tasks ---------------------------------------------------------------
 
-    def _keep(self, key: object, follow: Any) -> None:
-        self._tasks[key] = leaving_no_trace(self._kept(key, follow))
-
-    async def _kept(self, key: object, follow: Any) -> None:
-        """Runs a background job again should it ever fail: none dies in silence."""
-        while True:
-            try:
-                await follow()
-            except Exception:
-                self.task_failures += 1
-                logger.exception("%s: %r failed; starting it again", self.target, key)
-            await asyncio.sleep(self._rng.uniform(0.5, 1.5))
-
     def _stop(self) -> None:
         self.is_stopped = True
-        timers = (self._believe_empty, self._review, self._look, self._patience)
-        for timer in timers:
-            if timer is not None:
-                timer.cancel()
+        alarms = (self._believe_empty, self._review, self._look, self._follow_up)
+        for alarm in alarms:
+            alarm.clear()
+        self.waking.close()
         if self._prober is not None:
             self._prober.close()
         self.probing.close()
-        for task in self._tasks.values():
-            task.cancel()
 
     def abort(self) -> None:
         """Ends without waiting what nobody is left for; calls in flight go on."""
         self._stop()
+        self.tasks.cancel()
         self.waiting.cancel()
-        for backend in self.pool.reconcile((), self.clock()).drained:
-            self._drain(backend)
+        self._carry_out(self.pool.reconcile((), self.clock()))
 
     async def close(self, grace: float | None) -> None:
         """Cancels the waiting calls now and those in flight after `grace`."""
         self.waiting.cancel()
         self._stop()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        backends = (*self.pool.nodes.values(), *self.draining)
-        await asyncio.gather(*(backend.close(grace) for backend in backends))
-        for backend in list(self.draining):
+        await self.tasks.close()
+        backends = (*self.pool.nodes.values(), *self.draining.values())
+        closing = []
+        for number, backend in enumerate(backends, start=1):
+            closing.append(self.loop.create_task(backend.close(grace)))
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*closing)
+        for backend in list(self.draining.values()):
             self._retire(backend)
         self._connectivity = Connectivity.SHUTDOWN
         self._tell_connectivity()

@@ -24,6 +24,8 @@ from lbclient import within
 from lbclient.attempt import (
     Attempt,
     decide,
+    in_the_way,
+    last_words,
     may_go_on,
     new_attempt,
     settle,
@@ -39,13 +41,18 @@ from lbclient.grpc_seam import (
     DeadlineWhileWaiting,
     NoBackend,
     Trailers,
+    active_calls,
     awaits_writes,
+    cancellations,
+    cause_of,
     channel_of,
     error_of,
     final_status,
     is_half_closed,
+    is_interrupted,
     is_provisional,
     mark,
+    marked,
     tell,
     was_not_begun,
 )
@@ -107,7 +114,7 @@ class Call:
         self._sending: Sending | None = sending  # until it is over: it has the request
         self.criticality = sending.criticality
         self._requests = sending.requests
-        self._counts = sending.counts
+        self.counts = sending.counts
         self._retry = retry
         self._waits_since = now
         self._deadline = None if timeout is None else now + timeout
@@ -147,8 +154,11 @@ class Call:
             self._decided = self._decided or asyncio.Event()
             self._expire()
             return
-        balancer, tried = self._balancer, self._tried
-        backend = balancer.pick_another(tried, now) if tried else balancer.pick(now)
+        balancer, tried, counts = self._balancer, self._tried, self.counts
+        if tried:
+            backend = balancer.pick_another(tried, now, counts)
+        else:
+            backend = balancer.pick(now, counts)
         if backend is not None:
             self.start(backend, now)
             return
@@ -179,7 +189,7 @@ class Call:
         criticality, number = self._sending.criticality, len(self._tried) + 1
         metadata = self._sending.metadata
         attempt = new_attempt(
-            (backend, waited, number, now, criticality, self._counts, metadata)
+            (backend, waited, number, now, criticality, self.counts, metadata)
         )
         mark(self, attempt)
         self._inner = inner
@@ -189,7 +199,9 @@ class Call:
             balancer.waited += 1
             balancer.waited_seconds += waited
             self._decide()
-        self._attempt_end = _End(balancer, attempt, self._finder())
+        siblings = active_calls(backend.channel)
+        siblings.add(inner)
+        self._attempt_end = _End(balancer, attempt, self._finder(), siblings)
         inner.add_done_callback(self._attempt_end)
 
     def _finder(self) -> "Callable[[], Call | None]":
@@ -205,6 +217,11 @@ class Call:
     def attempt_over(self, delay: float | None) -> None:
         """It is sent again in so many seconds; None: never."""
         if delay is None:
+            if cause_of(self._inner):
+                if len(self._history) < self._lbclient.number:
+                    said = last_words(self._lbclient, self._inner, self._balancer)
+                    self._history = (*self._history, said)
+                self._error, self._inner = error_of(self._inner), None
             self._let_go()
             self._fire()
             return
@@ -243,7 +260,7 @@ class Call:
         """
         if self._last_error is not None and isinstance(error, NoBackend | BackendsFull):
             error = self._last_error
-        self._balancer.refuse(error, self._counts, bool(self._tried))
+        self._balancer.refuse(error, self.counts, bool(self._tried))
         self._end(error)
 
     def _is_late(self, now: float) -> bool:
@@ -324,13 +341,14 @@ class Call:
 
     def _explain(self, error: BaseException) -> None:
         """What the caller is about to learn, and the request that it serves with it."""
-        tell(error, self._history)
+        tell(error, (*self._history, *in_the_way(marked(self), error)))
         retry = self._retry
         within.learn(error, was_retried=retry is not None and retry.attempt > 0)
 
     async def _observed(self) -> Any:
         """Like `_sent`, but an error is an answer (None), not an exception."""
-        if self._inner is None and self._error is None:
+        while self._inner is None and self._error is None:
+            # Again where an attempt has ended before who waits for it went on.
             assert self._decided is not None
             await self._decided.wait()
         return self._inner
@@ -342,7 +360,7 @@ class Call:
             return False
         self._balancer.waiting.leave(self)
         was_sent = bool(self._tried)
-        self._balancer.count(grpc.StatusCode.CANCELLED, self._counts, was_sent)
+        self._balancer.count(grpc.StatusCode.CANCELLED, self.counts, was_sent)
         self._end(asyncio.CancelledError())
         return True
 
@@ -358,8 +376,9 @@ class Call:
 
     def time_remaining(self) -> float | None:
         if self._inner is not None:
-            remaining: float | None = self._inner.time_remaining()
-            return remaining
+            with suppress(NotImplementedError):  # of calls with interceptors
+                remaining: float | None = self._inner.time_remaining()
+                return remaining
         if self._deadline is None:
             return None
         return max(0.0, self._deadline - self._balancer.clock())
@@ -380,6 +399,8 @@ class Call:
 
     async def initial_metadata(self) -> Any:
         metadata = await self._ask("initial_metadata")
+        if metadata is None and isinstance(self._error, grpc.aio.AioRpcError):
+            metadata = self._error.initial_metadata()  # of a call that we gave up
         return grpc.aio.Metadata() if metadata is None else metadata
 
     async def trailing_metadata(self) -> Any:
@@ -412,12 +433,28 @@ class Call:
         """Does it on the inner call, and again on the next if that took its place."""
         while True:
             inner = self._inner or await inner_call()
+            before = cancellations()
             try:
                 return await getattr(inner, act)(*arguments)
+            except asyncio.CancelledError:
+                if not await self._was_given_up(inner, before):
+                    raise
             except Exception as error:
                 if not await self._goes_on(inner, error):
                     self._explain(error)
                     raise
+
+    async def _was_given_up(self, inner: Any, before: int) -> bool:
+        """Whether a CancelledError is our own doing: we gave up the attempt, and nobody
+        cancelled the task that awaits it, which was told to end `before` so often."""
+        if not cause_of(inner):
+            return False
+        if cancellations() > before:
+            self.cancel()  # what may have followed, too
+            return False
+        if inner is self._inner:  # beneath interceptors it ends a little later
+            await self._attempt_end.wait()
+        return True
 
     async def _goes_on(self, inner: Any, error: Exception) -> bool:
         """Whether another attempt has followed the one that failed."""
@@ -440,7 +477,8 @@ class Call:
         if self._error is None:
             return f"<{name} waiting for a backend: {self._balancer.pool!r}>"
         code, details = self._unsent_status()
-        return f'<{name} that was not sent: {code}, "{details}">'
+        end = "was given up" if marked(self) is not None else "was not sent"
+        return f'<{name} that {end}: {code}, "{details}">'
 
     def _abandon(self) -> None:
         """Ends the inner call, from whichever thread collects the wrapper."""
@@ -460,9 +498,14 @@ class _End:
     """
 
     def __init__(
-        self, balancer: Balancer, attempt: Attempt, find: Callable[[], Call | None]
+        self,
+        balancer: Balancer,
+        attempt: Attempt,
+        find: Callable[[], Call | None],
+        siblings: Any,
     ) -> None:
         self.has_come = False
+        self._siblings = siblings  # grpc.aio's calls on the same connection
         self._awaited: asyncio.Event | None = None
         self._balancer = balancer
         self._attempt = attempt
@@ -478,6 +521,7 @@ class _End:
         """A done callback of the attempt."""
         if self.has_come:
             return
+        self._siblings.discard(inner)
         if is_provisional(inner) and self._patience:
             self._patience -= 1
             self._balancer.loop.call_later(PAUSE, self, inner)
@@ -498,7 +542,8 @@ class _End:
         is_cut = code == CANCELLED and was_cut_off(self._attempt, inner, trailers)
         if call is not None and (is_cut or may_go_on(code, trailers)):
             delay = call.decide(trailers)
-        settle(self._balancer, self._attempt, code, trailers, delay is None, is_cut)
+        is_last = delay is None
+        settle(self._balancer, self._attempt, inner, code, trailers, is_last, is_cut)
         if call is not None:
             call.attempt_over(delay)
 
@@ -509,8 +554,14 @@ class _UnaryResponse(Call):
             if self._inner is None:
                 yield from self._started().__await__()
             inner = self._inner
+            before = cancellations()
             try:
-                return (yield from inner.__await__())
+                response = yield from inner.__await__()
+                if not cause_of(inner):  # else it came too late: see `attempt_over`
+                    return response
+            except asyncio.CancelledError:
+                if not (yield from self._was_given_up(inner, before).__await__()):
+                    raise
             except grpc.aio.AioRpcError as error:
                 if not (yield from self._goes_on(inner, error).__await__()):
                     self._explain(error)
@@ -585,12 +636,17 @@ class _Responses:
             if self._iterator is None:
                 self._inner = await self._call._started()
                 self._iterator = self._inner.__aiter__()
+            before = cancellations()
             try:
                 message = await self._iterator.__anext__()
                 self._call._has_read = True
                 return message
             except StopAsyncIteration:
                 raise
+            except asyncio.CancelledError:
+                if not await self._call._was_given_up(self._inner, before):
+                    raise
+                self._iterator = None
             except Exception as error:
                 if not await self._call._goes_on(self._inner, error):
                     self._call._release(error)
@@ -625,7 +681,9 @@ class _StreamRequest(Call):
         requests = self._requests
         if requests is None:
             return self._has_written  # what is written is not kept
-        return not requests.are_repeatable or super()._is_committed()
+        if not requests.are_repeatable or is_interrupted(self._inner):
+            return True
+        return super()._is_committed()
 
     def _refuse_if_fed(self) -> None:
         if self._requests is not None:

@@ -37,6 +37,7 @@ from lbclient.protocols import Clock, Resolver, Subset
 from lbclient.resolvers import parse_target
 from lbclient.statistics import CallInfo, ChannelStatistics, channel_statistics
 from lbclient.subsets.numbered import Choice
+from lbclient.text import printable
 
 M = TypeVar("M", bound=methods.Method)
 
@@ -102,7 +103,8 @@ class Channel(grpc.aio.Channel):
                 "target", target, "text such as 'dns:///name:50051', or a Resolver"
             )
         check_options(options or ())
-        self._target = target if isinstance(target, str) else repr(target)
+        name = target if isinstance(target, str) else repr(target)
+        self._target = printable(name, len(name))  # long, as a list of addresses is
         self._interceptors = _by_kind(interceptors or ())
         self._is_closed = False
         self._begun = asyncio.Event()  # first used, or closed
@@ -287,7 +289,10 @@ def info(call: object) -> CallInfo:
     if attempt is not None:
         address = attempt.backend.endpoint.address
         if len(history) < attempt.number and sent.done():
-            said = last_words(attempt, getattr(sent, "_inner", sent))
+            balancer = getattr(sent, "_balancer", None) or getattr(
+                sent, "balancer", None
+            )
+            said = last_words(attempt, getattr(sent, "_inner", sent), balancer)
             history = (*history, said) if said else history
         return CallInfo(address, attempt.number, attempt.waited, history)
     waited = sent.waited() if isinstance(sent, calls.Call) else 0.0
@@ -329,7 +334,10 @@ def _dial(
     options: Options,
     compression: grpc.Compression | None,
     endpoint: Endpoint,
+    more: Options = (),
 ) -> grpc.aio.Channel:
+    if more:
+        options = tuple((dict(options) | dict(more)).items())
     # By keyword, and looked up now: instrumentation replaces these functions.
     target = dial_target(endpoint.address)
     if credentials is None:

@@ -29,6 +29,7 @@ from lbclient.subsets import ALGORITHMS
 from lbclient.throttle import K
 
 WhenFull = Literal["wait", "fail"]
+Health = Literal["auto", "watch", "off"]
 
 PREFIX = "LBCLIENT_"
 
@@ -48,6 +49,7 @@ SECRETS = frozenset({"quota_store", "udp_secret"})
 SECRET_SIZE = 16  # bytes, as the seal that it makes; shorter ones can be guessed
 
 MOST_ATTEMPTS = 5  # gRFC A6
+MOST_BYTES = 1 << 20  # of a file; a thousand quotas have 50,000
 
 METHOD_PATH = re.compile(r"/[^/\s*]+/([^/\s*]+|\*)")
 
@@ -237,11 +239,11 @@ class _Sourced:
     @classmethod
     def _table(cls, path: str) -> dict[str, Any]:
         try:
-            with open(path, "rb") as file:
-                tables = tomllib.load(file)
-        except (OSError, ValueError) as error:  # not TOML, or no text
-            want = f"a readable TOML file ({error})"
-            raise ConfigError("LBCLIENT_CONFIG", path, want) from error
+            tables = _read_toml(path)
+        except (OSError, ValueError, RecursionError) as error:
+            why = getattr(error, "strerror", None) or error  # without its path
+            want = f"a readable TOML file ({why})"
+            raise ConfigError("LBCLIENT_CONFIG", path, want) from None
         for section in sorted(tables.keys() - SECTIONS):
             want = f"one of {', '.join(sorted(SECTIONS))}"
             raise ConfigError("table", section, want, path)
@@ -254,6 +256,15 @@ class _Sourced:
                 field = f"name in [{cls._section}]"
                 raise ConfigError(field, name, _like(name, names), path)
         return table
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    """Raises OSError, ValueError for what is no TOML, RecursionError if it is deep."""
+    with open(path, "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES:,} bytes")
+    return tomllib.loads(data.decode())
 
 
 def _like(said: str, names: Collection[str], prefix: str = "") -> str:
@@ -282,6 +293,7 @@ def _where_to_mend(
 TEXTS = (
     str,
     WhenFull,
+    Health,
     str | Criticality,
     str | PickerFactory,
     str | Subset,
@@ -411,6 +423,12 @@ class ChannelConfig(_Sourced):
     """A backend that says nothing for this long gets no new calls. It is asked to
     report twice as often. Ours: one report a second costs both sides little."""
 
+    health: Health = "auto"
+    """Which health and load streams the channel opens. "auto": servers of ours report
+    by a stream, others are asked by unary calls, and stream their load if they offer
+    that. "watch": the health of others is watched by a stream, too. "off": none. Ours:
+    a stream holds what calls may need, a slot of the connection or a thread."""
+
     idle_after: float = 300.0
     """How long a connection may be without calls before it is closed and its backend
     watched from afar; 0: for ever. Ours: gRPC's own 30 min are long for a server
@@ -468,6 +486,7 @@ class ChannelConfig(_Sourced):
         _one_of("when_full", self.when_full, get_args(WhenFull))
         _whole("max_waiting", self.max_waiting, 0)
         _seconds("health_interval", self.health_interval, 0.2, 3600)
+        _one_of("health", self.health, get_args(Health))
         _seconds("idle_after", self.idle_after, 0, 86400)
         check_secret("udp_secret", self.udp_secret)
         _seconds("resolve_interval", self.resolve_interval, 0.1, 86400)
@@ -541,13 +560,24 @@ class ServerConfig(_Sourced):
     orca_min_interval: float = 1.0
     """The shortest interval of ORCA's out-of-band reports that is granted."""
 
+    max_streams: int = 4000
+    """Streams of health and load at a time, of all clients. Ours: one for each client
+    process of a large fleet; each takes some 30 kB with its connection, and their
+    reports, however many streams there are, some 3 % of a processor."""
+
+    max_streams_per_connection: int = 8
+    """The same on one connection, of each kind (ours, ORCA's, grpc.health.v1's). Ours:
+    a client has one, and two while it changes its pace; the rest is for clients behind
+    a proxy that shares a connection."""
+
     lame_duck_period: float = 30.0
     """The longest a stopping task waits for its requests; SRE book, ch. 20: a
     good rule of thumb is 10 to 150 s."""
 
     lame_duck_quiet: float = 1.0
     """How long a stopping task must have been without a request before it goes,
-    so that late arrivals find it."""
+    so that late arrivals find it. Requests of clients that watch no health do not
+    count."""
 
     udp_health: bool = True
     """Whether UDP health checks are answered, on the hosts of the gRPC ports. On, as
@@ -579,6 +609,9 @@ class ServerConfig(_Sourced):
         _seconds("smoothing", self.smoothing, 0.01, 3600)
         _seconds("report_interval", self.report_interval, 0.1, 3600)
         _seconds("orca_min_interval", self.orca_min_interval, 0.1, 3600)
+        _whole("max_streams", self.max_streams, 1, 1_000_000)
+        per_connection = self.max_streams_per_connection
+        _whole("max_streams_per_connection", per_connection, 1, 1_000_000)
         _seconds("lame_duck_period", self.lame_duck_period, 0, 86400)
         _seconds("lame_duck_quiet", self.lame_duck_quiet, 0, 3600)
         _true_or_false("udp_health", self.udp_health)

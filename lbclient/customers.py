@@ -3,9 +3,11 @@
 A quota is one customer's, and a channel may have many, a proxy's above all. So each
 that was refused for it lately has a throttle of its own, beside that of all requests
 (SRE book, ch. 21, "Client-side throttling"). Names are whatever requests say, so only
-so many are remembered, those that were refused last.
+so many are remembered: those that were refused most, whom no number of names that are
+refused now and then can displace.
 """
 
+from itertools import islice
 from random import Random
 
 from lbclient.criticality import Criticality
@@ -24,7 +26,8 @@ class Customers:
     def __init__(self, rng: Random, k: float) -> None:
         self._rng = rng
         self._k = k
-        self._throttles: dict[str, Throttle] = {}  # who was refused last is the last
+        # Of equals, who was refused last is the last.
+        self._throttles: dict[str, Throttle] = {}
         self._review_at = 0.0
 
     def __len__(self) -> int:
@@ -51,13 +54,17 @@ class Customers:
             self._throttles.pop(name, None)
             self._throttles[name] = throttle
             if len(self._throttles) > MOST:
-                del self._throttles[next(iter(self._throttles))]
+                others = islice(self._throttles, MOST)  # all but this one
+                del self._throttles[min(others, key=self._refused)]
         if throttle is not None:
             throttle.finish(criticality, verdict, now)
         if now >= self._review_at:
             self._review_at = now + REVIEW
             needed = self._throttles.items()
             self._throttles = {name: one for name, one in needed if one.is_needed(now)}
+
+    def _refused(self, name: str) -> int:
+        return self._throttles[name].refused
 
     def __repr__(self) -> str:
         return f"<{len(self)} customers out of quota of late>"

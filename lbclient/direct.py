@@ -5,17 +5,31 @@ grpc.aio's. Should no server take it, a wrapped call carries on, and answers for
 """
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
 from lbclient import within
-from lbclient.attempt import Attempt, decide, may_go_on, settle, story, was_cut_off
+from lbclient.attempt import (
+    Attempt,
+    decide,
+    in_the_way,
+    last_words,
+    may_go_on,
+    settle,
+    story,
+    was_cut_off,
+)
 from lbclient.grpc_seam import (
     CANCELLED,
+    UNAVAILABLE,
     Trailers,
     UnaryUnaryCall,
+    asks_itself,
+    cancellations,
+    cause_of,
     deadline_after,
     error_of,
     mark,
@@ -41,9 +55,13 @@ class Method(Protocol):
     def carry_on(self, call: "DirectCall", retry: Retry, delay: float) -> "Call":
         """Sends it again, in so many seconds."""
 
+    def end(self, call: "DirectCall", error: grpc.aio.AioRpcError) -> "Call":
+        """A call that is over with this error, in place of one that we gave up."""
+
 
 class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.81
-    """One attempt. `later` is the call that carries on, if there is one."""
+    """One attempt. `later` is the call that carries on, if there is one, or that says
+    why we gave this one up."""
 
     later: "Call | None" = None
     _history: tuple[str, ...] = ()  # of the attempt, where it was thought of another
@@ -80,7 +98,9 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         status = self._cython_call._status
         code, trailers = status.code(), status.trailing_metadata() or ()
         if not code:
-            settle(self.balancer, self.attempt, code, trailers, is_last=True)
+            settle(self.balancer, self.attempt, self, code, trailers, is_last=True)
+        elif cause_of(self):
+            self._given_up()
         elif code == CANCELLED and was_not_begun(self):
             mark(self, None)
             self.balancer.forget(self.attempt, tried=0)
@@ -94,16 +114,36 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         balancer, attempt, left = self.balancer, self.attempt, self.time_remaining()
         is_cut = code == CANCELLED and was_cut_off(attempt, self, trailers)
         if balancer.is_stopped or not (is_cut or may_go_on(code, trailers)):
-            settle(balancer, attempt, code, trailers, True, is_cut)
+            settle(balancer, attempt, self, code, trailers, True, is_cut)
             return
         retry = self._method.new_retry(balancer)
         decision = decide(balancer, retry, attempt, self, trailers, left)
         self._history = (story(attempt, self, decision),)
         delay = decision.delay
-        settle(balancer, attempt, code, trailers, delay is None, is_cut)
+        settle(balancer, attempt, self, code, trailers, delay is None, is_cut)
         if delay is not None:
             self.later = self._method.carry_on(self, retry, delay)
             self.later.add_done_callback(self._tell)
+
+    def _given_up(self) -> None:
+        self._failed(UNAVAILABLE, ())
+        if self.later is None:
+            error = error_of(self)
+            assert error is not None
+            self._history = self._history or (
+                last_words(self.attempt, self, self.balancer),
+            )
+            self.later = self._method.end(self, error)
+            self.later.add_done_callback(self._tell)
+
+    def _was_given_up(self, before: int) -> bool:
+        """As in `calls`."""
+        if not cause_of(self):
+            return False
+        if cancellations() > before:
+            self.cancel()
+            return False
+        return True
 
     def _tell(self, _: object) -> None:
         callbacks, self._callbacks = self._callbacks, ()
@@ -123,20 +163,28 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
 
     def __await__(self) -> Generator[Any, None, Any]:
         if self.later is None:
+            before = cancellations()
             try:
                 return (yield from super().__await__())
             except grpc.aio.AioRpcError as error:
                 if self.later is None:
                     within.learn(error)
-                    tell(error, self._history)
+                    tell(error, self._history or in_the_way(self.attempt, error))
                     raise
+            except CancelledError:
+                if not self._was_given_up(before):
+                    raise
+        assert self.later is not None
         return (yield from self.later.__await__())
 
     def cancel(self) -> bool:
         return super().cancel() if self.later is None else self.later.cancel()
 
     def cancelled(self) -> bool:
-        return super().cancelled() if self.later is None else self.later.cancelled()
+        # grpc.aio's own task, which a call that is given up ends, asks of this attempt.
+        if self.later is None or asks_itself(self):
+            return super().cancelled()
+        return self.later.cancelled()
 
     def done(self) -> bool:
         return super().done() if self.later is None else self.later.done()
@@ -172,11 +220,18 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         return said
 
     async def wait_for_connection(self) -> None:
+        before = cancellations()
         try:
             await super().wait_for_connection()
         except grpc.aio.AioRpcError:
             if self.later is None:
                 raise
+        except CancelledError:
+            if not self._was_given_up(before):
+                raise
+        else:  # grpc.aio looks whether the call is done, which the later one is not
+            if cause_of(self) and not self._was_given_up(before):
+                raise CancelledError
         if self.later is not None:
             await self.later.wait_for_connection()
 

@@ -1,4 +1,11 @@
-"""What can go wrong before a call; `grpc_seam` has what can go wrong during one."""
+"""What can go wrong before a call; `grpc_seam` has what can go wrong during one.
+
+Errors are shown to people, so each is one line of bounded length, whatever is in it.
+"""
+
+from lbclient.text import brief, printable
+
+MOST_WORDS = 1000  # characters of a ConfigError; what is wanted may be a list of names
 
 
 class LbError(Exception):
@@ -12,7 +19,7 @@ class ConfigError(LbError, ValueError):
     'subset_size = 0: want a whole number of at least 1'
 
     `source` is the file that it is from, if any; what is from a variable goes by the
-    variable's name.
+    variable's name. Of a `value` that looks like a URL only scheme and host are shown.
     """
 
     def __init__(self, field: str, value: object, want: str, source: str = "") -> None:
@@ -24,8 +31,19 @@ class ConfigError(LbError, ValueError):
 
     def __str__(self) -> str:
         place = f"{self.source}: " if self.source else ""
-        return f"{place}{self.field} = {self.value!r}: want {self.want}"
+        said = f"{place}{self.field} = {brief(self.value)}: want {self.want}"
+        return printable(said, MOST_WORDS)
+
+    def __repr__(self) -> str:
+        return f"ConfigError({str(self)!r})"
 
 
 class ResolveError(LbError):
-    """The name service's mistake: the channel keeps its last good endpoints."""
+    """The name service's mistake: the channel keeps its last good endpoints.
+
+    >>> str(ResolveError("no answer: \\x1b[2J"))
+    'no answer: ?[2J'
+    """
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(*(printable(w) if isinstance(w, str) else w for w in words))

@@ -1,12 +1,12 @@
-"""What a status says of the backend that sent it: one table for client and server.
+"""What a status alone says of the backend that sent it; a server knows no more.
 
-The application's own refusals (NOT_FOUND, PERMISSION_DENIED, ...) are good service.
-grpcio's native outlier detection counts every status but OK, and so ejects a
-healthy backend for what its callers ask of it.
+A client does: `outliers` compares what several backends answer. There the statuses that
+this table calls served, or abandoned, are failures where a backend alone gives them.
 """
 
 from grpc import StatusCode
 
+from lbclient.judgement import Against
 from lbclient.model import Verdict
 
 _NOT_SERVED = {
@@ -30,3 +30,22 @@ def verdict_of(code: StatusCode) -> Verdict:
 
 STATUS_OF_NUMBER = {code.value[0]: code for code in StatusCode}
 VERDICT_OF_NUMBER = {n: verdict_of(code) for n, code in STATUS_OF_NUMBER.items()}
+
+
+def told_against(against: Against) -> str:
+    """For people to read; counts fade, and so are rounded.
+
+    >>> told_against(Against(12, 4.5, 4.5, 0.0, 211.9))
+    'UNIMPLEMENTED to 5 of its last 5 calls, and to 0 of 212 of the other backends'
+    """
+    status = STATUS_OF_NUMBER[against.status].name
+    own, of = _whole(against.own), _whole(against.of_own)
+    others, of_others = _whole(against.others), _whole(against.of_others)
+    return (
+        f"{status} to {own} of its last {of} calls, and to {others} of {of_others} of "
+        f"the other backends"
+    )
+
+
+def _whole(count: float) -> int:
+    return int(count + 0.5)  # half up; `round` makes 4.5 a 4

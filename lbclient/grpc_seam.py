@@ -2,6 +2,7 @@
 
 import json
 import re
+from asyncio import current_task
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate, signature
@@ -113,6 +114,8 @@ def final_status(call: Any) -> tuple[int, Trailers]:
     The public way costs 4 us more a call, in objects that nobody wants; it serves
     call objects that are not grpc.aio's own (instrumentation wraps them).
     """
+    if cause_of(call):
+        return UNAVAILABLE, ()
     try:
         status = call._cython_call._status
         return status.code(), status.trailing_metadata() or ()
@@ -132,9 +135,10 @@ _PROVISIONAL = "Internal error from Core"
 INTERNAL: int = grpc.StatusCode.INTERNAL.value[0]
 UNAVAILABLE: int = grpc.StatusCode.UNAVAILABLE.value[0]
 CANCELLED: int = grpc.StatusCode.CANCELLED.value[0]
+DEADLINE_EXCEEDED: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 
 
-def was_not_sent(call: Any, channel: Any, is_ours: bool) -> bool:
+def was_not_sent(call: Any, channel: Any, is_believed: bool) -> bool:
     """Whether no server has taken a call that is over, so that it may be sent again.
 
     The core knows, but tells it in words only, and a handler can say the same words, of
@@ -149,7 +153,7 @@ def was_not_sent(call: Any, channel: Any, is_ours: bool) -> bool:
         details = call._cython_call._status.details()
     except AttributeError:
         details = step(call.details())
-    if is_ours and (_REFUSED.match(details) or _LEFT_OUT.match(details)):
+    if is_believed and (_REFUSED.match(details) or _LEFT_OUT.match(details)):
         return True
     is_lost = _NOT_CONNECTED.match(details) or _LEFT_OUT.match(details)
     return bool(is_lost) and not is_ready(channel)
@@ -183,6 +187,8 @@ def was_ended_there(call: Any) -> bool:
 
 def error_of(call: Any) -> grpc.aio.AioRpcError | None:
     """What awaiting a call that failed raises; None where only the call can tell."""
+    if cause := cause_of(call):
+        return _given_up(call, cause)
     try:
         inner = call._cython_call
         error: Any = call_objects._create_rpc_error(
@@ -191,6 +197,72 @@ def error_of(call: Any) -> grpc.aio.AioRpcError | None:
     except AttributeError:
         return None
     return cast(grpc.aio.AioRpcError, error)
+
+
+def give_up(channel: grpc.aio.Channel, cause: str) -> None:
+    """Closes an inner channel, and ends the calls that are still on it as UNAVAILABLE.
+
+    `grpc.aio.Channel.close` cancels them, and whoever waits for one of them gets a
+    CancelledError, as if it had been cancelled itself. So each call is marked first:
+    `final_status` and `error_of` then say UNAVAILABLE, for this cause. Each call is
+    marked by itself, because a done callback may cancel others, as a caller does.
+
+    Not in the turn of the loop in which a call was begun on the channel: `cancel` ends
+    a call that grpc.aio has not begun in another way.
+    """
+    for call in list(active_calls(channel)):
+        if not call.done():
+            call._lbclient_cause = cause
+            _end(call, cause)
+    step(channel.close())  # without grace it does not wait
+
+
+def _end(call: Any, cause: str) -> None:
+    """Ends a call as a lost connection does: with no CancelledError in its requests.
+
+    `cancel` raises that in the iterator that they are taken from, which is over then:
+    a later attempt would take the part that was sent for the whole.
+    """
+    sent = beneath(call)
+    if getattr(sent, "_async_request_poller", None) is None:
+        call._lbclient_is_interrupted = True  # first: done callbacks ask
+        call.cancel()
+    else:
+        sent._cython_call.cancel(cause)
+
+
+def is_interrupted(call: Any) -> bool:
+    """Whether a call was given up in a way that may have ended its iterator."""
+    return bool(getattr(call, "_lbclient_is_interrupted", False))
+
+
+def cause_of(call: Any) -> str:
+    """Why we ended a call that its caller did not cancel; "" if we did not."""
+    cause: str = getattr(call, "_lbclient_cause", "")
+    return cause
+
+
+def _given_up(call: Any, cause: str) -> grpc.aio.AioRpcError:
+    received = getattr(getattr(call, "_cython_call", None), "_initial_metadata", None)
+    return grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.aio.Metadata.from_tuple(received or ()),
+        grpc.aio.Metadata(),
+        cause,
+        "",
+    )
+
+
+def cancellations() -> int:
+    """How often the running task was told to end: more than before an await, and the
+    CancelledError that it raised is for this task."""
+    task = current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def asks_itself(call: Any) -> bool:
+    """Whether it is grpc.aio's own task of a call that asks whether it is cancelled."""
+    return current_task() is getattr(call, "_call_response", None)
 
 
 def tell(error: BaseException, history: tuple[str, ...]) -> None:
@@ -281,7 +353,17 @@ def call_arguments(method: Any) -> tuple[Any, ...] | None:
 def active_calls(channel: Any) -> Any:
     """Where an inner channel finds the calls that its `close` is to end."""
     calls = getattr(channel, "_active_calls", None)
-    return set() if calls is None else calls  # before 1.83 it looks for itself
+    if calls is None:  # before 1.83 it looks for itself; `give_up` looks here
+        calls = getattr(channel, "_lbclient_calls", None)
+        if calls is None:
+            calls = channel._lbclient_calls = set()
+    return calls
+
+
+def has_calls(channel: Any, default: bool) -> bool:
+    """Whether an inner channel has calls; `default` where grpcio does not tell."""
+    calls = getattr(channel, "_active_calls", None)
+    return default if calls is None else any(not call.done() for call in calls)
 
 
 def mark(call: Any, value: object) -> None:
@@ -320,6 +402,33 @@ DEFAULTS: dict[str, int] = {
     # would not look it up again for 30 s.
     "grpc.dns_min_time_between_resolutions_ms": 1000,
 }
+
+_KEEPALIVE = "grpc.keepalive_time_ms"
+
+# What finds a dead connection that nothing else watches, such as one that said GOAWAY
+# and still has calls. The last bound, not the first: health checks act in seconds.
+KEPT_ALIVE: dict[str, int] = {
+    # gRFC A8: a server allows a ping every 5 min and ends a connection that has more,
+    # with all its calls. So a tenth above that, and only while there are calls.
+    _KEEPALIVE: 330_000,
+    # gRFC A18: with keepalive on, TCP_USER_TIMEOUT is set to this (on Linux). What was
+    # sent and is not acknowledged by the other side's kernel for so long, by a busy or
+    # a stopped process too, ends the connection. gRPC's own is 20 s, Linux's some 15
+    # min; a minute survives most partitions.
+    "grpc.keepalive_timeout_ms": 60_000,
+    # For a ping's acknowledgement; grpcio 1.85 goes by this, not by the one above.
+    "grpc.http2.ping_timeout_ms": 60_000,
+}
+
+# A connection for one question. The core of a server acknowledges pings though all of
+# its threads are busy, so that a question without an answer but with pings is told from
+# a connection on which nothing arrives. Two pings fit into the question's 5 s; servers
+# allow three in a row.
+PINGED: Options = (
+    (_KEEPALIVE, 2000),
+    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.http2.ping_timeout_ms", 2000),
+)
 
 
 def check_options(options: Options) -> None:
@@ -360,6 +469,8 @@ def inner_options(
     }
     if authority:
         merged["grpc.default_authority"] = authority
+    if _KEEPALIVE not in dict(options):
+        merged |= KEPT_ALIVE
     if "grpc.service_config" in dict(options):
         del merged["grpc.enable_retries"]  # the user may want them: it has a policy
     return tuple((merged | dict(options) | OURS).items())
@@ -518,6 +629,17 @@ def with_pending_limit(options: Options) -> tuple[Options, int]:
     if _PENDING in given or _MOST_PENDING in given:
         return options, int((dict(CORE_PENDING) | given)[_MOST_PENDING])
     return (*options, *OUR_PENDING), dict(OUR_PENDING)[_MOST_PENDING]
+
+
+# Of the streams that a connection may have at a time; below that a stream of health or
+# load, which stays open, takes too large a share of what calls can use.
+FEW_SLOTS = 10
+
+
+def has_slots(options: Options) -> bool:
+    """Whether a connection to a server has streams to spare, by its options."""
+    given = dict(options).get("grpc.max_concurrent_streams")
+    return not isinstance(given, int) or given >= FEW_SLOTS
 
 
 def counted(make: Callable[[], T]) -> tuple[T, Callable[[], int | None]]:

@@ -1,13 +1,17 @@
 """How many calls of each method ended in which way.
 
 Bounded: a proxy's methods, and those that a generic handler serves, are named by
-whoever calls. Those beyond the bound share one entry, whose name is empty.
+whoever calls. Those beyond the bound, and those whose name is too long or cannot be
+printed, share one entry, whose name is empty.
 """
 
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
+from lbclient.text import is_printable
+
 MOST = 500  # methods. Ours: ten times those of a large service
+LONGEST = 400  # characters of a path
 
 Code = TypeVar("Code")
 
@@ -33,9 +37,18 @@ class Handled(Generic[Code]):
     def of(self, kind: str, path: str) -> dict[Code, int]:
         """The counts of a method, each code among them, to be added to."""
         method = (kind, path)
-        if method not in self._methods and len(self._methods) >= MOST:
+        if method not in self._methods and not self._has_place(path):
             method = OTHERS
         return self._methods.setdefault(method, dict.fromkeys(self._codes, 0))
+
+    def _has_place(self, path: str) -> bool:
+        is_full = len(self._methods) >= MOST
+        return not is_full and len(path) <= LONGEST and is_printable(path)
+
+    def method_of(self, counts: dict[Code, int]) -> Method:
+        """Whose counts these are; looks at all methods."""
+        methods = list(self._methods.items())
+        return next((method for method, its in methods if its is counts), OTHERS)
 
     def read(self) -> dict[Method, dict[Code, int]]:
         """A copy; also from another thread."""

@@ -9,6 +9,14 @@ tells of a lame duck. So nothing here relies on having made the last change itse
     CONNECTING --its word--> STARTING, READY, LAME_DUCK --lost, silent--> CONNECTING
     READY --no calls--> INACTIVE --wanted--> CONNECTING;  cannot connect: REFUSING
 
+A connection that says nothing may be dead, or its server may be busy. Only servers of
+ours owe a report every so often. Every other connection is asked (CHECK) when it has
+said nothing since it was made, when calls on it miss their deadlines, and when calls on
+it are not answered. A CHECK without an answer does not tell a dead connection from a
+busy server, so a second connection is asked next (LOOK). An answer there proves that
+the first connection is not worth waiting for, and it is replaced (REDIAL). No answer
+there, but a connection that lives, is a busy server: nothing is replaced.
+
 SRE book, ch. 20: the states of a task, and health checks of inactive connections.
 """
 
@@ -27,6 +35,14 @@ REDIAL_INTERVALS = 3
 # Deadlines in a row, with nothing served in between, until a backend must say how it
 # is. With one in ten missed for other reasons, five in a row are one in 100,000.
 MISSES = 5
+
+# Seconds; the longest pause between two questions over a connection on which calls are
+# not answered. A server that is busy for minutes is not asked every health interval.
+RAREST_CHECK = 30.0
+
+# Health intervals until a state that an answer told of expires, if no health report or
+# check says so, too: behind a proxy the answer was that of one task of several.
+TRAILER_INTERVALS = 2
 
 LOOK_PERIOD = 120.0  # seconds between looks over TCP, at least; as the slowest by UDP
 FIRST_LOOK = 5.0  # seconds: between the first looks at one that cannot be reached
@@ -56,11 +72,23 @@ class Order(Enum):
     DISCONNECT = "disconnect"  # it is now
     REDIAL = "redial"  # give up a connection that may be dead for a new one
     CHECK = "check"  # ask how it is, over the connection; then `checked`
-    LOOK = "look"  # connect, ask how it is, disconnect; then `seen` or `not_seen`
+    # Ask how it is, over a new connection that is then closed; then `seen` or
+    # `not_seen`. Also while there is a connection.
+    LOOK = "look"
+
+
+class Doubt(Enum):
+    """Why a connection is asked whether it lives. The order is that of strength."""
+
+    NONE = 0
+    QUIET = 1  # calls are not answered; the state stays until a LOOK fails, too
+    MUTE = 2  # it has said nothing since it was made
+    OUT = 3  # it gets no calls before it answers, whatever its health stream says
 
 
 class Step(NamedTuple):
-    """`state` is never the one that the backend is in; None: it stays."""
+    """`state` is never the one that the backend is in; None: it stays, perhaps for
+    another `reason`."""
 
     state: State | None = None
     reason: str = ""
@@ -83,9 +111,18 @@ class Lifecycle:
         self._check_at: float | None = None
         self._look_at: float | None = None
         self._look_period = FIRST_LOOK
+        self._expires_at: float | None = None  # what an answer told
         self._misses = 0
         self._served = 0  # when the last deadline was missed
-        self._is_doubted = False
+        self._doubt = Doubt.NONE
+        self._cause = ""  # of the doubt
+        self._is_unanswered = False  # the last question over the connection
+        self._has_answered = False  # one of them, though not that it serves
+        self._patience = interval  # for one answer
+        self._check_pause = interval
+        self._heard = 0  # calls that it answered, when somebody last looked
+        self._heard_at = 0.0  # since when it owes an answer
+        self._began_look_at: float | None = None  # the LOOK that is under way
         self._trusted_until = -inf
         self._is_wanted = False
         self._is_called_off = False
@@ -94,7 +131,13 @@ class Lifecycle:
 
     def due_at(self) -> float | None:
         """When `tick` is wanted; None: not before something happens."""
-        times = (self._silent_at, self._give_up_at, self._check_at, self._look_at)
+        times = (
+            self._silent_at,
+            self._give_up_at,
+            self._check_at,
+            self._look_at,
+            self._expires_at,
+        )
         return min((at for at in times if at is not None), default=None)
 
     def is_connected(self) -> bool:
@@ -127,12 +170,19 @@ class Lifecycle:
 
     # --- the connection -------------------------------------------------------
 
-    def connected(self) -> Step:
-        """Its word is to come. It is a new task, perhaps: no doubt remains."""
+    def connected(self, now: float, patience: float) -> Step:
+        """Its word is to come. It is a new task, perhaps: no old doubt remains.
+
+        `patience` is how long one answer may take, by what the connecting took.
+        """
         if self.link is Link.AWAY:
             return NOTHING
         self._forget()
         self.link = Link.UP
+        self._patience = self._check_pause = patience
+        self._heard_at = now
+        self._ask(Doubt.MUTE, "connected, and no word since")
+        self._check_at = now + patience
         return NOTHING
 
     def cannot_connect(self, why: str) -> Step:
@@ -173,14 +223,29 @@ class Lifecycle:
         if self.link is not Link.UP:
             return NOTHING
         self._is_wanted = self._is_called_off = False
+        self._expires_at = None
         if not has_report:
             self._silent_at = self._give_up_at = None
         elif self._silent_at is None:
             self._give_up_at = None
             self._silent_at = now + self.interval
-        if self._is_doubted and state is TaskState.SERVING:
-            return NOTHING  # it said so all the while; the check will tell
+        if self._doubt is Doubt.OUT:
+            if state is TaskState.SERVING:
+                return NOTHING  # it said so all the while; the check will tell
+        else:
+            self._believe(now)
         return self._enter(STATE_OF_TASK[state], reason or _it_says(state))
+
+    def told_by_answer(self, now: float) -> Step:
+        """An answer to a call says that its task is a lame duck."""
+        if self.state is not State.READY or self.link is not Link.UP:
+            return NOTHING
+        self._expires_at = now + TRAILER_INTERVALS * self._usual_interval
+        return self._enter(State.LAME_DUCK, "it says lame duck")
+
+    def owes_nothing(self) -> None:
+        """Its stream of reports ended in order, and another one is to be opened."""
+        self._silent_at = None
 
     def expect_every(self, interval: float, now: float) -> None:
         """It was asked for reports at another pace: silence is judged anew."""
@@ -196,11 +261,17 @@ class Lifecycle:
             self._forget()
             self.link = Link.DOWN
             return self._enter(State.CONNECTING, "dialling again", Order.REDIAL)
+        if self._expires_at is not None and now >= self._expires_at:
+            self._expires_at = None
+            if self.state is not State.LAME_DUCK:
+                return NOTHING
+            return self._enter(State.READY, "only an answer said lame duck, long ago")
         if self._check_at is not None and now >= self._check_at:
             self._check_at = None
             return Step(order=Order.CHECK)
         if self._look_at is not None and now >= self._look_at:
             self._look_at = None
+            self._began_look_at = now
             return Step(order=Order.LOOK)
         return NOTHING
 
@@ -208,10 +279,10 @@ class Lifecycle:
         """Frozen, overloaded or cut off: no calls until its next word."""
         due, self._silent_at = self._silent_at, None
         assert due is not None
-        silent = now - reported_at
-        if silent < self.interval:
-            self._silent_at = now + self.interval - silent
+        if now < reported_at + self.interval:
+            self._silent_at = reported_at + self.interval
             return NOTHING
+        silent = now - reported_at
         if now - due > self.interval / 4:
             # It was us who stood still; its word may lie unread.
             self._silent_at = now + self.interval / 2
@@ -219,11 +290,11 @@ class Lifecycle:
         self._give_up_at = now + (REDIAL_INTERVALS - 1) * self._usual_interval
         return self._enter(State.CONNECTING, f"silent for {silent:.1f} s")
 
-    # --- deadlines ------------------------------------------------------------
+    # --- doubt ----------------------------------------------------------------
 
     def missed_deadline(self, served: int, has_others: bool, now: float) -> Step:
         """A call ended so; `served` counts all that it ever served. Who has no others
-        to send calls to is as well off with this one."""
+        to send calls to is as well off with this one, which is asked all the same."""
         if served != self._served:
             self._served, self._misses = served, 0
         self._misses += 1
@@ -231,29 +302,133 @@ class Lifecycle:
             self._misses < MISSES
             or self.state is not State.READY
             or self.link is not Link.UP
-            or not has_others
             or now < self._trusted_until
         ):
             return NOTHING
-        reason = f"{self._misses} deadlines missed in a row"
-        self._misses = 0
-        self._is_doubted = True
-        return self._enter(State.CONNECTING, reason, Order.CHECK)
+        cause = f"{self._misses} deadlines missed in a row"
+        if has_others:
+            self._misses = 0
+            self._ask(Doubt.OUT, cause)
+            return self._enter(State.CONNECTING, cause, Order.CHECK)
+        if self._doubt is not Doubt.NONE:
+            return NOTHING
+        self._ask(Doubt.QUIET, cause)
+        return Step(order=Order.CHECK)
+
+    def look_at_calls(self, in_flight: int, answered: int, now: float) -> Step:
+        """Now and then: how many calls are in flight, and how many it ever answered.
+
+        Asks where calls wait and the connection says nothing. Not where reports are
+        owed, whose silence is judged.
+        """
+        if answered != self._heard or not in_flight:
+            self._heard, self._heard_at = answered, now
+            self._check_pause = self._patience
+            if self._doubt is Doubt.QUIET:
+                self._believe(now)
+            return NOTHING
+        if (
+            self._doubt is not Doubt.NONE
+            or self.link is not Link.UP
+            or self._silent_at is not None
+            or self._give_up_at is not None
+            or now < self._heard_at + self._check_pause
+        ):
+            return NOTHING
+        quiet = now - self._heard_at
+        self._ask(Doubt.QUIET, f"{in_flight} in flight and no answer for {quiet:.1f} s")
+        return Step(order=Order.CHECK)
 
     def checked(self, state: TaskState | None, now: float) -> Step:
         """The answer to a CHECK; None: there was none."""
-        if not self._is_doubted or self.link is not Link.UP:
+        doubt = self._doubt
+        if self.link is not Link.UP:
             return NOTHING
         if state is None:
-            # It speaks, or its silence would be judged, but it does not answer.
-            self._check_at = now + self._usual_interval
-            return NOTHING
-        self._is_doubted = False
+            return self._not_answered(now)
         self._trusted_until = now + self._usual_interval
+        if doubt is Doubt.NONE:
+            return NOTHING
+        if doubt is Doubt.MUTE and state is not TaskState.SERVING:
+            self._has_answered = True
+            self._is_unanswered, self._look_at = False, None
+            self._check_at = now + self._usual_interval  # nobody else tells of a change
+            return self._enter(STATE_OF_TASK[state], f"asked, {_it_says(state)}")
+        if doubt is Doubt.QUIET:
+            self._slower()
+        self._believe(now)
         if self._give_up_at is not None:  # silent, too, but it answers
             self._give_up_at = None
             self._silent_at = now + self.interval
+        if doubt is Doubt.QUIET:
+            return NOTHING  # it lives; how it is it tells by its health stream
         return self._enter(STATE_OF_TASK[state], f"asked, {_it_says(state)}")
+
+    def _not_answered(self, now: float) -> Step:
+        """A CHECK was not: it comes again, and a LOOK before that."""
+        if self._doubt is Doubt.NONE:
+            return NOTHING
+        self._is_unanswered = True
+        out = self._doubt is Doubt.OUT
+        self._check_at = now + (self._usual_interval if out else self._slower())
+        if self._look_at is None and self._began_look_at is None:
+            self._look_at = now
+        return self._tell(f"{self._cause}; a health check is not answered")
+
+    def _looked_beside(
+        self, why: str, now: float, is_there: bool, has_others: bool
+    ) -> Step:
+        """A LOOK beside the connection had an answer, or not: '', or `why` not."""
+        began_at, self._began_look_at = self._began_look_at, None
+        if began_at is None or not self._is_unanswered:
+            return NOTHING  # it was heard meanwhile
+        cause, doubt = self._cause, self._doubt
+        if not why:
+            self._forget()
+            self.link = Link.DOWN
+            reason = f"{cause}; a second connection is answered"
+            step = self._enter(State.CONNECTING, reason, Order.REDIAL)
+            return step._replace(reason=reason)
+        if not is_there:
+            self._look_period = FIRST_LOOK
+        self._look_at = max(now, began_at + self._look_period)
+        self._look_at += FIRST_LOOK * LOOK_SPREAD * self._rng.random()
+        if is_there:
+            self._look_period = min(2 * self._look_period, LOOK_PERIOD)
+            if doubt is not Doubt.MUTE or has_others or self._has_answered:
+                return self._tell(
+                    f"{cause}; a second connection is not answered, either"
+                )
+            # A server that answers calls, perhaps, but no health checks.
+            self._believe(now)
+            return self._enter(State.READY, "it is there and answers no health check")
+        if self.state is State.READY and not has_others:
+            return NOTHING
+        if doubt is Doubt.QUIET:
+            self._doubt = Doubt.OUT
+        self._is_wanted = self._is_called_off = False
+        return self._enter(State.REFUSING, f"{cause}; {why}")
+
+    def _ask(self, doubt: Doubt, cause: str) -> None:
+        self._doubt, self._cause = doubt, cause
+        self._look_period = FIRST_LOOK
+
+    def _believe(self, now: float) -> None:
+        """It was heard: there is nothing to ask."""
+        self._is_wanted = self._is_called_off = False
+        self._doubt, self._is_unanswered = Doubt.NONE, False
+        self._check_at = self._look_at = None
+        self._heard_at = now
+
+    def _slower(self) -> float:
+        """The pause before the next question; each one is twice as long."""
+        pause = self._check_pause
+        self._check_pause = min(2 * pause, max(RAREST_CHECK, self._patience))
+        return pause
+
+    def _tell(self, reason: str) -> Step:
+        """It is still out, for this reason."""
+        return Step(reason=reason) if self.state is State.CONNECTING else NOTHING
 
     # --- without a connection -------------------------------------------------
 
@@ -298,14 +473,21 @@ class Lifecycle:
 
     def seen(self, state: TaskState, now: float) -> Step:
         """By a LOOK."""
+        if self.link is Link.UP:
+            return self._looked_beside("", now, is_there=True, has_others=True)
         if self.link is not Link.AWAY:
             return NOTHING
         self._look_period = FIRST_LOOK
         self._look_again(now)
         return self._enter(_from_afar(state), _it_says(state))
 
-    def not_seen(self, why: str, now: float) -> Step:
-        """By a LOOK: nobody answers."""
+    def not_seen(
+        self, why: str, now: float, is_there: bool = False, has_others: bool = True
+    ) -> Step:
+        """By a LOOK: nobody answers. `is_there`: but the connection was made, and the
+        other side acknowledges pings. `has_others`: others get calls, too."""
+        if self.link is Link.UP:
+            return self._looked_beside(why, now, is_there, has_others)
         if self.link is not Link.AWAY:
             return NOTHING
         step = self._enter(State.REFUSING, why)
@@ -333,9 +515,13 @@ class Lifecycle:
     def _forget(self) -> None:
         """What was known of a connection, and what was to be done about it."""
         self._silent_at = self._give_up_at = self._check_at = self._look_at = None
+        self._expires_at = None
         self.interval = self._usual_interval
         self._misses = 0
-        self._is_doubted = False
+        self._doubt, self._is_unanswered = Doubt.NONE, False
+        self._has_answered = False
+        self._began_look_at = None
+        self._patience = self._check_pause = self._usual_interval
 
     def __repr__(self) -> str:
         return f"<{self.state.value}, {self.link.value}>"

@@ -34,6 +34,7 @@ class Load:
         "_served",
         "_written",
         "counts",
+        "erred_at",
         "failed_at",
         "in_flight",
         "is_written",
@@ -51,6 +52,7 @@ class Load:
         self.latency = 0.0  # mean of what was served, in seconds; 0.0: none yet
         self.squared_latency = 0.0  # mean of squares, of ten served a second at most
         self.failed_at = -inf  # the last failure or rejection that we saw
+        self.erred_at = -inf  # when `recent_errors` last grew
         self.report: LoadReport | None = None
         self.reported_at = 0.0
         self.sent_since_report = 0
@@ -111,7 +113,7 @@ class Load:
             mean = self.latency
             self.latency = mean + (latency - mean) * LATENCY_GAIN if mean else latency
         elif verdict is not ABANDONED:
-            self.failed_at = now
+            self.failed_at = self.erred_at = now
             self._fold(now)
             self._finishes.add(now)
             self._failures.add(now)
@@ -121,6 +123,23 @@ class Load:
             self.reported_at = now
             self.sent_since_report = 0
         return self.in_flight
+
+    def owe(self, seconds: float, now: float) -> None:
+        """An error came so much sooner than an OK does, and is no failure: for that
+        time it counts as a request, or who errs fast would look idle.
+
+        The time is spread over `ERROR_MEMORY`, as errors are.
+        """
+        if not self.is_written:
+            self._note()
+        self.erred_at = now
+        self._errors.add(now, seconds / ERROR_MEMORY)
+
+    def forgive(self, errors: float, now: float) -> None:
+        """So many that were counted were none: others have them as well."""
+        if not self.is_written:
+            self._note()
+        self._errors.add(now, -min(errors, self._errors.read(now)))
 
     def _fold(self, now: float) -> None:
         # By the tenth of a second: to let a count fade at every call costs more than
@@ -160,7 +179,7 @@ class Load:
         return self.in_flight + sum(self.counts.values())
 
     def recent_errors(self, now: float) -> float:
-        """Errors that we saw, each fading over `ERROR_MEMORY`."""
+        """Errors that we saw, each fading over `ERROR_MEMORY`, and what they owe."""
         return self._errors.read(now)
 
     def failure_ratio(self, now: float) -> float:

@@ -355,6 +355,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             return self._failed(balancer, error)
         metadata, level = _with_criticality(metadata, balancer)
         now = balancer.clock()
+        counts = self._counts or self.counts(balancer)
         is_over = timeout is not None and timeout <= 0.0
         is_refused = balancer.throttle is not None or balancer.customers is not None
         if is_refused and not is_over:
@@ -362,7 +363,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             if refusal is not None:
                 return self._throttled(balancer, refusal)
         # With a deadline that has passed grpcio would send it now and then.
-        backend = None if is_over else balancer.pick(now)
+        backend = None if is_over else balancer.pick(now, counts)
         parts = None if backend is None else self._parts_on(backend.channel)
         if backend is None or parts is None:
             return self._wrapped(
@@ -377,7 +378,6 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             )
         if compression is not None:
             metadata = with_compression(metadata, compression)
-        counts = self._counts or self.counts(balancer)
         return DirectCall(
             balancer,
             new_attempt((backend, 0.0, 1, now, level, counts, metadata)),
@@ -421,6 +421,19 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             tried=(call.attempt.backend,),
             delay=delay,
             last_error=error_of(call) if retry.attempt else None,
+            history=call._history,
+        )
+
+    def end(
+        self, call: DirectCall, error: grpc.aio.AioRpcError
+    ) -> calls.UnaryUnaryCall:
+        """A call that is over with this error, in place of one that we gave up."""
+        return calls.UnaryUnaryCall(
+            call.balancer,
+            Sending(self, call.balancer, None, call.attempt.criticality, {}),
+            call.time_remaining(),
+            call.wait_for_ready,
+            error=error,
             history=call._history,
         )
 

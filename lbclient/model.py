@@ -9,6 +9,11 @@ from math import inf
 from typing import NamedTuple
 
 from lbclient.errors import ConfigError
+from lbclient.text import is_printable
+
+# Characters. A name of DNS has 253, a path of a socket 107, a zone of Kubernetes 63.
+LONGEST_ADDRESS = 400
+LONGEST_ZONE = 200
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,10 +38,21 @@ class Endpoint:
     def __post_init__(self) -> None:
         if not isinstance(self.address, str) or not self.address:
             raise ConfigError("address", self.address, "text such as '10.0.0.3:50051'")
+        if len(self.address) > LONGEST_ADDRESS or not is_printable(self.address):
+            want = f"at most {LONGEST_ADDRESS} characters, all of them printable"
+            raise ConfigError("address", self.address, want)
         _, colon, port = self.address.rpartition(":")
         if colon and port.isdecimal() and not 0 < int(port[:6]) < 65536:
             # grpcio takes it, never connects, and may hang when the process ends.
             raise ConfigError("address", self.address, "a port of 1 to 65535")
+        zone = self.zone
+        if zone and (
+            not isinstance(zone, str)
+            or len(zone) > LONGEST_ZONE
+            or not is_printable(zone)
+        ):
+            want = f"text of at most {LONGEST_ZONE} characters, all of them printable"
+            raise ConfigError("zone", zone, want)
         weight = self.weight
         if type(weight) not in (int, float) or not 0.0 < weight < inf:
             raise ConfigError("weight", weight, "a number above 0")
@@ -101,7 +117,7 @@ class LoadReport(NamedTuple):
     requests in the backend from all its clients, None where it does not tell;
     `runnable` those of them that want a processor. `latency` is the median of late
     with about as many requests as now, in seconds; who is asked tells it, answers
-    do not.
+    do not. `task_id` is the number of the server that says it, 0 if it tells none.
     """
 
     utilization: float = 0.0
@@ -111,6 +127,7 @@ class LoadReport(NamedTuple):
     runnable: int | None = None
     state: TaskState | None = None
     latency: float = 0.0
+    task_id: int = 0
 
 
 class Verdict(Enum):

@@ -13,6 +13,7 @@ connected to it stays so, for the day when there is nobody else.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
@@ -52,7 +53,9 @@ class Pool(Generic[N]):
     """The nodes of one client's subset. Owned and written by its balancer alone.
 
     `ready` is what a picker chooses from. The tuple is replaced when its members
-    change and never mutated; empty means that a call must wait or fail.
+    change and never mutated; empty means that a call must wait or fail. It is made
+    when somebody asks for it after a change, so that a thousand changes in one turn
+    of the event loop make one tuple. Other threads read `look_ready`.
     """
 
     def __init__(
@@ -77,7 +80,11 @@ class Pool(Generic[N]):
         self.members: Endpoints = ()  # among whom the subset is chosen
         self._leaving: dict[str, Endpoint] = {}  # all others, by address
         self.nodes: dict[str, N] = {}  # by address, in order of preference
-        self.ready: tuple[N, ...] = ()
+        self.counts: Counter[State] = Counter()  # of the states of `nodes`
+        self._taking: dict[N, None] = {}  # of `nodes`: ready, and not full
+        self._is_in_order = True  # so is `_taking`
+        self._last_ready: tuple[N, ...] = ()
+        self._is_fixed = False  # no change of a state changes who is wanted
 
     # --- members -------------------------------------------------------------
 
@@ -115,12 +122,27 @@ class Pool(Generic[N]):
             node.endpoint = self._leaving[address]
         for node in leaving.values():
             self._missing_since.pop(node, None)
-        self.nodes = nodes
-        self._publish()
+        self._enter(nodes)
         return Change(tuple(opened), tuple(leaving.values()))
+
+    def _enter(self, nodes: dict[str, N]) -> None:
+        self.nodes = nodes
+        self.counts = Counter(node.state for node in nodes.values())
+        self._taking = {node: None for node in nodes.values() if self._takes(node)}
+        self._is_in_order = True
+        # All there are, and nobody else: there is no replacement to make or to end.
+        all_of_order = len(nodes) == len(self._order)
+        self._is_fixed = all_of_order and len(nodes) <= self._limits.subset_size
+        self._outdate()
+
+    def wants_review(self) -> bool:
+        """Whether a change of a state can change who is wanted."""
+        return not self._is_fixed
 
     def review_at(self, now: float) -> float | None:
         """When time alone will next change who is wanted; None: never."""
+        if self._is_fixed:
+            return None
         limits = self._limits
         due = [
             since + limits.replace_after
@@ -198,16 +220,21 @@ class Pool(Generic[N]):
 
     def observe(self, node: N, state: State, now: float) -> bool:
         """Records a node's state; False if that is no news."""
-        if node.state is state:
+        before = node.state
+        if before is state:
             return False
-        if state not in PRESENT and self.nodes.get(node.endpoint.address) is node:
+        is_member = self.nodes.get(node.endpoint.address) is node
+        if state not in PRESENT and is_member:
             self._miss(node, now)
         if state is State.READY:
             node.load.enter_ready(now)
-        elif node.state is State.READY or state in LOST:
+        elif before is State.READY or state in LOST:
             node.load.leave_ready()
         node.state = state
-        self._publish()
+        if is_member:
+            self.counts[before] -= 1
+            self.counts[state] += 1
+            self._place(node)
         return True
 
     def _miss(self, node: N, now: float) -> None:
@@ -223,54 +250,94 @@ class Pool(Generic[N]):
     def begin(self, node: N) -> None:
         """A call goes to `node`, which leaves `ready` when that fills it."""
         if node.load.begin() == self._active_limit:
-            self._publish()
+            self._place(node)
 
     def finish(self, node: N, outcome: Outcome, now: float) -> None:
         if node.load.finish(outcome, now) + 1 == self._active_limit:
-            self._publish()
+            self._place(node)
 
     def forget(self, node: N) -> None:
         """A call that began there was never sent."""
         if node.load.forget() + 1 == self._active_limit:
-            self._publish()
+            self._place(node)
 
-    def _publish(self) -> None:
-        nodes = self.nodes.values()
-        usable = [node for node in nodes if node.state is State.READY]
-        if not usable:
-            usable = self._last_resort()
-        limit = self._active_limit
-        ready = tuple(node for node in usable if node.load.in_flight < limit)
-        if ready != self.ready:
-            self.ready = ready
+    def _takes(self, node: N) -> bool:
+        return node.state is State.READY and node.load.in_flight < self._active_limit
 
-    def _last_resort(self) -> list[N]:
+    def _place(self, node: N) -> None:
+        """Something changed that says whether it takes calls."""
+        if self.nodes.get(node.endpoint.address) is not node:
+            return
+        if not self._takes(node):
+            self._taking.pop(node, None)
+        elif node not in self._taking:
+            self._taking[node] = None
+            self._is_in_order = False
+        self._outdate()
+
+    def _outdate(self) -> None:
+        """`ready` is not true any more; whoever asks next finds who is."""
+        self.__dict__.pop("ready", None)
+
+    @cached_property
+    def ready(self) -> tuple[N, ...]:
+        if not self._is_in_order:
+            nodes, taking = self.nodes.values(), self._taking
+            self._taking = {node: None for node in nodes if node in taking}
+            self._is_in_order = True
+        ready = self._find_ready()
+        if ready != self._last_ready:
+            self._last_ready = ready
+        return self._last_ready
+
+    def look_ready(self) -> tuple[N, ...]:
+        """`ready`, for whoever may be in another thread: nothing is written."""
+        known: tuple[N, ...] | None = self.__dict__.get("ready")
+        if known is not None:
+            return known
+        if self.counts[State.READY]:
+            return tuple(node for node in self.nodes.values() if self._takes(node))
+        return self._last_resort()
+
+    def _find_ready(self) -> tuple[N, ...]:
+        if self.counts[State.READY]:
+            return tuple(self._taking)
+        return self._last_resort()
+
+    def _last_resort(self) -> tuple[N, ...]:
         """A lame duck "still serves, but asks not to": better than an error, but not
         than to wake an inactive backend."""
-        nodes = self.nodes.values()
-        if any(node.state is State.INACTIVE for node in nodes):
-            return []
-        lame_ducks = [node for node in nodes if node.state is State.LAME_DUCK]
-        return [node for node in lame_ducks if not self._is_away(node)]
+        if self.counts[State.INACTIVE] or not self.counts[State.LAME_DUCK]:
+            return ()
+        limit = self._active_limit
+        return tuple(
+            node
+            for node in self.nodes.values()
+            if node.state is State.LAME_DUCK
+            and node.load.in_flight < limit
+            and not self._is_away(node)
+        )
 
     def is_promising(self) -> bool:
         """Whether a call that cannot be sent now may yet be."""
-        return any(node.state in PROMISING for node in self.nodes.values())
+        return any(self.counts[state] for state in PROMISING)
 
     def full(self) -> int:
         """How many backends would take calls but are at their active limit."""
-        limit = self._active_limit
-        usable = (State.READY, State.LAME_DUCK)
-        return sum(
-            node.state in usable and node.load.in_flight >= limit
-            for node in self.nodes.values()
-        )
+        full = self.counts[State.READY] - len(self._taking)
+        if self.counts[State.LAME_DUCK]:
+            limit = self._active_limit
+            full += sum(
+                node.state is State.LAME_DUCK and node.load.in_flight >= limit
+                for node in self.nodes.values()
+            )
+        return full
 
     def __repr__(self) -> str:
-        counts = Counter(node.state for node in self.nodes.values())
-        ready = counts.pop(State.READY, 0)
+        counts, ready = self.counts, self.counts[State.READY]
         text = f"{ready} of {len(self.nodes)} backends ready"
-        rest = [f"{counts[state]} {state.value}" for state in State if counts[state]]
+        others = [state for state in State if state is not State.READY]
+        rest = [f"{counts[state]} {state.value}" for state in others if counts[state]]
         if full := self.full():
             rest.append(f"{full} full with {self._active_limit} calls each")
         return f"{text}: {', '.join(rest)}" if rest else text

@@ -6,15 +6,15 @@ call waits for it; what comes of it is for later picks.
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 import grpc
 
 from lbclient import wire
+from lbclient.grpc_seam import cause_of
 from lbclient.model import LoadReport
 from lbclient.protocols import Clock, Picker, ProbingPicker
-from lbclient.tasks import leaving_no_trace
+from lbclient.tasks import is_cancelled, is_fatal, leaving_no_trace
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend
@@ -49,10 +49,21 @@ class Probing:
     async def _ask(self, backend: "Backend") -> None:
         report: LoadReport | None = None
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-        with suppress(grpc.aio.AioRpcError, grpc.aio.UsageError):  # or it was closed
+        try:
             ask = backend.channel.unary_unary(wire.CHECK_METHOD)
-            health = wire.parse_health(await ask(b"", timeout=TIMEOUT))
+            call = ask(b"", timeout=TIMEOUT)
+            try:
+                health = wire.parse_health(await call)
+            except asyncio.CancelledError:
+                if not cause_of(call):
+                    raise
+                health = None  # its connection was given up, and so was the probe
             report = None if health is None else health.report
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError):
+            pass  # or it was closed
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
         now = self._clock()
         if report is not None:
             if backend.load.ready_at is None:
@@ -60,7 +71,9 @@ class Probing:
             backend.load.observe(report, now)
         try:
             self._picker.probed(backend, report, now)
-        except Exception:  # of a picker that is not ours, perhaps
+        except BaseException as error:  # of a picker that is not ours, perhaps
+            if is_fatal(error):
+                raise
             logger.exception("%s: the picker failed; probing goes on", self._target)
 
     def close(self) -> None:

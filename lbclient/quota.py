@@ -5,19 +5,20 @@ than the limit gets the limit's worth, the most critical first; nobody else noti
 Limits may add up to more than there is. SRE book, ch. 21, "Per-Customer Limits".
 
 A task knows what it gave; from what all tasks gave, `allot` says what each may give.
-Names come from the network: long ones and too many of them share one account with those
-who give none, so memory is bounded.
+Names come from the network: who is listed has an account for good, others as
+`lbclient.accounts` has it, and names that are too long or cannot be printed share one
+with those who give none.
 """
 
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from math import inf
-from weakref import WeakValueDictionary
 
 from lbclient.account import Account, Payer, Spent
+from lbclient.accounts import Accounts
 from lbclient.criticality import Criticality, named
 from lbclient.errors import ConfigError
 from lbclient.retry import Refusal
+from lbclient.text import is_printable
 
 OTHERS = ""  # the account of whoever has none of their own
 
@@ -25,14 +26,16 @@ LONGEST = 100  # characters of a name with an account
 TOTAL = "total"  # beside limits by criticality, what all requests may use
 HIGHEST = 1_000_000  # CPU seconds a second; what is more is a mistake
 
-MOST = 1000  # accounts of customers whose limit is the default one
-IDLE = 60.0  # seconds; whoever asked for nothing so long may lose the account
-
 RESERVE = 0.1  # of a limit, in equal parts for tasks that give nothing yet
 HOLD = 60.0  # seconds that the fleet's last word is believed
 
 Room = tuple[float, ...]
 """By criticality, what requests of that one and all above may use together."""
+
+
+def is_name(customer: str) -> bool:
+    """Whether a customer whom nobody listed may have an account by that name."""
+    return len(customer) <= LONGEST and is_printable(customer)
 
 
 def room(
@@ -162,16 +165,14 @@ class Quota:
     ) -> None:
         self._limits = limits
         self._default = default
-        self._factor = factor
         self._fallback = fallback
         self._all = Spent(factor)
-        # Of accounts that went, as long as some request goes on.
-        self._left: WeakValueDictionary[tuple[str, int], Payer] = WeakValueDictionary()
-        self._known = {name: self._open(name) for name in (OTHERS, *limits)}
-        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._unlisted = Accounts(self._all, factor)
+        self._known = {name: self._unlisted.open(name) for name in (OTHERS, *limits)}
+        self._accounts = self._unlisted.by_name
         self._shares: Mapping[str, float] = {}
         self._taken_at = -inf
-        self.pooled = 0  # requests of customers who should have had their own account
+        self.pooled = 0  # looks at the shared account for names that are too long
 
     def refuses(
         self, customer: str, criticality: Criticality, now: float
@@ -213,16 +214,12 @@ class Quota:
             return None
         return self.admit(customer, criticality, now)
 
-    def _open(self, customer: str) -> Account:
-        left = (self._left.pop((customer, c), None) for c in Criticality)
-        return Account(self._all, [payer or Payer(self._factor) for payer in left])
-
     def usage(self, now: float) -> dict[str, float]:
         """What each account used lately, a second: for `allot`, by whoever asks all."""
         accounts = {**self._known, **self._accounts}
         used = {name: account.usage(now) for name, account in accounts.items()}
-        for (name, _), payer in self._left.items():
-            used[name] = used.get(name, 0.0) + payer.read(now)[1]
+        for name, cpu in self._unlisted.leavings(now):
+            used[name] = used.get(name, 0.0) + cpu
         return used
 
     def take(self, shares: Mapping[str, float], now: float) -> None:
@@ -236,28 +233,18 @@ class Quota:
         return self._shares.get(name, self._fallback)
 
     def _find(self, customer: str, now: float) -> tuple[str, Account]:
-        if known := self._known.get(customer):
-            return customer, known
-        if account := self._accounts.get(customer):
-            if now >= account.looks_at:
-                self._accounts.move_to_end(customer)
+        account = self._known.get(customer) or self._accounts.get(customer)
+        if account is not None:
             return customer, account
-        if len(customer) <= LONGEST and self._has_place(now):
-            account = self._accounts[customer] = self._open(customer)
-            return customer, account
+        if is_name(customer):
+            return customer, self._unlisted.place(customer, now)
         self.pooled += 1
         return OTHERS, self._known[OTHERS]
 
-    def _has_place(self, now: float) -> bool:
-        if len(self._accounts) < MOST:
-            return True
-        oldest, account = next(iter(self._accounts.items()))
-        if now < account.looks_at + IDLE:
-            return False
-        del self._accounts[oldest]
-        for criticality, payer in enumerate(account.payers):
-            self._left[oldest, criticality] = payer
-        return True
+    @property
+    def forgotten(self) -> int:
+        """Accounts that went while they were ahead of their limit."""
+        return self._unlisted.forgotten
 
     def refusing(self) -> Collection[str]:
         """Accounts whose last request was refused."""

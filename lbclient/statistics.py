@@ -8,12 +8,29 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lbclient.criticality import Criticality
-from lbclient.grpc_codes import STATUS_OF_NUMBER
+from lbclient.grpc_codes import STATUS_OF_NUMBER, told_against
+from lbclient.text import printable
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend
     from lbclient.balancer import Balancer
     from lbclient.histogram import Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class EjectionStatistics:
+    """A method for which a backend is ejected: the picks of that method pass it by.
+
+    `why` compares what it answered of late with what the others did: "UNIMPLEMENTED to
+    5 of its last 5 calls, and to 0 of 212 of the other backends". `age` is how long ago
+    it was ejected. `next_trial` is in how many seconds the next call of the method is
+    sent to it, to see whether it is well again: 0.0 is now, None while one is there.
+    """
+
+    method: str
+    why: str
+    age: float
+    next_trial: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +41,10 @@ class BackendStatistics:
     while it gets none. `reason` tells why it is in that state, `why` why it is in the
     subset; `task` and `zone` are what the resolver says. `last_error` is what last went
     wrong, with the connection or with a call. `utilization`, `qps`, `eps` and `active`
-    are its own last word, `report_age` old; None where it has said nothing.
+    are its own last word, `report_age` old; None where it has said nothing. `ejected`
+    has the methods for which it is ejected, as it alone fails them; it goes on with all
+    other methods. `fronts` is the number of tasks that answer at this address, as
+    behind a proxy, if they are several: what it says is then their mean; else 0.
     """
 
     address: str
@@ -49,6 +69,8 @@ class BackendStatistics:
     last_error_age: float | None = None
     task: int | None = None
     zone: str = ""
+    ejected: tuple[EjectionStatistics, ...] = ()
+    fronts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +122,9 @@ class ChannelStatistics:
     `waited_seconds` is the sum of their waits. `replacements` backends are there
     beyond the subset, as some of it are out or not ready yet. `draining` backends
     have left the subset and end their last calls.
-    `task_failures` counts background jobs started again. `methods` has `calls` by the
+    `ejected` backends are ejected now, for one method or several; `ejections` counts
+    how often one was, for each method. `task_failures` counts background jobs started
+    again. `methods` has `calls` by the
     kind ("unary_stream") and the path of the method.
 
     `throttle` is empty while nothing is refused; `retries_left` is what the budget has
@@ -132,6 +156,8 @@ class ChannelStatistics:
     backends: tuple[BackendStatistics, ...] = ()
     replacements: int = 0
     draining: int = 0
+    ejected: int = 0
+    ejections: int = 0
     task_failures: int = 0
     resolver: ResolverStatistics = ResolverStatistics()
     methods: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
@@ -157,11 +183,16 @@ def latency_statistics(histogram: "Histogram") -> LatencyStatistics:
 
 
 def backend_statistics(
-    backend: "Backend", weight: float, why: str, now: float
+    backend: "Backend",
+    weight: float,
+    why: str,
+    now: float,
+    ejected: tuple[EjectionStatistics, ...] = (),
 ) -> BackendStatistics:
     error, error_age = last_error(backend, now)
     load = backend.load
     report = load.report
+    fronts = backend.front.tasks(now)
     served, rejected, failed, abandoned = load.counts.values()
     return BackendStatistics(
         address=backend.endpoint.address,
@@ -181,11 +212,27 @@ def backend_statistics(
         eps=None if report is None else report.eps,
         active=None if report is None else report.active,
         report_age=None if report is None else now - load.reported_at,
-        why=why,
+        why=f"{why}; fronts {fronts} tasks" if fronts else why,
         last_error=error,
         last_error_age=error_age,
         task=backend.endpoint.task,
         zone=backend.endpoint.zone,
+        ejected=ejected,
+        fronts=fronts,
+    )
+
+
+def ejections(
+    balancer: "Balancer", backend: "Backend", now: float
+) -> tuple[EjectionStatistics, ...]:
+    return tuple(
+        EjectionStatistics(
+            path or "other methods",
+            told_against(ejection.against),
+            now - ejection.since,
+            max(0.0, ejection.trial_at - now) if ejection.tried_at is None else None,
+        )
+        for (_, path), ejection in balancer.outliers.of(backend)
     )
 
 
@@ -229,10 +276,12 @@ def throttle_statistics(balancer: "Balancer", now: float) -> list[ThrottleStatis
 def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
     now = balancer.clock()
     pool = balancer.pool
-    ready, nodes = pool.ready, pool.nodes.values()
+    ready, nodes = pool.look_ready(), pool.nodes.values()
     weights = balancer.picker.weights(ready, now) if ready else ()
     weight_of = dict(zip(ready, weights, strict=True))
-    in_flight = [node.load.in_flight for node in (*nodes, *list(balancer.draining))]
+    in_flight = [
+        node.load.in_flight for node in (*nodes, *list(balancer.draining.values()))
+    ]
     resolved_at = balancer.resolved_at
     places, size = pool.places(), pool.subset_size()
 
@@ -242,6 +291,16 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
             return "was in the subset, and serves when nobody else does"
         return why_in_subset(place, size, len(pool.members))
 
+    backends = tuple(
+        backend_statistics(
+            node,
+            weight_of.get(node, 0.0),
+            why_of(node),
+            now,
+            ejections(balancer, node, now),
+        )
+        for node in nodes
+    )
     return ChannelStatistics(
         target=balancer.target,
         state=balancer.connectivity().name.lower(),
@@ -265,19 +324,18 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         waited=balancer.waited,
         waited_seconds=balancer.waited_seconds,
         in_flight=sum(in_flight),
-        backends=tuple(
-            backend_statistics(node, weight_of.get(node, 0.0), why_of(node), now)
-            for node in nodes
-        ),
+        backends=backends,
         replacements=pool.replacements(),
         draining=len(balancer.draining),
-        task_failures=balancer.task_failures,
+        ejected=sum(bool(backend.ejected) for backend in backends),
+        ejections=balancer.outliers.total,
+        task_failures=balancer.tasks.failures,
         resolver=ResolverStatistics(
             endpoints=len(pool.endpoints),
             updates=balancer.resolver_updates,
             age=None if resolved_at is None else now - resolved_at,
             error=balancer.resolver_error
-            or str(getattr(balancer.resolver, "trouble", "")),
+            or printable(str(getattr(balancer.resolver, "trouble", ""))),
         ),
         methods={
             method: {

@@ -1,15 +1,208 @@
-"""Tasks that end without a trace.
+"""Background tasks and timers: one that fails is logged, counted, and lives again.
+
+A task can die of more than an Exception: code of a user, or a library, may raise
+CancelledError though nobody cancelled anything, another BaseException, or just return.
+`Tasks` starts it again, after a pause. KeyboardInterrupt and SystemExit are for
+whoever runs the loop, and pass.
 
 A cancelled task keeps its exception, that its traceback, that every frame's locals; a
 TaskGroup among them (Python 3.11 to 3.13) makes a cycle of it. In those frames is a
 call, and grpc keeps a connection open, even of a closed channel, until the last call
-on it is collected: servers would see connections that nobody has any more.
+on it is collected: servers would see connections that nobody has any more. Hence
+`leaving_no_trace`.
 """
 
 import asyncio
+import logging
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from math import inf
+from random import Random
 from typing import Any
+
+logger = logging.getLogger(__name__)
+
+PAUSE = 1.0  # seconds before a task that ended is started again, give or take a half
+LONGEST_PAUSE = 30.0  # seconds, if it fails again and again
+STEADY = 60.0  # seconds that a task runs before its next failure counts as the first
+
+AT_ONCE = 32  # tasks begun or ended in one turn of the loop, of 0.02 to 0.2 ms each
+LOG_EVERY = 10.0  # seconds between two log lines about failures of one kind
+
+CLOSE_WITHIN = 5.0  # seconds for the tasks of an owner to end once they are cancelled
+CANCEL_EVERY = 1.0  # seconds; user code may take one CancelledError for its own
+
+Job = Callable[[], Awaitable[None]]
+
+
+def is_cancelled() -> bool:
+    """Whether somebody has cancelled the running task; asked where a CancelledError
+    came up that may be of another making."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether it is for whoever runs the loop, or the end of a coroutine: no task's
+    own failure, and not to be swallowed."""
+    return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
+
+
+class Tasks:
+    """The background tasks and timers of one owner, a channel or a server.
+
+    `failures` is how often any of them failed; `name` is for the log.
+    """
+
+    def __init__(self, name: str, rng: Random) -> None:
+        self.failures = 0
+        self.is_closed = False
+        self._name = name
+        self._rng = rng
+        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._logged_at: dict[str, float] = {}  # by kind, which are few
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._tasks
+
+    # --- tasks ----------------------------------------------------------------
+
+    def keep(self, key: object, job: Job) -> None:
+        """Runs `job` until it is dropped, again whenever it ends."""
+        if not self.is_closed:
+            self._tasks[key] = leaving_no_trace(self._kept(key, job))
+
+    def drop(self, key: object) -> None:
+        """Cancels it, if it was ever kept."""
+        if (task := self._tasks.pop(key, None)) is not None:
+            task.cancel()
+
+    async def _kept(self, key: object, job: Job) -> None:
+        loop = asyncio.get_running_loop()
+        pause = PAUSE
+        while True:
+            began_at = loop.time()
+            try:
+                await job()
+                error: BaseException | None = None
+            except BaseException as raised:
+                if is_fatal(raised) or is_cancelled():
+                    raise
+                error = raised
+            if is_cancelled():  # and the job took that for its own affair
+                return
+            if loop.time() - began_at >= STEADY:
+                pause = PAUSE
+            self.failed(key, error)
+            error = None  # nor its frames, while it waits
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    # --- timers ---------------------------------------------------------------
+
+    def attempt(self, what: Callable[[], object]) -> bool:
+        """Calls it; False if it failed, which is logged and counted."""
+        try:
+            what()
+        except BaseException as error:
+            if is_fatal(error):
+                raise
+            self.failed(what, error)
+            return False
+        return True
+
+    def failed(self, what: object, error: BaseException | None) -> None:
+        """The one place where failures are counted. None: a task ended by itself.
+
+        Of each kind one in `LOG_EVERY` is logged, lest a thousand that fail together,
+        or one at each ring of a timer, write as many tracebacks.
+        """
+        self.failures += 1
+        kind = getattr(what, "__qualname__", type(what).__qualname__)
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at.get(kind, -inf) < LOG_EVERY:
+            return
+        self._logged_at[kind] = now
+        how = "ended" if error is None else f"failed with {type(error).__name__}"
+        logger.error(
+            "%s: %r %s; starting it again", self._name, what, how, exc_info=error
+        )
+
+    # --- the end --------------------------------------------------------------
+
+    def cancel(self) -> None:
+        self.is_closed = True
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def close(self) -> None:
+        """Returns when all have ended, or after `CLOSE_WITHIN`."""
+        self.is_closed = True
+        for number, task in enumerate(list(self._tasks.values()), start=1):
+            task.cancel()
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + CLOSE_WITHIN
+        tasks = {task: key for key, task in self._tasks.items()}
+        while tasks:
+            left = give_up_at - loop.time()
+            if left <= 0.0:
+                logger.error(
+                    "%s: %r goes on though it was cancelled",
+                    self._name,
+                    next(iter(tasks.values())),
+                )
+                return
+            _, pending = await asyncio.wait(tasks, timeout=min(CANCEL_EVERY, left))
+            tasks = {task: tasks[task] for task in tasks if task in pending}
+            for task in tasks:
+                task.cancel()
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tasks, {self.failures} failures>"
+
+
+class Alarm:
+    """A timer of `tasks` that is set again and again. `ring` may set it, too.
+
+    If `ring` fails it is called again after a pause.
+    """
+
+    def __init__(self, tasks: Tasks, ring: Callable[[], None]) -> None:
+        self.rang_at = -inf  # last, by the loop's time
+        self._tasks = tasks
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+
+    def is_set(self) -> bool:
+        return self._timer is not None
+
+    def set(self, delay: float) -> None:
+        """Rings then, and not before; does nothing once `tasks` are closed."""
+        self.clear()
+        if not self._tasks.is_closed:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(delay, self._go)
+
+    def set_unless_sooner(self, delay: float) -> None:
+        timer, now = self._timer, asyncio.get_running_loop().time()
+        if timer is None or timer.when() > now + delay:
+            self.set(delay)
+
+    def clear(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _go(self) -> None:
+        self._timer = None
+        self.rang_at = asyncio.get_running_loop().time()
+        if not self._tasks.attempt(self._ring) and self._timer is None:
+            self.set(PAUSE)
 
 
 def leaving_no_trace(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

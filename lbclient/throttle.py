@@ -70,6 +70,11 @@ class Throttle:
         """Whether anything was refused in the last two minutes, here or there."""
         return any(sum(one.window.read(now)[:ACCEPTED]) for one in self._histories)
 
+    @property
+    def refused(self) -> int:
+        """Requests refused lately, here or there; as of the last that came."""
+        return sum(sum(one.window.totals[:ACCEPTED]) for one in self._histories)
+
     def probability(self, criticality: Criticality, now: float) -> float:
         """That the next request is refused here, 0.0 to 1.0. Reads only."""
         return self._histories[criticality].probability(now)

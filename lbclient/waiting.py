@@ -7,7 +7,8 @@ One queue serves all reasons to wait: no backend is connected yet, or every one 
 at its active limit.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from lbclient.config import ChannelConfig
@@ -15,6 +16,7 @@ from lbclient.criticality import Criticality
 from lbclient.grpc_seam import BackendsFull, LocalRpcError, NoBackend
 from lbclient.model import State
 from lbclient.pool import Pool
+from lbclient.waking import Waking
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend
@@ -25,6 +27,7 @@ class Waiter(Protocol):
 
     wait_for_ready: bool
     criticality: Criticality
+    counts: dict[int, int]
 
     def start(self, backend: "Backend", now: float) -> None: ...
     def fail(self, error: LocalRpcError) -> None: ...
@@ -35,17 +38,17 @@ class Waiting:
     """Owned by the balancer, which tells it when something changed.
 
     `trouble` is what the resolver says while there is nothing to wait for; empty as
-    long as its first answer may still come. `wake` is to connect inactive backends.
+    long as its first answer may still come. `waking` is to connect inactive backends.
     """
 
     def __init__(
         self,
         pool: Pool["Backend"],
         config: ChannelConfig,
-        wake: Callable[[], None],
+        waking: Waking,
     ) -> None:
         self.trouble = ""
-        self._wake = wake
+        self._waking = waking
         self._pool = pool
         self._config = config
         self.waiters: dict[Waiter, None] = {}  # in order of arrival; only read it
@@ -61,9 +64,13 @@ class Waiting:
                 return next(iter(queue))
         return None
 
+    def in_order(self) -> Iterator[Waiter]:
+        """All of them, the first to be served first."""
+        return chain.from_iterable(reversed(self._queues))
+
     def join(self, waiter: Waiter) -> None:
         """Lets a call wait; fails it at once where that is hopeless or forbidden."""
-        self._wake()
+        self._waking.wake_for(self)
         error = self._refusal(waiter)
         if error is not None:
             waiter.fail(error)
@@ -95,7 +102,7 @@ class Waiting:
     def dismiss_hopeless(self) -> None:
         """Fails the calls for which nothing is left to wait for."""
         if self.waiters:
-            self._wake()
+            self._waking.wake_for(self)
         for waiter in list(self.waiters):
             error = self._refusal(waiter)
             if error is not None and waiter in self.waiters:
@@ -131,6 +138,6 @@ class Waiting:
 
     def _are_all_full(self) -> bool:
         """Those that are connected; one that can wake, or does, has room."""
-        nodes = self._pool.nodes.values()
-        has_room = any(n.state is State.INACTIVE or n.life.is_waking() for n in nodes)
-        return self._pool.full() > 0 and not has_room
+        pool = self._pool
+        has_room = pool.counts[State.INACTIVE] > 0 or bool(self._waking.waking)
+        return pool.full() > 0 and not has_room

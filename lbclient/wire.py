@@ -31,6 +31,9 @@ SERVING_CHECK_METHOD = "/grpc.health.v1.Health/Check"
 ORCA_METHOD = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics"
 
 REPORT_INTERVAL_FLOOR = 0.1  # seconds; a server never sends reports more often
+# Seconds; a server cannot ask for more patience than this. Ours, with 4,000 streams,
+# asks for 8.
+REPORT_FLOOR_CEILING = 60.0
 
 _TASK_STATES: dict[int, TaskState] = {state.value: state for state in TaskState}
 
@@ -56,6 +59,7 @@ def from_message(message: load_pb2.LoadReport) -> LoadReport:
             message.runnable_requests if told("runnable_requests") else None,
             _TASK_STATES.get(message.state),
             sound(message.latency),
+            message.task_id,
         )
     )
 
@@ -121,11 +125,15 @@ _REFUSALS: dict[Any, Refusal] = {refusal.value: refusal for refusal in Refusal}
 
 
 class Health(NamedTuple):
-    """What a `HealthReport` tells. `udp_port` 0: no health checks by UDP."""
+    """What a `HealthReport` tells. `udp_port` 0: no health checks by UDP.
+
+    `report_floor` is how many seconds are between two reports of a stream, at least.
+    """
 
     state: TaskState
     report: LoadReport | None = None
     udp_port: int = 0
+    report_floor: float = 0.0
 
 
 def parse_health(data: bytes) -> Health | None:
@@ -139,4 +147,5 @@ def parse_health(data: bytes) -> Health | None:
         return None
     report = from_message(message.load) if message.HasField("load") else None
     port = message.udp_port
-    return Health(state, report, port if port < 2**16 else 0)
+    floor = min(sound(message.report_floor), REPORT_FLOOR_CEILING)
+    return Health(state, report, port if port < 2**16 else 0, floor)

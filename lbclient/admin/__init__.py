@@ -24,6 +24,7 @@ from lbclient.errors import ConfigError
 __all__ = ["page", "register"]
 
 PORT = 9465  # Ours: beside 9464, which OpenTelemetry gives to its metrics
+JSON = "application/json; charset=utf-8"
 KEPT = 0.25  # seconds; so many lookers cost as much as four
 
 
@@ -87,7 +88,9 @@ def _given(answer: Answer, _: Request) -> Answer:
 
 def _file(name: str) -> Answer:
     kind, _ = mimetypes.guess_type(name)
-    return Answer(str(kind), (files(__name__) / "static" / name).read_bytes())
+    return Answer(
+        f"{kind}; charset=utf-8", (files(__name__) / "static" / name).read_bytes()
+    )
 
 
 class _Telling:
@@ -101,6 +104,6 @@ class _Telling:
         now = asyncio.get_running_loop().time()
         if self._answer is None or now >= self._made_at + KEPT:
             text = json.dumps(snapshot(), separators=(",", ":"), allow_nan=False)
-            self._answer = Answer("application/json", text.encode())
+            self._answer = Answer(JSON, text.encode())
             self._made_at = now
         return self._answer

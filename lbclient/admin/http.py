@@ -1,8 +1,10 @@
 """Just enough of HTTP to be looked at: GET of a few paths, one request a connection.
 
 Bounded in everything that a stranger could make large: the head of a request, the time
-for all of it, connections at a time. Names are checked, so that no page elsewhere can
-read this one by a name that it lets point here (DNS rebinding).
+for all of it, connections at a time, of one address and of all. Where there are too
+many the oldest ends: who sends its request takes milliseconds. Names are checked, so
+that no page elsewhere can read this one by a name that it lets point here (DNS
+rebinding).
 """
 
 import asyncio
@@ -11,11 +13,14 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 
 HEAD_SIZE = 8192  # bytes
 PATIENCE = 10.0  # seconds for a request and its answer
 CONNECTIONS = 32
+OF_ONE = 8  # of one address, or IPv6 prefix of 64 bits; a browser has 6
+
+PLAIN = "text/plain; charset=utf-8"
 
 # Nothing from elsewhere, nothing in a frame, nothing kept.
 HEADERS = (
@@ -58,17 +63,20 @@ Pages = Mapping[str, Callable[[Request], Answer]]
 
 
 class Site:
-    """Serves pages until it is closed; owns its connections."""
+    """Serves pages until it is closed; owns its connections.
+
+    `names` are those by which requests may know it; None: all names.
+    """
 
     _server: asyncio.Server
 
     def __init__(
-        self, pages: Pages, names: Collection[str], patience: float = PATIENCE
+        self, pages: Pages, names: Collection[str] | None, patience: float = PATIENCE
     ) -> None:
         self._patience = patience
         self._pages = pages
-        self._names = {name.lower() for name in names}
-        self._serving: dict[asyncio.Task[None], None] = {}
+        self._names = None if names is None else {name.lower() for name in names}
+        self._serving: dict[asyncio.Task[None], str] = {}  # whom; the oldest first
 
     def __repr__(self) -> str:
         return f"<{len(self._pages)} pages, {len(self._serving)} requests>"
@@ -90,12 +98,19 @@ class Site:
     def _connected(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if len(self._serving) >= CONNECTIONS:
-            writer.transport.abort()
-            return
+        whom = neighbourhood(writer.get_extra_info("peername"))
+        self._make_room(whom)
         serving = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._serving[serving] = None
+        self._serving[serving] = whom
         serving.add_done_callback(self._serving.pop)
+
+    def _make_room(self, whom: str) -> None:
+        held = {one: by for one, by in self._serving.items() if not one.cancelling()}
+        of_one = [one for one, by in held.items() if by == whom]
+        if len(of_one) >= OF_ONE:
+            of_one[0].cancel()
+        elif len(held) >= CONNECTIONS:
+            next(iter(held)).cancel()
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -117,16 +132,18 @@ class Site:
             request = await read(reader)
             with_body = request.method != "HEAD"
             answer, status = self._find(request), HTTPStatus.OK
+        except asyncio.IncompleteReadError:
+            raise  # whoever it was has gone: no news for the log
         except Refusal as refusal:
             status = refusal.status
-            answer = Answer("text/plain", f"{refusal.why}\n".encode())
+            answer = Answer(PLAIN, f"{refusal.why}\n".encode())
         except Exception:  # of what reads the statistics
             logger.exception("the page could not be made")
             status = HTTPStatus.INTERNAL_SERVER_ERROR
-            answer = Answer("text/plain", b"this could not be made; see the log\n")
+            answer = Answer(PLAIN, b"this could not be made; see the log\n")
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}",
-            f"Content-Type: {answer.kind}; charset=utf-8",
+            f"Content-Type: {answer.kind}",
             f"Content-Length: {len(answer.body)}",
             *HEADERS,
         )
@@ -148,13 +165,27 @@ class Site:
         """An address cannot be made to point elsewhere; a name can."""
         hosts = request.headers.get("host", [])
         name = _name_of(hosts[0]) if len(hosts) == 1 else ""
-        if name in self._names:
+        if self._names is None or name in self._names:
             return
         with suppress(ValueError):
             ip_address(name)
             return
         why = f"this is known by address, or as {', '.join(sorted(self._names))}"
         raise Refusal(HTTPStatus.MISDIRECTED_REQUEST, why)
+
+
+def neighbourhood(peer: object) -> str:
+    """Whose connection it is; an IPv6 network hands out 64 bits to each machine.
+
+    >>> neighbourhood(("::ffff:10.0.0.3", 5, 0, 0)), neighbourhood(("fe80::1%e", 5))
+    ('10.0.0.3', 'fe80::')
+    """
+    if not isinstance(peer, tuple):
+        return ""  # it has gone
+    address = ip_address(str(peer[0]).partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return str(IPv6Address(int(address) >> 64 << 64))
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _name_of(host: str) -> str:

@@ -16,6 +16,8 @@ COUNTS = "numbers by name"
 
 SETTING = {"name": TEXT, "value": TEXT, "source": TEXT}
 
+EJECTION = {"method": TEXT, "why": TEXT, "age": NUMBER, "next_trial": MAYBE}
+
 BACKEND = {
     "address": TEXT,
     "task": MAYBE,
@@ -38,6 +40,7 @@ BACKEND = {
     "rejected": NUMBER,
     "failed": NUMBER,
     "abandoned": NUMBER,
+    "ejected": [EJECTION],
     "p50": MAYBE,
     "p99": MAYBE,
 }
@@ -68,6 +71,8 @@ CHANNEL = {
     "subset_size": NUMBER,
     "replacements": NUMBER,
     "draining": NUMBER,
+    "ejected": NUMBER,
+    "ejections": NUMBER,
     "calls": COUNTS,
     "attempts": COUNTS,
     "in_flight": NUMBER,
@@ -117,6 +122,7 @@ SERVER = {
     "watchers": NUMBER,
     "signals": [SIGNAL],
     "signal_failures": NUMBER,
+    "task_failures": NUMBER,
     "admitted": COUNTS,
     "refused": [{"reason": TEXT, "criticality": TEXT, "requests": NUMBER}],
     "misread": COUNTS,

@@ -7,7 +7,6 @@ others are told of as ever.
 
 import logging
 import os
-import re
 import socket
 import sys
 import time
@@ -16,7 +15,6 @@ from contextlib import contextmanager
 from inspect import getdoc
 from math import isfinite
 from platform import python_version
-from traceback import format_exception_only
 from typing import Any
 
 import grpc
@@ -29,14 +27,14 @@ from lbclient.config import ChannelConfig, ServerConfig, settings
 from lbclient.model import TaskState
 from lbclient.recent import Recent
 from lbclient.server import Server
+from lbclient.text import brief, printable
 
 MOST_CHANNELS = 100
 MOST_SERVERS = 20
 MOST_BACKENDS = 1000  # of all channels together; half a megabyte
 MOST_CUSTOMERS = 100
+MOST_EJECTIONS = 5  # of a backend; who fails more fails for one cause, most likely
 LONGEST = 400  # characters
-
-PASSWORD = re.compile(r"//[^/@\s]*@")
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +79,8 @@ def or_why_not(
         yield
     except Exception as error:
         logger.exception("%s %s could not be described", kind, name)
-        words = PASSWORD.sub("//...@", "".join(format_exception_only(error)).strip())
+        # What code of the user's says may hold anything.
+        words = f"{type(error).__name__}: the log says more"
         why_not = {"kind": kind, "number": number, "name": plain(name)}
         untold.append(why_not | {"error": plain(words)})
 
@@ -118,7 +117,9 @@ def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
 
 def of_backend(seen: Any, recent: Recent, now: float) -> dict[str, Any]:
     p50, p99 = recent.of(seen.address).quantiles(now, 0.5, 0.99)
-    return {**told_of(seen, shape.BACKEND), "p50": p50, "p99": p99}
+    ejected = [told_of(one, shape.EJECTION) for one in seen.ejected[:MOST_EJECTIONS]]
+    told = {**told_of(seen, shape.BACKEND), "ejected": ejected}
+    return {**told, "p50": p50, "p99": p99}
 
 
 def of_server(number: int, server: Server) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def told_of(record: object, fields: Mapping[str, shape.Shape]) -> dict[str, Any]
 def plain(value: Any) -> Any:
     """As JSON has it: without infinities, and without texts that have no end."""
     if isinstance(value, str):
-        return value if len(value) <= LONGEST else value[:LONGEST] + "..."
+        return printable(value, LONGEST)
     if isinstance(value, float) and not isfinite(value):
         return None
     if isinstance(value, TaskState):
@@ -203,4 +204,4 @@ def text_of(value: object) -> str:
         return f"({', '.join(map(text_of, value))})"
     if callable(value):
         return str(getattr(value, "__qualname__", type(value).__qualname__))
-    return PASSWORD.sub("//...@", repr(value))
+    return brief(value)

@@ -21,13 +21,11 @@ import grpc
 from lbclient import __version__, wire
 from lbclient.cli import peer, probe
 from lbclient.cli.layout import count as how_many
-from lbclient.cli.layout import printable
 from lbclient.cli.resolve import once, trouble_of
 from lbclient.cli.run import run
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.errors import ConfigError, ResolveError
-from lbclient.health.check import reason_of
-from lbclient.health.watch import PASSING
+from lbclient.health.check import PASSING, reason_of
 from lbclient.identity import find_identity
 from lbclient.model import Endpoints, TaskState
 from lbclient.pool import parted
@@ -62,6 +60,8 @@ the output has gone.
 """
 
 
+ASKED_AGAIN = 6  # times; a proxy in front of two tasks is missed once in 32
+
 ASK = "is it the right name, and may this machine ask for it?"
 ASK_FILE = "is it the right file, may this user read it, and is it as file_sd has it?"
 
@@ -77,7 +77,7 @@ class Check:
 
     def line(self) -> str:
         do = f": {self.do}" if self.do else ""
-        return f"{self.level:4}  {self.name:9}  {printable(self.found)}{do}"
+        return f"{self.level:4}  {self.name:9}  {self.found}{do}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,7 @@ class Seen:
     has_reports: bool = False
     udp: str = ""  # empty: answered, or not offered; else what went wrong
     offers_udp: bool = False
+    tasks: int = 1  # that answered there
 
 
 def main(argv: list[str]) -> int:
@@ -262,6 +263,7 @@ async def ask(address: str, given: argparse.Namespace) -> Seen:
         health = wire.parse_health(reply) if isinstance(reply, bytes) else None
         if health is None:
             return await ask_another(address, channel, until)
+        tasks = await count_tasks(channel, health, until)
     trouble = ""
     if health.udp_port:
         trouble = await udp_trouble(address, health.udp_port, given.timeout)
@@ -272,7 +274,23 @@ async def ask(address: str, given: argparse.Namespace) -> Seen:
         has_reports=health.report is not None,
         offers_udp=bool(health.udp_port),
         udp=trouble,
+        tasks=tasks,
     )
+
+
+async def count_tasks(
+    channel: grpc.aio.Channel, health: wire.Health, until: float
+) -> int:
+    """How many answer over one connection, as behind a proxy: asks some times more."""
+    found = set()
+    for _ in range(ASKED_AGAIN):
+        found.add(0 if health.report is None else health.report.task_id)
+        reply = await peer.call(channel, wire.CHECK_METHOD, b"", until)
+        again = wire.parse_health(reply) if isinstance(reply, bytes) else None
+        if again is None:
+            break
+        health = again
+    return max(1, len(found - {0}))
 
 
 async def ask_another(address: str, channel: grpc.aio.Channel, until: float) -> Seen:
@@ -328,6 +346,7 @@ def of_backends(seen: list[Seen]) -> Iterator[Check]:
     if up:
         yield of_health(up)
         yield of_reports(up)
+        yield from of_fronts(up)
         yield of_udp(up)
 
 
@@ -343,6 +362,17 @@ def of_health(up: list[Seen]) -> Check:
         return Check("health", WARN, f"{out[0].state}: {addresses(out)}", do)
     kinds = sorted({each.health for each in up})
     return Check("health", OK, f"serving, by {' and '.join(kinds)}")
+
+
+def of_fronts(up: list[Seen]) -> Iterator[Check]:
+    fronts = [each for each in up if each.tasks > 1]
+    if fronts:
+        found = f"{addresses(fronts)} fronts several tasks, as a proxy does"
+        do = (
+            "what stands there chooses the task of each call; for lbclient to choose,"
+            " give it the tasks' own addresses"
+        )
+        yield Check("fronts", WARN, found, do)
 
 
 STATE_SERVING = probe.STATES[TaskState.SERVING]

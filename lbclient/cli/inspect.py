@@ -5,24 +5,27 @@ characters: it may be anybody's.
 """
 
 import argparse
+import asyncio
 import json
+import re
+import ssl
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from http.client import HTTPException
 from typing import Any, NamedTuple
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
 
 from lbclient.admin.shape import VERSION, flaw
-from lbclient.cli.layout import count, item, printable, short, table
+from lbclient.cli.layout import count, item, short, table
+from lbclient.cli.run import run
 from lbclient.errors import ConfigError
+from lbclient.text import harmless, printable
 
-TIMEOUT = 5.0  # seconds
+TIMEOUT = 5.0  # seconds; for a whole answer, however it comes
 MOST = 16 * 1024 * 1024  # bytes; what our page tells is a tenth of that
 WORDS = 200  # characters of what is no answer
+LONGEST = 1000  # characters of a text; ours has 400
 DEPTH = 20  # of lists and records; ours has 5
 INTERVAL = 1.0  # seconds
 PICKS = 8  # of the last ones; --json has more
@@ -109,13 +112,15 @@ def url_of(text: str) -> str:
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         port = parts.port
-    except ValueError as error:
-        raise ConfigError("URL", text, f"{want}: {error}") from None
+    except ValueError:
+        raise ConfigError("URL", harmless(text), want) from None
+    if "@" in parts.netloc:
+        raise ConfigError("URL", harmless(text), f"{want}, without a user")
     is_page = parts.path in ("", "/", "/lbz", "/lbz.json") and not parts.query
     if not (parts.scheme in ("http", "https") and parts.hostname and is_page):
-        raise ConfigError("URL", text, want)
+        raise ConfigError("URL", harmless(text), want)
     if port is None:
-        raise ConfigError("URL", text, f"{want}, with its port")
+        raise ConfigError("URL", harmless(text), f"{want}, with its port")
     return f"{parts.scheme}://{parts.netloc}/lbz.json"
 
 
@@ -153,32 +158,57 @@ def watch(given: argparse.Namespace) -> None:
 def fetch(url: str) -> dict[str, Any]:
     """Raises UnreadableError."""
     try:
-        data = read(url)
-    except HTTPException as error:  # of gRPC's port, for one
-        words = clean(str(error))[:WORDS]
-        raise UnreadableError(f"{url}: it does not speak HTTP: {words}") from None
+        data = run(read(url))
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise UnreadableError(f"{url}: no answer: {reason}") from None
+        words = printable(str(error), WORDS)
+        raise UnreadableError(f"{url}: no answer: {words}") from None
     return understood(url, data)
 
 
-def read(url: str) -> bytes:
-    """Up to a byte more than `MOST`, and within twice `TIMEOUT`."""
-    opener = build_opener(ProxyHandler({}))  # it is not for a proxy to see
-    request = Request(url, headers={"Accept": "application/json"})
+async def read(url: str) -> bytes:
+    """Up to a byte more than `MOST`, and all of it within `TIMEOUT`.
+
+    Raises UnreadableError for what is no answer, and OSError where there is none.
+    """
+    place = urlsplit(url)
+    context = ssl.create_default_context() if place.scheme == "https" else None
     try:
-        answer = opener.open(request, timeout=TIMEOUT)
-    except HTTPError as error:
-        said = clean(error.read(WORDS).decode(errors="replace")).strip()
-        raise UnreadableError(f"{url}: {error.code} {said}") from None
-    until = time.monotonic() + TIMEOUT
+        async with asyncio.timeout(TIMEOUT):
+            reader, writer = await asyncio.open_connection(
+                place.hostname, place.port, ssl=context
+            )
+            try:
+                # 1.0: a body ends with the connection, if not before.
+                ask = f"GET {place.path} HTTP/1.0\r\nHost: {place.netloc}\r\n"
+                writer.write(f"{ask}Accept: application/json\r\n\r\n".encode())
+                return await answer(url, reader)
+            finally:
+                writer.transport.abort()
+    except TimeoutError:
+        words = f"it does not come to an end in {TIMEOUT:g} s"
+        raise TimeoutError(words) from None
+
+
+async def answer(url: str, reader: asyncio.StreamReader) -> bytes:
+    """The body, of which the reader has the head, too."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError as error:
+        head = error.partial
+    except asyncio.LimitOverrunError:
+        raise UnreadableError(f"{url}: a head without end") from None
+    found = re.match(rb"HTTP/1\.[01] ([0-9]{3})[ \r]", head)
+    if found is None:  # gRPC's port, for one
+        words = printable(head.decode("latin-1"), WORDS)
+        raise UnreadableError(f"{url}: it does not speak HTTP: {words}")
+    if found[1] != b"200":
+        said = printable((await reader.read(WORDS)).decode(errors="replace").strip())
+        raise UnreadableError(f"{url}: {found[1].decode()} {said}")
+    length = re.search(rb"(?i)\r\ncontent-length: *([0-9]{1,9})\r", head)
+    size = min(int(length[1]), MOST + 1) if length else MOST + 1
     data = bytearray()
-    with answer:
-        while part := answer.read1(MOST + 1 - len(data)):
-            data += part
-            if time.monotonic() > until:
-                raise TimeoutError("it does not come to an end")
+    while len(data) < size and (part := await reader.read(size - len(data))):
+        data += part
     return bytes(data)
 
 
@@ -206,7 +236,7 @@ def clean(value: Any, depth: int = DEPTH) -> Any:
     {'a': ['?[2Jb?']}
     """
     if isinstance(value, str):
-        return printable(value)
+        return printable(value, LONGEST)
     if not depth:
         raise ValueError("too deep")
     if isinstance(value, list):
@@ -257,6 +287,9 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     yield item("sent again", f"{again}, {now['retries_left']:.1f} left")
     standing = f"{now['replacements']} stand in, {now['draining']} draining"
     yield item("beyond the subset", standing)
+    if now["ejected"] or now["ejections"]:
+        ejected = f"{count(now['ejected'], 'backend')} now, {now['ejections']} so far"
+        yield item("ejected", ejected)
     if now["task_failures"]:
         yield item("background jobs", f"{now['task_failures']} failed")
     yield item("throttled", f"{now['throttled']}")
@@ -323,6 +356,10 @@ def troubles(told: list[Any]) -> Iterator[str]:
         words = [] if one["state"] == "ready" else [one["reason"]]
         if one["last_error"] and one["last_error"] not in words:
             words.append(f"{one['last_error']}, {age(one['last_error_age'])} ago")
+        words += [
+            f"ejected for {each['method']} since {age(each['age'])}: {each['why']}"
+            for each in one["ejected"]
+        ]
         if not one["why"].startswith("choice"):
             words.append(one["why"])
         if words:
@@ -354,6 +391,8 @@ def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
         yield f"and {count(now['usage_left_out'], 'customer')} more"
     if any(now["misread"].values()):
         yield item("not understood", counts(now["misread"]))
+    if now["task_failures"]:
+        yield item("background jobs", f"{now['task_failures']} failed")
     if now["signal_failures"]:
         yield item("unsound signals", f"{now['signal_failures']} so far")
     yield item("watched by", count(now["watchers"], "stream"))

@@ -49,15 +49,6 @@ def item(label: str, words: str) -> str:
     )
 
 
-def printable(text: str) -> str:
-    """What others said, in one line and without what a terminal would obey.
-
-    >>> printable("\\x1b[2Jb\\n")
-    '?[2Jb?'
-    """
-    return "".join(one if one.isprintable() else "?" for one in text)
-
-
 def fill(words: str) -> list[str]:
     return textwrap.wrap(words, width=WIDTH)
 

@@ -15,6 +15,7 @@ from lbclient.grpc_seam import dial_target
 CERTIFICATE, KEY = "CERTIFICATE", "PRIVATE KEY"
 
 LONGEST = 3600.0  # seconds
+LONGEST_PATH = 120  # characters, to be shown; the shortest of keys in PEM has 160
 
 
 def add_tls(parser: argparse.ArgumentParser, whose: str) -> None:
@@ -83,15 +84,22 @@ def pair(
     return key, certificate
 
 
+def _shown(file: str) -> str:
+    """A path; what is given in its place may be a key."""
+    is_path = len(file) <= LONGEST_PATH and "-----" not in file
+    return file if is_path else f"<{len(file):,} characters>"
+
+
 def pem(field: str, file: str | None, kind: str) -> bytes | None:
     """Raises ConfigError if there is no `CERTIFICATE`, or `KEY`, in the file."""
     if file is None:
         return None
     try:
         content = Path(file).read_bytes()
-    except OSError as error:
-        want = f"a file that can be read: {error.strerror}"
-        raise ConfigError(field, file, want) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no path"
+        want = f"a file that can be read: {why}"
+        raise ConfigError(field, _shown(file), want) from None
     if not re.search(rf"-----BEGIN [A-Z0-9 ]*{kind}-----".encode(), content):
         want = f"a PEM file, which has a line -----BEGIN {kind}-----"
         raise ConfigError(field, file, want)

@@ -19,14 +19,14 @@ from google.protobuf.message import DecodeError
 
 from lbclient import wire
 from lbclient.cli import peer
-from lbclient.cli.layout import printable, short
+from lbclient.cli.layout import short
 from lbclient.cli.run import run
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.errors import ConfigError
 from lbclient.health import datagram
-from lbclient.health.check import reason_of
-from lbclient.health.watch import PASSING
+from lbclient.health.check import PASSING, reason_of
 from lbclient.model import LoadReport, TaskState
+from lbclient.text import printable
 from lbclient.v1 import compat_pb2
 
 TIMEOUT = 1.0  # seconds; as grpc_health_probe, and Kubernetes' probes themselves
@@ -96,8 +96,7 @@ class Found:
             words.append(f"{short(self.qps)} requests a second")
         if self.active is not None:
             words.append(f"{self.active:,} active")
-        told = printable(", ".join(words))
-        return f"{told} ({self.asked}, {1000 * self.seconds:.0f} ms)"
+        return f"{', '.join(words)} ({self.asked}, {1000 * self.seconds:.0f} ms)"
 
 
 def main(argv: list[str]) -> int:
@@ -196,7 +195,8 @@ async def by_grpc(given: argparse.Namespace, until: float) -> Found:
         return replace(other, detail=reason_of(reply))
     if reply.code() is grpc.StatusCode.UNIMPLEMENTED:
         return replace(other, detail="it has no health service")
-    return replace(other, detail=f"it says {reply.code().name}: {reply.details()}")
+    words = printable(reply.details() or "")
+    return replace(other, detail=f"it says {reply.code().name}: {words}")
 
 
 def serving_state(reply: bytes) -> str:

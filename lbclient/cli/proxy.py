@@ -9,14 +9,17 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import grpc
-from prometheus_client import start_http_server
+from prometheus_client import REGISTRY
+from prometheus_client.exposition import choose_encoder
 
 from lbclient import metrics
+from lbclient.admin.http import Answer, Request, Site
 from lbclient.channel import Channel, insecure_channel, secure_channel
 from lbclient.cli.numbers import whole
 from lbclient.cli.peer import CERTIFICATE, pair, pem
@@ -109,15 +112,13 @@ async def run(given: argparse.Namespace) -> None:
     port = open_port(proxy, given)
     metrics.export(channel)
     metrics.export(proxy)
-    if given.metrics is not None:
-        serve_metrics(given.metrics, host)
 
     async def begin() -> None:
         channel.get_state(try_to_connect=True)  # before a burst comes
         said = {"listening": f"{host}:{port}", "target": given.target}
         say(given, said)
 
-    async with channel:
+    async with channel, metrics_at(given.metrics, host):
         await serve(proxy, warmup=begin)
         say(given, ending(channel, proxy))
 
@@ -221,13 +222,29 @@ def pair_of(
     return pair(key, files[key], cert, files[cert])
 
 
-def serve_metrics(port: int | str, host: str) -> None:
+@asynccontextmanager
+async def metrics_at(port: int | str | None, host: str) -> AsyncIterator[None]:
+    """For Prometheus, by whatever name; prometheus_client's own server gives each
+    connection a thread, and all the time that it likes."""
+    if port is None:
+        yield
+        return
     if not isinstance(port, int) or not 0 < port < 65536:
         raise ConfigError("metrics", port, "a port, 1 to 65535")
+    site = Site({"/metrics": exposition, "/": exposition}, names=None)
     try:
-        start_http_server(port, host.strip("[]"))
+        await site.open(host.strip("[]"), port)
     except OSError as error:
         raise RuntimeError(f"no metrics on {host}:{port}: {error}") from error
+    try:
+        yield
+    finally:
+        await site.close()
+
+
+def exposition(request: Request) -> Answer:
+    encode, kind = choose_encoder(",".join(request.headers.get("accept", ())))
+    return Answer(kind, encode(REGISTRY))
 
 
 def ending(channel: Channel, proxy: Server) -> dict[str, Any]:

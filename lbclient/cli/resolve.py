@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Iterator
 from random import Random
 from typing import Any
 
-from lbclient.cli.layout import item, printable, short, table
+from lbclient.cli.layout import item, short, table
 from lbclient.cli.run import run
 from lbclient.config import ChannelConfig
 from lbclient.errors import ConfigError, ResolveError
@@ -21,6 +21,7 @@ from lbclient.pool import parted
 from lbclient.protocols import Resolver
 from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import number, with_tasks
+from lbclient.text import printable
 
 FIRST_PAUSE = 1.0  # seconds after an error, doubled by each that follows
 
@@ -88,7 +89,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def complain(error: Exception, status: int) -> int:
-    print(f"lbclient resolve: {printable(str(error))}", file=sys.stderr)
+    print(f"lbclient resolve: {error}", file=sys.stderr)
     return status
 
 
@@ -167,7 +168,7 @@ def facts(resolver: Resolver, endpoints: Endpoints) -> dict[str, Any]:
 
 def trouble_of(resolver: Resolver) -> str:
     """What is amiss though it answers; empty: nothing that it knows of."""
-    return str(getattr(resolver, "trouble", ""))
+    return printable(str(getattr(resolver, "trouble", "")))
 
 
 def amiss(resolver: Resolver, endpoints: Endpoints) -> str:
@@ -181,15 +182,15 @@ def text(resolver: Resolver, endpoints: Endpoints) -> str:
         item("endpoints", f"{len(endpoints):,}"),
     ]
     if trouble := amiss(resolver, endpoints):
-        heads.append(item("trouble", printable(trouble)))
+        heads.append(item("trouble", trouble))
     if not endpoints:
         return "\n".join(heads)
     rows: list[tuple[str, ...]] = [("address", "task", "zone", "weight")]
     rows += [
         (
-            printable(endpoint.address),
+            endpoint.address,
             "-" if endpoint.task is None else str(endpoint.task),
-            printable(endpoint.zone) or "-",
+            endpoint.zone or "-",
             short(endpoint.weight),
         )
         for endpoint in endpoints
@@ -208,13 +209,13 @@ def changes(before: Endpoints, answer: Endpoints | ResolveError) -> Iterator[str
     ['- a:1', '~ b:1  task 7']
     """
     if isinstance(answer, ResolveError):
-        yield f"! {printable(str(answer))}"
+        yield f"! {answer}"
         return
     known = {endpoint.address: endpoint for endpoint in before}
     told = {endpoint.address: endpoint for endpoint in answer}
     for address in sorted(known.keys() | told.keys()):
         if address not in told:
-            yield f"- {printable(address)}"
+            yield f"- {address}"
         elif address not in known:
             yield f"+ {described(told[address])}"
         elif told[address] != known[address]:
@@ -231,4 +232,4 @@ def described(endpoint: Endpoint) -> str:
         parts.append(f"weight {short(endpoint.weight)}")
     if endpoint.lame_duck:
         parts.append("lame duck")
-    return printable("  ".join(parts))
+    return "  ".join(parts)

@@ -77,6 +77,7 @@ def channel_counts(channel: ChannelStatistics, target: str) -> Samples:
     )
     yield ("lbclient_waited_total", target), channel.waited
     yield ("lbclient_wait_seconds_total", target), channel.waited_seconds
+    yield ("lbclient_ejections_total", target), channel.ejections
     yield ("lbclient_task_failures_total", target), channel.task_failures
     yield ("lbclient_resolver_updates_total", target), channel.resolver.updates
 
@@ -93,6 +94,7 @@ def channel_gauges(channel: ChannelStatistics, target: str) -> Samples:
     yield ("lbclient_subset_size", target), channel.subset_size
     yield ("lbclient_replacements", target), channel.replacements
     yield ("lbclient_draining_backends", target), channel.draining
+    yield ("lbclient_ejected_backends", target), channel.ejected
     weights = [one.weight for one in channel.backends if one.weight]
     yield from _distribution(("lbclient_weights", target), WEIGHTS, weights)
     ages = [one.report_age for one in channel.backends if one.report_age is not None]
@@ -119,6 +121,7 @@ def backend_gauges(channel: ChannelStatistics, target: str, most: int) -> Sample
         is_ready = backend.state == State.READY.value
         yield ("lbclient_backend_in_flight", *labels), backend.in_flight
         yield ("lbclient_backend_ready", *labels), is_ready
+        yield ("lbclient_backend_ejected", *labels), len(backend.ejected)
         yield ("lbclient_backend_weight", *labels), backend.weight
         if backend.utilization is not None:
             yield ("lbclient_backend_utilization", *labels), backend.utilization
@@ -143,12 +146,16 @@ def server_counts(server: ServerStatistics) -> Samples:
         probes = getattr(server.udp, outcome)
         yield ("lbclient_server_udp_probes_total", outcome), probes
     yield ("lbclient_server_udp_pushes_total",), server.udp.pushed
+    for reason, refused in server.streams_refused.items():
+        yield ("lbclient_server_streams_refused_total", reason), refused
     yield ("lbclient_server_signal_failures_total",), server.signal_failures
+    yield ("lbclient_server_task_failures_total",), server.task_failures
     quotas = server.quotas
     yield ("lbclient_server_quota_exchanges_total", "done"), quotas.exchanges
     yield ("lbclient_server_quota_exchanges_total", "failed"), quotas.failures
     yield ("lbclient_server_quota_malformed_total",), quotas.malformed
     yield ("lbclient_server_quota_pooled_total",), quotas.pooled
+    yield ("lbclient_server_quota_forgotten_total",), quotas.forgotten
 
 
 def server_gauges(server: ServerStatistics) -> Samples:
@@ -165,7 +172,7 @@ def server_gauges(server: ServerStatistics) -> Samples:
 
 def _customers(server: ServerStatistics) -> Samples:
     """By name those that the config names: any other name is whatever a client says."""
-    shown = set(server.quotas.listed[:MAX_CUSTOMERS])
+    shown = set(server.quotas.listed[:MAX_CUSTOMERS]) - {OTHER}
     other = 0.0
     for customer, used in server.usage.items():
         if customer in shown:

@@ -40,7 +40,7 @@ class LeastLoaded:
         for i, node in enumerate(ready):
             load = node.load
             count = load.in_flight
-            if load.failed_at > forgotten_at:
+            if load.erred_at > forgotten_at:
                 # Whole errors: a trace of an old one must not lose every tie.
                 count += round(load.recent_errors(now))
             if count <= fewest and (count < fewest or chosen < turn <= i):

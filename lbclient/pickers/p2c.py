@@ -24,7 +24,7 @@ def two(rng: Random, count: int) -> tuple[int, int]:
 def requests(node: Node, now: float) -> float:
     """Ours in flight, and errors of late, which count as such."""
     load = node.load
-    if load.failed_at > now - FORGOTTEN_AFTER:
+    if load.erred_at > now - FORGOTTEN_AFTER:
         return load.in_flight + load.recent_errors(now)
     return load.in_flight
 

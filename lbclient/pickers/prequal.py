@@ -61,7 +61,7 @@ class Probe:
         active: float = self.active
         latency = self.latency
         load = self.load
-        if load.failed_at > now - FORGOTTEN_AFTER:
+        if load.erred_at > now - FORGOTTEN_AFTER:
             errors = min(load.recent_errors(now), MOST_ERRORS * (1.0 + limit))
             active += errors
             latency *= 1.0 + errors
@@ -147,7 +147,7 @@ class Prequal:
         best, least = pool[0], inf
         forgotten = now - FORGOTTEN_AFTER
         for probe in pool:
-            if probe.load.failed_at > forgotten:
+            if probe.load.erred_at > forgotten:
                 rank = probe.rank(limit, now)
             else:  # the same without a call
                 active = probe.active

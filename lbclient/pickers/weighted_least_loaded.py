@@ -229,7 +229,7 @@ class WeightedLeastLoaded:
         weight = candidate.weight
         requests = load.in_flight + self._busy + candidate.picks * self._turn_cost
         candidate.base = requests / weight
-        if load.failed_at > now - FORGOTTEN_AFTER:
+        if load.erred_at > now - FORGOTTEN_AFTER:
             candidate.base += min(self._most_errors, load.recent_errors(now))
         others = candidate.others
         if others is None:

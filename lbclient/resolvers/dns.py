@@ -15,6 +15,7 @@ from lbclient.errors import ResolveError
 from lbclient.model import Endpoints
 from lbclient.resolvers.listing import Listing, in_pieces, is_installed, join_host
 from lbclient.resolvers.polling import Answer, Polling
+from lbclient.text import printable
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class Dns:
         return Answer(endpoints, ttl)
 
     def _notice(self, trouble: str) -> None:
+        trouble = printable(trouble)
         if trouble and not self.trouble:
             logger.warning("%s: %s", self.host, trouble)
         self.trouble = trouble

@@ -9,15 +9,17 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from lbclient.errors import ResolveError
+from lbclient.errors import ConfigError, ResolveError
 from lbclient.model import Endpoints
 from lbclient.resolvers.json_items import members
-from lbclient.resolvers.listing import Listing, join_host, ordinal
+from lbclient.resolvers.listing import MAX_ENDPOINTS, Listing, join_host, ordinal
 
 GONE = 410  # the API has forgotten the version that we asked for
 
 # A Service with both families has every pod twice: the first of these is taken.
 FAMILIES = ("IPv4", "IPv6")
+
+MOST_PODS = 1000  # of a slice; the API: "maximum of 1000 endpoints"
 
 # What comes of reading a document as something that it is not.
 NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -85,6 +87,7 @@ class Slices:
                 if kind != "ERROR":
                     version = value["metadata"]["resourceVersion"]
                     self._put(kind, value)
+                    self._check_size()
                     continue
                 code, words = value.get("code"), value.get("message")
             except NONSENSE as error:
@@ -93,6 +96,10 @@ class Slices:
                 raise Gone
             raise ResolveError(f"the watch ended: {code} {words}")
         return version, self.endpoints()
+
+    def _check_size(self) -> None:
+        if len(self._slices) > MAX_ENDPOINTS:
+            raise ResolveError(f"more than {MAX_ENDPOINTS:,} slices")
 
     def _put(self, kind: str, value: Any) -> None:
         if kind in ("ADDED", "MODIFIED"):
@@ -109,10 +116,13 @@ class Slices:
                 # Should two have one address, the first holds: the one that stays.
                 pods.sort(key=lambda pod: pod.is_terminating)
                 make = self._listing.endpoint
-                return self._listing.take(
-                    make(pod.address, 1.0, pod.zone, task, pod.is_terminating)
-                    for pod, task in zip(pods, tasks_of(pods), strict=True)
-                )
+                try:
+                    return self._listing.take(
+                        make(pod.address, 1.0, pod.zone, task, pod.is_terminating)
+                        for pod, task in zip(pods, tasks_of(pods), strict=True)
+                    )
+                except ConfigError as error:
+                    raise ResolveError(f"no endpoint: {error}") from None
         others = sorted({each.ports for each in slices if each.ports})
         if others:
             raise ResolveError(f"no port {self.port}, but {'; '.join(others)}")
@@ -128,6 +138,8 @@ def slice_of(value: Any, port: str) -> Slice:
     if number is None:
         words = (f"{each.get('port')} ({each.get('name')})" for each in ports)
         return Slice(family, (), ", ".join(words) if serving else "")
+    if len(serving) > MOST_PODS:
+        raise ValueError(f"a slice of more than {MOST_PODS:,} endpoints")
     return Slice(
         family,
         tuple(

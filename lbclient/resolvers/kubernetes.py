@@ -26,7 +26,7 @@ import aiohttp
 
 from lbclient.errors import ResolveError
 from lbclient.model import Endpoints
-from lbclient.resolvers.endpoint_slices import GONE, Gone, Slices
+from lbclient.resolvers.endpoint_slices import GONE, NONSENSE, Gone, Slices
 from lbclient.resolvers.listing import join_host
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -47,6 +47,8 @@ WATCH_FOR = (240, 300)
 MOST_PAUSE = 10.0
 MOST_RETRY_AFTER = 60.0
 CALM = 60.0
+
+HOST = re.compile(r"[\w.:%-]{1,253}")
 
 ERROR_BYTES = 4096  # of an answer that explains itself
 
@@ -222,6 +224,8 @@ class Kubernetes:
             if response.status != 200:
                 self._retry_after = seconds(response.headers.get("Retry-After", ""))
                 words = await _refusal(response, self._patience.begin)
+                if token:  # a proxy between may repeat what it was sent
+                    words = words.replace(token, "...")
                 raise ResolveError(f"{api.url}: {words}")
             if version:
                 self._response = response
@@ -292,7 +296,7 @@ async def _refusal(response: aiohttp.ClientResponse, within: float) -> str:
         async with asyncio.timeout(within):
             body = await response.content.read(ERROR_BYTES)
         words = str(json.loads(body)["message"])
-    except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError):
+    except (aiohttp.ClientError, TimeoutError, *NONSENSE):
         pass
     return f"{response.status} {words}"
 
@@ -323,6 +327,8 @@ def in_cluster(environ: Mapping[str, str], account: Path = ACCOUNT) -> Api:
     """The API as a pod finds it. Raises ResolveError where this is none."""
     host = environ.get("KUBERNETES_SERVICE_HOST")
     port = environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if host and not HOST.fullmatch(host):
+        raise ResolveError("KUBERNETES_SERVICE_HOST is no host")
     if not host or not port.isdecimal():
         raise ResolveError("not in a pod: KUBERNETES_SERVICE_HOST is not set")
     return Api(f"https://{join_host(host, int(port))}", account)

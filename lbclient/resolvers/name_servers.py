@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from lbclient.resolvers.dns import Addresses, system_lookup
 from lbclient.resolvers.srv import Service, Services
+from lbclient.text import printable
 
 if TYPE_CHECKING:
     import dns.resolver
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 HOSTS = Path("/etc/hosts")
 
 FAMILIES = ("A", "AAAA")
-
-MOST_WORDS = 300  # characters of an error: dnspython's tell of every server
 
 
 T = TypeVar("T")
@@ -101,9 +100,9 @@ class NameServers:
         try:
             answer = make().resolve(name, kind, search=True, raise_on_no_answer=False)
         except (dns.resolver.NXDOMAIN, dns.resolver.NoResolverConfiguration) as error:
-            raise UnknownName(str(error)) from error
+            raise UnknownName(printable(str(error))) from error
         except dns.exception.DNSException as error:
-            raise OSError(str(error)[:MOST_WORDS]) from error
+            raise OSError(printable(str(error))) from error
         if answer.rrset is None:
             return Records()
         found = tuple(read(record) for record in answer.rrset)

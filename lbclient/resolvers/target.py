@@ -20,6 +20,7 @@ from lbclient.resolvers.file import SUFFIXES, YAML, File
 from lbclient.resolvers.listing import join_host, require
 from lbclient.resolvers.srv import Srv
 from lbclient.resolvers.static import Static
+from lbclient.text import brief, harmless
 
 # doc/naming.md: "If a port is not specified, 443 is used."
 DEFAULT_PORT = 443
@@ -36,6 +37,7 @@ SERVICE = re.compile(
 PORT = re.compile("[0-9]{1,5}")
 PORT_NAME = re.compile("[0-9]+|[a-z0-9](?:[-a-z0-9]{0,13}[a-z0-9])?")
 
+FORM = "host:port, or a path where the scheme is file or unix"
 SCHEMES = ("dns", "file", "ipv4", "ipv6", "k8s", "srv", "unix")
 
 
@@ -53,9 +55,22 @@ class Target(NamedTuple):
 
 
 def parse_target(target: str, *, resolve_interval: float, rng: Random) -> Target:
-    """Reads a target. Raises ConfigError that names what is wrong in it."""
+    """Reads a target. Raises ConfigError that names what is wrong in it.
+
+    Unless that may be a secret: no target has one, but a URL of something else may.
+    """
     if not isinstance(target, str) or not target:
         raise ConfigError("target", target, "text such as 'dns:///name:50051'")
+    try:
+        return _parse(target, resolve_interval=resolve_interval, rng=rng)
+    except ConfigError:
+        if (shown := harmless(target)) != unquote(target):
+            want = f"{FORM}, without user, password or options"
+            raise ConfigError("target", shown, want) from None
+        raise
+
+
+def _parse(target: str, *, resolve_interval: float, rng: Random) -> Target:
     scheme, path = _split_scheme(target)
     if scheme == "unix":
         return Target(Static([Endpoint(f"unix:{_socket_path(target, path)}")]), "")
@@ -132,7 +147,7 @@ def _address(target: str, scheme: str, element: str) -> str:
         else:
             host = _plain(host)
     except (OSError, ValueError):  # AddressValueError is one
-        want = f"addresses like {form}, not {element!r}"
+        want = f"addresses like {form}, not {brief(element)}"
         raise ConfigError("target", target, want) from None
     return join_host(host, _port(target, port))
 
@@ -142,7 +157,7 @@ def _split_port(target: str, text: str) -> tuple[str, int]:
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or rest[:1] not in ("", ":") or not is_ip(host):
-            raise ConfigError("target", target, f"[::1]:50051, not {text!r}")
+            raise ConfigError("target", target, f"[::1]:50051, not {brief(text)}")
         return host, _port(target, rest[1:]) if rest else DEFAULT_PORT
     if text.count(":") == 1:
         host, _, port = text.partition(":")
@@ -152,26 +167,31 @@ def _split_port(target: str, text: str) -> tuple[str, int]:
 
 def _port(target: str, text: str) -> int:
     if not PORT.fullmatch(text) or not 1 <= int(text) <= 65535:
-        raise ConfigError("target", target, f"a port of 1 to 65535, not {text!r}")
+        raise ConfigError("target", target, f"a port of 1 to 65535, not {brief(text)}")
     return int(text)
 
 
 def _check_name(target: str, host: str) -> None:
-    """A name that some name service may know; the service has the last word."""
-    try:
-        sound = len(host.encode("idna")) <= 253  # RFC 1035, 2.3.4, in its text form
+    """A name that some name service may know; the service has the last word.
+
+    At most 253 bytes, by RFC 1035, 2.3.4, in its text form.
+    """
+    try:  # idna takes its time, and a character of any script has a byte or more
+        sound = len(host) <= 253 and len(host.encode("idna")) <= 253
     except UnicodeError:
         sound = False
     almost_an_ip = "." in host and re.fullmatch(r"[\d.]+", host)
     if not sound or almost_an_ip or not re.fullmatch(r"[\w.-]+", host):
-        raise ConfigError("target", target, f"a name or an IP address, not {host!r}")
+        raise ConfigError(
+            "target", target, f"a name or an IP address, not {brief(host)}"
+        )
 
 
 def _kubernetes(target: str, path: str, rng: Random) -> Target:
     """`service.namespace:port`, also as DNS has it, with `.svc` and what follows."""
     found = SERVICE.fullmatch(path)
     if found is None or not PORT_NAME.fullmatch(found["port"]):
-        want = f"k8s:///service.namespace:port, not {path!r}"
+        want = f"k8s:///service.namespace:port, not {brief(path)}"
         raise ConfigError("target", target, want)
     port = found["port"]
     if port.isdecimal():

@@ -10,9 +10,22 @@ from typing import Any
 import yaml
 from yaml.composer import Composer
 
+MERGE = "tag:yaml.org,2002:merge"
+MOST_MERGED = 100
+MOST_KEYS = 1000
+
 
 class Loader(Composer, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """libyaml's parser, where it is; its own composer is not to be interrupted."""
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Merges (`<<`), which can name one another's results again and again."""
+        for key, value in node.value:
+            if key.tag == MERGE and len(value.value) > MOST_MERGED:
+                raise ValueError(f"want a merge of at most {MOST_MERGED} mappings")
+        super().flatten_mapping(node)
+        if len(node.value) > MOST_KEYS:
+            raise ValueError(f"want at most {MOST_KEYS} names, with those merged")
 
     def __init__(self, data: bytes) -> None:
         super(Composer, self).__init__(data)
@@ -27,8 +40,10 @@ def items(data: bytes) -> Iterator[object]:
     """
     try:
         yield from _items(Loader(data))
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+    except (ValueError, RecursionError):
+        raise
+    except Exception as error:  # PyYAML's own, or what its constructors run into
+        raise ValueError(str(error) or repr(error)) from error
 
 
 def _items(loader: Any) -> Iterator[object]:

@@ -83,6 +83,12 @@ class Backlog:
         """
         self._read, self._most = read, most
 
+    def count_unseen(self) -> int | None:
+        """Requests that wait in gRPC now, and all that it ended unseen; None: nobody
+        knows."""
+        began = self._read()
+        return None if began is None else began - self._queue.arrived
+
     def sample(self, now: float) -> None:
         """Ten times a second."""
         if self._is_watching:
@@ -176,8 +182,12 @@ class Backlog:
             self._limit, self._mark, self._steady = inf, 0, 0
 
     def _again(self) -> None:
-        self._look(self._clock())
-        self._compare()
+        try:
+            self._look(self._clock())
+            self._compare()
+        except BaseException:
+            self._is_watching = False  # `sample` begins it anew
+            raise
         self._follow()
 
     def _compare(self) -> None:

@@ -19,9 +19,10 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
-from lbclient import wire, within
+from lbclient import grpc_seam, wire, within
 from lbclient.grpc_codes import STATUS_OF_NUMBER
 from lbclient.retry import Refusal
+from lbclient.server import raised
 from lbclient.server.accounting import account, run_timed
 from lbclient.server.answers import Answer
 from lbclient.server.gate import Gate
@@ -73,6 +74,8 @@ class Call:
         clock = reporter.clock
         self.begun_at = clock()
         reporter.monitor.active += 1
+        if reporter.leave is not None:
+            reporter.leave.came(inner)
 
     # What a handler does
 
@@ -160,15 +163,16 @@ class Call:
         trailers = reporter.ready.get(active) or reporter.trailers(active)
         self.inner.set_trailing_metadata(trailers)
 
-    def _raised(self, error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError | GeneratorExit):
-            self._answer(self._interrupted())
-            return
-        # grpcio sends the code that was set, if it is one of an error.
-        code = _status(self.said or StatusCode.UNKNOWN)
-        code = StatusCode.UNKNOWN if code is StatusCode.OK else code
+    def _raised(self) -> None:
+        """grpcio tells the client, and sends these trailers."""
+        code = self._code_of_error()
         self._hand_up(code)
         self.inner.set_trailing_metadata(self._answer(code))
+
+    def _code_of_error(self) -> StatusCode:
+        """As in grpcio: the code that was set, if it is one of an error."""
+        code = _status(self.said or StatusCode.UNKNOWN)
+        return StatusCode.UNKNOWN if code is StatusCode.OK else code
 
     def _refused_below(self, error: BaseException) -> tuple[StatusCode, str] | None:
         """How to end a request whose handler raised this, if that is a refusal.
@@ -285,10 +289,51 @@ class AsyncCall(Call):
         await self.abort(status.code, status.details, status.trailing_metadata or ())
 
     async def failed(self, error: BaseException) -> None:
-        """Its handler has raised that. Raises if it says what is refused below."""
+        """Its handler has raised that, and its client is told, by grpcio or here.
+
+        Raises what grpcio is to see in its place.
+        """
         if (refusal := self._refused_below(error)) is not None:
             await self.abort(*refusal)
-        self._raised(error)
+        if self._finished or raised.is_told(error):
+            self._raised()
+        elif isinstance(error, asyncio.CancelledError):
+            await self._cancelled(error)
+        elif isinstance(error, GeneratorExit) and within.current() is not self:
+            self.ended()  # it is not raised, but ends what nobody runs any more
+        else:
+            await self._tell(error, self._code_of_error(), raised.told(error))
+
+    async def _cancelled(self, error: BaseException) -> None:
+        """By its client, by its deadline, or by the handler's own doing.
+
+        grpcio cancels the task for a client that has gone. In a task that nobody has
+        cancelled the error comes from below, from a call or a task that the handler
+        awaited: for the client it is an error like any other, and no cancellation.
+        Others than grpcio can cancel the task too; hence the attempt to tell, which
+        finds out whether the client is there.
+        """
+        if not grpc_seam.cancellations():
+            words = f"Unexpected {type(error)}: {raised.CANCELLED}"
+            await self._tell(error, self._code_of_error(), words)
+        elif self._interrupted() is StatusCode.CANCELLED:
+            words = "the task that served the request was cancelled in its server"
+            await self._tell(error, StatusCode.CANCELLED, words)
+        else:
+            self.ended()
+
+    async def _tell(self, error: BaseException, code: StatusCode, words: str) -> None:
+        self._hand_up(code)
+        try:
+            await self.inner.abort(code, words, self._merged(self._trailers))
+        except grpc.aio.AbortError:
+            self._finish(lambda: code)
+            name = type(error).__name__
+            logger.error("a handler raised this: %s", name, exc_info=error)
+            if not isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+        except grpc.aio.BaseError:
+            self.ended()  # its client has gone
 
     async def refuse(self, answer: Answer, reason: str = "") -> Never:
         """`reason`: if it is not counted yet."""
@@ -358,10 +403,20 @@ class SyncCall(Call):
         self.abort(status.code, status.details, status.trailing_metadata or ())
 
     def failed(self, error: BaseException) -> None:
-        """As of an `AsyncCall`."""
+        """As of an `AsyncCall`. In a thread no client's cancellation is ever raised.
+
+        What grpcio would not tell becomes an error that it does tell: to tell it here
+        would be to wait for the loop, in a thread that may outlive it. But who ends the
+        process ends it, and so the connection.
+        """
         if (refusal := self._refused_below(error)) is not None:
             self.abort(*refusal)
-        self._raised(error)
+        is_answered = self._answered is not None
+        self._raised()
+        if is_answered or isinstance(error, KeyboardInterrupt | SystemExit):
+            return
+        if not raised.is_told(error, in_thread=True):
+            raise RuntimeError(raised.text_of(error)) from error
 
     def served(self) -> None:
         code = self.said or _OK

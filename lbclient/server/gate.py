@@ -48,6 +48,7 @@ from lbclient.server.quotas import Quotas, customer_of_identity
 from lbclient.server.run_queue import RunQueue
 from lbclient.server.statistics import SignalStatistics
 from lbclient.server.threads import Threads
+from lbclient.tasks import is_fatal
 
 # Ours. A burst is no overload: up to three times the target may come at once. While it
 # stays beyond the target patience goes, slower than a task that has twice the work it
@@ -199,7 +200,9 @@ class Gate:
     def _ask(self, name: str) -> float:
         try:
             value = float(self._user[name]())
-        except Exception as error:
+        except BaseException as error:
+            if is_fatal(error):
+                raise
             self._complain(f"signals[{name!r}]", f"raised {error!r}")
             return 0.0
         if 0.0 <= value < inf:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from asyncio import FIRST_COMPLETED
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
@@ -27,7 +28,7 @@ from lbclient.server.accounting import account
 from lbclient.server.handlers import Wrapper
 from lbclient.server.health import HealthServices
 from lbclient.server.interceptor import Interceptor, UnknownMethods, WrappedLookup
-from lbclient.server.lame_duck import until_quiet
+from lbclient.server.lame_duck import Leave
 from lbclient.server.reporter import Reporter
 from lbclient.server.statistics import ServerStatistics
 from lbclient.server.udp import UdpHealth, host_of
@@ -65,7 +66,8 @@ class Server(grpc.aio.Server):
             raise ConfigError("config", type(config), "a ServerConfig")
         self._config = config
         self._clock = clock
-        self._reporter = Reporter(self._config, clock)
+        has_slots = grpc_seam.has_slots(options or ())
+        self._reporter = Reporter(self._config, clock, has_slots=has_slots)
         self._udp = UdpHealth(self._reporter.glance, clock, self._config.udp_secret)
         self._udp_beside: list[tuple[str, int]] = []
         self._ports: list[str] = []
@@ -205,14 +207,33 @@ class Server(grpc.aio.Server):
             self._udp.push()
 
     async def drain(self) -> None:
-        """A lame duck until no request is left or its time is up, then stops."""
+        """A lame duck first, and stops with GOAWAY when its clients have left.
+
+        That is when all has been quiet for `lame_duck_quiet`, when only clients go on
+        that watch no health, or when two thirds of `lame_duck_period` are over. What
+        is in flight then has the rest of the period.
+        """
         self.lame_duck()
-        quiet = self._config.lame_duck_quiet
-        is_quiet = await until_quiet(
-            self._reporter.monitor, quiet, self._config.lame_duck_period, self._clock
-        )
-        # A grace for what arrives between the decision and the ports' end.
-        await self.stop(quiet if is_quiet else None)
+        reporter, config = self._reporter, self._config
+        if reporter.leave is None:
+            reporter.leave = Leave(
+                reporter.monitor,
+                reporter.streams.watched,
+                config.lame_duck_quiet,
+                config.lame_duck_period,
+                self._clock,
+                reporter.gate.backlog.count_unseen,
+            )
+        grace = await reporter.leave.wait()
+        # What lasts as long as its connection, a stream of reflection, is not awaited.
+        stopping = asyncio.ensure_future(self.stop(grace))
+        quiet = asyncio.ensure_future(reporter.leave.wait_quiet())
+        try:
+            await asyncio.wait((stopping, quiet), return_when=FIRST_COMPLETED)
+        finally:
+            quiet.cancel()
+            await self.stop(None)
+            await asyncio.gather(stopping, quiet, return_exceptions=True)
 
     @property
     def state(self) -> TaskState:

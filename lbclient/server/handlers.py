@@ -302,7 +302,12 @@ class AsyncResponses(_Wrapped):
             steps: Any = self._timed_each(responses) if is_paid else responses
             async with aclosing(responses), aclosing(steps):
                 async for response in steps:
-                    yield self._sent(response)
+                    message = self._sent(response)
+                    try:
+                        yield message
+                    except GeneratorExit:  # grpcio wants no more, and tells nobody
+                        call.ended()
+                        return
         except BaseException as error:
             await call.failed(error)
             raise
@@ -420,20 +425,20 @@ class SyncResponses(_InThread):
                 self._admitted(call)
             except grpc.aio.InternalError:
                 return  # refused after its client has left: nobody would see the error
-            responses = call.run(self._behavior, self._received(request), call)
-            yield from map(self._sent, _in_context(call, iter(responses)))
+            responses = iter(call.run(self._behavior, self._received(request), call))
+            over = object()
+            while (response := call.run(next, responses, over)) is not over:
+                message = self._sent(response)
+                try:
+                    yield message
+                except GeneratorExit:  # grpcio wants no more, and tells nobody
+                    return
         except BaseException as error:
             call.failed(error)
             raise
         call.served()
 
     unary_stream = stream_stream = respond
-
-
-def _in_context(call: SyncCall, responses: Iterator[Any]) -> Iterator[Any]:
-    over = object()
-    while (response := call.run(next, responses, over)) is not over:
-        yield response
 
 
 def _at_end_of_task(callback: Callable[[Any], None]) -> None:

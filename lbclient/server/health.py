@@ -3,11 +3,16 @@
 Ours, grpc.health.v1 for everybody's health checks, and ORCA's out-of-band reports
 for gRPC's own weighted round robin. Served by method path: generated servicers
 refuse a grpcio that is older than their generator.
+
+A stream beyond the bounds of `streams` is refused, in words of its kind. To our
+clients and to ORCA's it is RESOURCE_EXHAUSTED, which both try again after a pause; the
+trailers have the load report. A gRPC client that checks health takes any status but
+UNIMPLEMENTED for an unhealthy server (gRFC A17), so a serving task says that, and the
+client sends its calls as to a server without a health service.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
@@ -18,12 +23,14 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.model import TaskState
 from lbclient.server.reporter import Reporter
-from lbclient.v1 import compat_pb2, health_pb2, load_pb2
+from lbclient.server.streams import Full, Kind, pace_beyond, pace_within
+from lbclient.text import printable
+from lbclient.v1 import compat_pb2, health_pb2
 
 ANY_SERVICE = "*"  # the name of one that answers for all
-INTERVAL_CEILING = 3600.0  # seconds; also what `ServerConfig` allows at most
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class HealthServices:
@@ -35,37 +42,57 @@ class HealthServices:
         self._reporter = reporter
         self._config = config
         self._services = services
+        words = {
+            Full.CONNECTION: f"at most {config.max_streams_per_connection} streams of"
+            " this kind on a connection: ServerConfig.max_streams_per_connection",
+            Full.SERVER: f"at most {config.max_streams} streams of health and load on"
+            " this server: ServerConfig.max_streams",
+            Full.OPENINGS: "too many streams of health and load begin at a time",
+            Full.SLOTS: "a connection may have too few streams to spare one for health"
+            " and load: the option grpc.max_concurrent_streams",
+        }
+        self._refused = {
+            (kind, reason): _Refused(reporter, kind, words[reason])
+            for kind in Kind
+            for reason in Full
+        }
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         watched, serving = health_pb2.HealthRequest, compat_pb2.ServingRequest
-        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            wire.CHECK_METHOD: grpc.unary_unary_rpc_method_handler(
-                self._check,
-                watched.FromString,
-                health_pb2.HealthReport.SerializeToString,
+        unary = grpc.unary_unary_rpc_method_handler
+        # What they send is encoded once for all of them: bytes.
+        stream = grpc.unary_stream_rpc_method_handler
+        methods: dict[str, tuple[Handler, Kind | None]] = {
+            wire.CHECK_METHOD: (
+                unary(
+                    self._check,
+                    watched.FromString,
+                    health_pb2.HealthReport.SerializeToString,
+                ),
+                None,
             ),
-            wire.WATCH_METHOD: grpc.unary_stream_rpc_method_handler(
-                self._watch,
-                watched.FromString,
-                health_pb2.HealthReport.SerializeToString,
+            wire.WATCH_METHOD: (stream(self._watch, watched.FromString), Kind.HEALTH),
+            wire.SERVING_CHECK_METHOD: (
+                unary(
+                    self._check_serving,
+                    serving.FromString,
+                    compat_pb2.ServingReply.SerializeToString,
+                ),
+                None,
             ),
-            wire.SERVING_CHECK_METHOD: grpc.unary_unary_rpc_method_handler(
-                self._check_serving,
-                serving.FromString,
-                compat_pb2.ServingReply.SerializeToString,
+            wire.SERVING_WATCH_METHOD: (
+                stream(self._watch_serving, serving.FromString),
+                Kind.SERVING,
             ),
-            wire.SERVING_WATCH_METHOD: grpc.unary_stream_rpc_method_handler(
-                self._watch_serving,
-                serving.FromString,
-                compat_pb2.ServingReply.SerializeToString,
-            ),
-            wire.ORCA_METHOD: grpc.unary_stream_rpc_method_handler(
-                self._stream_load,
-                compat_pb2.LoadReportRequest.FromString,
-                load_pb2.LoadReport.SerializeToString,
+            wire.ORCA_METHOD: (
+                stream(self._stream_load, compat_pb2.LoadReportRequest.FromString),
+                Kind.LOAD,
             ),
         }
-        return [_service(path, handler) for path, handler in methods.items()]
+        return [
+            _Method(path, handler, self._refuses, kind)
+            for path, (handler, kind) in methods.items()
+        ]
 
     async def _check(
         self, _request: health_pb2.HealthRequest, _context: Context
@@ -74,29 +101,33 @@ class HealthServices:
 
     async def _watch(self, request: health_pb2.HealthRequest, context: Context) -> None:
         wanted = wire.sound(request.report_interval) or self._config.report_interval
-        interval = _clamp(wanted, wire.REPORT_INTERVAL_FLOOR)
-        await self._stream(context, self._reporter.health, interval)
+        told = self._reporter.encoded_health
+        await self._stream(Kind.HEALTH, context, told, pace_within(wanted))
 
     async def _stream_load(
         self, request: compat_pb2.LoadReportRequest, context: Context
     ) -> None:
         wanted = request.report_interval.seconds + request.report_interval.nanos / 1e9
-        interval = _clamp(wanted, self._config.orca_min_interval)
-        await self._stream(context, self._reporter.load, interval)
+        pace = pace_beyond(max(wanted, self._config.orca_min_interval))
+        await self._stream(Kind.LOAD, context, self._reporter.encoded_load, pace)
 
     async def _check_serving(
         self, request: compat_pb2.ServingRequest, context: Context
     ) -> compat_pb2.ServingReply:
         if not self._knows(request.service):
             await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"no service {request.service!r} here"
+                grpc.StatusCode.NOT_FOUND,
+                f"no service {printable(request.service)!r} here",
             )
         return self._serving(request.service)
 
     async def _watch_serving(
         self, request: compat_pb2.ServingRequest, context: Context
     ) -> None:
-        await self._stream(context, lambda: self._serving(request.service), None)
+        def told() -> bytes:
+            return self._serving(request.service).SerializeToString()
+
+        await self._stream(Kind.SERVING, context, told, 0.0)
 
     def _knows(self, service: str) -> bool:
         known = self._services
@@ -112,25 +143,80 @@ class HealthServices:
         return compat_pb2.ServingReply(status=status)
 
     async def _stream(
-        self, context: Context, report: Callable[[], Any], interval: float | None
+        self, kind: Kind, context: Context, told: Callable[[], bytes], pace: float
     ) -> None:
-        """Now, at every change of state, every interval; until the server stops."""
+        """Now, and whenever the stream is due; until the server stops."""
         reporter = self._reporter
-        with reporter.watching():
+        stream = reporter.streams.enter(kind, context.peer(), pace)
+        if isinstance(stream, Full):
+            self._refusal(kind, stream).tell(context)
+            return
+        try:
             while True:
-                changed = reporter.changed()
-                await context.write(report())
-                if reporter.stopping:
+                is_last = reporter.stopping
+                await context.write(told())
+                if is_last:
                     return
-                await asyncio.wait((changed,), timeout=interval)
+                await stream.due()
+        finally:
+            reporter.streams.leave(stream)
+
+    def _refuses(self, kind: Kind) -> _Refused | None:
+        """To be asked where grpcio looks the handler up: the cheapest place."""
+        reason = self._reporter.streams.closed_to(kind)
+        return None if reason is None else self._refusal(kind, reason)
+
+    def _refusal(self, kind: Kind, reason: Full) -> _Refused:
+        self._reporter.gate.backlog.refused += 1
+        return self._refused[kind, reason]
 
 
-def _clamp(interval: float, floor: float) -> float:
-    return min(max(interval, floor), INTERVAL_CEILING)
+class _Refused:
+    """A handler, as far as grpcio looks, of whatever arity: it reads no request."""
+
+    request_streaming = response_streaming = True
+    request_deserializer = response_serializer = None
+
+    def __init__(self, reporter: Reporter, kind: Kind, details: str) -> None:
+        self._reporter = reporter
+        self._kind = kind
+        self._details = details
+
+    async def stream_stream(self, _requests: Any, context: Any) -> None:
+        self.tell(context)
+
+    def tell(self, context: Any) -> None:
+        reporter = self._reporter
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+        if self._kind is Kind.SERVING:
+            code = grpc.StatusCode.UNAVAILABLE
+            if reporter.state is TaskState.SERVING:
+                code = grpc.StatusCode.UNIMPLEMENTED
+        context.set_code(code)
+        context.set_details(self._details)
+        context.set_trailing_metadata(reporter.trailers(reporter.monitor.active))
 
 
-def _service(
-    path: str, handler: grpc.RpcMethodHandler[Any, Any]
-) -> grpc.GenericRpcHandler:
-    _, service, method = path.split("/")
-    return grpc.method_handlers_generic_handler(service, {method: handler})
+class _Method(grpc.ServiceRpcHandler):
+    """Finds the handler of one method, or what refuses it."""
+
+    def __init__(
+        self,
+        path: str,
+        handler: Handler,
+        refuses: Callable[[Kind], _Refused | None],
+        kind: Kind | None,
+    ) -> None:
+        self._path = path
+        self._handler = handler
+        self._refuses = refuses
+        self._kind = kind
+
+    def service_name(self) -> str:
+        return self._path.split("/")[1]
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        if handler_call_details.method != self._path:
+            return None
+        refused = None if self._kind is None else self._refuses(self._kind)
+        return self._handler if refused is None else refused

@@ -5,6 +5,7 @@ interceptor costs 5 % of a small call, so where the user has none there is none:
 handlers are then wrapped where grpcio looks them up.
 """
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -63,7 +64,7 @@ class WrappedLookup(grpc.GenericRpcHandler):
             return self._wrapper.refused(answer, method, service(handler_call_details))
         try:
             handler = service(handler_call_details)
-        except Exception as error:
+        except BaseException as error:
             self._wrapper.let_by()
             return self._wrapper.wrap(_raising(error))
         if handler is None:
@@ -121,7 +122,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         within.enter(wrapper.early())
         try:
             handler = await continuation(handler_call_details)
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, CancelledError) and grpc_seam.cancellations():
+                raise  # its client has gone
             return wrapper.wrap(_raising(error))
         finally:
             self._monitor.finish(Verdict.ABANDONED)
@@ -139,7 +142,7 @@ async def _unknown_method(_requests: Any, context: Any) -> None:
 UNKNOWN_METHOD: Handler = grpc.stream_stream_rpc_method_handler(_unknown_method)
 
 
-def _raising(error: Exception) -> Handler:
+def _raising(error: BaseException) -> Handler:
     async def respond(_requests: Any, _context: Any) -> None:
         raise error
 

@@ -10,10 +10,13 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from heapq import nlargest
 from math import inf
+from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -21,12 +24,15 @@ from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality
 from lbclient.errors import ConfigError
 from lbclient.protocols import Clock, FleetUsage, UsageStore
-from lbclient.quota import OTHERS, UNLIMITED, Quota, allot, limits, rooms
+from lbclient.quota import OTHERS, UNLIMITED, Quota, allot, is_name, limits, rooms
 from lbclient.server.accounting import Accounting, Nesting, bill_to
 from lbclient.server.statistics import QuotaStatistics
-from lbclient.server.stores import INTERVAL, ProcessStore, find_store
+from lbclient.server.stores import INTERVAL, ProcessStore, StoreError, find_store
+from lbclient.tasks import Tasks, is_cancelled, is_fatal
+from lbclient.text import printable
 
 LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says
+HEARD = 10_000  # customers of whom a store is believed; to share them out takes 10 ms
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +57,9 @@ class Quotas:
         # Servers of one process that have no store share its limits by themselves.
         shared = (frozenset(self._limits.items()), self._default, config.quota_share)
         try:
-            self._store: Any = find_store(config.quota_store, shared)
+            self._store: Any = find_store(
+                config.quota_store, shared, (OTHERS, *self._limits)
+            )
         except ConfigError as error:
             raise config.where_to_mend(error) from None
         self._is_ours = isinstance(config.quota_store, str)
@@ -60,7 +68,7 @@ class Quotas:
         self._name = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
         self._accounting = Accounting()
         self.nesting = Nesting()  # of the loop, once started
-        self._exchanging: asyncio.Task[None] | None = None
+        self.tasks = Tasks("quotas", Random())
         self._is_complaining = False
         self._heard = QuotaStatistics(listed=tuple(self._limits))
 
@@ -76,7 +84,8 @@ class Quotas:
         return self.quota.usage(self._clock())
 
     def statistics(self) -> QuotaStatistics:
-        return replace(self._heard, pooled=self.quota.pooled)
+        quota = self.quota
+        return replace(self._heard, pooled=quota.pooled, forgotten=quota.forgotten)
 
     # Life
 
@@ -84,17 +93,17 @@ class Quotas:
         self.nesting = self._accounting.install(loop)
         if isinstance(self._store, ProcessStore):
             self._store.join(self._name)
-        self._exchanging = loop.create_task(self._exchange(self._store))
+        self.tasks.keep(self._store, self._exchange)
 
     def stop(self) -> None:
         self._accounting.remove()
         if isinstance(self._store, ProcessStore):
             self._store.leave(self._name)
-        if self._exchanging is not None:
-            with suppress(RuntimeError):  # the loop is closed
-                self._exchanging.cancel()
+        with suppress(RuntimeError):  # the loop is closed
+            self.tasks.drop(self._store)
 
-    async def _exchange(self, store: Any) -> None:
+    async def _exchange(self) -> None:
+        store = self._store
         try:
             while True:
                 pause = await self._ask(store)
@@ -116,14 +125,16 @@ class Quotas:
             self._take(fleet)
             again = fleet.again if 0.0 <= fleet.again < inf else INTERVAL
             again = min(max(again, INTERVAL / 10), LONGEST_PAUSE)
-        except Exception as error:
+        except BaseException as error:
+            if is_fatal(error) or is_cancelled():
+                raise
             self._complain(error)
             return INTERVAL
         self._is_complaining = False
         return again
 
     def _take(self, fleet: FleetUsage) -> None:
-        fleet, heard = _sound(fleet), self._heard
+        fleet, heard = _sound(fleet, self._limits), self._heard
         if fleet.tasks:
             shares = self._shares(fleet)
             self.quota.take(shares, self._clock())
@@ -134,19 +145,24 @@ class Quotas:
             malformed=heard.malformed + fleet.malformed,
         )
 
-    def _complain(self, error: Exception) -> None:
+    def _complain(self, error: BaseException) -> None:
         self._heard = replace(self._heard, failures=self._heard.failures + 1)
         if not self._is_complaining:
             self._is_complaining = True
-            kind, said = type(error).__name__, str(error)
+            kind, said = type(error).__name__, printable(str(error))
             if isinstance(error, TimeoutError):  # ours says nothing
                 said = said or f"no answer within {INTERVAL:g} s"
-            logger.warning("no word from the quota store: %s: %s", kind, said or "-")
+            if not isinstance(error, StoreError):  # which has its kind in it
+                said = f"{kind}: {said or '-'}"
+            logger.warning("no word from the quota store: %s", said)
 
     def _shares(self, fleet: FleetUsage) -> dict[str, float]:
         """Of each customer's limit, what this task may give."""
-        shares = {}
-        for customer, total in fleet.total.items():
+        shares, told = {}, fleet.total
+        if len(told) > HEARD:
+            kept = nlargest(HEARD, told, key=partial(self._matters, fleet))
+            told = {customer: told[customer] for customer in kept}
+        for customer, total in told.items():
             limit = self._limits.get(customer, self._default)[-1]
             if limit < inf:
                 own, limit = fleet.own.get(customer, 0.0), limit * self._part
@@ -154,15 +170,19 @@ class Quotas:
                 shares[customer] = self._part * share
         return shares
 
+    def _matters(self, fleet: FleetUsage, customer: str) -> tuple[bool, bool, float]:
+        """Who is listed, then who was served here, then who used most."""
+        return customer in self._limits, customer in fleet.own, fleet.total[customer]
+
     def __repr__(self) -> str:
         heard = self._heard
         fleet = f"{heard.tasks} tasks, {heard.failures} failures of the store"
         return f"<{self.quota!r} of {fleet}>"
 
 
-def _sound(fleet: FleetUsage) -> FleetUsage:
+def _sound(fleet: FleetUsage, listed: Collection[str]) -> FleetUsage:
     """A store of the user's own may say anything: what makes no sense is left out."""
-    own, total = _finite(fleet.own), _finite(fleet.total)
+    own, total = _finite(fleet.own, listed), _finite(fleet.total, listed)
     tasks = fleet.tasks if 0 <= fleet.tasks < inf else 0
     malformed = fleet.malformed + (tasks != fleet.tasks)
     malformed += len(fleet.own) - len(own) + len(fleet.total) - len(total)
@@ -170,8 +190,14 @@ def _sound(fleet: FleetUsage) -> FleetUsage:
     return fleet._replace(own=own, total=total, tasks=tasks, malformed=malformed)
 
 
-def _finite(used: Mapping[str, float]) -> dict[str, float]:
-    return {name: cpu for name, cpu in used.items() if 0.0 <= cpu < inf}
+def _finite(used: Mapping[str, float], listed: Collection[str]) -> dict[str, float]:
+    return {
+        name: cpu
+        for name, cpu in used.items()
+        if isinstance(name, str)
+        and (name in listed or is_name(name))
+        and 0.0 <= cpu < inf
+    }
 
 
 def customer_of_identity(context: Any) -> str:

@@ -7,10 +7,11 @@ and reads the sums of the period before, which is complete. Sets expire, so noth
 be taken out again, and whoever dies is left out a period later.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
+from itertools import takewhile
 from math import inf
-from operator import itemgetter
 from typing import Any
 from zlib import crc32
 
@@ -18,13 +19,17 @@ from lbclient.errors import ConfigError
 from lbclient.protocols import FleetUsage
 from lbclient.quota import LONGEST
 from lbclient.redis_place import redis_place
-from lbclient.server.stores import INTERVAL
+from lbclient.server.stores import INTERVAL, StoreError
+from lbclient.text import HIDDEN, printable
 
 # Ours. What an exchange may carry: some 50 kB at most for names of 30 characters.
-TOLD = 1000  # customers that a task tells of, and asks for: those it gave most
+TOLD = 1000  # customers that a task tells of, and asks for: those it gave most,
+# and before them those whose names nobody can invent.
 LARGEST = 100  # of the fleet, told to tasks that have not served them yet
 LEAST = 1e-6  # CPU seconds a second, to be told
 HIGHEST = 1e9  # what is more is no usage
+
+BEGINNING = 4  # characters; a word of an error that begins so is a secret's beginning
 
 # Tasks come at a time of their own within a period, away from its ends, so that a late
 # one is still in it, and not all at once.
@@ -61,10 +66,14 @@ return {period, ms % ARGV[2], is_first, count, sums, largest}
 
 
 class RedisStore:
-    """For one task. Makes no connection before the first exchange."""
+    """For one task, whose `first` customers are told of before all others.
 
-    def __init__(self, url: str) -> None:
-        self._redis, fleet = _client(url)
+    Makes no connection before the first exchange.
+    """
+
+    def __init__(self, url: str, first: Iterable[str] = ()) -> None:
+        self._redis, fleet, self._secrets = _client(url)
+        self._first = frozenset(first)
         self._fleet = fleet
         self._prefix = f"{{{fleet}}}:quota"
         # What this task told last, and in which period.
@@ -72,15 +81,20 @@ class RedisStore:
 
     async def exchange(self, task: str, usage: Mapping[str, float]) -> FleetUsage:
         usage = {name: used for name, used in usage.items() if used >= LEAST}
-        told = dict(nlargest(TOLD, usage.items(), key=itemgetter(1)))
+        first = self._first
+        told = dict(
+            nlargest(TOLD, usage.items(), key=lambda one: (one[0] in first, one[1]))
+        )
         words = [word for name, used in told.items() for word in (name, f"{used:.6g}")]
         period = round(1000 * INTERVAL)
         try:
             answer = await self._redis.eval(
                 SCRIPT, 1, self._prefix, task, period, LARGEST, *words
             )
-        except BaseException:  # also when it takes too long: no answer may come later
-            await self.close()
+        except BaseException as error:
+            await self.close()  # also when it took too long: no answer may come later
+            if isinstance(error, Exception):
+                raise self._told_without_secrets(error) from None
             raise
         return self._read(task, told, answer)
 
@@ -101,6 +115,13 @@ class RedisStore:
         again = (1.0 - ms / 1000 / INTERVAL + at) * INTERVAL
         return FleetUsage(tasks, own, total if tasks else {}, again, malformed)
 
+    def _told_without_secrets(self, error: Exception) -> StoreError:
+        """Redis repeats the arguments of a command that it refuses, AUTH's too."""
+        words = str(error)
+        for secret in self._secrets:
+            words = without(words, secret)
+        return StoreError(f"{type(error).__name__}: {printable(words) or '-'}")
+
     async def close(self) -> None:
         await self._redis.connection_pool.disconnect()
 
@@ -110,7 +131,7 @@ class RedisStore:
         return f"<fleet {self._fleet} in a Redis that was told of {told} customers>"
 
 
-def _client(url: str) -> tuple[Any, str]:
+def _client(url: str) -> tuple[Any, str, tuple[str, ...]]:
     place = redis_place("quota_store", url)
     try:
         from redis.asyncio import ConnectionPool, Redis
@@ -120,18 +141,38 @@ def _client(url: str) -> tuple[Any, str]:
         want = "redis to be installed: pip install 'lbclient[redis]'"
         raise ConfigError("quota_store", place.shown, want) from None
     # One attempt each time: the next interval brings another.
-    pool: Any = ConnectionPool.from_url(
-        place.url,
-        socket_timeout=INTERVAL,
-        socket_connect_timeout=INTERVAL,
-        retry=Retry(NoBackoff(), 0),
-    )
     try:
+        pool: Any = ConnectionPool.from_url(
+            place.url,
+            socket_timeout=INTERVAL,
+            socket_connect_timeout=INTERVAL,
+            retry=Retry(NoBackoff(), 0),
+        )
         pool.make_connection()
     except (TypeError, ValueError, OSError) as error:
-        want = f"options that redis-py knows ({error})"
+        # Not its words, which may repeat a value.
+        want = f"options that redis-py knows: {type(error).__name__}"
         raise ConfigError("quota_store", place.shown, want) from None
-    return Redis(connection_pool=pool), place.fleet
+    return Redis(connection_pool=pool), place.fleet, place.secrets
+
+
+def without(words: str, secret: str) -> str:
+    """Nor the beginning of it: Redis cuts what it repeats.
+
+    >>> without("beginning with: 'opensesame' 'opense'", "opensesame")
+    "beginning with: '...' '...'"
+    """
+    begins, rest = secret[:BEGINNING], secret[BEGINNING:]
+    if not rest:  # too short to be no accident within a word
+        return re.sub(rf"(?<!\w){re.escape(begins)}(?!\w)", HIDDEN, words)
+    first, *others = words.split(begins)
+    return HIDDEN.join([first, *(part[_common(part, rest) :] for part in others)])
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters they begin with alike."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _pairs(flat: Sequence[bytes]) -> list[tuple[Any, bytes]]:

@@ -8,10 +8,9 @@ fields in any order.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import inf
-from random import Random
+from random import Random, SystemRandom
 from threading import RLock, get_ident
 from typing import Any
 
@@ -30,11 +29,15 @@ from lbclient.recent import Recent
 from lbclient.server.answers import Answer
 from lbclient.server.cpu import CpuMeter
 from lbclient.server.gate import Gate
+from lbclient.server.lame_duck import Leave
 from lbclient.server.monitor import LoadMonitor
 from lbclient.server.statistics import QuotaStatistics, ServerStatistics
+from lbclient.server.streams import TICK, Streams
+from lbclient.tasks import Tasks, is_fatal
+from lbclient.text import printable
 from lbclient.v1 import health_pb2, load_pb2
 
-SAMPLE_INTERVAL = 0.1  # seconds; how often reports change in lbclient's simulations
+SAMPLE_INTERVAL = TICK  # seconds; how often reports change in lbclient's simulations
 
 # The hot path has no enum in it: a member's lookup, hash and name are slow.
 _OK = StatusCode.OK
@@ -78,7 +81,9 @@ class Reporter:
         config: ServerConfig,
         clock: Clock,
         read_cpu: Callable[[float], float] | None = None,
+        has_slots: bool = True,
     ) -> None:
+        """`has_slots`: a connection has streams to spare for health and load."""
         self.clock = clock
         self.state = TaskState.STARTING
         self.stopping = False
@@ -87,17 +92,25 @@ class Reporter:
         self.gate = Gate(
             config, self.monitor, clock, self._read_runnable, self._complain, Random()
         )
+        self.streams = Streams(
+            config.max_streams,
+            config.max_streams_per_connection if has_slots else 0,
+            clock,
+            lambda: self.gate.is_strained,
+        )
         self._config = config
         self._read_cpu = CpuMeter().read if read_cpu is None else read_cpu
         self.handled = Handled(code.name for code in StatusCode)
         self.recent: Recent | None = None  # as long as somebody looks
         self._latency = Histogram()
-        self._watchers = 0
+        self.leave: Leave | None = None  # once it drains
         self._failures = 0
         self._complained: set[str] = set()
-        self._changed: asyncio.Future[None] | None = None
+        self.tasks = Tasks("server", Random())
         self._timer: asyncio.TimerHandle | None = None
+        self._task_id = SystemRandom().randrange(1, 2**32)
         self._sampled = b""
+        self._health = self._load = b""  # of this sample, once a stream is told
         self._thread = get_ident()  # of the loop
         self._telling = RLock()
         self.ready: dict[int, Trailers] = {}  # by active requests, of this sample
@@ -110,7 +123,7 @@ class Reporter:
         self.loop = loop
         self._thread = get_ident()
         self._timer = loop.call_later(SAMPLE_INTERVAL, self.start, loop)
-        self.sample()
+        self.tasks.attempt(self.sample)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -125,29 +138,14 @@ class Reporter:
         self.monitor.sample(now, cpu, self._read_utilization(cpu))
         self.gate.sample(now, cpu)
         self._encode()
+        self.streams.tick(now)
 
     def enter(self, state: TaskState, *, stopping: bool = False) -> None:
         """Tells every watcher at once."""
         self.state = state
         self.stopping = stopping
         self._encode()
-        if self._changed is not None:
-            self._changed.set_result(None)
-            self._changed = None
-
-    def changed(self) -> asyncio.Future[None]:
-        """Is done when the state has changed after now."""
-        if self._changed is None:
-            self._changed = asyncio.get_running_loop().create_future()
-        return self._changed
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        self._watchers += 1
-        try:
-            yield
-        finally:
-            self._watchers -= 1
+        self.streams.push()
 
     def finish(
         self, code: StatusCode, begun_at: float, method: Method, is_error: bool = True
@@ -245,8 +243,20 @@ class Reporter:
 
     def health(self) -> health_pb2.HealthReport:
         return health_pb2.HealthReport(
-            state=self.state.name, load=self.load(), udp_port=self.udp_port
+            state=self.state.name,
+            load=self.load(),
+            udp_port=self.udp_port,
+            report_floor=self.streams.floor,
         )
+
+    def encoded_health(self) -> bytes:
+        """For streams: made once for each sample, however many there are."""
+        self._health = self._health or self.health().SerializeToString()
+        return self._health
+
+    def encoded_load(self) -> bytes:
+        self._load = self._load or self.load().SerializeToString()
+        return self._load
 
     def glance(self) -> tuple[TaskState, LoadReport]:
         """What an answer over UDP has room for."""
@@ -267,8 +277,12 @@ class Reporter:
             active=self.monitor.active,
             requests={code: n for code, n in requests.items() if n or code == "OK"},
             methods=methods,
-            watchers=self._watchers,
+            watchers=len(self.streams),
+            streams={kind.value: n for kind, n in self.streams.held.items()},
+            streams_refused={why.value: n for why, n in self.streams.refused.items()},
+            report_floor=self.streams.floor,
             signal_failures=self._failures,
+            task_failures=self.task_failures(),
             latency_bounds=self._latency.bounds,
             latency_counts=tuple(self._latency.counts),
             latency_sum=self._latency.sum,
@@ -281,6 +295,10 @@ class Reporter:
             quotas=QuotaStatistics() if quotas is None else quotas.statistics(),
         )
 
+    def task_failures(self) -> int:
+        quotas = self.gate.quotas
+        return self.tasks.failures + (0 if quotas is None else quotas.tasks.failures)
+
     def _encode(self) -> None:
         report = self.monitor.report()
         self._sampled = load_pb2.LoadReport(
@@ -289,8 +307,10 @@ class Reporter:
             eps=report.eps,
             application_utilization=self.monitor.application,
             state=self.state.name,
+            task_id=self._task_id,
         ).SerializeToString()
         self.ready = {}
+        self._health = self._load = b""
 
     def _read_utilization(self, cpu: float) -> float | None:
         signal = self._config.utilization
@@ -298,7 +318,9 @@ class Reporter:
             return None
         try:
             value = float(signal())
-        except Exception as error:
+        except BaseException as error:
+            if is_fatal(error):
+                raise
             self._complain("utilization", f"raised {error!r}")
             return cpu
         if 0.0 <= value < inf:
@@ -312,7 +334,9 @@ class Reporter:
             return None
         try:
             value = int(signal())
-        except Exception as error:
+        except BaseException as error:
+            if is_fatal(error):
+                raise
             self._complain("runnable", f"raised {error!r}")
             return None
         if 0 <= value < 2**32:
@@ -324,7 +348,8 @@ class Reporter:
         self._failures += 1
         if signal not in self._complained:
             self._complained.add(signal)
-            logger.warning("the signal ServerConfig.%s %s: not used", signal, what)
+            said = printable(what)  # of code that may have read a request
+            logger.warning("the signal ServerConfig.%s %s: not used", signal, said)
 
     def __repr__(self) -> str:
         return f"<{self.state.name.lower().replace('_', ' ')}, {self.monitor!r}>"

@@ -49,7 +49,11 @@ class QuotaStatistics:
     """Entries of others that made no sense."""
 
     pooled: int = 0
-    """Requests that named a customer who has no account: see `lbclient.quota`."""
+    """Requests whose customer shares an account, as the name is too long."""
+
+    forgotten: int = 0
+    """Accounts that made way for others while their customers were ahead of their
+    limits: see `lbclient.accounts`."""
 
     tasks: int = 0
     """That were heard of lately, this one too; 0 where there is nobody to hear of."""
@@ -109,5 +113,20 @@ class ServerStatistics:
     services: tuple[str, ...] = ()
 
     udp: UdpStatistics = UdpStatistics()
+    task_failures: int = 0
+    """Background tasks and timers that failed and were started again."""
+
     methods: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
     """`requests` by the kind ("unary_stream") and the path of their method."""
+
+    streams: Mapping[str, int] = field(default_factory=dict)
+    """`watchers` by kind: "health" is ours, "load" ORCA's, "serving" grpc.health.v1."""
+
+    streams_refused: Mapping[str, int] = field(default_factory=dict)
+    """By what there were too many of: streams on a "connection", streams on the
+    "server", or "openings", streams that begin at a time; "slots": a connection may
+    have too few streams to spare one."""
+
+    report_floor: float = 0.0
+    """Seconds between two reports of a stream, at least, for there are so many streams;
+    0.0: each has the pace that it asked for."""

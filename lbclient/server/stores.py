@@ -2,12 +2,17 @@
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from weakref import WeakValueDictionary
 
+from lbclient.errors import LbError
 from lbclient.protocols import Clock, FleetUsage, UsageStore
 
 INTERVAL = 1.0  # seconds between two exchanges. Ours: a fifth of quota.SMOOTHING
+
+
+class StoreError(LbError):
+    """A store of ours gave no answer: what went wrong, without any of its secrets."""
 
 
 class MemoryStore:
@@ -52,12 +57,16 @@ class ProcessStore(MemoryStore):
 _of_process: WeakValueDictionary[Hashable, ProcessStore] = WeakValueDictionary()
 
 
-def find_store(said: str | UsageStore | None, limits: Hashable) -> UsageStore:
-    """What `ServerConfig.quota_store` means. Raises ConfigError."""
+def find_store(
+    said: str | UsageStore | None, limits: Hashable, first: Iterable[str] = ()
+) -> UsageStore:
+    """What `ServerConfig.quota_store` means; `first` are customers of whom it is told
+    before all others. Raises ConfigError.
+    """
     if said is None:
         return _of_process.setdefault(limits, ProcessStore())
     if not isinstance(said, str):
         return said
     from lbclient.server.redis_store import RedisStore  # an extra
 
-    return RedisStore(said)
+    return RedisStore(said, first)

@@ -193,10 +193,12 @@ class UdpHealth:
     def push(self) -> None:
         """Tells the recent probers what the state is now, a few at a time."""
         self._timer = None
-        for peer, data in self._responder.news(NEWS_AT_ONCE):
-            peer.listener.send(data, peer.address)
-        if self._responder.has_news():
-            self._timer = self._loop.call_later(NEWS_PAUSE, self.push)
+        try:
+            for peer, data in self._responder.news(NEWS_AT_ONCE):
+                peer.listener.send(data, peer.address)
+        finally:
+            if self._responder.has_news():
+                self._timer = self._loop.call_later(NEWS_PAUSE, self.push)
 
     def close(self) -> None:
         """On the loop's thread."""

@@ -212,8 +212,8 @@ def parse(text: str) -> Scenario:
     """
     try:
         table: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError("scenario", str(error), "TOML") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("scenario", str(error), "TOML") from None
     known = {field.name for field in fields(Scenario)}
     for name, value in table.items():
         if name not in known:

@@ -18,7 +18,7 @@ SERVING: TaskState
 LAME_DUCK: TaskState
 
 class LoadReport(_message.Message):
-    __slots__ = ("cpu_utilization", "mem_utilization", "rps_fractional", "eps", "named_metrics", "application_utilization", "state", "active_requests", "runnable_requests", "latency")
+    __slots__ = ("cpu_utilization", "mem_utilization", "rps_fractional", "eps", "named_metrics", "application_utilization", "state", "active_requests", "runnable_requests", "latency", "task_id")
     class NamedMetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class LoadReport(_message.Message):
     ACTIVE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     RUNNABLE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     LATENCY_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
     cpu_utilization: float
     mem_utilization: float
     rps_fractional: float
@@ -46,4 +47,5 @@ class LoadReport(_message.Message):
     active_requests: int
     runnable_requests: int
     latency: float
-    def __init__(self, cpu_utilization: _Optional[float] = ..., mem_utilization: _Optional[float] = ..., rps_fractional: _Optional[float] = ..., eps: _Optional[float] = ..., named_metrics: _Optional[_Mapping[str, float]] = ..., application_utilization: _Optional[float] = ..., state: _Optional[_Union[TaskState, str]] = ..., active_requests: _Optional[int] = ..., runnable_requests: _Optional[int] = ..., latency: _Optional[float] = ...) -> None: ...
+    task_id: int
+    def __init__(self, cpu_utilization: _Optional[float] = ..., mem_utilization: _Optional[float] = ..., rps_fractional: _Optional[float] = ..., eps: _Optional[float] = ..., named_metrics: _Optional[_Mapping[str, float]] = ..., application_utilization: _Optional[float] = ..., state: _Optional[_Union[TaskState, str]] = ..., active_requests: _Optional[int] = ..., runnable_requests: _Optional[int] = ..., latency: _Optional[float] = ..., task_id: _Optional[int] = ...) -> None: ...

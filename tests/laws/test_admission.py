@@ -21,6 +21,7 @@ from lbclient.admission import (
     LOAD,
     MIX_MEMORY,
     PATIENCE,
+    STEP,
     Admission,
     Places,
     Quickest,
@@ -385,10 +386,20 @@ def test_who_has_nobody_above_may_have_all_places(only: Criticality) -> None:
     assert placed(100, {only: 2.0})[only] == pytest.approx(0.5, abs=0.01)
 
 
-def test_a_few_requests_take_any_place() -> None:
-    for limit in (1, 2, 10):
-        places = Places(limit, Tally(len(Criticality), MIX_MEMORY), Random(1))
-        assert not any(places.refuses(SHEDDABLE, n) for n in range(limit // 2 + 1))
+@pytest.mark.parametrize("limit", [*range(1, 17), 25, 100])
+def test_a_few_requests_take_any_place_though_others_matter_more(limit: int) -> None:
+    """No more than half of the places are kept: below 16 that is fewer than two
+    standard deviations, and of a limit of 1 to 3 these would be more than all."""
+    mix = Tally(len(Criticality), MIX_MEMORY)
+    for _ in range(2 * STEP):
+        mix.add(CRITICAL)
+        mix.add(SHEDDABLE)
+    places = Places(limit, mix, Random(1))
+    kept = min(limit / 2, 2.0 * limit**0.5)
+    assert places.start == limit - kept
+    for active in range(limit):
+        refused = sum(places.refuses(SHEDDABLE, active) for _ in range(1000))
+        assert (refused > 0) is (active > limit - kept), active
 
 
 @given(

@@ -22,6 +22,8 @@ from lbclient.lifecycle import (
 from lbclient.model import State, TaskState
 
 INTERVAL = 2.0
+READY = State.READY
+PATIENCE = 3.0  # for an answer: the connecting took a second
 SERVING = TaskState.SERVING
 TASK_STATES = st.sampled_from(TaskState)
 SECONDS = st.floats(0.0, 400.0)
@@ -44,6 +46,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.stood_at = 0.0
         self.is_asked_by_udp = False
         self.looking = self.checking = False
+        self.was_heard = False  # on this connection, by a word or an answer
+        self.is_unanswered = False  # the last question, on this connection
         self.served = 0
         self.vouched_at = -INTERVAL
         self.is_leaving = False
@@ -55,12 +59,14 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert self.is_connected
             self.checking = True
         elif step.order is Order.LOOK:
-            assert self.life.is_away()
+            assert not self.looking
+            assert self.life.is_away() or self.is_unanswered
             self.looking = True
         elif step.order is not None:
             is_away = step.order is Order.DISCONNECT
             assert self.life.link is (Link.AWAY if is_away else Link.DOWN)
             self.is_connected = self.speaks = self.looking = self.checking = False
+            self.is_unanswered = False
         if step.state is None:
             return
         assert step.reason
@@ -101,7 +107,8 @@ class LifecycleMachine(RuleBasedStateMachine):
     def connect(self) -> None:
         self.is_connected, self.speaks, self.checking = True, False, False
         self.said = None
-        self.take(self.life.connected())
+        self.looking = self.was_heard = self.is_unanswered = False
+        self.take(self.life.connected(self.now, PATIENCE))
 
     @precondition(lambda self: self.life.link is Link.DOWN)
     @rule()
@@ -112,7 +119,8 @@ class LifecycleMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_connected)
     @rule(is_goaway=st.booleans())
     def lose(self, is_goaway: bool) -> None:
-        self.is_connected = self.checking = self.speaks = False
+        self.is_connected = self.checking = self.speaks = self.looking = False
+        self.is_unanswered = False
         self.take(self.life.sent_goaway() if is_goaway else self.life.lost())
 
     @rule(is_leaving=st.booleans())
@@ -123,7 +131,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_connected)
     @rule(state=TASK_STATES, has_report=st.booleans())
     def hear(self, state: TaskState, has_report: bool) -> None:
-        self.speaks, self.said = has_report, state
+        self.speaks, self.said, self.was_heard = has_report, state, True
         self.take(self.life.heard(state, has_report, self.now), state)
         if has_report:
             self.reported_at = self.now
@@ -150,22 +158,50 @@ class LifecycleMachine(RuleBasedStateMachine):
             self.take(self.life.told(state))
 
     @precondition(lambda self: self.looking)
-    @rule(state=st.none() | TASK_STATES)
-    def end_look(self, state: TaskState | None) -> None:
+    @rule(state=st.none() | TASK_STATES, is_there=st.booleans(), others=st.booleans())
+    def end_look(self, state: TaskState | None, is_there: bool, others: bool) -> None:
         self.looking = False
-        if state is None:
+        is_away, was = self.life.is_away(), self.life.state
+        if state is not None:
+            step = self.life.seen(state, self.now)
+            if not is_away and step.order is Order.REDIAL:
+                assert self.is_unanswered, "it gave up a connection that answers"
+            self.take(step)
+        elif is_away:
             self.take(self.life.not_seen("refused", self.now))
             assert self.life.state is State.REFUSING
         else:
-            self.take(self.life.seen(state, self.now))
+            step = self.life.not_seen("refused", self.now, is_there, others)
+            assert step.order is None, "a new connection is no better"
+            if is_there and not others and not self.was_heard:
+                # A lone server that answers no question may yet answer calls.
+                self.said, self.was_heard = SERVING, True
+                self.take(step, SERVING)
+                return
+            self.take(step)
+            if is_there or not others:
+                assert self.life.state in (was, State.REFUSING)
+                assert was is not State.READY or self.life.state is State.READY
 
     @precondition(lambda self: self.checking)
     @rule(state=st.none() | TASK_STATES)
     def end_check(self, state: TaskState | None) -> None:
         self.checking = False
+        self.is_unanswered = state is None
         if state is not None:
-            self.vouched_at, self.said = self.now, state
-        self.take(self.life.checked(state, self.now), state)
+            self.vouched_at, self.was_heard = self.now, True
+        step = self.life.checked(state, self.now)
+        if state is SERVING or step.state is not None:
+            self.said = state  # else its health stream has spoken meanwhile
+        self.take(step, state)
+
+    @rule(in_flight=st.integers(0, 2), is_answered=st.booleans())
+    def look_at_calls(self, in_flight: int, is_answered: bool) -> None:
+        """Calls that are not answered take no backend out: it may be busy."""
+        self.served += is_answered
+        before = self.life.state
+        self.take(self.life.look_at_calls(in_flight, self.served, self.now))
+        assert self.life.state is before
 
     @rule(by_udp=st.booleans())
     def rest(self, by_udp: bool) -> None:
@@ -216,6 +252,12 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert self.life.due_at() is not None
 
     @invariant()
+    def who_has_said_nothing_since_it_was_connected_is_asked(self) -> None:
+        is_asked = self.checking or self.looking or self.life.due_at() is not None
+        if self.is_connected and not self.was_heard and self.life.state is not READY:
+            assert is_asked
+
+    @invariant()
     def who_is_away_is_looked_at_seldom_but_not_forgotten(self) -> None:
         due = self.life.due_at()
         if self.life.is_away() and not self.looking:
@@ -229,7 +271,10 @@ class LifecycleMachine(RuleBasedStateMachine):
         life = copy(self.life)
         steps = [life.leaves(False)]
         steps += [life.wanted()] if life.is_away() else [life.lost()]
-        steps += [life.connected(), life.heard(SERVING, True, self.now)]
+        steps += [
+            life.connected(self.now, PATIENCE),
+            life.heard(SERVING, True, self.now),
+        ]
         assert steps[-1].state is State.READY or life.state is State.READY
 
 
@@ -244,7 +289,7 @@ def taking(life: Lifecycle, step: Step) -> Step:
 def ready(seed: int = 7) -> Lifecycle:
     """One of ours, that said so at 0."""
     life = Lifecycle(INTERVAL, Random(seed))
-    taking(life, life.connected())
+    taking(life, life.connected(0.0, PATIENCE))
     taking(life, life.heard(SERVING, True, 0.0))
     assert life.state is State.READY
     return life
@@ -266,7 +311,7 @@ def test_a_lame_duck_that_went_away_is_ready_again_by_its_own_word_alone() -> No
     step = taking(life, life.sent_goaway())
     assert (step.state, step.reason) == (State.LAME_DUCK, "it sent GOAWAY")
     assert life.heard(SERVING, True, 1.0).state is None, "on the old connection"
-    assert taking(life, life.connected()).state is None
+    assert taking(life, life.connected(0.0, PATIENCE)).state is None
     assert taking(life, life.heard(SERVING, True, 1.0)).state is State.READY
 
 
@@ -310,7 +355,9 @@ def test_who_is_doubted_is_not_believed_until_it_answers() -> None:
         taking(life, life.missed_deadline(0, True, 0.0))
     assert life.state is State.CONNECTING
     assert life.heard(SERVING, True, 0.5) == Step()
-    assert taking(life, life.checked(None, 1.0)) == Step()
+    assert taking(life, life.checked(None, 1.0)).state is None
+    assert taking(life, life.tick(1.0, 0.5)).order is Order.LOOK
+    assert taking(life, life.not_seen("no answer", 1.5, is_there=True)).state is None
     assert taking(life, life.tick(1.0 + INTERVAL, 2.9)).order is None  # it spoke
     due = life.due_at()
     assert due is not None

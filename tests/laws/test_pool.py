@@ -1,5 +1,6 @@
 """Whatever happens in whatever order, the pool keeps its promises."""
 
+from collections import Counter
 from itertools import takewhile
 from math import inf
 from random import Random
@@ -60,6 +61,9 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data(), state=st.sampled_from(State))
     def observe(self, data: st.DataObject, state: State) -> None:
         node = data.draw(st.sampled_from(list(self.pool.nodes.values())))
+        self.observe_one(node, state)
+
+    def observe_one(self, node: FakeNode, state: State) -> None:
         ready_at = node.load.ready_at
         was_present = node.state is State.INACTIVE or (
             ready_at is not None and self.now >= ready_at + REPLACE_AFTER
@@ -69,6 +73,14 @@ class PoolMachine(RuleBasedStateMachine):
             if was_present:
                 self.missing_since[node] = self.now
             self.missing_since.setdefault(node, self.now)
+
+    @precondition(lambda self: self.pool.nodes)
+    @rule(state=st.sampled_from(State), some=st.integers(0, 2**12))
+    def observe_many_at_once(self, state: State, some: int) -> None:
+        """Before anybody asks who is ready."""
+        for place, node in enumerate(list(self.pool.nodes.values())):
+            if some >> place & 1:
+                self.observe_one(node, state)
 
     @rule(seconds=st.floats(0.0, 100.0))
     def wait(self, seconds: float) -> None:
@@ -103,7 +115,23 @@ class PoolMachine(RuleBasedStateMachine):
         lame_ducks = [node for node in nodes if node.state is State.LAME_DUCK]
         usable = ready or ([] if can_wake else lame_ducks)
         expected = [node for node in usable if node.load.in_flight < LIMIT]
+        assert [id(n) for n in self.pool.look_ready()] == [id(n) for n in expected]
         assert [id(n) for n in self.pool.ready] == [id(n) for n in expected]
+        assert self.pool.ready is self.pool.ready
+
+    @invariant()
+    def what_is_counted_is_what_is_there(self) -> None:
+        nodes = list(self.pool.nodes.values())
+        assert self.pool.counts == Counter(node.state for node in nodes)
+        usable = (State.READY, State.LAME_DUCK)
+        full = [n for n in nodes if n.state in usable and n.load.in_flight >= LIMIT]
+        assert self.pool.full() == len(full)
+
+    @invariant()
+    def a_review_that_nobody_wants_changes_nothing(self) -> None:
+        if not self.pool.wants_review():
+            assert self.pool.review(self.now) == ((), ())
+            assert self.pool.review(self.now + 1000.0) == ((), ())
 
     @invariant()
     def nobody_who_left_is_ready(self) -> None:

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.account import TICK
+from lbclient.accounts import MOST
 from lbclient.criticality import Criticality
-from lbclient.quota import MOST, RESERVE, Quota, allot, room
+from lbclient.quota import RESERVE, Quota, allot, room
 
 CRITICAL = Criticality.CRITICAL
 COST = 0.02

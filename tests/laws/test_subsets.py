@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from lbclient.model import Endpoint, Endpoints, snapshot
 from lbclient.protocols import Subset
 from lbclient.subsets import ALGORITHMS, Rendezvous, order, subset
+from lbclient.text import printable
 
 Algorithm = Callable[[str], Subset]
 
@@ -27,7 +28,7 @@ clients = st.text(max_size=20)
 endpoints = st.lists(
     st.builds(
         Endpoint,
-        st.text(max_size=20).map("{}:50051".format),
+        st.text(max_size=20).map(printable).map("{}:50051".format),
         st.floats(0.1, 10.0),
         st.sampled_from(["", "a", "b"]),
     ),

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -70,21 +72,27 @@ async def by_file() -> Lists:
 
 async def by_kubernetes() -> Lists:
     slices = Slices("1")
-    values = [
-        {
-            "metadata": {"name": "search-1", "resourceVersion": str(generation)},
-            "addressType": "IPv4",
-            "endpoints": [
-                {"addresses": [host], "zone": "a", "hostname": f"search-{n}"}
-                for n, host in enumerate(hosts(generation), generation * NEW)
-            ],
-        }
-        for generation in (0, 1)
-    ]
-    document = {"metadata": {"resourceVersion": "1"}, "items": values[:1]}
+
+    def values(generation: int) -> list[dict[str, Any]]:
+        """As many slices as it takes: the API has 1,000 endpoints in one, at most."""
+        endpoints = [
+            {"addresses": [host], "zone": "a", "hostname": f"search-{n}"}
+            for n, host in enumerate(hosts(generation), generation * NEW)
+        ]
+        return [
+            {
+                "metadata": {"name": f"search-{part}", "resourceVersion": "1"},
+                "addressType": "IPv4",
+                "endpoints": endpoints[part * 1000 : (part + 1) * 1000],
+            }
+            for part in range(math.ceil(len(endpoints) / 1000))
+        ]
+
+    document = {"metadata": {"resourceVersion": "1"}, "items": values(0)}
     _, first = slices.replace(json.dumps(document))
-    event = {"type": "MODIFIED", "object": values[1]}
-    _, second = slices.apply([json.dumps(event).encode()], "1")
+    events = [{"type": "MODIFIED", "object": value} for value in values(1)]
+    lines = [json.dumps(event).encode() for event in events]
+    _, second = slices.apply(lines, "1")
     return first, second
 
 

@@ -23,7 +23,10 @@ async def begun(count: int) -> list[float]:
 
 async def test_the_first_few_begin_at_once_and_the_others_in_waves() -> None:
     """Timers may be late and never early, so there is a lower bound for a distance."""
+    began_at = asyncio.get_running_loop().time()
     times = await begun(3 * AT_ONCE)
+    assert times[:AT_ONCE] == [began_at] * AT_ONCE
+    assert times[-1] <= began_at + 2 * 1.5 * HOLD
     distances = [
         late - early for early, late in zip(times, times[AT_ONCE:], strict=False)
     ]

@@ -14,7 +14,7 @@ from lbclient.criticality import Criticality
 from lbclient.protocols import FleetUsage
 from lbclient.quota import HOLD
 from lbclient.server.accounting import account
-from lbclient.server.quotas import Quotas
+from lbclient.server.quotas import HEARD, Quotas
 from lbclient.server.stores import INTERVAL, MemoryStore, _of_process
 
 LIMIT = 1.0  # CPU seconds a second
@@ -68,7 +68,8 @@ async def offer(demand: Mapping[Quotas, float], seconds: float) -> dict[Quotas, 
 async def stop(*tasks: Quotas) -> None:
     for quotas in tasks:
         quotas.stop()
-    await asyncio.sleep(0)
+    for _ in range(2):  # its task ends, and leaves no trace
+        await asyncio.sleep(0)
 
 
 async def test_four_tasks_give_one_limit_together_however_demand_is_spread() -> None:
@@ -229,6 +230,23 @@ async def test_what_a_store_says_that_makes_no_sense_is_left_out_and_counted(
     assert len(asked) == 11
     assert heard.malformed == 11
     assert heard.shares.get("a") == share
+
+
+async def test_of_a_store_that_tells_of_too_many_those_are_heard_that_matter() -> None:
+    many = {f"invented {i}": 100.0 + i for i in range(2 * HEARD)}
+    odd: Any = {"x" * 101: 1.0, 7: 1.0, b"a": 1.0}
+
+    class Store:
+        async def exchange(self, task: str, usage: Mapping[str, float]) -> FleetUsage:
+            return FleetUsage(2, {"here": 0.1}, {**many, **odd, "a": 0.1, "here": 0.1})
+
+    quotas = make(Store(), default_quota=1.0)
+    await asyncio.sleep(0.5 * INTERVAL)
+    heard = quotas.statistics()
+    quotas.stop()
+    assert heard.malformed == len(odd)
+    assert len(heard.shares) == HEARD
+    assert {"a", "here", f"invented {2 * HEARD - 1}"} <= set(heard.shares)
 
 
 async def test_quotas_and_their_store_read_as_english() -> None:

@@ -12,6 +12,7 @@ from lbclient.admission import (
     STEP,
     TOO_FEW,
     Admission,
+    Places,
     Quickest,
     Signal,
     Tally,
@@ -91,6 +92,23 @@ def test_what_is_sheddable_makes_room_for_what_is_critical(
     room = exp(-2.0) - 0.1
     assert admission.shares[SHEDDABLE] == pytest.approx(room / 0.9, abs=0.02)
     assert admission.shares[CRITICAL] == 1.0
+
+
+def test_of_kept_places_each_width_leaves_e_times_fewer() -> None:
+    """A tenth more than that would fill them with what matters least."""
+    mix = Tally(len(Criticality), 128)
+    for _ in range(32 * STEP):
+        for _ in range(9):
+            mix.add(SHEDDABLE)
+        mix.add(CRITICAL)
+    places = Places(400, mix, Random(5))  # 40 are kept: 7 widths
+    draws = 20_000  # whose chance is a hundredth of what is expected
+    for widths in (1.0, 2.0):
+        active = places.start + 40 / 7 * widths
+        refused = sum(places.refuses(SHEDDABLE, active) for _ in range(draws))
+        room = (exp(-widths) - 0.1) / 0.9  # of ten e^-widths get in, one is critical
+        assert 1 - refused / draws == pytest.approx(room, abs=0.012)
+        assert not places.refuses(CRITICAL, round(active))
 
 
 def test_a_first_refusal_says_that_others_may_have_room(admission: Admission) -> None:

@@ -38,6 +38,7 @@ from lbclient.server.stores import find_store
         ("max_attempts", True, "a whole number"),
         ("propagate_deadline", 1, "true or false"),
         ("when_full", "panic", "one of wait, fail"),
+        ("health", "maybe", "one of auto, watch, off"),
         ("max_waiting", -1, "at least 0"),
         ("health_interval", 0.0, "0.2 to 3600"),
         ("health_interval", float("nan"), "0.2 to 3600"),
@@ -95,7 +96,11 @@ def test_a_wrong_channel_setting_is_named_with_its_value_and_bound(
         ("quota_store", "redis://cache:70000", "redis://host:port"),
         ("quota_store", "redis://cache/zero", "redis://host:port"),
         ("quota_store", "unix://", "redis://host:port"),
-        ("quota_store", "redis://cache?flit=x", "no option 'flit'"),
+        (
+            "quota_store",
+            "redis://cache?flit=x",
+            "fleet=name, or rediss:// or unix:// of that kind, and no other option",
+        ),
         ("quota_store", "redis://cache?fleet=a:b", "the fleet's name"),
         ("udp_secret", None, "text"),
         ("udp_secret", "short", "at least 16 bytes"),
@@ -291,6 +296,22 @@ def test_a_file_sets_both_and_a_variable_beats_it(tmp_path: Path) -> None:
             "LBCLIENT_CONFIG = 'PATH': want a readable TOML file",
         ),
         ("[chanel]\nsubset_size = 7\n", "PATH: table = 'chanel': want one of channel"),
+        (
+            f"[channel]\nzone = {'[' * 100_000}",
+            "LBCLIENT_CONFIG = 'PATH': want a readable TOML file",
+        ),
+        (
+            f"[channel]\nzone.{'.'.join('a' * 2000)} = 1\n",
+            "PATH: zone = {'a': {'a': {",
+        ),
+        (
+            f"[channel]\nzone = {'[' * 100}{']' * 100}",
+            "PATH: zone = [[[",
+        ),
+        (
+            f"# {'x' * 2**20}\n",
+            "LBCLIENT_CONFIG = 'PATH': want a readable TOML file (more than 1,048,576",
+        ),
     ],
 )
 def test_a_wrong_file_says_where(tmp_path: Path, text: str, said: str) -> None:

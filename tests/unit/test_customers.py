@@ -39,15 +39,46 @@ def test_at_ten_times_the_quota_k_times_what_is_accepted_is_sent(k: float) -> No
     assert sent <= 1.1 * k * accepted
 
 
-def test_of_too_many_customers_those_refused_last_are_remembered() -> None:
+def test_of_too_many_customers_those_refused_most_are_remembered() -> None:
     customers = Customers(Random(1), 2.0)
     for number in range(MOST + 10):
-        for _ in range(round(COLD) + 1):
-            customers.finish("first", CRITICAL, Verdict.REJECTED, 1.0)
+        if number == 0:
+            for _ in range(round(COLD) + 1):
+                customers.finish("first", CRITICAL, Verdict.REJECTED, 1.0)
         customers.finish(str(number), CRITICAL, Verdict.REJECTED, 1.0)
     assert len(customers) == MOST
+    last = [name for name in map(str, range(MOST + 10)) if name in customers._throttles]
+    assert last == [str(number) for number in range(11, MOST + 10)], "of equals"
     assert any(not customers.admits("first", CRITICAL, 1.0) for _ in range(10))
     assert repr(customers) == f"<{MOST} customers out of quota of late>"
+
+
+@pytest.mark.parametrize("rate", [0.0, 50.0, 500.0])
+def test_names_that_are_refused_once_set_nobody_free(rate: float) -> None:
+    """So many of them a second, each another. A customer who wanted ten times the quota
+    was forgotten by 50 a second, and sent all it wanted.
+    """
+    customers, rng = Customers(Random(1), 1.1), Random(2)
+    tokens, sent, accepted, invented = 0.0, 0, 0, 0
+    for i in range(int((WINDOW + 60) * RATE)):
+        now = i / RATE
+        while invented < rate * now:
+            customers.finish(f"bad {invented}", CRITICAL, Verdict.REJECTED, now)
+            invented += 1
+        tokens = min(LIMIT / 4, tokens + LIMIT / RATE)
+        assert customers.admits("good", CRITICAL, now)
+        if rng.random() < 0.1:
+            customers.finish("good", CRITICAL, Verdict.SERVED, now)
+        if customers.admits("greedy", CRITICAL, now):
+            has_room = tokens >= 1.0
+            tokens -= has_room
+            verdict = Verdict.SERVED if has_room else Verdict.REJECTED
+            customers.finish("greedy", CRITICAL, verdict, now)
+            if now > WINDOW:
+                sent += 1
+                accepted += has_room
+        assert len(customers) <= MOST
+    assert sent <= 1.1 * 1.1 * accepted
 
 
 def test_who_was_not_refused_for_two_minutes_is_forgotten() -> None:

@@ -84,6 +84,47 @@ def test_the_bound_limits_what_a_lie_can_draw() -> None:
     assert liar < e
 
 
+SPEEDS = 1.0, 1.0, 1.0, 5.0, 5.0
+
+
+def test_the_bound_is_counted_from_the_mean_of_all() -> None:
+    """From the median two fast machines of five would reach it, at 2.7 times."""
+    nodes, control = fake_nodes(5), equalizer()
+    for second in range(2, 60):
+        shares = control.weights(nodes)
+        used = [s / speed for s, speed in zip(shares, SPEEDS, strict=True)]
+        report(nodes, *used, now=second)
+        control.step(nodes, second)
+    assert max(used) / min(used) < 1.01
+
+
+def test_so_it_is_where_nobody_reports() -> None:
+    nodes, control = fake_nodes(5), equalizer()
+    for second in range(2, 120):
+        shares = control.weights(nodes)
+        for node, share, speed in zip(nodes, shares, SPEEDS, strict=True):
+            serve(node, round(1000 * share), 0.05 / speed, second)
+        control.step(nodes, second)
+    used = [s / speed for s, speed in zip(shares, SPEEDS, strict=True)]
+    assert max(used) / min(used) < 1.03
+
+
+def test_a_liar_at_its_bound_leaves_the_others_room() -> None:
+    """For an hour; they drifted to the opposite bound, where no difference is left."""
+    nodes, control = fake_nodes(5), equalizer()
+    for second in range(2, 600):
+        others = (0.7, 0.7, 0.7, 0.7 + 0.2 * (second % 2))
+        report(nodes, 0.01, *others, now=second)
+        control.step(nodes, second)
+    speeds = 1.0, 1.0, 3.0, 3.0
+    for second in range(600, 700):
+        shares = control.weights(nodes)[1:]
+        used = [s / speed for s, speed in zip(shares, speeds, strict=True)]
+        report(nodes, 0.01, *used, now=second)
+        control.step(nodes, second)
+    assert max(used) / min(used) < 1.05
+
+
 def test_one_lie_does_not_level_the_others() -> None:
     nodes, control = fake_nodes(5), equalizer()
     speeds = 1.0, 2.0, 1.0, 2.0

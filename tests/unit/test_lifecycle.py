@@ -1,10 +1,20 @@
 """What makes a backend doubted or silent, by examples; laws/test_lifecycle has more."""
 
+from itertools import pairwise
 from random import Random
 
 import pytest
 
-from lbclient.lifecycle import FIRST_LOOK, LOOK_PERIOD, MISSES, Lifecycle, Order, Step
+from lbclient.lifecycle import (
+    FIRST_LOOK,
+    LOOK_PERIOD,
+    MISSES,
+    RAREST_CHECK,
+    TRAILER_INTERVALS,
+    Lifecycle,
+    Order,
+    Step,
+)
 from lbclient.model import State, TaskState
 
 INTERVAL = 2.0
@@ -22,7 +32,7 @@ def take(life: Lifecycle, step: Step) -> Step:
 def life() -> Lifecycle:
     """One of ours that is ready: it said so, with its load, at 0."""
     life = Lifecycle(INTERVAL, Random(7))
-    take(life, life.connected())
+    take(life, life.connected(0.0, INTERVAL))
     take(life, life.heard(SERVING, True, 0.0))
     return life
 
@@ -41,6 +51,15 @@ def test_who_just_answered_is_trusted_for_an_interval(life: Lifecycle) -> None:
     assert miss(life, trusted_until - MOMENT) == Step()
     step = take(life, life.missed_deadline(0, True, trusted_until))
     assert (step.state, step.order) == (State.CONNECTING, Order.CHECK)
+
+
+def test_a_report_that_is_as_old_as_may_be_rings_once(life: Lifecycle) -> None:
+    """By rounding it was due again at the very moment, for ever."""
+    reported_at, now = 12.026867862137802, 14.0268678621378
+    assert life.tick(now, reported_at) == Step()
+    due = life.due_at()
+    assert due is not None
+    assert due > now
 
 
 def test_silence_is_judged_when_it_is_due(life: Lifecycle) -> None:
@@ -99,3 +118,228 @@ def test_silence_by_udp_neither_hurries_nor_puts_off_a_look_that_is_due(
     assert second >= first + LOOK_PERIOD
     life.not_told(first + MOMENT)
     assert life.due_at() == second
+
+
+# --- a connection that may be dead, or its server busy -------------------------
+
+
+PATIENCE = 3.0  # for an answer
+
+
+@pytest.fixture
+def stranger() -> Lifecycle:
+    """Not ours, connected at 0, with nothing said yet."""
+    life = Lifecycle(INTERVAL, Random(7))
+    take(life, life.connected(0.0, PATIENCE))
+    return life
+
+
+def ring(life: Lifecycle, reported_at: float = 0.0) -> tuple[float, Step]:
+    """When the timer rings next, and what it brings."""
+    due = life.due_at()
+    assert due is not None
+    return due, take(life, life.tick(due, reported_at))
+
+
+def test_a_connection_that_never_spoke_is_asked_after_its_patience(
+    stranger: Lifecycle,
+) -> None:
+    assert ring(stranger) == (PATIENCE, Step(order=Order.CHECK))
+    step = take(stranger, stranger.checked(SERVING, 3.1))
+    assert step == Step(State.READY, "asked, it says serving")
+    assert stranger.due_at() is None
+
+
+def test_a_connection_that_never_spoke_is_replaced_once_another_is_answered(
+    stranger: Lifecycle,
+) -> None:
+    ring(stranger)
+    now = 2 * PATIENCE
+    step = take(stranger, stranger.checked(None, now))
+    assert step.reason == (
+        "connected, and no word since; a health check is not answered"
+    )
+    assert ring(stranger) == (now, Step(order=Order.LOOK))
+    step = take(stranger, stranger.seen(SERVING, now + 0.1))
+    assert step.order is Order.REDIAL
+    assert step.reason == (
+        "connected, and no word since; a second connection is answered"
+    )
+    assert not stranger.is_connected()
+
+
+def test_it_refuses_while_another_connection_is_as_dead_and_is_looked_at_again(
+    stranger: Lifecycle,
+) -> None:
+    ring(stranger)
+    take(stranger, stranger.checked(None, 6.0))
+    ring(stranger)
+    step = take(stranger, stranger.not_seen("cannot connect: ...", 10.0))
+    assert step.state is State.REFUSING
+    assert step.reason == "connected, and no word since; cannot connect: ..."
+    looks = []
+    for _ in range(4):
+        due, step = ring(stranger)
+        if step.order is Order.CHECK:
+            take(stranger, stranger.checked(None, due))
+        else:
+            assert step.order is Order.LOOK
+            looks.append(due)
+            take(stranger, stranger.not_seen("cannot connect: ...", due + 4.0))
+    assert looks
+    assert looks[0] <= 6.0 + FIRST_LOOK * 1.25
+    assert take(stranger, stranger.heard(SERVING, False, 40.0)).state is State.READY
+
+
+def test_a_busy_server_keeps_its_connection(stranger: Lifecycle) -> None:
+    """Its threads answer no question, but its core acknowledges pings."""
+    ring(stranger)
+    take(stranger, stranger.checked(None, 6.0))
+    ring(stranger)
+    step = take(stranger, stranger.not_seen("no answer", 11.0, is_there=True))
+    assert (step.state, step.order) == (None, None)
+    assert stranger.is_connected()
+    assert stranger.state is State.CONNECTING
+
+
+def test_a_lone_server_that_answers_no_question_gets_its_calls(
+    stranger: Lifecycle,
+) -> None:
+    """As it would from grpc.aio."""
+    ring(stranger)
+    take(stranger, stranger.checked(None, 6.0))
+    ring(stranger)
+    step = stranger.not_seen("no answer", 11.0, is_there=True, has_others=False)
+    assert take(stranger, step).state is State.READY
+
+
+def test_a_lone_server_that_once_said_that_it_starts_is_not_taken_to_serve(
+    stranger: Lifecycle,
+) -> None:
+    ring(stranger)
+    step = stranger.checked(TaskState.STARTING, 3.1)
+    assert take(stranger, step).state is State.STARTING
+    due, _ = ring(stranger)
+    take(stranger, stranger.checked(None, due + PATIENCE))
+    ring(stranger)
+    step = stranger.not_seen("no answer", 15.0, is_there=True, has_others=False)
+    assert take(stranger, step).state is None
+
+
+def test_calls_without_an_answer_have_the_connection_asked_ever_more_seldom(
+    stranger: Lifecycle,
+) -> None:
+    take(stranger, stranger.heard(SERVING, False, 0.0, "no health service"))
+    asked, now = [], 0.0
+    while now < 300.0:
+        now += INTERVAL / 2
+        step = take(stranger, stranger.look_at_calls(1, 0, now))
+        if step.order is Order.CHECK:
+            asked.append(now)
+            assert take(stranger, stranger.checked(SERVING, now)) == Step()
+    pauses = [after - before for before, after in pairwise([0.0, *asked])]
+    assert pauses[:4] == [PATIENCE, 2 * PATIENCE, 4 * PATIENCE, 8 * PATIENCE]
+    assert max(pauses) == RAREST_CHECK
+    assert stranger.state is State.READY
+    stranger.look_at_calls(1, 1, now)  # an answer came
+    assert stranger.look_at_calls(1, 1, now + PATIENCE).order is Order.CHECK
+
+
+def quiet(life: Lifecycle) -> float:
+    """A call that is not answered, nor is the CHECK: at the time of the LOOK."""
+    take(life, life.heard(SERVING, False, 0.0, "no health service"))
+    assert life.look_at_calls(1, 0, PATIENCE).order is Order.CHECK
+    now = 2 * PATIENCE
+    assert take(life, life.checked(None, now)) == Step()
+    assert ring(life) == (now, Step(order=Order.LOOK))
+    return now
+
+
+def test_a_long_call_on_a_busy_server_changes_nothing(stranger: Lifecycle) -> None:
+    now = quiet(stranger)
+    step = stranger.not_seen("no answer", now + 5.0, is_there=True)
+    assert take(stranger, step) == Step()
+    assert stranger.state is State.READY
+
+
+def test_a_connection_whose_calls_are_not_answered_is_replaced_by_one_that_answers(
+    stranger: Lifecycle,
+) -> None:
+    now = quiet(stranger)
+    step = take(stranger, stranger.seen(SERVING, now + 0.1))
+    assert (step.state, step.order) == (State.CONNECTING, Order.REDIAL)
+
+
+def test_an_answer_during_the_look_ends_the_doubt(stranger: Lifecycle) -> None:
+    now = quiet(stranger)
+    assert stranger.look_at_calls(1, 1, now + 0.1) == Step()
+    assert take(stranger, stranger.seen(SERVING, now + 0.2)) == Step()
+    assert stranger.is_connected()
+
+
+@pytest.mark.parametrize("has_others", [True, False])
+def test_who_cannot_be_reached_either_way_gets_no_calls_if_others_do(
+    stranger: Lifecycle, has_others: bool
+) -> None:
+    now = quiet(stranger)
+    step = stranger.not_seen("cannot connect", now + 5.0, has_others=has_others)
+    expected = State.REFUSING if has_others else State.READY
+    take(stranger, step)
+    assert stranger.state is expected
+    back = stranger.checked(SERVING, now + 6.0)
+    take(stranger, back)
+    assert stranger.state is State.READY
+
+
+def test_the_last_one_that_misses_deadlines_is_asked_and_gets_calls_meanwhile(
+    stranger: Lifecycle,
+) -> None:
+    take(stranger, stranger.heard(SERVING, False, 0.0, "no health service"))
+    for _ in range(MISSES - 1):
+        assert stranger.missed_deadline(0, False, 1.0) == Step()
+    assert stranger.missed_deadline(0, False, 1.0) == Step(order=Order.CHECK)
+    assert stranger.missed_deadline(0, False, 1.0) == Step(), "it is asked already"
+    assert take(stranger, stranger.checked(None, 3.0)) == Step()
+    assert ring(stranger)[1].order is Order.LOOK
+    assert take(stranger, stranger.seen(SERVING, 3.1)).order is Order.REDIAL
+
+
+# --- what answers tell ---------------------------------------------------------
+
+
+def ready_by_its_word() -> Lifecycle:
+    life = Lifecycle(2.0, Random(1))
+    life.connected(0.0, 2.0)
+    apply(life, life.heard(TaskState.SERVING, False, 0.0))
+    return life
+
+
+def apply(life: Lifecycle, step: Step) -> None:
+    if step.state is not None:
+        life.state = step.state
+
+
+def test_a_lame_duck_by_an_answer_alone_expires() -> None:
+    life = ready_by_its_word()
+    apply(life, life.told_by_answer(10.0))
+    assert repr(life) == "<lame duck, up>"
+    until = 10.0 + TRAILER_INTERVALS * 2.0
+    assert life.due_at() == until
+    apply(life, life.tick(until, 0.0))
+    assert repr(life) == "<ready, up>"
+
+
+def test_a_lame_duck_by_its_health_stream_stays() -> None:
+    life = ready_by_its_word()
+    apply(life, life.told_by_answer(10.0))
+    apply(life, life.heard(TaskState.LAME_DUCK, False, 11.0))
+    assert life.due_at() is None
+    apply(life, life.tick(100.0, 0.0))
+    assert life.state is State.LAME_DUCK
+
+
+def test_what_an_answer_told_is_forgotten_with_its_connection() -> None:
+    life = ready_by_its_word()
+    apply(life, life.told_by_answer(10.0))
+    apply(life, life.lost())
+    assert life.due_at() is None

@@ -14,7 +14,11 @@ from lbclient import Channel, ChannelStatistics, Server, ServerStatistics, metri
 from lbclient.errors import ConfigError
 from lbclient.metrics import samples, sums
 from lbclient.model import TaskState
-from lbclient.server.statistics import SignalStatistics, UdpStatistics
+from lbclient.server.statistics import (
+    QuotaStatistics,
+    SignalStatistics,
+    UdpStatistics,
+)
 from lbclient.statistics import (
     BackendStatistics,
     LatencyStatistics,
@@ -90,6 +94,7 @@ SERVER = ServerStatistics(
     load=3.0,
     refused={"overloaded": {"SHEDDABLE": 7, "CRITICAL": 0}},
     misread={"lbclient-attempt": 2},
+    streams_refused={"connection": 3, "server": 0},
     usage={"": 0.5, "mail": 2.0},
     udp=UdpStatistics(50051, 11, 12, 13, 14, 15),
     methods={("stream_stream", "/search.Search/Chat"): {"OK": 5, "UNKNOWN": 0}},
@@ -184,6 +189,9 @@ def test_a_server_is_shown() -> None:
     assert scraped("lbclient_server_active_requests") == 2
     assert scraped("lbclient_server_utilization") == 0.4
     assert scraped("lbclient_server_watchers") == 1
+    refused = "lbclient_server_streams_refused_total"
+    assert scraped(refused, reason="connection") == 3
+    assert scraped(refused, reason="server") == 0
     assert scraped("lbclient_server_signal_failures_total") == 0
     assert scraped("lbclient_server_udp_probes_total", outcome="answered") == 11
     assert scraped("lbclient_server_udp_probes_total", outcome="malformed") == 12
@@ -271,6 +279,23 @@ def test_a_channel_without_a_call_is_shown_with_zeros() -> None:
     assert scraped("lbclient_channels") == 1
 
 
+def test_a_count_that_was_read_while_it_changed_takes_no_step_back() -> None:
+    """A sum of several counts that change meanwhile can be one too few; `rate` would
+    take that for a restart, and add all that was counted before."""
+    scraped = Scraped(channel := FakeChannel(), server := FakeServer())
+    seen = []
+    for ok in (7, 6, 8):
+        calls = {"OK": ok, "UNAVAILABLE": 2}
+        channel.said = replace(CHANNEL, calls=calls)
+        server.said = replace(SERVER, requests={"OK": ok})
+        of_server = scraped("lbclient_server_requests_total", code="OK")
+        seen.append((scraped("lbclient_calls_total", code="OK"), of_server))
+    assert seen == [(7, 7), (7, 7), (8, 8)]
+    del channel, server
+    gc.collect()
+    assert scraped("lbclient_calls_total", code="OK") == 8
+
+
 def test_one_broken_source_does_not_cost_the_scrape(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -299,6 +324,28 @@ def test_targets_are_bounded_in_number_and_length() -> None:
     scraped = Scraped(_channel := FakeChannel(replace(CHANNEL, target=long)))
     shown = long[: samples.MAX_LABEL]
     assert scraped("lbclient_channels", target=shown) == 1
+
+
+def test_customers_are_shown_by_name_if_they_are_listed_and_not_too_many() -> None:
+    """One whose name is that of all the rest is one of them."""
+    listed = ("other", *(f"customer {i}" for i in range(samples.MAX_CUSTOMERS + 5)))
+    invented = [f"invented {i}" for i in range(1000)]
+    said = replace(
+        SERVER,
+        usage=dict.fromkeys((*listed, *invented), 0.5),
+        quotas=QuotaStatistics(
+            listed=listed, shares=dict.fromkeys((*listed, *invented), 0.25), forgotten=3
+        ),
+    )
+    scraped = Scraped(_server := FakeServer(said))
+    shown = samples.MAX_CUSTOMERS - 1
+    usage, share = "lbclient_server_quota_usage", "lbclient_server_quota_share"
+    names = [name for name, _ in scraped.series() if name in (usage, share)]
+    assert (names.count(usage), names.count(share)) == (shown + 1, shown)
+    assert scraped(usage, customer="customer 0") == 0.5
+    rest = 0.5 * (len(listed) + len(invented) - shown)
+    assert scraped(usage, customer="other") == rest
+    assert scraped("lbclient_server_quota_forgotten_total") == 3
 
 
 def test_dead_channels_that_nobody_scrapes_leave_nothing_behind() -> None:

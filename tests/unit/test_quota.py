@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 from lbclient.account import FLOOD, MOMENT, SMOOTHING, TICK, Account, Payer, Spent
+from lbclient.accounts import MOST
 from lbclient.criticality import Criticality
 from lbclient.errors import ConfigError
 from lbclient.quota import (
     HOLD,
-    IDLE,
     LONGEST,
-    MOST,
     OTHERS,
     RESERVE,
     Quota,
@@ -78,6 +77,30 @@ def test_a_flood_is_held_the_least_critical_first(quota: Quota) -> None:
     for tenth in range(30, 60):
         use(quota, "mail", 10 / COST, 0.1, tenth / 10, SHEDDABLE)
         assert use(quota, "mail", 0.3 / COST, 0.1, tenth / 10, CRITICAL) == 1.0
+
+
+def test_what_is_refused_is_refused_to_all_that_matters_less() -> None:
+    """For as long. Cheap requests of the least criticality run into a debt that is
+    soon paid, while that of dear ones above them is not."""
+    quota = Quota({"mail": room(1.0)})
+    plus, cheap, dear = Criticality.CRITICAL_PLUS, 0.001, 1.0
+    for i in range(100):  # until it is known what each costs
+        for criticality, cost in ((SHEDDABLE, cheap), (CRITICAL, dear), (plus, dear)):
+            assert quota.refuses("mail", criticality, 5.0 * i) is None
+            quota.admit("mail", criticality, 5.0 * i).pay(cost)
+    now, pause = 600.0, 0.5  # seconds: twice the limit, which is no flood
+    while quota.refuses("mail", CRITICAL, now) is None:
+        quota.admit("mail", CRITICAL, now).pay(dear)
+        now += pause
+    for _ in range(30):
+        assert quota.refuses("mail", plus, now) is None
+        quota.admit("mail", plus, now).pay(dear)
+        now += pause
+    seconds = 0
+    while quota.refuses("mail", CRITICAL, now + seconds) is not None:
+        assert quota.refuses("mail", SHEDDABLE, now + seconds) is not None, seconds
+        seconds += 1
+    assert seconds > 5, "the debt of the dear ones is paid"
 
 
 def test_a_rare_dear_request_is_no_flood(quota: Quota) -> None:
@@ -265,16 +288,82 @@ def test_millions_of_names_have_a_thousand_accounts(quota: Quota) -> None:
     for i in range(5 * MOST):
         quota.refuses(f"customer {i}", CRITICAL, 0.0)
     assert len(quota.usage(0.0)) == MOST + len(("mail", OTHERS))
-    assert quota.pooled == 4 * MOST
+    assert len(quota._unlisted._queue) == MOST
+    assert quota.forgotten == quota.pooled == 0, "nobody was ahead of the limit"
 
 
-def test_those_without_an_account_share_one(quota: Quota) -> None:
+def fill(quota: Quota, now: float, *, prefix: str = "customer") -> None:
+    """Takes all places, and nobody in them is ahead for long."""
     for i in range(MOST):
-        quota.refuses(f"customer {i}", CRITICAL, 0.0)
-    for second in range(30):
-        use(quota, f"late {second}", 5 / COST, 1.0, float(second))
-    assert quota.refusing() == [OTHERS]
-    assert use(quota, "later", 5 / COST, 5.0, 30.0) == pytest.approx(0.1, rel=0.3)
+        use(quota, f"{prefix} {i}", 1.0, 1.0, now)
+
+
+def test_who_comes_when_all_places_are_taken_has_an_account(quota: Quota) -> None:
+    fill(quota, 0.0)
+    for name in ("late", "later"):
+        assert use(quota, name, 0.4 / COST, 20.0, 1.0) == 1.0
+        use(quota, name, 5 / COST, SETTLED, 30.0)
+        share = use(quota, name, 5 / COST, 20.0, 30.0 + SETTLED)
+        assert share == pytest.approx(0.1, rel=0.1)
+
+
+def test_the_account_that_is_ahead_least_makes_way(quota: Quota) -> None:
+    fill(quota, 0.0)
+    use(quota, "customer 0", 5 / COST, 2.0, 1.0)  # it is ahead, and not the last
+    use(quota, "customer 1", 0.1 / COST, 0.5, 2.5)  # it is not ahead, but the last
+    fill(quota, 3.0, prefix="new")
+    names = set(quota.usage(3.0))
+    assert "customer 0" in names
+    assert not names & {f"customer {i}" for i in range(1, MOST)}
+    assert "new 0" not in names, "one had to"
+    assert "mail" in names  # it is in the list of limits, so it stays
+    assert use(quota, "customer 0", 5 / COST, 1.0, 3.0) < 0.3
+    assert quota.forgotten > 0, "those new ones came at the same moment"
+
+
+def test_who_is_ahead_is_not_forgotten_for_those_who_are_not(quota: Quota) -> None:
+    """A flood that is held stays held, however many names are invented meanwhile."""
+    use(quota, "greedy", 5 / COST, SETTLED)
+    admitted = 0
+    for i in range(5 * MOST):
+        now = SETTLED + i / 500
+        assert quota.enter(f"customer {i}", CRITICAL, now) is not None
+        if charge := quota.enter("greedy", CRITICAL, now):
+            charge.pay(COST)
+            admitted += 1
+    assert admitted == pytest.approx(0.5 / COST * 5 * MOST / 500, rel=0.1)
+    assert quota.forgotten == 0
+
+
+def test_if_all_are_ahead_one_is_forgotten_and_counted() -> None:
+    quota = Quota({}, default=room(1e-6))
+    for i in range(3 * MOST):  # what one costs is known of those that went
+        charge = quota.enter(f"customer {i}", CRITICAL, i * MOMENT)
+        assert charge is not None
+        charge.pay(COST)
+    assert quota.forgotten > 0
+    assert len(quota._accounts) == MOST
+
+
+def test_a_queue_of_places_is_put_right_once_for_each_request(quota: Quota) -> None:
+    """All accounts have been used since: the first new name finds that out, and the
+    next one does not again."""
+    fill(quota, 0.0)
+    fill(quota, 10.0)
+    looked = []
+
+    class Watched(Account):
+        __slots__ = ()
+
+        def empty_at(self, now: float) -> float:
+            looked.append(now)
+            return super().empty_at(now)
+
+    for account in quota._accounts.values():
+        account.__class__ = Watched
+    for i in range(100):
+        quota.enter(f"new {i}", CRITICAL, 20.0)
+    assert len(looked) <= MOST + 100
 
 
 def test_a_name_that_is_too_long_has_no_account(quota: Quota) -> None:
@@ -284,44 +373,32 @@ def test_a_name_that_is_too_long_has_no_account(quota: Quota) -> None:
     assert quota.pooled == 1
 
 
-def test_an_account_that_lies_idle_goes_to_somebody_else(quota: Quota) -> None:
-    for i in range(MOST):
-        quota.refuses(f"customer {i}", CRITICAL, 0.0)
-    quota.refuses("customer 0", CRITICAL, IDLE)
-    quota.refuses("new", CRITICAL, IDLE + TICK)
-    names = set(quota.usage(IDLE))
-    assert {"customer 0", "new"} <= names
-    assert "customer 1" not in names
-    assert "mail" in names  # it is in the list of limits, so it stays
-
-
 def test_a_request_that_goes_on_is_paid_for_when_the_account_has_gone() -> None:
     quota = Quota({}, default=room(1.0))
     payer = quota.enter("long", CRITICAL, 0.0)
     assert payer is not None
-    for number in range(MOST - 1):
+    for number in range(MOST):
         quota.enter(f"customer {number}", CRITICAL, 1.0)
-    now = IDLE + 1.0
-    assert quota.enter("new", CRITICAL, now) is not None
+    now = 61.0
     assert "long" not in quota._accounts
     for _ in range(100):
         now += 1.0
         payer.pay(1.0)
     assert quota.usage(now)["long"] == pytest.approx(1.0, rel=0.5)
-    now += IDLE
-    payer.pay(IDLE)
+    now += 60.0
+    payer.pay(60.0)
     assert quota.enter("long", CRITICAL, now) is not None, "one comes again"
     payer.pay(1.0)
     assert quota._accounts["long"].payers[CRITICAL] is payer
-    assert not quota._left
+    assert not quota._unlisted._left
 
 
 def test_what_nobody_goes_on_with_is_forgotten() -> None:
     quota = Quota({}, default=room(1.0))
     for number in range(3 * MOST):
-        quota.enter(f"customer {number}", CRITICAL, number * IDLE)
+        quota.enter(f"customer {number}", CRITICAL, float(number))
     assert len(quota._accounts) == MOST
-    assert not quota._left
+    assert not quota._unlisted._left
 
 
 def test_what_a_newcomer_costs_is_told_in_the_same_measure() -> None:

@@ -148,7 +148,6 @@ WRONG = {
     "search.prod:70000": "'70000'",
     "search.prod:http": "'http'",
     "search.prod:+5": "'+5'",
-    "search.prod:50051?a=b": "'50051?a=b'",
     "search.prod:1/Search": "'1/Search'",
     "search prod:1": "'search prod'",
     " search.prod:1": "' search.prod'",
@@ -210,6 +209,25 @@ def test_an_error_names_what_is_wrong(target: str) -> None:
         parse(target)
     assert (caught.value.field, caught.value.value) == ("target", target)
     assert WRONG[target] in caught.value.want
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("search.prod:50051?a=b", "..."),
+        ("me:word@search.prod:50051", "...@search.prod:50051"),
+        ("redis://me:word@cache:6379/0", "redis://...@cache:6379/0"),
+        ("dns:///me:word@search.prod", "dns:///...@search.prod"),
+        ("ipv4:me%3Aword%40search.prod", "ipv4:...@search.prod"),
+    ],
+)
+def test_of_what_may_hold_a_secret_only_the_host_is_named(
+    target: str, shown: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(target)
+    assert caught.value.value == shown
+    assert caught.value.want.endswith("without user, password or options")
 
 
 def test_ten_thousand_addresses_are_a_target() -> None:

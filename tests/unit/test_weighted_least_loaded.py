@@ -132,6 +132,22 @@ def test_an_absurd_count_hurts_only_who_tells_it() -> None:
     assert min(picks.count(node) for node in nodes[1:]) > 0
 
 
+def busy(choice: WeightedLeastLoaded) -> float:
+    """How busy it takes all to be, in per cent."""
+    return float(repr(choice).split()[-5].rstrip("%"))
+
+
+def test_absurd_counts_of_a_moment_are_forgotten_in_a_few() -> None:
+    """They would have idle backends look busy for half a minute: no turns taken."""
+    nodes, choice, now = fake_nodes(4), picker(), NOW
+    for step in range(100):
+        now += 0.1
+        choice.pick(nodes, now)
+        absurd = 4_000_000_000 if 50 <= step < 54 else 0
+        told(nodes, absurd, 0, 0, 0, now=now)
+    assert busy(choice) < 10.0, "five seconds later"
+
+
 def test_a_recent_error_counts_as_a_request() -> None:
     a, b = nodes = fake_nodes(2)
     begin(a, 3)
@@ -260,7 +276,7 @@ def busy_after(choice: WeightedLeastLoaded, told_until: float) -> float:
         begin(node)
         report = LoadReport(utilization=0.5, qps=100.0, active=9)
         finish(node, report if now < told_until else None, now)
-    return float(repr(choice).split()[-5].rstrip("%"))
+    return busy(choice)
 
 
 def test_what_was_told_of_others_is_forgotten_when_no_more_is_told() -> None:
@@ -290,6 +306,60 @@ def test_a_report_is_missed_when_answers_come_without() -> None:
     told(nodes[:1], 7, now=NOW + 21.0)
     choice.pick(nodes, NOW + 21.0)
     assert a.others == 7
+
+
+def answer_without_report(
+    choice: WeightedLeastLoaded, nodes: tuple[FakeNode, ...], now: float, count: int
+) -> None:
+    for _ in range(count):
+        begin(nodes[0])
+        finish(nodes[0], now=now)
+    choice.pick(nodes, now)
+
+
+def test_answers_that_follow_a_report_soon_need_not_bring_another() -> None:
+    """Three mean gaps are waited for, however many answers there are."""
+    nodes, choice = fake_nodes(1), picker()
+    for second in range(10):
+        told(nodes, 9, now=NOW + second)
+        choice.pick(nodes, NOW + second)
+    last = NOW + 9.0
+    candidate = choice._known[nodes[0].load]
+    for tenth in range(1, 30):
+        answer_without_report(choice, nodes, last + tenth / 10, 10)
+        assert candidate.others == 9, f"after {tenth / 10} s"
+    answer_without_report(choice, nodes, last + 3.3, 10)
+    assert candidate.others is None
+
+
+def test_who_reports_seldom_is_given_ten_times_as_long() -> None:
+    """By age alone: nobody calls it."""
+    nodes, choice = fake_nodes(1), picker()
+    for fifth in range(10):
+        told(nodes, 9, now=NOW + 5.0 * fifth)
+        choice.pick(nodes, NOW + 5.0 * fifth)
+    last = NOW + 45.0
+    candidate = choice._known[nodes[0].load]
+    for age, others in ((16.0, 9), (49.0, 9), (51.0, None)):
+        choice.pick(nodes, last + age)
+        assert candidate.others == others, f"after {age} s"
+
+
+def test_whose_reports_are_missed_has_no_say_in_the_weights_of_others() -> None:
+    """Most told 0.2 of an idle hour and then fell silent: two who go on telling, now
+    0.8, had their weights driven to the bound."""
+    nodes, choice, now = fake_nodes(5), picker(), NOW
+    for second in range(60):
+        now = NOW + second
+        choice.pick(nodes, now)
+        for number, node in enumerate(nodes):
+            begin(node, 10)
+            tells = number < 2 or second < 5
+            used = 0.2 if second < 5 else 0.8
+            for _ in range(10):
+                finish(node, LoadReport(used, 100.0) if tells else None, now)
+    # They moved until the silence of the others was noticed, and no further.
+    assert min(choice.weights(nodes, now)) > 0.6
 
 
 @pytest.mark.parametrize("verdict", [Verdict.ABANDONED, Verdict.FAILED])

@@ -176,18 +176,6 @@ async def test_missed_deadlines_find_a_frozen_backend_before_its_silence_does(
         await eventually(lambda: states(channel)[address] == "ready")
 
 
-async def test_the_last_ready_backend_is_not_doubted(
-    start: Any, search: Any, changes: Callable[[], list[str]]
-) -> None:
-    task = await start(lbclient.server)
-    async with lbclient.insecure_channel(task.address) as channel:
-        stub = search.SearchStub(channel)
-        await stub.Search(search.Query())
-        for _ in range(MISSES):
-            await miss_deadlines(stub, search)
-        assert states(channel) == {task.address: "ready"}
-
-
 async def test_a_check_that_ends_unseen_is_made_again() -> None:
     """A task with more than its core has room for looked dead to whoever asked once."""
     asked, most = 0, 3

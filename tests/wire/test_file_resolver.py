@@ -93,6 +93,9 @@ BROKEN = {
         b"- targets: [a:1", b"- targets: [a:1]\n- targets: [", b"", b"\xff\xfe\xfd",
         b"[" * 5000, b"&a [*a, *b]", b"targets: [a:1]", b"a:1", b"[]\n---\n[]",
         b"- targets: [a:1]\n? x",
+        # What PyYAML's constructors run into, which are no errors of its own.
+        b"[!!int '']", b"[!!bool x]", b"[!!timestamp x]", b"[!!float x]",
+        b"- &a {targets: [a:1]}\n- {<<: [" + b", ".join([b"*a"] * 101) + b"]}",
     ],
 }  # fmt: skip
 
@@ -117,6 +120,34 @@ async def test_aliases_do_not_make_a_short_file_long(tmp_path: Path) -> None:
     path.write_text(f"[&g {{targets: [{targets}]}}, {aliases}]")
     async with watching(File(str(path), LOOK)) as following:
         assert len(await following()) == 2000
+
+
+async def test_merges_in_yaml_do_not_make_a_short_file_long(tmp_path: Path) -> None:
+    """Nine levels of ten are a billion names; here are 100,000."""
+    path = tmp_path / "backends.yaml"
+    labels = ["m0: &m0 {a: 1, b: 2, c: 3, d: 4, e: 5, f: 6, g: 7, h: 8, i: 9, j: 10}"]
+    for level in range(1, 5):
+        merged = ", ".join([f"*m{level - 1}"] * 10)
+        labels.append(f"m{level}: &m{level} {{<<: [{merged}]}}")
+    path.write_text(f"- {{targets: [a:1], labels: {{{', '.join(labels)}}}}}")
+    assert "names, with those merged" in await refused(File(str(path), LOOK))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+@pytest.mark.parametrize("place", ["targets", "zone"])
+async def test_a_name_of_5_mb_is_an_error_that_does_not_show_it_whole(
+    tmp_path: Path, suffix: str, place: str
+) -> None:
+    long = "x" * 5_000_000
+    group = {"targets": [f"{long}:1"]}
+    if place == "zone":
+        group = {"targets": ["a:1"], "labels": {"zone": long}}  # type: ignore[dict-item]
+    path = tmp_path / f"backends{suffix}"
+    path.write_text(json.dumps([{"targets": ["a:1"]}, group]))
+    words = await refused(File(str(path), LOOK))
+    assert f"cannot use {path}: group 1: targets: " in words
+    assert f"'{'x' * 90}" in words
+    assert len(words) < 600
 
 
 async def test_a_group_in_yaml_may_take_from_another(tmp_path: Path) -> None:

@@ -176,6 +176,41 @@ async def test_an_answer_without_end_is_left(
     assert (status, "does not come to an end" in complaint) == (1, True)
 
 
+@pytest.mark.parametrize(
+    "start", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nX-Slow: "]
+)
+async def test_a_head_without_end_is_left(
+    inspect: Inspect, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    """Each byte came in time, and so did no end: a timeout for each is none for all."""
+    monkeypatch.setattr("lbclient.cli.inspect.TIMEOUT", 0.5)
+
+    async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(start)
+        with suppress(OSError):
+            while True:
+                writer.write(b"x" if start.endswith(b" ") else b"X: y\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        status, _, complaint = await asyncio.wait_for(inspect(f"127.0.0.1:{port}"), 30)
+    assert (status, "does not come to an end" in complaint) == (1, True)
+
+
+async def test_a_head_that_is_too_long_is_left(inspect: Inspect) -> None:
+    async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000)
+        with suppress(OSError):
+            await writer.drain()
+
+    async with await asyncio.start_server(flood, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        status, _, complaint = await inspect(f"127.0.0.1:{port}")
+    assert (status, "a head without end" in complaint) == (1, True)
+
+
 async def test_nothing_of_what_is_said_moves_the_cursor(inspect: Inspect) -> None:
     said = SOUND | {"program": "\x1b[2J\r\nevil\u202e"}
 
@@ -211,7 +246,9 @@ async def test_a_name_that_is_refused_says_so(inspect: Inspect, place: str) -> N
     ("words", "want"),
     [
         ("ftp://a:1", "URL = 'ftp://a:1': want host:port"),
-        ("http://a:1/other", "URL = 'http://a:1/other': want host:port"),
+        ("http://a:1/other", "URL = 'http://a:1/...': want host:port"),
+        ("http://me:word@a:1", "URL = 'http://...@a:1': want host:port"),
+        ("http://me:word", "URL = 'http://...': want host:port"),
         ("localhost", "URL = 'localhost': want host:port"),
         ("a:70000", "URL = 'a:70000': want host:port"),
         ("--interval 0 a:1", "interval = 0.0: want seconds, 0.5 to 3600"),

@@ -222,19 +222,42 @@ class Health:
             await self._changed.wait()
             self._changed.clear()
 
+    async def check(self, request: bytes, context: Any) -> Any:
+        return compat_pb2.ServingReply(status=self.status)
+
     def server(self) -> Any:
         server = grpc.aio.server()
-        handler = service(wire.SERVING_WATCH_METHOD, self.watch)
-        server.add_generic_rpc_handlers((handler,))
+        handlers: dict[str, Any] = {
+            "Check": grpc.unary_unary_rpc_method_handler(self.check, None, encoded),
+            "Watch": grpc.unary_stream_rpc_method_handler(self.watch, None, encoded),
+        }
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("grpc.health.v1.Health", handlers),)
+        )
         return server
 
 
+def encoded(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+BY_HEALTH = pytest.mark.parametrize(
+    "config",
+    [
+        ChannelConfig(picker="round_robin", health_interval=0.4),
+        ChannelConfig(picker="round_robin", health="watch", health_interval=60),
+    ],
+    ids=["asked", "watched"],
+)
+
+
+@BY_HEALTH
 async def test_standard_health_checks_take_a_backend_out_and_bring_it_back(
-    start: Any, search: Any, eventually: Any
+    start: Any, search: Any, eventually: Any, config: ChannelConfig
 ) -> None:
     health = [Health(), Health()]
     tasks = [await start(one.server) for one in health]
-    config = ChannelConfig(picker="round_robin", health_interval=60)
     async with lbclient.insecure_channel(target(*tasks), config=config) as channel:
         await all_ready(channel, eventually)
         stub = search.SearchStub(channel)
@@ -246,13 +269,14 @@ async def test_standard_health_checks_take_a_backend_out_and_bring_it_back(
         assert set((await ask(stub, search, 20)).values()) == {10}
 
 
+@BY_HEALTH
 async def test_a_backend_that_never_served_by_standard_health_is_waited_for(
-    start: Any, search: Any, eventually: Any
+    start: Any, search: Any, eventually: Any, config: ChannelConfig
 ) -> None:
     health = Health()
     health.become(compat_pb2.ServingReply.NOT_SERVING)
     task = await start(health.server)
-    async with lbclient.insecure_channel(target(task)) as channel:
+    async with lbclient.insecure_channel(target(task), config=config) as channel:
         call = search.SearchStub(channel).Search(search.Query(text="x"), timeout=5)
         await eventually(lambda: states(channel) == ["starting"])
         assert not call.done()

@@ -483,6 +483,16 @@ async def test_wrong_types_in_a_slice_are_an_error(api: KubernetesApi) -> None:
         assert "no list of EndpointSlices" in await refused(resolver(api))
     api.put(endpoint_slice("search-a", good, ports=[{"name": "grpc", "port": 0}]))
     assert "port 0" in await refused(resolver(api))
+    for wrong in (
+        {"addresses": ["x" * 500]},
+        {"addresses": ["10.0.0.1\x1b[2J"]},
+        {"zone": "z" * 500},
+        {"zone": "z\n"},
+    ):
+        api.put(endpoint_slice("search-a", good | wrong))
+        assert "no endpoint: " in await refused(resolver(api))
+    api.put(endpoint_slice("search-a", *[good] * 1001))
+    assert "a slice of more than 1,000 endpoints" in await refused(resolver(api))
 
 
 @pytest.mark.parametrize(
@@ -658,6 +668,9 @@ def test_a_pod_finds_the_api_in_its_environment(tmp_path: Path) -> None:
     assert in_cluster(environ, tmp_path) == Api("https://[fd00::1]:6443", tmp_path)
     with pytest.raises(ResolveError, match="not in a pod"):
         in_cluster({}, tmp_path)
+    for host in ("me:word@api", "api/x?password=word", "a\nb", "x" * 300):
+        with pytest.raises(ResolveError, match=r"SERVICE_HOST is no host$"):
+            in_cluster({"KUBERNETES_SERVICE_HOST": host}, tmp_path)
 
 
 async def test_a_channel_follows_a_service_through_good_and_bad(

@@ -168,7 +168,9 @@ async def test_udp_tells_the_same_to_who_knows_the_secret(
 async def test_udp_where_nobody_listens_is_status_3_at_once(
     probe: Probe, free_port: Callable[[], int]
 ) -> None:
-    status, line = await probe("--udp", "--timeout", "60", f"127.0.0.1:{free_port()}")
+    address = f"127.0.0.1:{free_port()}"
+    async with asyncio.timeout(60):
+        status, line = await probe("--udp", "--timeout", "600", address)
     assert (status, "refused" in line) == (3, True)
 
 

@@ -239,6 +239,24 @@ async def test_the_sums_are_those_of_one_fleet_and_of_what_is_told(
     assert min(alone.total.values()) == 1.0 + TOLD, "the largest are told"
 
 
+async def test_invented_names_leave_those_that_are_listed_their_place(
+    redis: RedisServer,
+) -> None:
+    """A task tells of so many only, and each invented one has used more."""
+    many = {f"invented {i}": 1.0 + i for i in range(TOLD)}
+    usage = {**many, "mail": 0.1, "": 0.2}
+    store = RedisStore(redis.url, first=["mail", "calendar", ""])
+    for _ in range(20):
+        fleet = await store.exchange("task", usage)
+        if fleet.tasks:
+            break
+        await asyncio.sleep(fleet.again)
+    await store.close()
+    assert fleet.own["mail"] == fleet.total["mail"] == 0.1
+    assert fleet.total[""] == 0.2
+    assert len(fleet.own) == TOLD
+
+
 async def test_one_exchange_is_one_command(redis: RedisServer, client: Any) -> None:
     store = RedisStore(redis.url)
     await store.exchange("task", {"a": 1.0})

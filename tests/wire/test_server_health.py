@@ -92,7 +92,7 @@ async def test_check_tells_state_and_load(host: Host) -> None:
     await asyncio.sleep(0.25)
     parsed = wire.parse_health(await check(b""))
     assert parsed is not None
-    state, report, _ = parsed
+    state, report, *_ = parsed
     assert state is TaskState.SERVING
     assert report is not None
     assert report.utilization == pytest.approx(0.5)
@@ -104,9 +104,10 @@ async def test_watch_sends_at_once_and_at_every_change(host: Host) -> None:
     """No interval passes here: it is an hour."""
     server, channel = await host(report_interval=3600)
     call = watch(channel)
-    assert (await call.read()).state == load_pb2.SERVING
+    report = await asyncio.wait_for(call.read(), 20)
+    assert report.state == load_pb2.SERVING
     server.lame_duck()
-    report = await asyncio.wait_for(call.read(), 5)
+    report = await asyncio.wait_for(call.read(), 20)
     assert report.state == report.load.state == load_pb2.LAME_DUCK
 
 
@@ -170,6 +171,9 @@ async def test_an_endless_interval_does_no_harm(host: Host) -> None:
 
 async def test_orca_reports_come_at_once_and_not_below_the_minimum(host: Host) -> None:
     _, channel = await host(orca_min_interval=0.2, utilization=lambda: 0.5)
+    call = stream_load(channel, seconds=3600)
+    assert await asyncio.wait_for(call.read(), 20)
+    call.cancel()
     for interval in ({"nanos": 1}, {"seconds": -5}, {}):
         call = stream_load(channel, **interval)
         pauses = await asyncio.wait_for(_times(call, 3), 10)

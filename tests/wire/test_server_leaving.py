@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -19,10 +20,11 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.model import TaskState, Verdict
 from lbclient.server import Server, serve
-from lbclient.server.lame_duck import POLL_INTERVAL, until_quiet
+from lbclient.server.lame_duck import Leave
 from lbclient.server.monitor import LoadMonitor
 
 PATH = "/test.Service/Method"
+REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 
 class Hosted:
@@ -87,22 +89,76 @@ async def test_drain_serves_what_is_in_flight_and_what_comes_late(host: Host) ->
     assert not await hosted.server.wait_for_termination(1)
 
 
-async def test_quiet_is_a_while_without_any_request() -> None:
+class Leaving:
+    """A `Leave` under a clock of the test's. Requests come on named connections."""
+
+    def __init__(self, *watching: str, quiet: float = 1.0, period: float = 30.0):
+        self.now = 0.0
+        self.monitor = LoadMonitor(1.0)
+        watchers = dict.fromkeys(watching, 1)
+        self.leave = Leave(
+            self.monitor, watchers, quiet, period, lambda: self.now, lambda: None
+        )
+
+    def goes_on(self, seconds: float, *peers: str) -> bool:
+        """Whether it is still there after a request in flight on each of these."""
+        for peer in peers:
+            self.monitor.active += 1
+            self.leave.came(SimpleNamespace(peer=lambda peer=peer: peer))
+            assert not self.leave.is_over()
+            self.monitor.finish(Verdict.SERVED)
+        self.now += seconds
+        return not self.leave.is_over()
+
+
+def test_quiet_is_a_while_without_any_request() -> None:
     """One that fits between two looks starts the wait again, too."""
-    now = 0.0
-    monitor = LoadMonitor(1.0)
-    waiting = asyncio.create_task(until_quiet(monitor, 1.0, 60.0, lambda: now))
-    for _ in range(3):
-        await asyncio.sleep(2 * POLL_INTERVAL)
-        now += 0.9
-        monitor.active += 1
-        monitor.finish(Verdict.SERVED)
-    await asyncio.sleep(2 * POLL_INTERVAL)
-    now += 0.9
-    await asyncio.sleep(2 * POLL_INTERVAL)
-    assert not waiting.done()
-    now += 0.2
-    assert await asyncio.wait_for(waiting, 10)
+    leaving = Leaving("a")
+    assert all(leaving.goes_on(0.9, "a") for _ in range(5))
+    assert not leaving.goes_on(0.2)
+
+
+def test_a_request_in_flight_is_no_quiet() -> None:
+    leaving = Leaving("a")
+    leaving.monitor.active += 1
+    assert leaving.goes_on(5.0)
+    leaving.monitor.finish(Verdict.SERVED)
+    assert leaving.goes_on(0.9)
+    assert not leaving.goes_on(0.2)
+
+
+def test_clients_that_watch_no_health_do_not_keep_a_lame_duck() -> None:
+    leaving = Leaving("watches")
+    assert leaving.goes_on(0.5, "deaf")
+    assert leaving.goes_on(0.4, "deaf")
+    assert not leaving.goes_on(0.2, "deaf")
+
+
+def test_a_client_that_watches_and_has_nobody_else_keeps_a_lame_duck() -> None:
+    leaving = Leaving("watches")
+    assert all(leaving.goes_on(0.9, "deaf", "watches") for _ in range(10))
+
+
+def test_a_third_of_the_period_is_kept_for_what_is_in_flight() -> None:
+    leaving = Leaving("watches", period=9.0)
+    assert all(leaving.goes_on(0.5, "watches") for _ in range(11))
+    assert not leaving.goes_on(0.5, "watches")
+    assert leaving.now == 6.0
+
+
+async def test_goaway_waits_for_a_moment_without_unseen_requests() -> None:
+    """The core cancels those when it is sent."""
+    counts = [3, 5, 4, 6, 3, 9] * 4
+    seen: list[int] = []
+
+    def count() -> int:
+        seen.append(counts[len(seen)])
+        return seen[-1]
+
+    leave = Leave(LoadMonitor(1.0), {}, 0.0, 30.0, lambda: 0.0, count)
+    assert await leave.wait() == 30.0
+    assert len(seen) > 10
+    assert seen[-1] == min(counts)
 
 
 async def test_drain_gives_up_after_the_lame_duck_period(host: Host) -> None:
@@ -114,6 +170,42 @@ async def test_drain_gives_up_after_the_lame_duck_period(host: Host) -> None:
     await asyncio.wait_for(hosted.server.drain(), 10)
     assert monotonic() - started >= 0.3 * 0.9
     assert await call.code() is not StatusCode.OK
+
+
+async def test_a_call_in_flight_at_goaway_is_served(host: Host) -> None:
+    """Its client knows of no health; another's call comes all the while."""
+    hosted = host(lame_duck_quiet=0.1)
+    await hosted.server.start()
+    await hosted.channel.channel_ready()
+    draining = asyncio.create_task(hosted.server.drain())
+    calls = []
+    while not draining.done():
+        calls.append(hosted.method(b"0.5"))
+        await asyncio.sleep(0.02)
+    is_ok = [await call.code() is StatusCode.OK for call in calls]
+    assert is_ok == sorted(is_ok, reverse=True)  # until GOAWAY all, and then none
+    assert is_ok.count(True) > 3
+    await draining
+
+
+async def test_a_stream_that_is_no_request_does_not_hold_a_drain(host: Host) -> None:
+    """A service of the user's own that lasts as long as its connection."""
+    hosted = host(lame_duck_quiet=0.1)
+    _, service, method = REFLECTION.split("/")
+
+    async def watch(requests: Any, context: Any) -> AsyncIterator[bytes]:
+        yield b"first"
+        await asyncio.Event().wait()
+
+    handler: Any = grpc.stream_stream_rpc_method_handler(watch)
+    hosted.server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(service, {method: handler})]
+    )
+    await hosted.server.start()
+    stream: Any = hosted.channel.stream_stream(REFLECTION)()
+    assert await stream.read() == b"first"
+    await asyncio.wait_for(hosted.server.drain(), 10)
+    assert await stream.code() is not StatusCode.OK
 
 
 async def test_a_stopped_server_has_no_timer_and_no_task(host: Host) -> None:

@@ -219,13 +219,14 @@ class ChannelSection extends Section {
   }
 
   #row(backend, calls, errors) {
+    const ejected = backend.ejected.map((one) => `ejected for ${one.method} since ${age(one.age)}: ${one.why}`);
     const last = backend.last_error && `${backend.last_error}, ${age(backend.last_error_age)} ago`;
     const place = backend.zone ? `${backend.why}, zone ${backend.zone}` : backend.why;
     return [
       backend.address, stated(backend.state), age(backend.state_age), fixed(backend.weight), count(backend.in_flight),
       rate(calls), [percent(errors), errors ? "ill" : ""], milliseconds(backend.p50), milliseconds(backend.p99),
       percent(backend.utilization), count(backend.active), backend.report_age === null ? NONE : `${age(backend.report_age)} ago`,
-      backend.task === null ? place : `task ${backend.task}, ${place}`, last || NONE, backend.reason,
+      backend.task === null ? place : `task ${backend.task}, ${place}`, last || NONE, [backend.reason, ...ejected].join("; "),
     ];
   }
 
@@ -246,6 +247,7 @@ class ChannelSection extends Section {
     facts.set("Sent again", `${count(channel.resends)} not taken, ${count(channel.retries)} retries; ${fixed(channel.retries_left, 1)} left in the budget`);
     facts.set("Throttled here", count(channel.throttled), { kind: channel.throttle.some((one) => one.probability > 0) ? "warn" : "" });
     facts.set("Beyond the subset", `${count(channel.replacements)} stand in, ${count(channel.draining)} draining`);
+    if (channel.ejections) facts.set("Ejected", `${count(channel.ejected)} backends now, ${count(channel.ejections)} so far`, { kind: channel.ejected ? "warn" : "" });
     if (channel.task_failures) facts.set("Background jobs failed", count(channel.task_failures), { kind: "ill" });
     facts.set("Picker", `${channel.picker}. ${channel.rule}`, { wide: true });
     facts.set("Subset", `${count(channel.subset_size)} of ${count(resolver.endpoints)}: ${channel.subset}`, { wide: true });
@@ -290,6 +292,7 @@ class ServerSection extends Section {
     facts.set("UDP health checks", server.udp.port
       ? `port ${server.udp.port}: ${count(server.udp.answered)} answered, ${count(server.udp.malformed + server.udp.forged + server.udp.limited)} dropped, ${count(server.udp.pushed)} clients told`
       : "not answered");
+    if (server.task_failures) facts.set("Background jobs failed", count(server.task_failures), { kind: "ill" });
     if (server.signal_failures) facts.set("Signals without a sound number", count(server.signal_failures), { kind: "ill" });
     if (sum(server.misread)) facts.set("Metadata not understood", Object.entries(server.misread).map(([key, many]) => `${count(many)} ${key}`).join(", "));
     facts.set("Services", server.services.join(", "), { wide: true });

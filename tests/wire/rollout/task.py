@@ -27,7 +27,7 @@ import search_pb2 as pb
 import search_pb2_grpc as pb_grpc
 
 PAGES = 4  # of a stream, spread over its time, and the first at once
-STANDARD_WAIT = 1.0  # seconds; for those who watch to go elsewhere
+STANDARD_WAIT = 2.5  # seconds; for those who watch or ask to go elsewhere
 STANDARD_GRACE = 0.5  # seconds; `stop` waits as long, as watching is a call, too
 
 # A server that shares its port unseen with its predecessor would get calls too early.
@@ -62,12 +62,20 @@ class Health:
         yield compat_pb2.ServingReply(status=self._status)
         await asyncio.Event().wait()  # until the server stops
 
+    async def _check(self, request: bytes, context: Any) -> Any:
+        return compat_pb2.ServingReply(status=self._status)
+
     def handler(self) -> grpc.GenericRpcHandler:
         _, service, method = wire.SERVING_WATCH_METHOD.split("/")
+        encode = compat_pb2.ServingReply.SerializeToString
         watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
-            self._watch, response_serializer=compat_pb2.ServingReply.SerializeToString
+            self._watch, response_serializer=encode
         )
-        return grpc.method_handlers_generic_handler(service, {method: watch})
+        check: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
+            self._check, response_serializer=encode
+        )
+        handlers = {method: watch, "Check": check}
+        return grpc.method_handlers_generic_handler(service, handlers)
 
 
 async def serve_standard(port: str) -> None:

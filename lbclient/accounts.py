@@ -1,0 +1,72 @@
+"""Accounts for names that anybody may invent, in a bounded number of places.
+
+An account remembers how far its customer is ahead of the limit, so a customer who is
+not ahead loses nothing by losing the account. When all places are taken, the account
+that is ahead least makes way for the new one, which begins at nothing: it inherits no
+debt. So nobody is refused for what others used. The error is on the other side: who is
+ahead is forgotten while as many others as there are places are as far ahead.
+
+Source: Misra, Gries, "Finding repeated elements", 1982: a bounded number of counters
+may count too little, never too much.
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush, heapreplace
+from weakref import WeakValueDictionary
+
+from lbclient.account import Account, Payer, Spent
+from lbclient.criticality import Criticality
+
+MOST = 1000  # accounts of customers whose limit is the default one. Ours
+
+
+class Accounts:
+    """Owned by a `Quota`. Others read `by_name`, and look at and fill its accounts."""
+
+    def __init__(self, total: Spent, factor: float) -> None:
+        self._total = total
+        self._factor = factor
+        self.by_name: dict[str, Account] = {}
+        # By when each is ahead of its limit no longer; of each account one entry, and
+        # what has come since then is not in it.
+        self._queue: list[tuple[float, str]] = []
+        # Of accounts that went, as long as some request goes on.
+        self._left: WeakValueDictionary[tuple[str, int], Payer] = WeakValueDictionary()
+        self.forgotten = 0  # accounts that went while they were ahead of their limit
+
+    def open(self, name: str) -> Account:
+        """One that has no place here, or none yet."""
+        left = (self._left.pop((name, c), None) for c in Criticality)
+        return Account(self._total, [payer or Payer(self._factor) for payer in left])
+
+    def place(self, name: str, now: float) -> Account:
+        """For a customer who has none."""
+        if len(self.by_name) >= MOST:
+            self._make_room(now)
+        account = self.by_name[name] = self.open(name)
+        heappush(self._queue, (now, name))
+        return account
+
+    def _make_room(self, now: float) -> None:
+        """Each entry that is put right has had a request since it was last: so one
+        request costs as much as one step in the queue, however many names there are."""
+        queue = self._queue
+        while True:
+            noted_at, name = queue[0]
+            account = self.by_name[name]
+            empty_at = account.empty_at(now)
+            if empty_at <= noted_at:
+                break
+            heapreplace(queue, (empty_at, name))
+        heappop(queue)
+        del self.by_name[name]
+        self.forgotten += empty_at > now
+        for criticality, payer in enumerate(account.payers):
+            if not payer.is_unused:
+                payer.look(now, self._total)
+                self._left[name, criticality] = payer
+
+    def leavings(self, now: float) -> Iterator[tuple[str, float]]:
+        """CPU seconds a second that requests of former accounts use."""
+        for (name, _), payer in self._left.items():
+            yield name, payer.read(now)[1]

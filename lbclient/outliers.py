@@ -1,0 +1,216 @@
+"""Outlier ejection: a backend leaves the picks of a method that it alone fails.
+
+No status is good or bad by itself. What a backend answers to a method is compared with
+what the others answer to it: a status that they do not give is evidence against the
+backend, one that they give about as often is not. So a service that is not registered,
+an expired certificate and a wrong port look the same, and a method that mostly ends
+NOT_FOUND looks well.
+
+The comparison is a cumulative-sum test (CUSUM, Page 1954). Each backend has a suspicion
+for each method, at least 1. An OK halves it; a status multiplies it by
+
+    1/2 + 1 / (2 usual),    usual = FACTOR x kinds x the others' share of that status
+
+where `kinds` is how many statuses other than OK the others give. While a backend's own
+shares are below what is usual, the mean of such a factor is at most 1. If the others'
+shares were known exactly, chance alone would then take the suspicion past 100,000 less
+than once in 100,000 answers (Lorden 1971). For a backend that fails all calls with a
+status of its own five answers are enough.
+
+The others are the healthier half of those that are ready: of several bad backends none
+hides another, and none of them sets the standard because it answers so fast.
+
+It costs nothing while all is well: counts are kept for a method from its first answer
+that is not OK, until there was none for a minute.
+"""
+
+from itertools import islice
+from math import inf
+from random import Random
+from typing import Generic
+
+from lbclient.handled import Method
+from lbclient.judgement import Judgement
+from lbclient.model import State
+from lbclient.pool import Pool
+from lbclient.protocols import N, Picker
+from lbclient.standings import Ejection, Watch
+
+QUIET = 60.0  # seconds without an error until a method's counts are let go
+UNUSED = 600.0  # seconds without an answer, likewise, with ejections and all
+REVIEW = 10.0  # seconds between two looks at that
+MOST_NEWS = 100  # of ejections that nobody took away
+MOST_TUPLES = 100
+METHODS = 100  # with counts; about 25 kB a backend, which is less than its connection
+
+
+class Outliers(Generic[N]):
+    """A channel's. Owned by its balancer, which tells it of every answer.
+
+    `watching` has the methods with counts, by a key that the balancer chose; while it
+    is empty nobody need tell of what is OK. `count` is how many backends are ejected,
+    each for each method, `total` how many ever were. `news` has who was ejected since
+    somebody took it away, or let back in (None).
+    """
+
+    def __init__(self, pool: Pool[N], rng: Random) -> None:
+        self.watching: dict[int, Watch[N]] = {}
+        self.count = 0
+        self.total = 0
+        self.news: list[tuple[N, Method, Ejection | None]] = []
+        self.pool = pool
+        self.rng = rng
+        self._review_at = -inf
+        self._given: tuple[N, ...] = ()  # to the picker, the last time
+        self._ready: tuple[N, ...] = ()  # for which `_allowed` is
+        self._allowed: dict[tuple[N, ...], tuple[N, ...]] = {}  # by who is ejected
+
+    # --- answers ---------------------------------------------------------------
+
+    def watch(self, key: int, method: Method, now: float) -> None:
+        """Keeps counts for a method from now on."""
+        self._review(now)
+        if len(self.watching) >= METHODS:
+            watches = self.watching.items()
+            oldest = min(watches, key=lambda it: (bool(it[1].ejected), it[1].amiss_at))
+            self._drop(oldest[0])
+        self.watching[key] = Watch(method, self)
+
+    def answered(
+        self,
+        key: int,
+        node: N,
+        status: int,
+        latency: float,
+        sent_at: float,
+        now: float,
+    ) -> Judgement | None:
+        """What an answer says of the backend; None: nothing, or it is OK.
+
+        Nothing where the method is not watched, or the backend is not ready, or was
+        not since the call was sent: it may have been the task before.
+        """
+        watch = self.watching.get(key)
+        ready_at = node.load.ready_at
+        if watch is None or ready_at is None or sent_at < ready_at:
+            return None
+        if self.pool.nodes.get(node.endpoint.address) is not node:
+            return None  # it has left
+        if now >= self._review_at:
+            self._review(now)
+        return watch.answered(node, status, latency, sent_at, now)
+
+    def given_up(self, key: int, node: N, sent_at: float, now: float) -> None:
+        """A call ended, and not by an answer."""
+        if watch := self.watching.get(key):
+            watch.give_up(node, sent_at, now)
+
+    def most(self) -> int:
+        """How many may be ejected for one method. Full ones are ready, too."""
+        return self.pool.counts[State.READY] // 2
+
+    def note(self, node: N, watch: Watch[N], ejection: Ejection | None) -> None:
+        """A backend is ejected, or let back in: None."""
+        self.count += 1 if ejection else -1
+        self.total += ejection is not None
+        self.news.append((node, watch.method, ejection))
+        del self.news[:-MOST_NEWS]
+
+    # --- picks -----------------------------------------------------------------
+
+    def pick(self, picker: Picker, key: int, now: float) -> N | None:
+        """Whom the picker picks of those that are not ejected; None: all are full."""
+        ready = self.pool.ready
+        watch = self.watching.get(key)
+        if watch is None or not watch.ejected:
+            self._given = ready
+            return picker.pick(ready, now)
+        tried = watch.trial(ready, now)
+        if tried is not None:
+            return tried
+        allowed = self.allowed(key)
+        if not allowed:
+            return None
+        if self._given is ready and allowed is not ready:
+            # Other methods have all of them. Another tuple each time would make the
+            # picker begin again each time; most often it picks one that will do.
+            node = picker.pick(ready, now)
+            if node in allowed:
+                return node
+        self._given = allowed
+        return picker.pick(allowed, now)
+
+    def allowed(self, key: int) -> tuple[N, ...]:
+        """Those that are ready and not ejected; empty where all of these are full.
+
+        Always the same tuple until one of the two changes, also for another method for
+        which the same ones are ejected.
+        """
+        ready = self.pool.ready
+        watch = self.watching.get(key)
+        if watch is None or not watch.ejected:
+            return ready
+        if ready is not self._ready:
+            self._ready, self._allowed = ready, {}
+        ejected = tuple(watch.ejected)
+        allowed = self._allowed.get(ejected)
+        if allowed is None:
+            present = (node for node in ejected if node.state is State.READY)
+            left_out = list(islice(present, self.most()))  # fewer are ready than were
+            allowed = tuple(node for node in ready if node not in left_out)
+            known = [ready, *self._allowed.values()]
+            allowed = next((each for each in known if each == allowed), allowed)
+            if len(known) > MOST_TUPLES:
+                self._allowed.clear()
+            self._allowed[ejected] = allowed
+        return allowed
+
+    def is_ejected(self, key: int, node: N) -> bool:
+        watch = self.watching.get(key)
+        return watch is not None and node in watch.ejected
+
+    def was_trial(self, key: int, node: N, sent_at: float) -> bool:
+        """Whether a call that was sent then was to see how an ejected backend is."""
+        watch = self.watching.get(key)
+        ejection = None if watch is None else watch.ejected.get(node)
+        return ejection is not None and sent_at == ejection.last_at > ejection.since
+
+    def of(self, node: N) -> list[tuple[Method, Ejection]]:
+        """For which methods it is ejected; also from another thread."""
+        return [
+            (watch.method, ejection)
+            for watch in list(self.watching.values())
+            if (ejection := watch.ejected.get(node)) is not None
+        ]
+
+    # --- backends that come and go ---------------------------------------------
+
+    def changed(self, node: N, now: float) -> None:
+        """Its state is another. With a new connection it may be another task."""
+        self._allowed = {}
+        if node.state is State.READY:
+            for watch in self.watching.values():
+                watch.restart(node, now)
+
+    def forget(self, node: N) -> None:
+        """It has left."""
+        for watch in self.watching.values():
+            watch.forget(node)
+        self._given = self._ready = ()
+        self._allowed = {}
+
+    def _drop(self, key: int) -> None:
+        self.count -= len(self.watching.pop(key).ejected)
+
+    def _review(self, now: float) -> None:
+        self._review_at = now + REVIEW
+        for key, watch in list(self.watching.items()):
+            if watch.ejected:
+                is_over = now - watch.answered_at > UNUSED
+            else:
+                is_over = now - watch.amiss_at > QUIET
+            if is_over:
+                self._drop(key)
+
+    def __repr__(self) -> str:
+        return f"<{self.count} ejected, {len(self.watching)} methods watched>"

@@ -1,0 +1,161 @@
+"""Watches a resolver for ever, whatever it does: stale endpoints beat no endpoints.
+
+A resolver may be anybody's code. If it raises, also CancelledError, or ends, it is
+asked again after a pause. If it answers without ever waiting, others have a turn of
+the loop between its answers, `MOST` of them are taken in `PERIOD`, and after the first
+`BURST` one of these takes effect: the last.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from math import inf
+from random import Random
+from typing import Any
+
+from lbclient.errors import ResolveError
+from lbclient.model import Endpoint, Endpoints
+from lbclient.protocols import Resolver
+from lbclient.resolvers.listing import listing
+from lbclient.resolvers.polling import Hinted
+from lbclient.tasks import Alarm, Tasks, is_cancelled, is_fatal
+
+logger = logging.getLogger(__name__)
+
+PERIOD = 0.1  # seconds for each answer that takes effect
+BURST = 10  # that take effect at once, of a resolver that was quiet before
+MOST = 100  # answers taken in a period
+
+FIRST_PAUSE = 1.0  # seconds, with a quarter of jitter, after a resolver has failed
+# Of a resolver that paces itself: errors in a row, each at once, before it is paced.
+MOST_QUICK = 3
+QUICK = 0.1  # seconds
+
+
+class Following:
+    """Owned by a balancer. `take` gets each snapshot that counts, `complain` why there
+    is none."""
+
+    def __init__(
+        self,
+        target: str,
+        resolver: Resolver,
+        take: Callable[[Endpoints], None],
+        complain: Callable[[str], None],
+        tasks: Tasks,
+        rng: Random,
+        longest_pause: float,
+    ) -> None:
+        self._target = target
+        self._resolver = resolver
+        self._take = take
+        self._complain = complain
+        self._tasks = tasks
+        self._rng = rng
+        self._longest_pause = max(FIRST_PAUSE, longest_pause)
+        self._hinted = Hinted()  # between an error and the next try
+        self._pending: list[Iterable[Endpoint]] = []  # the last answer, or nothing
+        self._rest = Alarm(tasks, self._rested)  # set while there is such an answer
+        self._allowed = float(BURST)
+        self._allowed_at = -inf
+        self._answers = 0
+        self._answers_before = 0  # the period that began at
+        self._period_at = 0.0
+
+    def hint(self) -> None:
+        """The answer may have changed: ask again soon."""
+        self._hinted.hint()
+        refresh = getattr(self._resolver, "refresh", None)
+        if refresh is not None:
+            refresh()
+
+    async def follow(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        pause, quick = FIRST_PAUSE, 0
+        while True:
+            began_at, answers = loop.time(), self._answers
+            error = await self._watch()
+            if is_cancelled():
+                return  # though the resolver took that for its own affair
+            self._rested()
+            self._complain(str(error))
+            if self._answers != answers:
+                pause = FIRST_PAUSE
+            quick = quick + 1 if loop.time() - began_at < QUICK else 0
+            paces_itself = getattr(self._resolver, "paces_itself", False)
+            if isinstance(error, ResolveError) and paces_itself and quick <= MOST_QUICK:
+                await asyncio.sleep(0)
+                continue
+            # A quarter of jitter, doubling to the interval of a healthy resolver.
+            await self._hinted.pause(pause * self._rng.uniform(0.75, 1.25))
+            pause = min(pause * 2, self._longest_pause)
+
+    async def _watch(self) -> ResolveError | str:
+        """Why it is over."""
+        answers: Any = None
+        try:
+            answers = self._resolver.watch()
+            async for endpoints in answers:
+                if is_cancelled():
+                    break
+                self._answered(endpoints)
+                await self._breathe()
+        except ResolveError as error:
+            return error
+        except BaseException as error:
+            if is_fatal(error) or is_cancelled():
+                raise
+            return self._failed(error)
+        finally:
+            # Where it stopped at an answer that it had given.
+            if (close := getattr(answers, "aclose", None)) is not None:
+                with suppress(Exception):
+                    await close()
+        return "the resolver ended"
+
+    def _failed(self, error: BaseException) -> str:
+        self._tasks.failures += 1
+        logger.error("%s: the resolver failed", self._target, exc_info=error)
+        return f"the resolver failed: {error!r}"
+
+    async def _breathe(self) -> None:
+        """Gives others a turn; a longer one if it answers again and again at once."""
+        loop = asyncio.get_running_loop()
+        self._answers += 1
+        left = self._period_at + PERIOD - loop.time()
+        if left > 0.0 and self._answers - self._answers_before < MOST:
+            await asyncio.sleep(0)
+            return
+        await asyncio.sleep(max(0.0, left))
+        self._period_at, self._answers_before = loop.time(), self._answers
+
+    def _answered(self, endpoints: Iterable[Endpoint]) -> None:
+        self._pending = [endpoints]
+        now = asyncio.get_running_loop().time()
+        self._allowed += (now - self._allowed_at) / PERIOD
+        self._allowed, self._allowed_at = min(BURST, self._allowed), now
+        if self._rest.is_set():
+            return
+        if self._allowed >= 1.0:
+            self._apply()
+        else:
+            self._rest.set(PERIOD)
+
+    def _rested(self) -> None:
+        """The last of those that came meanwhile takes effect."""
+        try:
+            self._apply()
+        except Exception as error:  # it made no sense
+            self._complain(self._failed(error))
+
+    def _apply(self) -> None:
+        pending, self._pending = self._pending, []
+        for endpoints in pending:
+            self._rest.clear()
+            self._allowed -= 1.0
+            self._take(listing(endpoints))
+
+    def __repr__(self) -> str:
+        return f"<{self._answers} answers of {self._resolver!r}>"

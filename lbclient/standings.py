@@ -1,0 +1,347 @@
+"""What each backend answered to one method, and which of them are ejected for it.
+
+`outliers` tells the rule, and its source.
+"""
+
+from math import inf, log
+from typing import TYPE_CHECKING, Generic
+
+from lbclient.ewma import DecayingCount
+from lbclient.handled import Method
+from lbclient.judgement import Against, Judgement, Shares
+from lbclient.load import ERROR_MEMORY
+from lbclient.model import State
+from lbclient.protocols import N
+
+if TYPE_CHECKING:
+    from lbclient.outliers import Outliers
+
+# Times the others' share of a status. Keys differ between backends: three times the
+# NOT_FOUND of the others is usual, and a share that is estimated is no exact one.
+FACTOR = 5.0
+LEAST = 0.05  # share that is usual, at least; then five errors in a row pass the bar
+UNSEEN = 0.5  # share that is usual, at most, of a status that none of the others gave
+BAR = log(1e5)  # of suspicion, which is kept as a logarithm
+DOUBT = BAR / 2  # from here on an error counts as a failure; also after an ejection
+OK = log(0.5)
+
+# OKs of the others, and seconds, since the suspicion arose; or they are silent. Of what
+# befalls all at once the first fast failures come before the last slow OKs.
+WITNESSES, MEANWHILE = 5, 0.5
+ONE = 1.0  # answer; who gave more, and nothing but errors, is in doubt
+MEMORY = 300.0  # answers of a backend: more tell the others' share better
+RECENT = 20.0  # answers; what all begin to fail at once shows in a few of them
+COMPARED = 50  # backends of the healthier half, at most: an error costs so many looks
+LATENCY_GAIN = 0.02  # of an OK, in the mean latency of those of a method
+SORT_AFTER = 0.25  # seconds until who is healthier is looked at again, at most
+
+FIRST, LONGEST = 1.0, 30.0  # seconds until a trial call; doubled after one that failed
+JITTER = 0.25
+MOST_TRIALS = 3  # that must go well in a row; as many as it was ejected of late
+PATIENCE = 30.0  # seconds; a trial call that lasts longer does not fail fast
+HISTORY = 300.0  # seconds in which an ejection is forgotten, to a third
+
+
+class Ejection:
+    """One backend is left out of the picks of one method. Owned by its standing."""
+
+    __slots__ = (
+        "against", "last_at", "needed", "period", "since", "trial_at", "tried_at",
+        "well",
+    )  # fmt: skip
+
+    def __init__(
+        self, against: Against, period: float, needed: int, now: float
+    ) -> None:
+        self.against = against
+        self.since = self.last_at = now  # `last_at`: also of the last trial
+        self.period = period
+        self.needed = needed  # trial calls that must go well in a row
+        self.well = 0
+        self.trial_at = inf
+        self.tried_at: float | None = None  # a trial call is in flight since
+
+    def due_at(self) -> float:
+        """When something is to be done: a trial call, or not to wait for it longer."""
+        return self.trial_at if self.tried_at is None else self.tried_at + PATIENCE
+
+    def __repr__(self) -> str:
+        return f"<ejected for status {self.against.status}>"
+
+
+class Standing(Generic[N]):
+    """What one backend answered to one method. Owned by its `Watch`."""
+
+    __slots__ = (
+        "answers", "before", "ejection", "ejections", "has_served", "held", "long",
+        "node", "oks", "recent", "suspected_at", "suspicion",
+    )  # fmt: skip
+
+    def __init__(self, node: N) -> None:
+        self.node = node
+        self.ejection: Ejection | None = None
+        self.ejections = DecayingCount(HISTORY)
+        self.answers = self.oks = 0
+        self.suspected_at = -inf
+        self.before = 0, 0  # the others' answers and OKs by then
+        self.begin(0.0)
+
+    def begin(self, suspicion: float) -> None:
+        """As if it had never answered."""
+        self.long = Shares(MEMORY)
+        self.recent = Shares(RECENT)
+        self.held: dict[int, DecayingCount] = {}  # against it, by status
+        self.has_served = False
+        self.suspicion = suspicion
+
+    def add(self, status: int) -> None:
+        self.answers += 1
+        self.oks += not status
+        self.long.add(status)
+        self.recent.add(status)
+
+    def __repr__(self) -> str:
+        return f"<{self.node.endpoint.address}: {self.recent!r}, {self.ejection!r}>"
+
+
+class Watch(Generic[N]):
+    """One method: who answered what, and who is ejected. Owned by `Outliers`."""
+
+    def __init__(self, method: Method, owner: "Outliers[N]") -> None:
+        self.method = method
+        self.standings: dict[N, Standing[N]] = {}
+        self.ejected: dict[N, Ejection] = {}  # the first to be so is the first
+        self.latency = 0.0  # mean of its OKs, in seconds
+        self.answers = self.oks = 0
+        self.amiss_at = self.answered_at = -inf
+        self._due_at = inf  # of the ejections'
+        self._owner = owner
+        self._healthier: list[Standing[N]] = []
+        self._half = 0
+        self._kinds = 1
+        self._sort_at = -inf
+        self._unsorted = 0  # answers since it was sorted
+
+    def answered(
+        self, node: N, status: int, latency: float, sent_at: float, now: float
+    ) -> Judgement | None:
+        """Takes an answer; None for one that is OK."""
+        standing = self.standings.get(node)
+        if standing is None:
+            standing = self.standings[node] = Standing(node)
+        self.answered_at = now
+        self.answers += 1
+        self._unsorted += 1
+        standing.add(status)
+        if status:
+            self.amiss_at = now
+            return self._erred(standing, status, sent_at, now)
+        self.oks += 1
+        gain = LATENCY_GAIN if self.latency else 1.0
+        self.latency += gain * (latency - self.latency)
+        standing.has_served = True
+        standing.suspicion = max(0.0, standing.suspicion + OK)
+        if standing.ejection is not None:
+            self._tried(standing, standing.ejection, True, sent_at, now)
+        return None
+
+    def _erred(
+        self, standing: Standing[N], status: int, sent_at: float, now: float
+    ) -> Judgement:
+        self._sort(now)
+        usual, others, of_others = self._usual(standing, status)
+        is_unusual = usual < 1.0 and len(self._owner.pool.nodes) > 1
+        if not standing.suspicion:
+            standing.suspected_at = now
+            standing.before = self._of_others(standing)
+        suspicion = standing.suspicion + log(0.5 + 0.5 / usual)
+        standing.suspicion = min(max(0.0, suspicion), BAR)
+        if standing.ejection is not None:
+            self._tried(standing, standing.ejection, not is_unusual, sent_at, now)
+        elif is_unusual and self._is_proven(standing, now) and self._has_room():
+            own, of_own = standing.recent.errors[status], standing.recent.total
+            against = Against(status, own, of_own, others, of_others)
+            self._eject(standing, against, now)
+        is_proven = standing.ejection is not None or standing.suspicion >= DOUBT
+        is_all = not standing.has_served and standing.recent.total > ONE
+        is_failure = is_unusual and is_proven
+        is_doubtful = is_unusual and is_all and not is_proven
+        held = standing.held
+        if is_failure or is_doubtful:
+            if status not in held:
+                held[status] = DecayingCount(ERROR_MEMORY)
+            held[status].add(now)
+        elif not is_unusual and status in held:
+            # At first nobody knew that the others give it, too.
+            standing.node.load.forgive(held.pop(status).read(now), now)
+        return Judgement(is_failure, is_doubtful, not is_unusual, self.latency)
+
+    def _of_others(self, standing: Standing[N]) -> tuple[int, int]:
+        """Answers and OKs, ever."""
+        return self.answers - standing.answers, self.oks - standing.oks
+
+    def _is_proven(self, standing: Standing[N], now: float) -> bool:
+        """Also that the others are well meanwhile, or say nothing: what befalls all at
+        once befalls one of them first."""
+        if standing.suspicion < BAR:
+            return False
+        answers, oks = self._of_others(standing)
+        before, oks_before = standing.before
+        is_long_enough = now - standing.suspected_at >= MEANWHILE
+        are_well = oks - oks_before >= WITNESSES and is_long_enough
+        return are_well or answers == before
+
+    # --- what is usual ---------------------------------------------------------
+
+    def _usual(self, standing: Standing[N], status: int) -> tuple[float, float, float]:
+        """A share of that status which is no evidence, if it is 1.0 or more; and to how
+        many of how many calls the others gave it."""
+        count = of = recent = of_recent = 0.0
+        left = self._half
+        for other in self._healthier:
+            if other is standing:
+                continue
+            if not left:
+                break
+            left -= 1
+            count += other.long.errors.get(status, 0.0)
+            of += other.long.total
+            recent += other.recent.errors.get(status, 0.0)
+            of_recent += other.recent.total
+        # As if there had been one more with it, and one without: of few answers
+        # nothing can be told. All may have begun to fail a moment ago: so the more of
+        # the two shares.
+        share = max((count + 1.0) / (of + 2.0), recent / of_recent if recent else 0.0)
+        usual = FACTOR * self._kinds * share
+        if count < 0.5:
+            usual = min(usual, UNSEEN)
+        return max(usual, LEAST), count, of
+
+    def _sort(self, now: float) -> None:
+        """Looks who is healthier, at every answer of everybody in the mean."""
+        if now < self._sort_at and self._unsorted < len(self.standings) // 2:
+            return
+        self._sort_at, self._unsorted = now + SORT_AFTER, 0
+        known = [each for each in self.standings.values() if each.long.total]
+        known.sort(key=lambda each: each.recent.error_share())
+        half = len(known) // 2  # of the others, rounded up
+        step = 1 + half // COMPARED
+        # One more, for who is among them is not compared with itself.
+        self._healthier = known[: half + 1 : step]
+        self._half = max(1, half // step)
+        kinds = {
+            status
+            for each in self._healthier
+            for status, count in each.long.errors.items()
+            if count >= 0.5
+        }
+        self._kinds = max(1, len(kinds))
+        for node, ejection in list(self.ejected.items()):
+            standing = self.standings[node]
+            if self._usual(standing, ejection.against.status)[0] >= 1.0:
+                self._let_in(standing, now)  # the others give it too by now
+
+    # --- ejections -------------------------------------------------------------
+
+    def _has_room(self) -> bool:
+        """At most half of those that are ready are ejected."""
+        ejected = sum(node.state is State.READY for node in self.ejected)
+        return ejected < self._owner.most()
+
+    def _eject(self, standing: Standing[N], against: Against, now: float) -> None:
+        standing.ejections.add(now)
+        times = max(1, round(standing.ejections.read(now)))
+        period = min(LONGEST, FIRST * 2.0 ** min(times - 1, 10))
+        ejection = Ejection(against, period, min(times, MOST_TRIALS), now)
+        standing.ejection = self.ejected[standing.node] = ejection
+        standing.has_served = False
+        self._owner.note(standing.node, self, ejection)
+        self._try_in(ejection, period, now)
+
+    def _try_in(self, ejection: Ejection, pause: float, now: float) -> None:
+        jitter = self._owner.rng.uniform(1.0 - JITTER, 1.0 + JITTER)
+        ejection.trial_at = now + pause * jitter
+        self._set_due()
+
+    def _set_due(self) -> None:
+        due = (ejection.due_at() for ejection in self.ejected.values())
+        self._due_at = min(due, default=inf)
+
+    def _tried(
+        self,
+        standing: Standing[N],
+        ejection: Ejection,
+        is_well: bool,
+        sent_at: float,
+        now: float,
+    ) -> None:
+        """A call that was sent after the ejection has ended, a trial as a rule."""
+        if sent_at < ejection.since:
+            return
+        ejection.tried_at = None
+        if not is_well:
+            ejection.well = 0
+            ejection.period = min(LONGEST, 2.0 * ejection.period)
+            self._try_in(ejection, ejection.period, now)
+            return
+        ejection.well += 1
+        if ejection.well >= ejection.needed:
+            self._let_in(standing, now)
+        else:
+            ejection.trial_at = now
+            self._set_due()
+
+    def _let_in(self, standing: Standing[N], now: float) -> None:
+        standing.ejection = None
+        standing.begin(DOUBT)
+        self._owner.note(standing.node, self, None)
+        standing.node.load.forgive(inf, now)  # it is to have its share again
+        del self.ejected[standing.node]
+        self._set_due()
+
+    def trial(self, ready: tuple[N, ...], now: float) -> N | None:
+        """Who is to have this call, to see whether it is well again."""
+        if now < self._due_at:
+            return None
+        for node, ejection in list(self.ejected.items()):
+            if now < ejection.due_at() or node not in ready:
+                continue
+            if ejection.tried_at is not None:
+                self._let_in(self.standings[node], now)
+                continue
+            ejection.tried_at = ejection.last_at = now
+            self._set_due()
+            return node
+        return None
+
+    def give_up(self, node: N, sent_at: float, now: float) -> None:
+        """What was sent there had no answer: if it was a trial, it told nothing."""
+        ejection = self.ejected.get(node)
+        if ejection is not None and sent_at >= ejection.since:
+            ejection.tried_at = None
+            self._try_in(ejection, ejection.period, now)
+
+    def restart(self, node: N, now: float) -> None:
+        """It has a new connection, and so it may be another task: it is tried soon."""
+        standing = self.standings.get(node)
+        if standing is None:
+            return
+        standing.begin(0.0)
+        ejection = standing.ejection
+        if ejection is not None:
+            ejection.tried_at, ejection.well = None, 0
+            # Not at each of those that end with the answer to a trial.
+            ejection.trial_at = max(now, ejection.last_at + FIRST)
+            ejection.period = FIRST
+            self._set_due()
+
+    def forget(self, node: N) -> None:
+        self.standings.pop(node, None)
+        self._healthier = [each for each in self._healthier if each.node is not node]
+        if self.ejected.pop(node, None) is not None:
+            self._owner.count -= 1
+            self._set_due()
+
+    def __repr__(self) -> str:
+        count = len(self.standings)
+        return f"<{self.method[1]}: {len(self.ejected)} of {count} ejected>"

@@ -1,0 +1,254 @@
+"""Who holds a stream, and when each is told, in virtual time."""
+
+import asyncio
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from lbclient.server.streams import (
+    OPENINGS,
+    OPENINGS_IF_STRAINED,
+    PACES,
+    REPORTS,
+    SLICE,
+    TICK,
+    Full,
+    Kind,
+    Stream,
+    Streams,
+    floor_of,
+    pace_within,
+)
+
+PEER = "ipv4:10.0.0.3:50051"
+
+
+class Served:
+    """Streams, the timer that serves them, and tasks that write at once."""
+
+    def __init__(self, most: int = 4000, per_connection: int = 8) -> None:
+        self.is_strained = False
+        self.streams = Streams(
+            most, per_connection, self.clock, lambda: self.is_strained
+        )
+        self.told: dict[Stream, list[float]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def clock(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def open(
+        self,
+        pace: float,
+        peer: str = PEER,
+        kind: Kind = Kind.HEALTH,
+        writes: Callable[[], float] = lambda: 0.0,
+    ) -> Stream:
+        stream = self.streams.enter(kind, peer, pace)
+        assert isinstance(stream, Stream)
+        self.told[stream] = []
+        serving = self._serve(stream, writes)
+        self._tasks.append(asyncio.create_task(serving))
+        return stream
+
+    async def _serve(self, stream: Stream, writes: Callable[[], float]) -> None:
+        try:
+            while True:
+                self.told[stream].append(self.clock())
+                if seconds := writes():
+                    await asyncio.sleep(seconds)
+                await stream.due()
+        finally:
+            self.streams.leave(stream)
+
+    async def run(self, seconds: float) -> None:
+        until = self.clock() + seconds
+        while self.clock() < until:
+            await asyncio.sleep(TICK)
+            self.streams.tick(self.clock())
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def rate(self, since: float) -> float:
+        told = sum(at >= since for times in self.told.values() for at in times)
+        return told / (self.clock() - since)
+
+
+async def test_each_stream_is_told_at_its_pace() -> None:
+    served = Served()
+    streams = [served.open(pace, f"ipv4:h:{n}") for n, pace in enumerate(PACES[:12])]
+    await served.run(100.0)
+    for stream in streams:
+        gaps = [later - earlier for earlier, later in pairwise(served.told[stream])]
+        assert sum(gaps) / len(gaps) == pytest.approx(stream.pace, rel=0.05)
+        assert max(gaps) <= stream.pace + 2 * TICK, "so nobody seems silent"
+    await served.close()
+
+
+async def test_a_stream_that_opens_later_than_others_has_the_same_pace() -> None:
+    """The wheel's slots are of the clock, not of when the first one came."""
+    served = Served()
+    await served.run(1000.03)
+    stream = served.open(1.0)
+    await served.run(10.0)
+    assert len(served.told[stream]) in (10, 11)
+    await served.close()
+
+
+async def test_after_a_standstill_a_stream_is_told_once() -> None:
+    served = Served()
+    stream = served.open(0.1)
+    await served.run(1.0)
+    await asyncio.sleep(0.0)
+    before = len(served.told[stream])
+    await asyncio.sleep(3600.0)  # no ticks
+    served.streams.tick(served.clock())
+    await asyncio.sleep(0.0)
+    await asyncio.sleep(0.0)
+    assert len(served.told[stream]) == before + 1
+    await served.close()
+
+
+async def test_all_of_them_together_are_told_at_a_bounded_rate() -> None:
+    """Also where each asks for ten reports a second."""
+    served = Served()
+    for number in range(1000):
+        served.open(PACES[0], f"ipv4:h:{number}")
+    await served.run(10.0)
+    assert served.streams.floor == pytest.approx(1000 / REPORTS)
+    assert served.rate(since=5.0) <= REPORTS * 1.1
+    await served.close()
+    served.streams.tick(served.clock())
+    assert served.streams.floor == 0.0
+
+
+async def test_the_slow_ones_keep_their_pace_when_others_want_too_much() -> None:
+    served = Served()
+    for number in range(1000):
+        served.open(PACES[0], f"ipv4:h:{number}")
+    slow = served.open(8.0, "ipv4:h:slow")
+    await served.run(100.0)
+    assert len(served.told[slow]) in (12, 13)
+    await served.close()
+
+
+def test_the_floor_is_the_shortest_interval_that_keeps_the_rate() -> None:
+    for paced in ({0.1: 700, 1.0: 700, 60.0: 2000}, {0.1: 51}, {3600.0: 4000}):
+        floor = floor_of(paced)
+        sent = sum(count / max(pace, floor) for pace, count in paced.items())
+        assert sent <= REPORTS + 1e-6
+        assert not floor or sent == pytest.approx(REPORTS)
+
+
+def test_a_pace_is_never_slower_than_what_was_asked() -> None:
+    assert all(pace_within(pace) == pace for pace in PACES)
+    assert all(pace_within(n / 10) <= n / 10 for n in range(1, 1000))
+
+
+async def test_a_connection_holds_so_many_of_each_kind() -> None:
+    served = Served(per_connection=2)
+    for kind in Kind:
+        served.open(1.0, kind=kind)
+        served.open(1.0, kind=kind)
+        assert served.streams.enter(kind, PEER, 1.0) is Full.CONNECTION
+    served.open(1.0, "ipv6:%5B::1%5D:7")
+    assert served.streams.refused[Full.CONNECTION] == len(Kind)
+    await served.close()
+
+
+async def test_clients_of_a_unix_socket_are_not_taken_for_one() -> None:
+    """grpcio calls all of them "unix:"."""
+    served = Served(per_connection=1)
+    for _ in range(5):
+        served.open(1.0, "unix:")
+    await served.close()
+
+
+async def test_a_server_holds_so_many() -> None:
+    served = Served(most=3)
+    for number in range(3):
+        assert served.streams.closed_to(Kind.LOAD) is None
+        served.open(1.0, f"ipv4:h:{number}")
+    assert served.streams.closed_to(Kind.LOAD) is Full.SERVER
+    assert served.streams.enter(Kind.LOAD, "ipv4:h:3", 1.0) is Full.SERVER
+    await served.close()
+
+
+async def test_nothing_is_kept_of_streams_that_ended() -> None:
+    served = Served()
+    for number in range(1000):
+        served.open(PACES[number % len(PACES)], f"ipv4:h:{number}")
+    await asyncio.sleep(0.0)
+    served.streams.push()
+    await served.close()
+    streams = served.streams
+    kept = (streams._all, streams._on, streams._paced, streams._slots, streams._to_wake)
+    assert not any((*kept, streams.watched))
+    assert repr(streams) == "<0 health, 0 load, 0 serving streams>"
+
+
+async def test_new_streams_are_let_in_at_a_bounded_rate() -> None:
+    """Those that were let in and have ended count, too."""
+    served = Served(most=100)
+
+    async def admitted(seconds: float, kind: Kind = Kind.HEALTH) -> int:
+        until, count = served.clock() + seconds, 0
+        while served.clock() < until:
+            while served.streams.closed_to(kind) is None:
+                stream = served.streams.enter(kind, PEER, 0.0)
+                assert isinstance(stream, Stream)
+                served.streams.leave(stream)
+                count += 1
+            await asyncio.sleep(0.01)
+        return count
+
+    await asyncio.sleep(100.0)
+    assert await admitted(0.0) == 0
+    assert await admitted(0.01) == 100
+    assert await admitted(10.0) == pytest.approx(10 * OPENINGS, rel=0.05)
+    served.is_strained = True
+    assert await admitted(10.0) == pytest.approx(10 * OPENINGS_IF_STRAINED, abs=2)
+    # Who is refused one of these checks no health for as long as it is connected.
+    rate = await admitted(10.0, Kind.SERVING) - 100
+    assert rate == pytest.approx(10 * OPENINGS, rel=0.05)
+    assert served.streams.refused[Full.OPENINGS] > 0
+
+
+async def test_news_goes_to_all_in_slices() -> None:
+    """A turn of the loop takes no longer for 2,000 streams than for a few."""
+    served = Served()
+    for number in range(2000):
+        served.open(3600.0, f"ipv4:h:{number}")
+    await asyncio.sleep(0.0)
+    served.streams.push()
+    turns = []
+    while (told := sum(map(len, served.told.values()))) < 4000:
+        turns.append(told)
+        await asyncio.sleep(0.0)
+    assert max(b - a for a, b in pairwise(turns)) <= 2 * SLICE
+    assert {len(times) for times in served.told.values()} == {2}
+    await served.close()
+
+
+async def test_a_slow_reader_holds_nobody_and_gets_the_latest_alone() -> None:
+    served = Served()
+    slow = served.open(0.1, "ipv4:h:1", writes=lambda: 5.0)
+    quick = served.open(0.1, "ipv4:h:2")
+    await served.run(20.0)
+    assert len(served.told[slow]) in (4, 5)
+    assert len(served.told[quick]) > 190
+    await served.close()
+
+
+async def test_news_that_comes_while_a_report_is_written_is_not_lost() -> None:
+    served = Served()
+    stream = served.open(3600.0, writes=lambda: 1.0)
+    await asyncio.sleep(0.5)
+    served.streams.push()
+    await asyncio.sleep(1.0)
+    assert len(served.told[stream]) == 2
+    await served.close()

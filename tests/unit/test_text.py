@@ -1,0 +1,151 @@
+"""Where text of others is kept: names and addresses are short, and can be printed."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from lbclient.admin.http import neighbourhood
+from lbclient.cli.peer import CERTIFICATE, KEY, pair, pem
+from lbclient.criticality import Criticality
+from lbclient.errors import ConfigError, ResolveError
+from lbclient.handled import LONGEST, OTHERS, Handled
+from lbclient.model import LONGEST_ADDRESS, LONGEST_ZONE, Endpoint
+from lbclient.protocols import FleetUsage
+from lbclient.quota import Quota, room
+from lbclient.redis_place import redis_place
+from lbclient.resolvers.endpoint_slices import Slices
+from lbclient.server.quotas import _sound
+from lbclient.server.redis_store import without
+from lbclient.sim.scenario import parse
+
+UNPRINTABLE = ["a\n:1", "a\x1b[2J:1", "a\u202e:1", "a\u200b:1", "a\ufeff:1", "\x85:1"]
+
+
+@pytest.mark.parametrize("text", [*UNPRINTABLE, "x" * 401])
+def test_an_address_or_zone_is_short_and_can_be_printed(text: str) -> None:
+    said = "characters, all of them printable"
+    with pytest.raises(ConfigError, match=said):
+        Endpoint(text)
+    with pytest.raises(ConfigError, match=said):
+        Endpoint("a:1", zone=text)
+
+
+def test_the_longest_names_of_the_world_are_welcome() -> None:
+    host = ".".join(["x" * 61] * 4)  # 247; DNS has 253
+    assert Endpoint(f"{host}:50051").address.endswith(":50051")
+    assert Endpoint(f"unix:/{'x' * 106}").address.startswith("unix:")
+    assert Endpoint("x" * LONGEST_ADDRESS, zone="z" * LONGEST_ZONE).weight == 1.0
+    assert Endpoint("bücher.example:1", zone="Zürich").zone == "Zürich"
+
+
+def test_a_zone_is_text() -> None:
+    with pytest.raises(ConfigError, match="zone = 7"):
+        Endpoint("a:1", zone=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["/a.B/\x1b[2J", "/a.B/\n", f"/a.B/{'x' * LONGEST}"])
+def test_a_method_that_cannot_be_shown_is_one_of_the_others(path: str) -> None:
+    handled = Handled(("OK",))
+    handled.of("unary_unary", path)["OK"] += 1
+    assert handled.read() == {OTHERS: {"OK": 1}}
+
+
+def test_a_listed_customer_goes_by_whatever_name_the_config_has() -> None:
+    quota = Quota({"a\u200db": room(1.0)}, room(1.0))
+    for name in ("a\u200db", "c\u200dd", "mail"):
+        quota.enter(name, Criticality.CRITICAL, 0.0)
+    assert quota.pooled == 1
+    assert set(quota.usage(0.0)) == {"", "a\u200db", "mail"}
+
+
+def test_a_store_tells_of_no_name_that_cannot_be_shown() -> None:
+    told = {"mail": 1.0, "a\x1b": 1.0, "x" * 101: 1.0, "b\u200d": 1.0}
+    sound = _sound(FleetUsage(2, told, told), {"b\u200d"})
+    assert set(sound.own) == set(sound.total) == {"mail", "b\u200d"}
+    assert sound.malformed == 4
+
+
+# --- secrets ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("with 'opensesame'", "with '...'"),
+        ("with 'opense'", "with '...'"),  # cut
+        ("open the door", "... the door"),  # better too much than too little
+        ("opensesame opensesame", "... ..."),
+        ("nothing of it", "nothing of it"),
+    ],
+)
+def test_what_redis_repeats_of_a_password_is_left_out(words: str, shown: str) -> None:
+    assert without(words, "opensesame") == shown
+
+
+def test_a_short_secret_is_left_out_where_it_is_a_word() -> None:
+    assert without("a bad 'pw' of a powwow", "pw") == "a bad '...' of a powwow"
+    assert without("no such db", "a.b") == "no such db"
+
+
+def test_secrets_are_known_as_redis_is_told_them() -> None:
+    place = redis_place("quota_store", "rediss://me:a%40b@h/0?ssl_password=c&db=1")
+    assert place.secrets == ("me", "a@b", "c")
+    assert repr(place) == "<rediss://...@h/0>"
+
+
+@pytest.mark.parametrize("field", ["tls-key", "tls-cert"])
+def test_a_key_in_place_of_its_path_is_not_shown(field: str) -> None:
+    key = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----"
+    bare = "MIGHAgEAMBMGByqGSM49" * 10
+    for wrong in (key, bare, key.replace("\n", " "), f"{bare}\0"):
+        for read in (lambda w: pem(field, w, KEY), lambda w: pair(field, w, field, w)):
+            with pytest.raises(ConfigError) as caught:
+                read(wrong)
+            assert "MIGHA" not in f"{caught.value} {caught.value!r}"
+            assert "characters>" in str(caught.value)
+
+
+def test_a_path_that_leads_nowhere_is_shown() -> None:
+    with pytest.raises(ConfigError, match="tls-ca = '/nowhere': want a file"):
+        pem("tls-ca", "/nowhere", CERTIFICATE)
+
+
+# --- depth, and more than there can be --------------------------------------------
+
+
+@pytest.mark.parametrize("deep", ["[" * 100_000, "{a=" * 50_000])
+def test_a_scenario_that_is_nested_deeply_is_no_toml(deep: str) -> None:
+    with pytest.raises(ConfigError, match="want TOML"):
+        parse(f"speeds = {deep}")
+
+
+def test_slices_without_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbclient.resolvers.endpoint_slices.MAX_ENDPOINTS", 10)
+    slices = Slices("grpc")
+
+    def events() -> Iterator[bytes]:
+        for number in range(1000):
+            yield (
+                b'{"type": "ADDED", "object": {"addressType": "IPv4", "metadata":'
+                b' {"resourceVersion": "7", "name": "s%d"}}}' % number
+            )
+
+    with pytest.raises(ResolveError, match="more than 10 slices"):
+        slices.apply(events(), "1")
+
+
+# --- who is one neighbour -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("peer", "whose"),
+    [
+        (("10.0.0.3", 5), "10.0.0.3"),
+        (("::ffff:10.0.0.3", 5, 0, 0), "10.0.0.3"),
+        (("2001:db8:1:2:3::4", 5, 0, 0), "2001:db8:1:2::"),
+        (("fe80::1%eth0", 5, 0, 2), "fe80::"),
+        (None, ""),
+    ],
+)
+def test_connections_of_one_neighbour_count_together(peer: object, whose: str) -> None:
+    assert neighbourhood(peer) == whose

@@ -1,0 +1,355 @@
+"""Whatever a handler raises, its client is told, and the server counts it.
+
+grpcio tells of ordinary exceptions only: see `test_grpcio_leaves_clients_waiting`.
+"""
+
+import asyncio
+import concurrent.futures
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc import StatusCode
+
+import lbclient
+from lbclient import wire
+from lbclient.config import ServerConfig
+from tests.wire.conftest import eventually
+
+SERVICE = "test.Raising"
+
+
+class Odd(BaseException):
+    """As those of pytest or trio: no `Exception`."""
+
+
+class Untold(Exception):
+    def __str__(self) -> str:
+        raise TypeError("no text")
+
+
+class Unsaid(Exception):
+    def __str__(self) -> str:
+        raise Odd
+
+
+# Of a call below, or of the request's own context: grpcio tells nobody of either.
+[FailedBatch] = grpc.aio.InternalError.__subclasses__()
+
+RAISED: dict[str, BaseException] = {
+    "ordinary": ValueError("broken"),
+    "cancelled": asyncio.CancelledError(),
+    "cancelled future": concurrent.futures.CancelledError(),
+    "odd": Odd("broken"),
+    "generator exit": GeneratorExit(),
+    "no text": Untold(),
+    "no text either": Unsaid(),
+    "surrogate": ValueError("\udcff broken"),
+    "long": ValueError("\u00e9" * 1_000_000),
+    "stop": StopIteration(1),
+    "async stop": StopAsyncIteration(),
+    "group": ExceptionGroup("two", [ValueError("a"), ValueError("b")]),
+    "odd group": BaseExceptionGroup("odd", [Odd("a")]),
+    "timeout": TimeoutError(),
+    "another's abort": grpc.aio.AbortError("Locally aborted."),
+    "a failed batch": FailedBatch("x"),
+}
+WORDS = {
+    "cancelled": "CancelledError",
+    "no text": "Untold",
+    "no text either": "Unsaid",
+    "surrogate": "? broken",
+    "stop": "StopIteration",
+    "async stop": "StopAsyncIteration",
+    "odd group": "BaseExceptionGroup",
+    "cancelled future": "CancelledError",
+}
+
+
+def behaviors(error: BaseException) -> dict[str, tuple[str, Any]]:
+    """A handler of each kind that raises it, and its arity."""
+
+    async def coroutine(_request: Any, _context: Any) -> bytes:
+        raise error
+
+    async def late(requests: Any, _context: Any) -> bytes:
+        async for _ in requests:
+            pass
+        raise error
+
+    async def generator(_request: Any, _context: Any) -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"two"
+        raise error
+
+    async def writer(_request: Any, context: Any) -> None:
+        await context.write(b"one")
+        await context.write(b"two")
+        raise error
+
+    def function(_request: Any, _context: Any) -> bytes:
+        raise error
+
+    def lines(_request: Any, _context: Any) -> Iterator[bytes]:
+        yield b"one"
+        yield b"two"
+        raise error
+
+    return {
+        "unary_unary": ("unary_unary", coroutine),
+        "stream_unary": ("stream_unary", late),
+        "unary_stream": ("unary_stream", generator),
+        "stream_stream": ("stream_stream", generator),
+        "unary_stream by write": ("unary_stream", writer),
+        "stream_stream by write": ("stream_stream", writer),
+        "unary_unary in a thread": ("unary_unary", function),
+        "stream_unary in a thread": ("stream_unary", function),
+        "unary_stream in a thread": ("unary_stream", lines),
+        "stream_stream in a thread": ("stream_stream", lines),
+    }
+
+
+Serve = Callable[..., Awaitable[tuple[Any, grpc.aio.Channel]]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Serves handlers, by name; returns the server and a plain channel to it."""
+    async with AsyncExitStack() as stack:
+
+        async def serve(
+            handlers: dict[str, tuple[str, Any]],
+            make: Callable[..., Any] = lbclient.server,
+            **options: Any,
+        ) -> tuple[Any, grpc.aio.Channel]:
+            pool = ThreadPoolExecutor(2)
+            stack.callback(pool.shutdown)
+            server = make(pool, **options)
+            made: dict[str, Any] = {
+                name: getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
+                for name, (arity, behavior) in handlers.items()
+            }
+            generic = grpc.method_handlers_generic_handler(SERVICE, made)
+            server.add_generic_rpc_handlers((generic,))
+            port = server.add_insecure_port("127.0.0.1:0")
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+            await stack.enter_async_context(channel)
+            return server, channel
+
+        yield serve
+
+
+def begin(channel: Any, arity: str, name: str, **options: Any) -> Any:
+    call = getattr(channel, arity)(f"/{SERVICE}/{name}")
+    # None, as a write that meets the end makes grpcio say INTERNAL.
+    request = iter(()) if arity.startswith("stream") else b"a"
+    return call(request, **options)
+
+
+async def told(call: Any, arity: str) -> tuple[list[bytes], grpc.aio.AioRpcError]:
+    """The messages that came before the error, and that."""
+    messages: list[bytes] = []
+
+    async def take() -> None:
+        if arity.endswith("stream"):
+            while (message := await call.read()) is not grpc.aio.EOF:
+                messages.append(message)
+        else:
+            await call
+
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await take()
+    return messages, caught.value
+
+
+class Passing(grpc.aio.ServerInterceptor):
+    async def intercept_service(
+        self, continuation: Any, handler_call_details: Any
+    ) -> Any:
+        return await continuation(handler_call_details)
+
+
+SETUPS: dict[str, Callable[[], dict[str, Any]]] = {
+    "plain": dict,
+    "interceptor": lambda: {"interceptors": [Passing()]},
+    "quotas": lambda: {"config": ServerConfig(default_quota=1000.0)},
+}
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("what", RAISED)
+async def test_the_client_is_told(
+    serve: Serve, what: str, setup: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    caplog.set_level(logging.CRITICAL, logger="grpc._cython.cygrpc")
+    error = RAISED[what]
+    handlers = behaviors(error)
+    server, channel = await serve(handlers, **SETUPS[setup]())
+    for name, (arity, _) in handlers.items():
+        messages, ended = await told(begin(channel, arity, name, timeout=30), arity)
+        assert ended.code() is StatusCode.UNKNOWN, name
+        details = ended.details() or ""
+        assert details.startswith("Unexpected <class "), name
+        assert WORDS.get(what, type(error).__name__) in details, name
+        assert messages == ([b"one", b"two"] if arity.endswith("stream") else [])
+        trailers = tuple(ended.trailing_metadata() or ())
+        assert wire.find_report(trailers) is not None, name
+    await eventually(lambda: server.statistics().active == 0)
+    assert requests(server) == {"UNKNOWN": len(handlers)}
+
+
+def requests(server: Any) -> dict[str, int]:
+    return {name: n for name, n in server.statistics().requests.items() if n}
+
+
+async def test_grpcio_leaves_clients_waiting(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once it tells them, all this may be simpler."""
+    caplog.set_level(logging.CRITICAL, logger="grpc._cython.cygrpc")
+    handlers = behaviors(asyncio.CancelledError())
+    _, channel = await serve(handlers, grpc.aio.server)
+    calls = [
+        begin(channel, arity, name, timeout=1) for name, (arity, _) in handlers.items()
+    ]
+    codes = await asyncio.gather(*(call.code() for call in calls))
+    assert set(codes) == {StatusCode.DEADLINE_EXCEEDED}
+
+
+async def test_what_the_handler_awaits_may_be_cancelled(serve: Serve) -> None:
+    """A task of its own, and a call on a channel of grpcio that is closed."""
+    _, slow = await serve({"Slow": ("unary_unary", sleep)})
+
+    async def await_task(_request: Any, _context: Any) -> bytes:
+        task = asyncio.ensure_future(asyncio.sleep(60))
+        asyncio.get_running_loop().call_later(0.01, task.cancel)
+        await task
+        return b""
+
+    async def await_call(_request: Any, _context: Any) -> bytes:
+        asyncio.get_running_loop().call_later(0.2, asyncio.ensure_future, slow.close())
+        await begin(slow, "unary_unary", "Slow")
+        return b""
+
+    handlers = {
+        "Task": ("unary_unary", await_task),
+        "Call": ("unary_unary", await_call),
+    }
+    server, channel = await serve(handlers)
+    for name in handlers:
+        _, error = await told(begin(channel, "unary_unary", name), "unary_unary")
+        assert error.code() is StatusCode.UNKNOWN
+        assert "something that the handler awaited was cancelled" in str(error)
+    assert requests(server) == {"UNKNOWN": 2}
+
+
+async def sleep(_request: Any, _context: Any) -> bytes:
+    await asyncio.sleep(60)
+    return b""
+
+
+async def test_a_task_that_others_cancel_is_no_clients_doing(serve: Serve) -> None:
+    async def cancel_itself(_request: Any, _context: Any) -> bytes:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+        return b""
+
+    server, channel = await serve({"It": ("unary_unary", cancel_itself)})
+    _, error = await told(begin(channel, "unary_unary", "It"), "unary_unary")
+    assert error.code() is StatusCode.CANCELLED
+    assert "cancelled in its server" in (error.details() or "")
+    assert requests(server) == {"CANCELLED": 1}
+
+
+@pytest.mark.parametrize("arity", ["unary_unary", "unary_stream"])
+async def test_clients_that_cancel_and_deadlines_count_as_before(
+    serve: Serve, arity: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def wait(_request: Any, context: Any) -> AsyncIterator[bytes]:
+        yield b"one"
+        await asyncio.sleep(60)
+
+    behavior = wait if arity == "unary_stream" else sleep
+    server, channel = await serve({"It": (arity, behavior)})
+    call = begin(channel, arity, "It")
+    await eventually(lambda: server.statistics().active == 1)
+    call.cancel()
+    await eventually(lambda: requests(server) == {"CANCELLED": 1})
+    _, error = await told(begin(channel, arity, "It", timeout=0.2), arity)
+    assert error.code() is StatusCode.DEADLINE_EXCEEDED
+    wanted = {"CANCELLED": 1, "DEADLINE_EXCEEDED": 1}
+    await eventually(lambda: requests(server) == wanted)
+    assert server.statistics().active == 0
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+class Broken(grpc.aio.ServerInterceptor):
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    async def intercept_service(
+        self, continuation: Any, handler_call_details: Any
+    ) -> Any:
+        raise self._error
+
+
+@pytest.mark.parametrize("what", ["cancelled", "odd", "no text"])
+async def test_an_interceptor_may_raise_it(
+    serve: Serve, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    server, channel = await serve(
+        {"It": ("unary_unary", sleep)}, interceptors=[Broken(RAISED[what])]
+    )
+    _, error = await told(begin(channel, "unary_unary", "It"), "unary_unary")
+    assert error.code() is StatusCode.UNKNOWN
+    assert requests(server) == {"UNKNOWN": 1}
+
+
+EXITING = """
+import asyncio, sys, grpc, lbclient
+
+async def leave(request, context):
+    raise {error}
+
+async def main():
+    server = lbclient.server()
+    handler = grpc.unary_unary_rpc_method_handler(leave)
+    generic = grpc.method_handlers_generic_handler("test.Raising", {{"It": handler}})
+    server.add_generic_rpc_handlers((generic,))
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [("SystemExit(3)", 3), ("KeyboardInterrupt", -signal.SIGINT)],
+)
+async def test_who_ends_the_process_answers_first(error: str, status: int) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", EXITING.format(error=error),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout is not None
+    port = int(await process.stdout.readline())
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = begin(channel, "unary_unary", "It", wait_for_ready=True)
+        _, ended = await told(call, "unary_unary")
+    assert ended.code() in (StatusCode.UNKNOWN, StatusCode.UNAVAILABLE)
+    assert await process.wait() == status
