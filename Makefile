@@ -9,7 +9,7 @@ PROTOC := .tools/grpcio-tools-1.62.3
 # An environment that was moved, or whose Python is gone, is made again.
 $(shell grep -qsxF '$(CURDIR)' $(READY) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY))
 
-.PHONY: demo test bench proto format clean
+.PHONY: demo test bench node proto format clean
 
 demo: $(READY)
 	$(BIN)/lbclient demo $(ARGS)
@@ -51,6 +51,14 @@ $(PROTOC)/.ready: | $(READY)
 	@rm -rf $(PROTOC)
 	@$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: --target $(PROTOC) \
 	  grpcio-tools==1.62.3 'setuptools<81'
+	@touch $@
+
+# Clients in Node, for the faults that stock clients are shown.
+NODE := .tools/node
+node: $(NODE)/.ready
+$(NODE)/.ready: benchmarks/faults/node/package.json benchmarks/faults/node/client.js
+	@mkdir -p $(NODE) && cp $^ $(NODE)
+	@npm install --prefix $(NODE) --silent --no-audit --no-fund --no-package-lock
 	@touch $@
 
 COMPILE = PYTHONPATH=$(PROTOC) $(BIN)/python -m grpc_tools.protoc

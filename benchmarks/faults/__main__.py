@@ -1,0 +1,109 @@
+"""What faults cost the callers, ours beside plain grpc.aio's `round_robin`.
+
+    python -m benchmarks.faults                   all, in their long form
+    python -m benchmarks.faults --quick           all, in their short form
+    python -m benchmarks.faults --only NAME       one of them, and so on
+
+Each fault is made by real processes on loopback, or in network namespaces of its own,
+and both clients meet it in the same run. Prints a table, as Markdown with --markdown;
+exits with 1 if a promise was not kept.
+"""
+
+import asyncio
+import json
+import pkgutil
+from dataclasses import asdict
+from importlib import import_module
+from time import monotonic
+
+import benchmarks.faults
+from benchmarks.command import parser_of, writable
+from benchmarks.faults.row import Result, Row
+
+NOT_FAULTS = {
+    "__main__",
+    "caller",
+    "flooder",
+    "harness",
+    "link",
+    "network",
+    "row",
+    "slot_server",
+    "stranger",
+    "task",
+}
+LONG, SHORT = 20.0, 4.0  # seconds of load in each part of a fault
+
+
+def names() -> list[str]:
+    modules = pkgutil.iter_modules(benchmarks.faults.__path__)
+    return sorted({module.name for module in modules} - NOT_FAULTS)
+
+
+def cells(row: Row) -> list[str]:
+    return [
+        row.fault,
+        row.promise,
+        "yes" if row.holds else "NO",
+        failed(row.ours),
+        failed(row.theirs),
+        recovered(row.ours),
+        recovered(row.theirs),
+        row.ours.said,
+    ]
+
+
+def failed(result: Result | None) -> str:
+    return "-" if result is None else f"{result.failed:,} of {result.calls:,}"
+
+
+def recovered(result: Result | None) -> str:
+    if result is None or result.recovered_after is None:
+        return "-"
+    return f"{result.recovered_after:.1f}"
+
+
+HEADINGS = [
+    "fault", "promise", "kept", "failed, ours", "failed, grpc.aio",
+    "seconds to recover, ours", "grpc.aio", "what statistics() said",
+]  # fmt: skip
+
+
+def print_table(rows: list[Row], is_markdown: bool) -> None:
+    if is_markdown:
+        print("| " + " | ".join(HEADINGS) + " |")
+        print("|" + "---|" * len(HEADINGS))
+        for row in rows:
+            print(
+                "| " + " | ".join(each.replace("|", "/") for each in cells(row)) + " |"
+            )
+        return
+    for row in rows:
+        for heading, cell in zip(HEADINGS, cells(row), strict=True):
+            print(f"{heading:>26}  {cell}")
+        print()
+
+
+def main() -> int:
+    parser = parser_of("faults", __doc__)
+    add = parser.add_argument
+    add("--only", metavar="NAME", choices=names(), help=f"one of {', '.join(names())}")
+    add("--quick", action="store_true", help="the short form of each")
+    add("--markdown", action="store_true", help="the table of docs/faults.md")
+    add("--json", metavar="FILE", type=writable, help="write all figures to FILE")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    for name in [options.only] if options.only else names():
+        began_at = monotonic()
+        module = import_module(f"benchmarks.faults.{name}")
+        rows += asyncio.run(module.run(SHORT if options.quick else LONG))
+        print(f"# {name}: {monotonic() - began_at:.0f} s", flush=True)
+    print_table(rows, options.markdown)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump([asdict(row) for row in rows], file, indent=1)
+    return int(not all(row.holds for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

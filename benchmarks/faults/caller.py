@@ -1,0 +1,75 @@
+"""A client in a process of its own, for a network namespace.
+
+    python -m benchmarks.faults.caller JSON
+
+JSON is an object: `client`, "ours" or "theirs" (plain grpc.aio); `target`, and how many
+`backends` it stands for; `rate`, calls a second with a deadline of `timeout`; `held`,
+calls without a deadline, all begun at the start; `settings` of a ChannelConfig;
+`options` of the channel; `farewell`, `lbclient.backend.FAREWELL`. Prints "ready" when
+the first call was answered, or the held ones are on their way. Then each line of
+standard input is answered with one line: "tally", all calls that have ended so far, or
+"states", what `statistics()` says. It ends when standard input does.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+import grpc
+
+import lbclient
+from benchmarks.faults.harness import ROUND_ROBIN, Tally, send_one, states, until
+from lbclient import backend
+
+
+def channel_of(told: dict[str, Any]) -> Any:
+    options = [tuple(pair) for pair in told.get("options", ())]
+    if told["client"] == "theirs":
+        return grpc.aio.insecure_channel(
+            told["target"], options=[*ROUND_ROBIN, *options]
+        )
+    backend.FAREWELL = told.get("farewell", backend.FAREWELL)
+    config = lbclient.ChannelConfig(**told.get("settings", {}))
+    return lbclient.insecure_channel(told["target"], options=options, config=config)
+
+
+async def main(told: dict[str, Any]) -> None:
+    tally = Tally()
+    async with channel_of(told) as channel:
+        await channel.channel_ready()
+        sent: set[asyncio.Task[None]] = set()
+
+        def send(timeout: float | None) -> None:
+            task = asyncio.create_task(send_one(channel, tally, timeout))
+            sent.add(task)
+            task.add_done_callback(sent.discard)
+
+        async def load() -> None:
+            while told.get("rate"):
+                send(told["timeout"])
+                await asyncio.sleep(1 / told["rate"])
+
+        if isinstance(channel, lbclient.Channel):
+            await until(lambda: states(channel).count(": ready:") == told["backends"])
+        for _ in range(told.get("held", 0)):
+            send(None)
+        loading = asyncio.create_task(load())
+        if told.get("rate"):
+            await until(lambda: any(call.status == "OK" for call in tally))
+        await asyncio.sleep(1.0)
+        print(json.dumps("ready"), flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            if line.strip() == "tally":
+                print(json.dumps(tally), flush=True)
+            else:
+                is_ours = isinstance(channel, lbclient.Channel)
+                print(json.dumps(states(channel) if is_ours else ""), flush=True)
+        loading.cancel()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))

@@ -1,0 +1,239 @@
+"""Backends in processes, an open load on a channel, and what became of the calls."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from random import Random
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+import grpc
+
+import lbclient
+from benchmarks.faults.task import METHOD, TASK_KEY
+
+HOST = "127.0.0.1"
+PORTS = range(20_000, 32_000)
+PATIENCE = 60.0  # seconds; for what must come true, on a machine that is busy
+ROUND_ROBIN = [
+    ("grpc.service_config", '{"loadBalancingConfig":[{"round_robin":{}}]}'),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+class Task:
+    """A backend in a process. `kind` is "ours" or "stock", plain grpc.aio.
+
+    With several ports it is as many backends, which live and die together.
+    `environment` is what its own has besides ours.
+    """
+
+    process: asyncio.subprocess.Process
+
+    def __init__(
+        self,
+        kind: str,
+        *ports: int,
+        host: str = HOST,
+        inside: Sequence[str] = (),
+        **environment: str,
+    ) -> None:
+        """`inside` are the words before a command that has it run elsewhere, such as in
+        a network namespace."""
+        self._environment = environment
+        self._inside = inside
+        self.kind = kind
+        self.ports = ports
+        self.port = ports[0]
+        self.host = host
+        self.address = ",".join(f"{host}:{port}" for port in ports)
+
+    async def start(self, **behaviour: Any) -> None:
+        self.process = await asyncio.create_subprocess_exec(
+            *self._inside, sys.executable, "-m", "benchmarks.faults.task",
+            self.kind, ",".join(map(str, self.ports)), self.host,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **self._environment},
+        )  # fmt: skip
+        await self._hears("ready")
+        await self.behave(**behaviour)
+
+    async def behave(self, **behaviour: Any) -> None:
+        """From now on: `latency`, `status`, `share`, see `benchmarks.faults.task`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(behaviour).encode() + b"\n")
+        await self._hears("done")
+
+    async def _hears(self, word: str) -> None:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            heard = await self.process.stdout.readline()
+        assert heard.decode().strip() == word, heard
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def close(self) -> None:
+        if self.process.returncode is None:
+            self.signal(signal.SIGKILL)
+        await self.process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Nobody has them now; below those that Linux hands out by itself."""
+    found: list[int] = []
+    for port in Random().sample(PORTS, len(PORTS)):
+        if len(found) == count:
+            return found
+        with socket.socket() as tcp, suppress(OSError):
+            tcp.bind((HOST, port))
+            found.append(port)
+    raise RuntimeError("no free ports")
+
+
+@asynccontextmanager
+async def fleet(count: int, kind: str, **behaviour: Any) -> AsyncIterator[list[Task]]:
+    """So many tasks that have started; leaving the context ends every process."""
+    tasks = [Task(kind, port) for port in free_ports(count)]
+    async with AsyncExitStack() as stack:
+        for task in tasks:
+            stack.push_async_callback(_close_started, task)
+        await asyncio.gather(*(task.start(**behaviour) for task in tasks))
+        yield tasks
+
+
+async def _close_started(task: Task) -> None:
+    if hasattr(task, "process"):
+        await task.close()
+
+
+class Addressed(Protocol):
+    """A task, or what stands in front of it."""
+
+    @property
+    def address(self) -> str: ...
+
+
+def target_of(tasks: Iterable[Addressed]) -> str:
+    return "ipv4:" + ",".join(task.address for task in tasks)
+
+
+def ours(tasks: Iterable[Addressed], **settings: Any) -> lbclient.Channel:
+    config = lbclient.ChannelConfig(**settings)
+    return lbclient.insecure_channel(target_of(tasks), config=config)
+
+
+def theirs(tasks: Iterable[Addressed]) -> grpc.aio.Channel:
+    """What plain grpc.aio does, by turns."""
+    return grpc.aio.insecure_channel(target_of(tasks), options=ROUND_ROBIN)
+
+
+class Ended(NamedTuple):
+    """A call: when it was sent, how long it took, with which status and words it ended
+    and the port of who answered; "" if nobody did."""
+
+    sent_at: float
+    seconds: float
+    status: str
+    words: str
+    port: str
+
+
+class Tally(list[Ended]):
+    """Every call of one load, in the order of their ends."""
+
+    def failed(self) -> "Tally":
+        return Tally(call for call in self if call.status != "OK")
+
+    def since(self, moment: float) -> "Tally":
+        return Tally(call for call in self if call.sent_at >= moment)
+
+    def by_status(self) -> Counter[str]:
+        return Counter(call.status for call in self)
+
+    def by_port(self) -> Counter[str]:
+        return Counter(call.port for call in self)
+
+    def first_good_after(self, moment: float) -> float | None:
+        """Seconds from then to the end of the first call sent since that is OK."""
+        ends = [c.sent_at + c.seconds for c in self.since(moment) if c.status == "OK"]
+        return min(ends) - moment if ends else None
+
+
+async def send_one(
+    channel: grpc.aio.Channel,
+    tally: Tally,
+    timeout: float | None = None,
+    method: str = METHOD,
+    metadata: Any = None,
+) -> None:
+    """A call that ends as anything else than an AioRpcError has the name of that for
+    its status."""
+    call: Any = channel.unary_unary(method)
+    sent_at = monotonic()
+    port = status = words = ""
+    rpc = call(b"echo", timeout=timeout, metadata=metadata)
+    try:
+        await rpc
+        status = "OK"
+    except grpc.aio.AioRpcError as error:
+        status, words = error.code().name, error.details() or ""
+    except BaseException as error:
+        status, words = type(error).__name__, str(error)
+    if status != "CancelledError":
+        trailers = dict(await rpc.trailing_metadata() or ())
+        port = str(trailers.get(TASK_KEY, ""))
+    took = monotonic() - sent_at
+    tally.append(Ended(sent_at, took, status, words, port))
+
+
+async def drive(
+    channel: grpc.aio.Channel,
+    rate: float,
+    seconds: float,
+    timeout: float | None = 1.0,
+    method: str = METHOD,
+    metadata: Callable[[], Any] = tuple,
+) -> Tally:
+    """An open load: calls are sent when they are due, whatever became of the others.
+
+    Returns when the last one has ended.
+    """
+    tally = Tally()
+    begun, began_at = 0, monotonic()
+    sent = set()
+    while (elapsed := monotonic() - began_at) < seconds:
+        while begun < elapsed * rate:
+            begun += 1
+            task = asyncio.create_task(
+                send_one(channel, tally, timeout, method, metadata())
+            )
+            sent.add(task)
+            task.add_done_callback(sent.discard)
+        await asyncio.sleep(min(1 / rate, 0.02))
+    await asyncio.gather(*sent)
+    return tally
+
+
+async def until(condition: Any, what: Any = "") -> float:
+    """Waits for what it wants to see; returns for how many seconds. `what` is told
+    (called, if it can be) when it never comes."""
+    began_at = monotonic()
+    while not condition():
+        if monotonic() - began_at > PATIENCE:
+            said = what() if callable(what) else what
+            raise AssertionError(f"not within {PATIENCE:.0f} s: {said}")
+        await asyncio.sleep(0.02)
+    return monotonic() - began_at
+
+
+def states(channel: lbclient.Channel) -> str:
+    """What `statistics()` says of the backends, one after the other."""
+    backends = channel.statistics().backends
+    return "; ".join(f"{b.address}: {b.state}: {b.reason}" for b in backends)

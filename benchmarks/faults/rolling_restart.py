@@ -1,0 +1,104 @@
+"""Every server is restarted by SIGTERM, one after the other, beneath clients that have
+never heard of lbclient and watch no health."""
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
+
+from benchmarks.faults.harness import Task, fleet, target_of
+from benchmarks.faults.row import Result, Row
+
+NODE = Path(__file__).parents[2] / ".tools" / "node"
+LATENCY = 0.5  # seconds; of each call
+RATE = 20.0  # calls a second of each client
+SERVERS = 3
+START = 1.0  # seconds; for the clients to begin
+
+
+class Stranger:
+    """A client program. `name` is who it is, as in "aio pick_first"."""
+
+    def __init__(self, kind: str, policy: str) -> None:
+        self.name = f"{kind} {policy}"
+        self._policy = policy
+        self._program = [sys.executable, "-m", "benchmarks.faults.stranger", kind]
+        if kind == "node":
+            self._program = ["node", str(NODE / "client.js")]
+
+    async def start(self, tasks: list[Task]) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._program, self._policy, target_of(tasks), str(RATE),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+
+    async def end(self) -> Counter[str]:
+        output, _ = await self._process.communicate(b"")
+        return Counter(json.loads(output))
+
+
+def strangers() -> list[Stranger]:
+    kinds = ["aio", "sync"]
+    if shutil.which("node") and (NODE / ".ready").exists():
+        kinds.append("node")
+    return [Stranger(k, p) for k in kinds for p in ("pick_first", "round_robin")]
+
+
+async def restart(task: Task) -> float:
+    """Returns the seconds from SIGTERM to the end of the process."""
+    began_at = monotonic()
+    task.signal(signal.SIGTERM)
+    await task.process.wait()
+    took = monotonic() - began_at
+    await task.start(latency=LATENCY)
+    return took
+
+
+class Rollout(NamedTuple):
+    ended: dict[str, Counter[str]]  # calls by status, by client
+    restarts: list[float]  # seconds from SIGTERM to the end of the process
+
+
+async def roll(kind: str, pause: float) -> Rollout:
+    """Restarts each server of a fleet, with a pause before and after."""
+    restarts = []
+    async with fleet(SERVERS, kind, latency=LATENCY) as tasks:
+        clients = strangers()
+        await asyncio.gather(*(client.start(tasks) for client in clients))
+        await asyncio.sleep(START + pause)
+        for task in tasks:
+            restarts.append(await restart(task))
+            await asyncio.sleep(pause)
+        ended = await asyncio.gather(*(client.end() for client in clients))
+    names = [client.name for client in clients]
+    return Rollout(dict(zip(names, ended, strict=True)), restarts)
+
+
+def result(ended: Counter[str], restarts: list[float]) -> Result:
+    good = ended["OK"]
+    said = "; ".join(f"{n} {status}" for status, n in ended.items() if status != "OK")
+    return Result(ended.total(), ended.total() - good, max(restarts), said)
+
+
+async def run(seconds: float) -> list[Row]:
+    theirs = await roll("stock", seconds / 4)
+    ours = await roll("ours", seconds / 4)
+    rows = []
+    for name, ended in ours.ended.items():
+        mine = result(ended, ours.restarts)
+        other = result(theirs.ended[name], theirs.restarts)
+        rows.append(
+            Row(
+                f"rolling restart of the servers; {name}",
+                "no call lost for a client that watches no health",
+                mine,
+                other,
+                holds=mine.failed <= other.failed,
+            )
+        )
+    return rows
