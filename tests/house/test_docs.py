@@ -70,6 +70,27 @@ def exists(name: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_is_named_exists(page: Path) -> None:
+    found = re.findall(r"\b(tests/[\w/.-]+\w)(?:::(\w+))?", page.read_text())
+    for path, test in found:
+        assert (ROOT / path).exists(), path
+        names = re.findall(r"^(?:async )?def (\w+)", _text(path), re.MULTILINE)
+        assert not test or test in names, f"{path}::{test}"
+
+
+def _text(path: str) -> str:
+    return (ROOT / path).read_text() if path.endswith(".py") else ""
+
+
+def test_each_input_that_is_bounded_names_the_test_that_shows_it() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    rows = re.findall(r"^\| (?!input|rule|---).*\|$", page, re.MULTILINE)
+    without = [row for row in rows if "::test_" not in row]
+    assert len(rows) > 40
+    assert [row for row in without if not row.endswith("| not ours |")] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_name_of_ours_exists(page: Path) -> None:
     names = set(re.findall(r"`(lbclient(?:\.\w+)+)", page.read_text()))
     assert [name for name in sorted(names) if not exists(name)] == []
