@@ -33,6 +33,9 @@ LATENCY = 0.1  # seconds
 LONG = 20.0  # seconds; from there on the whole matrix is run
 MOST = int(0.02 * RATE * LONG)  # calls, also of a shorter run: it fails from its start
 SETTLE = 2.0  # seconds of calls until shares are compared
+# The same for one of ours that had no calls. At a utilization of 1 % what it does beside
+# its calls makes each of few look dear, so its share grows from a third.
+RELEARN = 10.0
 CLOSE = 0.2  # of a share
 
 DEFAULT = "weighted_least_loaded"
@@ -129,11 +132,12 @@ async def one_fails(
     plain = Result(len(there), len(there.failed()))
     return [
         Row(
-            f"1 of {BACKENDS} fails fast: {status} ({kind} servers, {picker})",
+            f"1 of {BACKENDS} fails fast: {status} ({kind} servers)",
             f"at most {MOST} calls meet it in {LONG:.0f} s",
             Result(len(tally), len(tally.failed()), said=words),
             plain,
             holds=len(tally.failed()) <= MOST,
+            variant=picker,
         )
         for picker, tally, words in zip(pickers, here, said, strict=True)
     ]
@@ -148,10 +152,10 @@ def ejected(channel: lbclient.Channel) -> str:
 
 
 async def shares(
-    channel: lbclient.Channel, tasks: list[Task], seconds: float
+    channel: lbclient.Channel, tasks: list[Task], seconds: float, settle: float = SETTLE
 ) -> tuple[list[float], int, int]:
     """Of each task of the calls, 1.0 is the mean; how many there were, and failed."""
-    await drive(channel, RATE, SETTLE)
+    await drive(channel, RATE, settle)
     tally = await drive(channel, RATE, seconds)
     counts = [tally.by_port()[str(task.port)] for task in tasks]
     mean = len(tally) / len(tasks)
@@ -219,10 +223,11 @@ async def mended(kind: str, seconds: float) -> Row:
         mended_at = monotonic()
         await called_until(channel, lambda: not ejected(channel))
         took = monotonic() - mended_at
-        told, calls, failed = await shares(channel, tasks, seconds)
+        settle = SETTLE if kind == "stock" else RELEARN
+        told, calls, failed = await shares(channel, tasks, seconds, settle)
     return Row(
         f"1 of {BACKENDS} failed fast, and is well again ({kind} servers)",
-        f"it has its share again, within {CLOSE:.0%}",
+        f"{settle:.0f} s later it has its share again, within {CLOSE:.0%}",
         Result(calls, failed, took, f"{said}; then its share was {told[0]:.2f}"),
         None,
         holds=not failed and abs(told[0] - 1.0) <= CLOSE,

@@ -20,10 +20,12 @@ class Result:
 @dataclass(frozen=True, slots=True)
 class Row:
     """`theirs` is plain grpc.aio, `round_robin`, in the same run; None: it has no such
-    thing. `holds` is whether `promise` was kept."""
+    thing. `holds` is whether `promise` was kept. `variant` tells rows of the same fault
+    and promise apart: by picker, for instance."""
 
     fault: str
     promise: str
     ours: Result
     theirs: Result | None
     holds: bool
+    variant: str = ""
