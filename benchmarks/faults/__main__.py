@@ -44,7 +44,7 @@ def names() -> list[str]:
 
 
 def worst_of_each(rows: list[Row]) -> list[tuple[Row, int]]:
-    """Of the variants of each fault the one with most failed calls; how many they are."""
+    """Of the variants of each fault the one that fared worst, and how many they are."""
     alike: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         alike.setdefault((row.fault, row.promise), []).append(row)

@@ -33,8 +33,8 @@ LATENCY = 0.1  # seconds
 LONG = 20.0  # seconds; from there on the whole matrix is run
 MOST = int(0.02 * RATE * LONG)  # calls, also of a shorter run: it fails from its start
 SETTLE = 2.0  # seconds of calls until shares are compared
-# The same for one of ours that had no calls. At a utilization of 1 % what it does beside
-# its calls makes each of few look dear, so its share grows from a third.
+# The same for one of ours that had no calls. At a utilization of 1 % what it does
+# beside its calls makes each of few look dear, so its share grows from a third.
 RELEARN = 10.0
 CLOSE = 0.2  # of a share
 
