@@ -89,6 +89,7 @@ class Call:
     """What all wrapped calls share. Either waiting, started, or over unsent.
 
     With `error` it is over from the start: what could not even be serialized. With
+    `picked` it has a backend already, since then. With
     `retry` it is a later attempt, which is due in `delay` seconds; `tried` are the
     backends that had it before.
     """
@@ -107,6 +108,7 @@ class Call:
         delay: float = 0.0,
         last_error: grpc.aio.AioRpcError | None = None,
         history: tuple[str, ...] = (),
+        picked: tuple[Backend, float] | None = None,
     ) -> None:
         now = balancer.clock()
         self.wait_for_ready = bool(wait_for_ready)
@@ -131,6 +133,8 @@ class Call:
         if error is not None:
             self._decided = asyncio.Event()
             self._end(error)
+        elif picked is not None:
+            self.start(*picked)
         elif delay:
             self._find_backend_in(delay)
         else:

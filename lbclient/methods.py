@@ -199,10 +199,11 @@ class Method:
         timeout: float | None,
         *,
         wait_for_ready: bool | None,
+        picked: tuple[Backend, float] | None = None,
         **options: Any,
     ) -> Any:
         sending = Sending(self, balancer, message, criticality, options)
-        return self.wrapper(balancer, sending, timeout, wait_for_ready)
+        return self.wrapper(balancer, sending, timeout, wait_for_ready, picked=picked)
 
     def new_retry(self, balancer: Balancer) -> Retry:
         """What decides on the later attempts of a call whose first one failed."""
@@ -375,6 +376,8 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
                 credentials=credentials,
                 wait_for_ready=wait_for_ready,
                 compression=compression,
+                # Another pick would pass its turn, or its trial, on to nobody.
+                picked=None if backend is None else (backend, now),
             )
         if compression is not None:
             metadata = with_compression(metadata, compression)
