@@ -81,7 +81,7 @@ class Backend:
         rng: Random,
         pace: Pace,
         prober: Callable[[], Prober],
-        has_others: Callable[["Backend"], bool],
+        has_others: Callable[["Backend", bool], bool],
         health: str = "auto",
     ) -> None:
         self.endpoint = endpoint
@@ -517,7 +517,7 @@ class Backend:
             step(channel.close())
         now = self._clock()
         if isinstance(health, str):
-            has_others = self._has_others(self)
+            has_others = self._has_others(self, is_there)
             self._take(self.life.not_seen(health, now, is_there, has_others))
             return
         is_away = self.life.is_away()

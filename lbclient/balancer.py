@@ -79,6 +79,7 @@ MOST_LOGGED = 20
 REVIEW_PAUSE = 1e-4
 
 PASSED_BY = 100  # waiting calls that are looked at for one that can be sent
+BACK = "no longer ejected"
 TRIAL = "a trial call: it is ejected for this method"
 
 FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
@@ -391,12 +392,12 @@ class Balancer:
         news = self.outliers.news.copy()
         self.outliers.news.clear()
         for backend, (_, path), ejection in news:
-            said = f"ejected: {told_against(ejection.against)}" if ejection else "back"
+            said = f"ejected: {told_against(ejection.against)}" if ejection else BACK
             address = backend.endpoint.address
             logger.info("%s: %s for %r: %s", self.target, address, path, said)
 
     def _wake_a_second(self) -> None:
-        """The only one that is connected fails; how are the others?"""
+        """Connects a second backend, to compare with, if only one is connected."""
         if len(self.pool.ready) == 1 and not self.waking.waking:
             self.waking.wake(1)
 
@@ -555,8 +556,15 @@ class Balancer:
         if self.pool.nodes.get(backend.endpoint.address) is backend:
             backend.miss_deadline(self._has_others(backend))
 
-    def _has_others(self, backend: Backend) -> bool:
-        """Whether calls that this one does not get have somewhere else to go."""
+    def _has_others(self, backend: Backend, that_answer_checks: bool = False) -> bool:
+        """Whether calls that this one does not get have somewhere else to go; or, to
+        others that answer health checks: where none does, checks tell nothing."""
+        if that_answer_checks:
+            return any(
+                node.state in PRESENT and node.life.answers_checks()
+                for node in self.pool.nodes.values()
+                if node is not backend
+            )
         counts = self.pool.counts
         others = counts[State.READY] + counts[State.INACTIVE]
         return others > (backend.state in PRESENT and self._is_member(backend))

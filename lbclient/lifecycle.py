@@ -54,6 +54,15 @@ STATE_OF_TASK = {
     TaskState.LAME_DUCK: State.LAME_DUCK,
 }
 
+BUSY = (
+    "a health check on a second connection timed out too; pings are acknowledged, so "
+    "the server is busy"
+)
+NO_CHECKS = (
+    "connected, but health checks time out; it gets calls, as no other backend that "
+    "does answers them"
+)
+
 WELL = frozenset({State.READY, State.INACTIVE})  # but for the resolver's word
 
 
@@ -81,9 +90,9 @@ class Doubt(Enum):
     """Why a connection is asked whether it lives. The order is that of strength."""
 
     NONE = 0
-    QUIET = 1  # calls are not answered; the state stays until a LOOK fails, too
-    MUTE = 2  # it has said nothing since it was made
-    OUT = 3  # it gets no calls before it answers, whatever its health stream says
+    CALLS_UNANSWERED = 1  # the state stays until a LOOK fails, too
+    NEVER_HEARD = 2  # it has said nothing since it was made
+    EXCLUDED = 3  # it gets no calls before it answers, whatever its health stream says
 
 
 class Step(NamedTuple):
@@ -117,7 +126,7 @@ class Lifecycle:
         self._doubt = Doubt.NONE
         self._cause = ""  # of the doubt
         self._is_unanswered = False  # the last question over the connection
-        self._has_answered = False  # one of them, though not that it serves
+        self._has_answered = False  # one, on this connection or the last one
         self._patience = interval  # for one answer
         self._check_pause = interval
         self._heard = 0  # calls that it answered, when somebody last looked
@@ -125,7 +134,7 @@ class Lifecycle:
         self._began_look_at: float | None = None  # the LOOK that is under way
         self._trusted_until = -inf
         self._is_wanted = False
-        self._is_called_off = False
+        self._sent_goaway = False
         self._is_leaving = False
         self._else = State.CONNECTING  # what it would be if it were not
 
@@ -150,9 +159,13 @@ class Lifecycle:
         """A call wanted it, and it has not failed yet."""
         return self._is_wanted and self.state is State.CONNECTING
 
+    def answers_checks(self) -> bool:
+        """It answered a health question, on this connection or the last one."""
+        return self._has_answered
+
     def is_expected_back(self) -> bool:
         """It left a connection by GOAWAY, and has said nothing on a new one."""
-        return self._is_called_off
+        return self._sent_goaway
 
     # --- the resolver's word --------------------------------------------------
 
@@ -179,16 +192,17 @@ class Lifecycle:
             return NOTHING
         self._forget()
         self.link = Link.UP
+        self._has_answered = False
         self._patience = self._check_pause = patience
         self._heard_at = now
-        self._ask(Doubt.MUTE, "connected, and no word since")
+        self._ask(Doubt.NEVER_HEARD, "connected; no health response yet")
         self._check_at = now + patience
         return NOTHING
 
     def cannot_connect(self, why: str) -> Step:
         if self.link is not Link.DOWN:
             return NOTHING
-        self._is_wanted = self._is_called_off = False
+        self._is_wanted = self._sent_goaway = False
         return self._enter(State.REFUSING, why)
 
     def lost(self) -> Step:
@@ -197,7 +211,7 @@ class Lifecycle:
             return NOTHING
         self._forget()
         self.link = Link.DOWN
-        self._is_called_off = False
+        self._sent_goaway = False
         if self.state is State.REFUSING:
             return NOTHING
         return self._enter(State.CONNECTING, "connection lost")
@@ -210,7 +224,7 @@ class Lifecycle:
         self.link = Link.DOWN
         if self.state is State.REFUSING:
             return NOTHING
-        self._is_called_off = self.state is not State.LAME_DUCK
+        self._sent_goaway = self.state is not State.LAME_DUCK
         return self._enter(State.LAME_DUCK, "it sent GOAWAY")
 
     # --- its word, over the connection ----------------------------------------
@@ -222,14 +236,15 @@ class Lifecycle:
         load: others than ours speak when something changes."""
         if self.link is not Link.UP:
             return NOTHING
-        self._is_wanted = self._is_called_off = False
+        self._has_answered = True
+        self._is_wanted = self._sent_goaway = False
         self._expires_at = None
         if not has_report:
             self._silent_at = self._give_up_at = None
         elif self._silent_at is None:
             self._give_up_at = None
             self._silent_at = now + self.interval
-        if self._doubt is Doubt.OUT:
+        if self._doubt is Doubt.EXCLUDED:
             if state is TaskState.SERVING:
                 return NOTHING  # it said so all the while; the check will tell
         else:
@@ -308,11 +323,11 @@ class Lifecycle:
         cause = f"{self._misses} deadlines missed in a row"
         if has_others:
             self._misses = 0
-            self._ask(Doubt.OUT, cause)
+            self._ask(Doubt.EXCLUDED, cause)
             return self._enter(State.CONNECTING, cause, Order.CHECK)
         if self._doubt is not Doubt.NONE:
             return NOTHING
-        self._ask(Doubt.QUIET, cause)
+        self._ask(Doubt.CALLS_UNANSWERED, cause)
         return Step(order=Order.CHECK)
 
     def look_at_calls(self, in_flight: int, answered: int, now: float) -> Step:
@@ -324,7 +339,7 @@ class Lifecycle:
         if answered != self._heard or not in_flight:
             self._heard, self._heard_at = answered, now
             self._check_pause = self._patience
-            if self._doubt is Doubt.QUIET:
+            if self._doubt is Doubt.CALLS_UNANSWERED:
                 self._believe(now)
             return NOTHING
         if (
@@ -336,7 +351,10 @@ class Lifecycle:
         ):
             return NOTHING
         quiet = now - self._heard_at
-        self._ask(Doubt.QUIET, f"{in_flight} in flight and no answer for {quiet:.1f} s")
+        self._ask(
+            Doubt.CALLS_UNANSWERED,
+            f"{in_flight} in flight and no answer for {quiet:.1f} s",
+        )
         return Step(order=Order.CHECK)
 
     def checked(self, state: TaskState | None, now: float) -> Step:
@@ -346,21 +364,21 @@ class Lifecycle:
             return NOTHING
         if state is None:
             return self._not_answered(now)
+        self._has_answered = True
         self._trusted_until = now + self._usual_interval
         if doubt is Doubt.NONE:
             return NOTHING
-        if doubt is Doubt.MUTE and state is not TaskState.SERVING:
-            self._has_answered = True
+        if doubt is Doubt.NEVER_HEARD and state is not TaskState.SERVING:
             self._is_unanswered, self._look_at = False, None
             self._check_at = now + self._usual_interval  # nobody else tells of a change
             return self._enter(STATE_OF_TASK[state], f"asked, {_it_says(state)}")
-        if doubt is Doubt.QUIET:
+        if doubt is Doubt.CALLS_UNANSWERED:
             self._slower()
         self._believe(now)
         if self._give_up_at is not None:  # silent, too, but it answers
             self._give_up_at = None
             self._silent_at = now + self.interval
-        if doubt is Doubt.QUIET:
+        if doubt is Doubt.CALLS_UNANSWERED:
             return NOTHING  # it lives; how it is it tells by its health stream
         return self._enter(STATE_OF_TASK[state], f"asked, {_it_says(state)}")
 
@@ -369,7 +387,7 @@ class Lifecycle:
         if self._doubt is Doubt.NONE:
             return NOTHING
         self._is_unanswered = True
-        out = self._doubt is Doubt.OUT
+        out = self._doubt is Doubt.EXCLUDED
         self._check_at = now + (self._usual_interval if out else self._slower())
         if self._look_at is None and self._began_look_at is None:
             self._look_at = now
@@ -395,18 +413,16 @@ class Lifecycle:
         self._look_at += FIRST_LOOK * LOOK_SPREAD * self._rng.random()
         if is_there:
             self._look_period = min(2 * self._look_period, LOOK_PERIOD)
-            if doubt is not Doubt.MUTE or has_others or self._has_answered:
-                return self._tell(
-                    f"{cause}; a second connection is not answered, either"
-                )
-            # A server that answers calls, perhaps, but no health checks.
+            if doubt is Doubt.CALLS_UNANSWERED or has_others or self._has_answered:
+                return self._tell(f"{cause}; {BUSY}")
+            # A server that answers calls, perhaps, but never a health check.
             self._believe(now)
-            return self._enter(State.READY, "it is there and answers no health check")
+            return self._enter(State.READY, NO_CHECKS)
         if self.state is State.READY and not has_others:
             return NOTHING
-        if doubt is Doubt.QUIET:
-            self._doubt = Doubt.OUT
-        self._is_wanted = self._is_called_off = False
+        if doubt is Doubt.CALLS_UNANSWERED:
+            self._doubt = Doubt.EXCLUDED
+        self._is_wanted = self._sent_goaway = False
         return self._enter(State.REFUSING, f"{cause}; {why}")
 
     def _ask(self, doubt: Doubt, cause: str) -> None:
@@ -415,7 +431,7 @@ class Lifecycle:
 
     def _believe(self, now: float) -> None:
         """It was heard: there is nothing to ask."""
-        self._is_wanted = self._is_called_off = False
+        self._is_wanted = self._sent_goaway = False
         self._doubt, self._is_unanswered = Doubt.NONE, False
         self._check_at = self._look_at = None
         self._heard_at = now
@@ -460,6 +476,7 @@ class Lifecycle:
         """By UDP, which works: no looks are wanted."""
         if self.link is not Link.AWAY:
             return NOTHING
+        self._has_answered = True
         self._look_at = None
         self._look_period = FIRST_LOOK
         return self._enter(_from_afar(state), f"{_it_says(state)} by UDP")
@@ -477,6 +494,7 @@ class Lifecycle:
             return self._looked_beside("", now, is_there=True, has_others=True)
         if self.link is not Link.AWAY:
             return NOTHING
+        self._has_answered = True
         self._look_period = FIRST_LOOK
         self._look_again(now)
         return self._enter(_from_afar(state), _it_says(state))
@@ -485,7 +503,8 @@ class Lifecycle:
         self, why: str, now: float, is_there: bool = False, has_others: bool = True
     ) -> Step:
         """By a LOOK: nobody answers. `is_there`: but the connection was made, and the
-        other side acknowledges pings. `has_others`: others get calls, too."""
+        other side acknowledges pings. `has_others`: others get calls, too; where
+        `is_there`, others that answer health checks."""
         if self.link is Link.UP:
             return self._looked_beside(why, now, is_there, has_others)
         if self.link is not Link.AWAY:
@@ -519,7 +538,6 @@ class Lifecycle:
         self.interval = self._usual_interval
         self._misses = 0
         self._doubt, self._is_unanswered = Doubt.NONE, False
-        self._has_answered = False
         self._began_look_at = None
         self._patience = self._check_pause = self._usual_interval
 

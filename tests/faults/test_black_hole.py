@@ -19,4 +19,4 @@ async def test_calls_go_to_others_and_the_silent_one_comes_back(kind: str) -> No
 async def test_all_silent_ones_come_back(kind: str) -> None:
     row = await all_of_three(kind, SECONDS)
     assert row.holds, row
-    assert "connected, and no word since" in row.ours.said
+    assert "connected; no health response yet" in row.ours.said

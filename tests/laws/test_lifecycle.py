@@ -46,7 +46,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.stood_at = 0.0
         self.is_asked_by_udp = False
         self.looking = self.checking = False
-        self.was_heard = False  # on this connection, by a word or an answer
+        self.was_heard = False  # on this connection, or is taken to be well
+        self.has_answered = False  # on this connection, by a word or an answer
         self.is_unanswered = False  # the last question, on this connection
         self.served = 0
         self.vouched_at = -INTERVAL
@@ -108,6 +109,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.is_connected, self.speaks, self.checking = True, False, False
         self.said = None
         self.looking = self.was_heard = self.is_unanswered = False
+        self.has_answered = False
         self.take(self.life.connected(self.now, PATIENCE))
 
     @precondition(lambda self: self.life.link is Link.DOWN)
@@ -132,6 +134,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(state=TASK_STATES, has_report=st.booleans())
     def hear(self, state: TaskState, has_report: bool) -> None:
         self.speaks, self.said, self.was_heard = has_report, state, True
+        self.has_answered = True
         self.take(self.life.heard(state, has_report, self.now), state)
         if has_report:
             self.reported_at = self.now
@@ -173,10 +176,11 @@ class LifecycleMachine(RuleBasedStateMachine):
         else:
             step = self.life.not_seen("refused", self.now, is_there, others)
             assert step.order is None, "a new connection is no better"
-            if is_there and not others and not self.was_heard:
-                # A lone server that answers no question may yet answer calls.
-                self.said, self.was_heard = SERVING, True
+            if is_there and not others and not self.has_answered:
+                # Who never answers a question may yet answer calls.
                 self.take(step, SERVING)
+                if self.life.state is READY:
+                    self.said, self.was_heard = SERVING, True
                 return
             self.take(step)
             if is_there or not others:
@@ -190,6 +194,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.is_unanswered = state is None
         if state is not None:
             self.vouched_at, self.was_heard = self.now, True
+            self.has_answered = True
         step = self.life.checked(state, self.now)
         if state is SERVING or step.state is not None:
             self.said = state  # else its health stream has spoken meanwhile

@@ -155,7 +155,7 @@ class Reports(FakeStream):
         self.say()
 
     def say(self) -> None:
-        if not self._server.is_frozen:
+        if self._server.answers_streams and not self._server.is_frozen:
             self._said.put_nowait(self._server.words(self._path))
 
     def end(self, code: Code) -> None:
@@ -208,6 +208,7 @@ class Server(Network):
         self.is_frozen = False  # it answers nothing and reports nothing
         self.connects_in: float | None = 0.0  # seconds; None: never
         self.answers_checks = True
+        self.answers_streams = True  # those of health
         self.state: load_pb2.TaskState = load_pb2.SERVING
         self.utilization = 0.5
         self.refuses: dict[str, Code] = {}
@@ -227,6 +228,10 @@ class Server(Network):
         ours = (wire.WATCH_METHOD, wire.CHECK_METHOD, wire.ORCA_METHOD)
         self.refuses = dict.fromkeys(ours, Code.UNIMPLEMENTED)
         self.lose_all()
+
+    def hang_health_checks(self) -> None:
+        """As a proxy may that holds paths it does not know: calls are answered."""
+        self.answers_checks = self.answers_streams = False
 
     def words(self, path: str) -> bytes:
         if path in (wire.WATCH_METHOD, wire.CHECK_METHOD):
@@ -312,6 +317,7 @@ class Line(FakeChannel):
     def _check(self, path: str, call: FakeCall) -> None:
         server = self._server
         server.asked.append(path)
+        self.get_state(try_to_connect=True)  # as any call does
         loop = asyncio.get_running_loop()
         if not server.is_up:
             loop.call_soon(call.fail, Code.UNAVAILABLE, "last error: refused")

@@ -118,6 +118,64 @@ async def test_of_two_that_answer_nothing_one_stays_ready() -> None:
         assert "connecting" in fleet.states() or "refusing" in fleet.states()
 
 
+NO_ANSWER = 4 * FIRST_LOOK  # seconds until a CHECK and a LOOK have none
+
+
+async def gets(fleet: Fleet, calls: int) -> list[int]:
+    """How many of so many calls each server gets."""
+    before = [len(server.calls) for server in fleet.servers]
+    for _ in range(calls):
+        await fleet.call(timeout=1.0)
+    return [
+        len(server.calls) - count
+        for server, count in zip(fleet.servers, before, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 5])
+async def test_servers_that_all_hang_health_checks_share_the_calls(count: int) -> None:
+    """As they do with grpc.aio. The first to be ready had all of them for ever."""
+    fleet = Fleet(count, picker="round_robin", slow_start=0.0)
+    for server in fleet.servers:
+        server.hang_health_checks()
+    async with fleet:
+        await asyncio.sleep(NO_ANSWER)
+        assert await gets(fleet, 20 * count) == [20] * count
+        assert "health checks time out" in fleet.reasons()[0]
+        # So does one that comes later, when the others have answered calls.
+        fleet.servers[0].lose_all()
+        await asyncio.sleep(NO_ANSWER)
+        assert await gets(fleet, 20 * count) == [20] * count
+
+
+async def test_of_those_that_hang_health_checks_none_is_out_for_ever() -> None:
+    """It missed deadlines, as handlers may, and can answer no check since."""
+    fleet = Fleet(2, picker="round_robin", slow_start=0.0)
+    for server in fleet.servers:
+        server.hang_health_checks()
+    async with fleet:
+        await asyncio.sleep(NO_ANSWER)
+        slow = fleet.servers[0]
+        slow.serve = hold
+        await outcomes([fleet.call(timeout=0.1) for _ in range(2 * MISSES)])
+        assert fleet.states() == ["connecting", "ready"]
+        assert await gets(fleet, 10) == [0, 10]
+        slow.serve = FakeCall.serve
+        await asyncio.sleep(NO_ANSWER)
+        assert await gets(fleet, 10) == [5, 5]
+
+
+async def test_one_that_hangs_health_checks_gets_no_calls_if_others_answer_them() -> (
+    None
+):
+    fleet = Fleet(3, picker="round_robin", slow_start=0.0)
+    fleet.servers[0].hang_health_checks()
+    async with fleet:
+        await asyncio.sleep(NO_ANSWER)
+        assert await gets(fleet, 10) == [0, 5, 5]
+        assert fleet.states() == ["connecting", "ready", "ready"]
+
+
 async def test_who_has_an_inactive_one_beside_it_is_doubted() -> None:
     """That one can be woken."""
     async with Fleet(2, idle_after=10.0) as fleet:
@@ -132,6 +190,15 @@ async def test_who_has_an_inactive_one_beside_it_is_doubted() -> None:
             with pytest.raises(grpc.aio.AioRpcError):
                 await fleet.call(timeout=0.1)
         assert fleet.states()[awake] == "connecting"
+
+
+# --- picks --------------------------------------------------------------------
+
+
+async def test_a_call_takes_one_turn_also_where_it_is_not_direct() -> None:
+    """As with instrumentation's interceptors: of two backends one got all calls."""
+    async with Fleet(2, picker="round_robin") as fleet:
+        assert await gets(fleet, 20) == [10, 10]
 
 
 # --- retries ------------------------------------------------------------------
@@ -151,6 +218,7 @@ async def test_a_retry_goes_to_the_less_loaded_of_the_others() -> None:
         refuses, busy, idle = (fleet.servers[n] for n in (0, 1, 2))
         for server in (busy, idle):
             server.serve = hold
+            server.calls.clear()
         backends = dict(fleet.balancer.pool.nodes)
         for _ in range(5):
             fleet.balancer.pool.begin(backends[busy.address])

@@ -157,13 +157,13 @@ def test_a_connection_that_never_spoke_is_replaced_once_another_is_answered(
     now = 2 * PATIENCE
     step = take(stranger, stranger.checked(None, now))
     assert step.reason == (
-        "connected, and no word since; a health check is not answered"
+        "connected; no health response yet; a health check is not answered"
     )
     assert ring(stranger) == (now, Step(order=Order.LOOK))
     step = take(stranger, stranger.seen(SERVING, now + 0.1))
     assert step.order is Order.REDIAL
     assert step.reason == (
-        "connected, and no word since; a second connection is answered"
+        "connected; no health response yet; a second connection is answered"
     )
     assert not stranger.is_connected()
 
@@ -176,7 +176,7 @@ def test_it_refuses_while_another_connection_is_as_dead_and_is_looked_at_again(
     ring(stranger)
     step = take(stranger, stranger.not_seen("cannot connect: ...", 10.0))
     assert step.state is State.REFUSING
-    assert step.reason == "connected, and no word since; cannot connect: ..."
+    assert step.reason == "connected; no health response yet; cannot connect: ..."
     looks = []
     for _ in range(4):
         due, step = ring(stranger)
@@ -302,6 +302,33 @@ def test_the_last_one_that_misses_deadlines_is_asked_and_gets_calls_meanwhile(
     assert take(stranger, stranger.checked(None, 3.0)) == Step()
     assert ring(stranger)[1].order is Order.LOOK
     assert take(stranger, stranger.seen(SERVING, 3.1)).order is Order.REDIAL
+
+
+def test_one_that_missed_deadlines_and_never_answers_checks_gets_calls_again(
+    stranger: Lifecycle,
+) -> None:
+    """If no other that gets calls answers checks: then they tell nothing."""
+    ring(stranger)
+    take(stranger, stranger.checked(None, 6.0))
+    ring(stranger)
+    take(stranger, stranger.not_seen("no answer", 11.0, True, has_others=False))
+    step = miss(stranger, 20.0)
+    assert (step.state, step.order) == (State.CONNECTING, Order.CHECK)
+    take(stranger, stranger.checked(None, 23.0))
+    assert ring(stranger)[1].order is Order.LOOK
+    step = stranger.not_seen("no answer", 28.0, is_there=True, has_others=False)
+    assert take(stranger, step).state is State.READY
+
+
+def test_one_that_answers_checks_and_missed_deadlines_must_answer_again(
+    life: Lifecycle,
+) -> None:
+    miss(life, 1.0)
+    take(life, life.checked(None, 1.5))
+    assert ring(life, reported_at=1.5)[1].order is Order.LOOK
+    step = life.not_seen("no answer", 1.6, is_there=True, has_others=False)
+    assert take(life, step).state is None
+    assert life.state is State.CONNECTING
 
 
 # --- what answers tell ---------------------------------------------------------

@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -132,14 +133,17 @@ async def test_a_server_busy_at_its_first_connection_is_ready_when_it_has_time(
                 await eventually(lambda: states(channel) == ["ready"])
 
 
-async def test_a_lone_server_that_answers_calls_and_no_health_check_gets_calls() -> (
-    None
-):
+@asynccontextmanager
+async def hanging_health_checks() -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that answers calls, and nothing else; and the calls that it got."""
+    calls = list[bytes]()
+
     async def hang(request: bytes, _: Any) -> bytes:
         await asyncio.sleep(60)
         return b""
 
     async def echo(request: bytes, _: Any) -> bytes:
+        calls.append(request)
         return request
 
     class Handlers(grpc.GenericRpcHandler):
@@ -151,11 +155,60 @@ async def test_a_lone_server_that_answers_calls_and_no_health_check_gets_calls()
     server.add_generic_rpc_handlers((Handlers(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    target = f"127.0.0.1:{port}"
-    async with lbclient.insecure_channel(target, config=CONFIG) as channel:
+    try:
+        yield f"127.0.0.1:{port}", calls
+    finally:
+        await server.stop(None)
+
+
+async def test_a_lone_server_that_answers_calls_and_no_health_check_gets_calls() -> (
+    None
+):
+    async with (
+        hanging_health_checks() as (address, _),
+        lbclient.insecure_channel(address, config=CONFIG) as channel,
+    ):
         assert await channel.unary_unary(ECHO)(b"x", timeout=20) == b"x"
-        assert "answers no health check" in channel.statistics().backends[0].reason
-    await server.stop(None)
+        assert "health checks time out" in channel.statistics().backends[0].reason
+
+
+async def share_of_each(echo: Any, got: list[list[bytes]]) -> list[int]:
+    """Of 20 calls for each server, once all of them get calls."""
+    for calls in got:
+        calls.clear()
+    async with asyncio.timeout(60):
+        while not all(got):
+            await echo(b"", timeout=20)
+            await asyncio.sleep(0.01)
+    for calls in got:
+        calls.clear()
+    for _ in range(20 * len(got)):
+        await echo(b"", timeout=20)
+    return [len(calls) for calls in got]
+
+
+@pytest.mark.parametrize("count", [2, 5])
+async def test_of_servers_that_hang_health_checks_all_get_calls_as_with_grpc_aio(
+    count: int,
+) -> None:
+    """The first to be ready got all of them, for ever."""
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(hanging_health_checks())
+            for _ in range(count)
+        ]
+        target = "ipv4:" + ",".join(address for address, _ in servers)
+        config = replace(CONFIG, picker="round_robin", slow_start=0.0)
+        ours = lbclient.insecure_channel(target, config=config)
+        turns = '{"loadBalancingConfig": [{"round_robin": {}}]}'
+        options = [("grpc.service_config", turns)]
+        plain = grpc.aio.insecure_channel(target, options=options)
+        shares = {}
+        for name, channel in (("ours", ours), ("grpc.aio", plain)):
+            await stack.enter_async_context(channel)
+            echo: Any = channel.unary_unary(ECHO)
+            shares[name] = await share_of_each(echo, [calls for _, calls in servers])
+        assert shares["ours"] == shares["grpc.aio"] == [20] * count
 
 
 async def test_a_slow_network_is_no_dead_one(
