@@ -61,9 +61,11 @@ class Outliers(Generic[N]):
         self.pool = pool
         self.rng = rng
         self._review_at = -inf
-        self._given: tuple[N, ...] = ()  # to the picker, the last time
-        self._ready: tuple[N, ...] = ()  # for which `_allowed` is
-        self._allowed: dict[tuple[N, ...], tuple[N, ...]] = {}  # by who is ejected
+        self._tried: tuple[Watch[N], N] | None = None  # by the last pick
+        self._last_passed: tuple[N, ...] = ()  # to the picker
+        self._allowed_for: tuple[N, ...] = ()  # the `ready` that `_allowed` is for
+        self._allowed: dict[frozenset[N], tuple[N, ...]] = {}  # by who is ejected
+        self._known: dict[tuple[N, ...], tuple[N, ...]] = {}  # each by itself
 
     # --- answers ---------------------------------------------------------------
 
@@ -72,7 +74,9 @@ class Outliers(Generic[N]):
         self._review(now)
         if len(self.watching) >= METHODS:
             watches = self.watching.items()
-            oldest = min(watches, key=lambda it: (bool(it[1].ejected), it[1].amiss_at))
+            oldest = min(
+                watches, key=lambda it: (bool(it[1].ejected), it[1].last_error_at)
+            )
             self._drop(oldest[0])
         self.watching[key] = Watch(method, self)
 
@@ -119,25 +123,32 @@ class Outliers(Generic[N]):
     # --- picks -----------------------------------------------------------------
 
     def pick(self, picker: Picker, key: int, now: float) -> N | None:
-        """Whom the picker picks of those that are not ejected; None: all are full."""
+        """The picker's choice among backends not ejected for this method; None if all
+        of those are full. From time to time one that is ejected, as a trial."""
+        if self._tried is not None:
+            # Whoever picked it has sent the call by now, or has not: it was too late,
+            # or went to another backend.
+            (last_watch, last), self._tried = self._tried, None
+            last_watch.repeat_unsent(last, now)
         ready = self.pool.ready
         watch = self.watching.get(key)
         if watch is None or not watch.ejected:
-            self._given = ready
+            self._last_passed = ready
             return picker.pick(ready, now)
-        tried = watch.trial(ready, now)
+        tried = watch.trial(now)
         if tried is not None:
+            self._tried = watch, tried
             return tried
         allowed = self.allowed(key)
         if not allowed:
             return None
-        if self._given is ready and allowed is not ready:
+        if self._last_passed is ready and allowed is not ready:
             # Other methods have all of them. Another tuple each time would make the
             # picker begin again each time; most often it picks one that will do.
             node = picker.pick(ready, now)
-            if node in allowed:
+            if node not in watch.ejected:
                 return node
-        self._given = allowed
+        self._last_passed = allowed
         return picker.pick(allowed, now)
 
     def allowed(self, key: int) -> tuple[N, ...]:
@@ -150,20 +161,27 @@ class Outliers(Generic[N]):
         watch = self.watching.get(key)
         if watch is None or not watch.ejected:
             return ready
-        if ready is not self._ready:
-            self._ready, self._allowed = ready, {}
-        ejected = tuple(watch.ejected)
-        allowed = self._allowed.get(ejected)
+        if ready is not self._allowed_for:
+            self._forget_allowed(ready)
+        left_out = watch.left_out()
+        allowed = self._allowed.get(left_out)
         if allowed is None:
-            present = (node for node in ejected if node.state is State.READY)
-            left_out = list(islice(present, self.most()))  # fewer are ready than were
-            allowed = tuple(node for node in ready if node not in left_out)
-            known = [ready, *self._allowed.values()]
-            allowed = next((each for each in known if each == allowed), allowed)
-            if len(known) > MOST_TUPLES:
-                self._allowed.clear()
-            self._allowed[ejected] = allowed
+            if len(self._allowed) >= MOST_TUPLES:
+                self._forget_allowed(ready)
+            allowed = self._without(watch)
+            allowed = self._known.setdefault(allowed, allowed)
+            self._allowed[left_out] = allowed
         return allowed
+
+    def _without(self, watch: Watch[N]) -> tuple[N, ...]:
+        """Of those that are ready half at most is left out, the first to be ejected."""
+        present = (node for node in watch.ejected if node.state is State.READY)
+        left_out = dict.fromkeys(islice(present, self.most()))
+        return tuple(node for node in self.pool.ready if node not in left_out)
+
+    def _forget_allowed(self, ready: tuple[N, ...] = ()) -> None:
+        self._allowed_for = ready
+        self._allowed, self._known = {}, {ready: ready}
 
     def is_ejected(self, key: int, node: N) -> bool:
         watch = self.watching.get(key)
@@ -187,17 +205,19 @@ class Outliers(Generic[N]):
 
     def changed(self, node: N, now: float) -> None:
         """Its state is another. With a new connection it may be another task."""
-        self._allowed = {}
-        if node.state is State.READY:
-            for watch in self.watching.values():
+        self._forget_allowed()
+        for watch in self.watching.values():
+            if node.state is State.READY:
                 watch.restart(node, now)
+            else:
+                watch.lose(node, now)
 
     def forget(self, node: N) -> None:
         """It has left."""
         for watch in self.watching.values():
             watch.forget(node)
-        self._given = self._ready = ()
-        self._allowed = {}
+        self._last_passed, self._tried = (), None
+        self._forget_allowed()
 
     def _drop(self, key: int) -> None:
         self.count -= len(self.watching.pop(key).ejected)
@@ -208,7 +228,7 @@ class Outliers(Generic[N]):
             if watch.ejected:
                 is_over = now - watch.answered_at > UNUSED
             else:
-                is_over = now - watch.amiss_at > QUIET
+                is_over = now - watch.last_error_at > QUIET
             if is_over:
                 self._drop(key)
 

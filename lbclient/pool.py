@@ -128,7 +128,7 @@ class Pool(Generic[N]):
     def _enter(self, nodes: dict[str, N]) -> None:
         self.nodes = nodes
         self.counts = Counter(node.state for node in nodes.values())
-        self._taking = {node: None for node in nodes.values() if self._takes(node)}
+        self._taking = {node: None for node in nodes.values() if self.takes(node)}
         self._is_in_order = True
         # All there are, and nobody else: there is no replacement to make or to end.
         all_of_order = len(nodes) == len(self._order)
@@ -261,14 +261,15 @@ class Pool(Generic[N]):
         if node.load.forget() + 1 == self._active_limit:
             self._place(node)
 
-    def _takes(self, node: N) -> bool:
+    def takes(self, node: N) -> bool:
+        """Whether it is ready, and not full."""
         return node.state is State.READY and node.load.in_flight < self._active_limit
 
     def _place(self, node: N) -> None:
         """Something changed that says whether it takes calls."""
         if self.nodes.get(node.endpoint.address) is not node:
             return
-        if not self._takes(node):
+        if not self.takes(node):
             self._taking.pop(node, None)
         elif node not in self._taking:
             self._taking[node] = None
@@ -296,7 +297,7 @@ class Pool(Generic[N]):
         if known is not None:
             return known
         if self.counts[State.READY]:
-            return tuple(node for node in self.nodes.values() if self._takes(node))
+            return tuple(node for node in self.nodes.values() if self.takes(node))
         return self._last_resort()
 
     def _find_ready(self) -> tuple[N, ...]:

@@ -25,10 +25,12 @@ BAR = log(1e5)  # of suspicion, which is kept as a logarithm
 DOUBT = BAR / 2  # from here on an error counts as a failure; also after an ejection
 OK = log(0.5)
 
-# OKs of the others, and seconds, since the suspicion arose; or they are silent. Of what
-# befalls all at once the first fast failures come before the last slow OKs.
-WITNESSES, MEANWHILE = 5, 0.5
-ONE = 1.0  # answer; who gave more, and nothing but errors, is in doubt
+# Both must pass before an ejection, because in a fleet-wide fault fast failures arrive
+# before slow OKs.
+OTHERS_OK = 5  # OKs of other backends
+MIN_SUSPICION_TIME = 0.5  # seconds
+
+FIRST_ANSWERS = 1.0  # answers; errors beyond these, with no OK yet, count as doubtful
 MEMORY = 300.0  # answers of a backend: more tell the others' share better
 RECENT = 20.0  # answers; what all begin to fail at once shows in a few of them
 COMPARED = 50  # backends of the healthier half, at most: an error costs so many looks
@@ -39,6 +41,7 @@ FIRST, LONGEST = 1.0, 30.0  # seconds until a trial call; doubled after one that
 JITTER = 0.25
 MOST_TRIALS = 3  # that must go well in a row; as many as it was ejected of late
 PATIENCE = 30.0  # seconds; a trial call that lasts longer does not fail fast
+LOOK_AGAIN = 0.1  # seconds; where trials are due, but the backends are lost or full
 HISTORY = 300.0  # seconds in which an ejection is forgotten, to a third
 
 
@@ -46,8 +49,8 @@ class Ejection:
     """One backend is left out of the picks of one method. Owned by its standing."""
 
     __slots__ = (
-        "against", "last_at", "needed", "period", "since", "trial_at", "tried_at",
-        "well",
+        "against", "ended_connection", "failed_at", "last_at", "needed", "period",
+        "since", "started", "trial_at", "tried_at", "well",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +63,9 @@ class Ejection:
         self.well = 0
         self.trial_at = inf
         self.tried_at: float | None = None  # a trial call is in flight since
+        self.started = 0  # requests ever sent to the backend, by then
+        self.failed_at = -inf  # the last trial
+        self.ended_connection = False  # with that
 
     def due_at(self) -> float:
         """When something is to be done: a trial call, or not to wait for it longer."""
@@ -73,8 +79,8 @@ class Standing(Generic[N]):
     """What one backend answered to one method. Owned by its `Watch`."""
 
     __slots__ = (
-        "answers", "before", "ejection", "ejections", "has_served", "held", "long",
-        "node", "oks", "recent", "suspected_at", "suspicion",
+        "answers", "ejection", "ejections", "has_served", "held", "long", "node",
+        "oks", "others_at_suspicion", "recent", "suspected_at", "suspicion",
     )  # fmt: skip
 
     def __init__(self, node: N) -> None:
@@ -83,7 +89,7 @@ class Standing(Generic[N]):
         self.ejections = DecayingCount(HISTORY)
         self.answers = self.oks = 0
         self.suspected_at = -inf
-        self.before = 0, 0  # the others' answers and OKs by then
+        self.others_at_suspicion = 0, 0  # their answers and OKs by then
         self.begin(0.0)
 
     def begin(self, suspicion: float) -> None:
@@ -93,6 +99,12 @@ class Standing(Generic[N]):
         self.held: dict[int, DecayingCount] = {}  # against it, by status
         self.has_served = False
         self.suspicion = suspicion
+
+    def reconnect(self) -> None:
+        """It may be another task now, which has served nothing yet. What speaks against
+        it stays: a backend that ends its connection with each error has no other."""
+        self.long = Shares(MEMORY)
+        self.has_served = False
 
     def add(self, status: int) -> None:
         self.answers += 1
@@ -110,11 +122,12 @@ class Watch(Generic[N]):
     def __init__(self, method: Method, owner: "Outliers[N]") -> None:
         self.method = method
         self.standings: dict[N, Standing[N]] = {}
-        self.ejected: dict[N, Ejection] = {}  # the first to be so is the first
+        self.ejected: dict[N, Ejection] = {}  # in order of ejection
         self.latency = 0.0  # mean of its OKs, in seconds
         self.answers = self.oks = 0
-        self.amiss_at = self.answered_at = -inf
-        self._due_at = inf  # of the ejections'
+        self.last_error_at = self.answered_at = -inf
+        self._due_at = inf  # the first of the ejections', or earlier
+        self._left_out: frozenset[N] | None = None  # those ejected, once asked for
         self._owner = owner
         self._healthier: list[Standing[N]] = []
         self._half = 0
@@ -134,7 +147,7 @@ class Watch(Generic[N]):
         self._unsorted += 1
         standing.add(status)
         if status:
-            self.amiss_at = now
+            self.last_error_at = now
             return self._erred(standing, status, sent_at, now)
         self.oks += 1
         gain = LATENCY_GAIN if self.latency else 1.0
@@ -153,7 +166,7 @@ class Watch(Generic[N]):
         is_unusual = usual < 1.0 and len(self._owner.pool.nodes) > 1
         if not standing.suspicion:
             standing.suspected_at = now
-            standing.before = self._of_others(standing)
+            standing.others_at_suspicion = self._of_others(standing)
         suspicion = standing.suspicion + log(0.5 + 0.5 / usual)
         standing.suspicion = min(max(0.0, suspicion), BAR)
         if standing.ejection is not None:
@@ -163,7 +176,7 @@ class Watch(Generic[N]):
             against = Against(status, own, of_own, others, of_others)
             self._eject(standing, against, now)
         is_proven = standing.ejection is not None or standing.suspicion >= DOUBT
-        is_all = not standing.has_served and standing.recent.total > ONE
+        is_all = not standing.has_served and standing.recent.total > FIRST_ANSWERS
         is_failure = is_unusual and is_proven
         is_doubtful = is_unusual and is_all and not is_proven
         held = standing.held
@@ -186,9 +199,9 @@ class Watch(Generic[N]):
         if standing.suspicion < BAR:
             return False
         answers, oks = self._of_others(standing)
-        before, oks_before = standing.before
-        is_long_enough = now - standing.suspected_at >= MEANWHILE
-        are_well = oks - oks_before >= WITNESSES and is_long_enough
+        before, oks_before = standing.others_at_suspicion
+        is_long_enough = now - standing.suspected_at >= MIN_SUSPICION_TIME
+        are_well = oks - oks_before >= OTHERS_OK and is_long_enough
         return are_well or answers == before
 
     # --- what is usual ---------------------------------------------------------
@@ -254,18 +267,24 @@ class Watch(Generic[N]):
         period = min(LONGEST, FIRST * 2.0 ** min(times - 1, 10))
         ejection = Ejection(against, period, min(times, MOST_TRIALS), now)
         standing.ejection = self.ejected[standing.node] = ejection
+        self._left_out = None
         standing.has_served = False
         self._owner.note(standing.node, self, ejection)
         self._try_in(ejection, period, now)
 
+    def left_out(self) -> frozenset[N]:
+        """All that are ejected: always the same object until one more is, or less."""
+        if self._left_out is None:
+            self._left_out = frozenset(self.ejected)
+        return self._left_out
+
     def _try_in(self, ejection: Ejection, pause: float, now: float) -> None:
         jitter = self._owner.rng.uniform(1.0 - JITTER, 1.0 + JITTER)
-        ejection.trial_at = now + pause * jitter
-        self._set_due()
+        self._try_at(ejection, now + pause * jitter)
 
-    def _set_due(self) -> None:
-        due = (ejection.due_at() for ejection in self.ejected.values())
-        self._due_at = min(due, default=inf)
+    def _try_at(self, ejection: Ejection, at: float) -> None:
+        ejection.tried_at, ejection.trial_at = None, at
+        self._due_at = min(self._due_at, at)
 
     def _tried(
         self,
@@ -278,9 +297,8 @@ class Watch(Generic[N]):
         """A call that was sent after the ejection has ended, a trial as a rule."""
         if sent_at < ejection.since:
             return
-        ejection.tried_at = None
         if not is_well:
-            ejection.well = 0
+            ejection.well, ejection.failed_at = 0, now
             ejection.period = min(LONGEST, 2.0 * ejection.period)
             self._try_in(ejection, ejection.period, now)
             return
@@ -288,8 +306,7 @@ class Watch(Generic[N]):
         if ejection.well >= ejection.needed:
             self._let_in(standing, now)
         else:
-            ejection.trial_at = now
-            self._set_due()
+            self._try_at(ejection, now)
 
     def _let_in(self, standing: Standing[N], now: float) -> None:
         standing.ejection = None
@@ -297,50 +314,73 @@ class Watch(Generic[N]):
         self._owner.note(standing.node, self, None)
         standing.node.load.forgive(inf, now)  # it is to have its share again
         del self.ejected[standing.node]
-        self._set_due()
+        self._left_out = None
 
-    def trial(self, ready: tuple[N, ...], now: float) -> N | None:
+    def trial(self, now: float) -> N | None:
         """Who is to have this call, to see whether it is well again."""
         if now < self._due_at:
             return None
+        tried = None
         for node, ejection in list(self.ejected.items()):
-            if now < ejection.due_at() or node not in ready:
+            if now < ejection.due_at() or not self._owner.pool.takes(node):
                 continue
-            if ejection.tried_at is not None:
+            # A trial that is over, though nobody said how it ended, is made again.
+            if ejection.tried_at is not None and node.load.in_flight:
                 self._let_in(self.standings[node], now)
                 continue
             ejection.tried_at = ejection.last_at = now
-            self._set_due()
-            return node
-        return None
+            ejection.started = node.load.started
+            tried = node
+            break
+        due = (ejection.due_at() for ejection in self.ejected.values())
+        self._due_at = min(due, default=inf)
+        if tried is None:
+            self._due_at = max(self._due_at, now + LOOK_AGAIN)
+        return tried
+
+    def repeat_unsent(self, node: N, now: float) -> None:
+        """By now its trial call was sent, or never will be: then the next one is it."""
+        ejection = self.ejected.get(node)
+        if (
+            ejection is not None
+            and ejection.tried_at is not None
+            and node.load.started <= ejection.started
+        ):
+            self._try_at(ejection, now)
 
     def give_up(self, node: N, sent_at: float, now: float) -> None:
         """What was sent there had no answer: if it was a trial, it told nothing."""
         ejection = self.ejected.get(node)
         if ejection is not None and sent_at >= ejection.since:
-            ejection.tried_at = None
             self._try_in(ejection, ejection.period, now)
 
+    def lose(self, node: N, now: float) -> None:
+        """Its connection has ended."""
+        ejection = self.ejected.get(node)
+        if ejection is not None and now < ejection.failed_at + FIRST:
+            ejection.ended_connection = True
+
     def restart(self, node: N, now: float) -> None:
-        """It has a new connection, and so it may be another task: it is tried soon."""
+        """It has a new connection, and so it may be another task: it is tried soon, but
+        not where the connection before ended with the trial before."""
         standing = self.standings.get(node)
         if standing is None:
             return
-        standing.begin(0.0)
+        standing.reconnect()
         ejection = standing.ejection
-        if ejection is not None:
-            ejection.tried_at, ejection.well = None, 0
-            # Not at each of those that end with the answer to a trial.
-            ejection.trial_at = max(now, ejection.last_at + FIRST)
-            ejection.period = FIRST
-            self._set_due()
+        if ejection is None:
+            return
+        if not ejection.ended_connection:
+            ejection.well, ejection.period = 0, FIRST
+            self._try_at(ejection, max(now, ejection.last_at + FIRST))
+        ejection.ended_connection = False
 
     def forget(self, node: N) -> None:
         self.standings.pop(node, None)
         self._healthier = [each for each in self._healthier if each.node is not node]
         if self.ejected.pop(node, None) is not None:
             self._owner.count -= 1
-            self._set_due()
+            self._left_out = None
 
     def __repr__(self) -> str:
         count = len(self.standings)

@@ -29,13 +29,17 @@ ALONE = dict.fromkeys(
 ) | {RESOURCE_EXHAUSTED: Verdict.REJECTED, CANCELLED: Verdict.ABANDONED}
 
 LATENCY = 0.1  # seconds of an OK
+RECONNECTS_IN = 0.02  # seconds
 METHOD = ("unary_unary", "/search.Search/Find")
 KEY = 1
 
 
 class Answer(NamedTuple):
+    """`ends_connection`: the backend is lost, and back in `RECONNECTS_IN` seconds."""
+
     status: int = OK
     latency: float = LATENCY
+    ends_connection: bool = False
 
 
 Behaviour = Callable[[int, float, Random], Answer]
@@ -50,6 +54,16 @@ def sometimes(
     def behave(backend: int, _: float, rng: Random) -> Answer:
         is_amiss = rng.random() < shares[backend]
         return Answer(status, latency) if is_amiss else Answer()
+
+    return behave
+
+
+def ending_connections(behaviour: Behaviour) -> Behaviour:
+    """Each error ends the connection that it comes on."""
+
+    def behave(backend: int, now: float, rng: Random) -> Answer:
+        answer = behaviour(backend, now, rng)
+        return answer._replace(ends_connection=answer.status != OK)
 
     return behave
 
@@ -93,7 +107,7 @@ class Fleet:
         self._rng = Random(f"{seed}/traffic")
         self._sent_at = 0.0
         self._order = count()
-        self._pending: list[tuple[float, int, FakeNode, Answer, float]] = []
+        self._pending: list[tuple[float, int, FakeNode, Answer | None, float]] = []
 
     def run(self, seconds: float) -> "Fleet":
         """Counts anew; what is in flight at its end stays there."""
@@ -107,7 +121,10 @@ class Fleet:
                 return self
             if due <= self._sent_at:
                 self.now, _, node, answer, sent_at = heappop(self._pending)
-                self._end(node, answer, sent_at)
+                if answer is None:
+                    self._observe(node, State.READY)
+                else:
+                    self._end(node, answer, sent_at)
             else:
                 self.now = self._sent_at
                 self._sent_at += self._rng.expovariate(self.rate)
@@ -133,7 +150,7 @@ class Fleet:
         self.got[number] += 1
         self.failed[number] += answer.status != OK
         # Not all the same, or pickers go by what is left of the oldest error.
-        answer = Answer(answer.status, answer.latency * self._rng.uniform(0.8, 1.2))
+        answer = answer._replace(latency=answer.latency * self._rng.uniform(0.8, 1.2))
         due = now + answer.latency
         heappush(self._pending, (due, next(self._order), node, answer, now))
         return node
@@ -148,7 +165,7 @@ class Fleet:
         probes.clear()
 
     def _end(self, node: FakeNode, answer: Answer, sent_at: float) -> None:
-        status, latency = answer
+        status, latency, ends_connection = answer
         outliers, now = self.outliers, self.now
         if status and KEY not in outliers.watching:
             outliers.watch(KEY, METHOD, now)
@@ -160,6 +177,21 @@ class Fleet:
         self.pool.finish(node, learned, now)
         if owed:
             node.load.owe(owed, now)
+        if ends_connection and node.state is State.READY:
+            self._lose(node)
+
+    def restart(self, number: int) -> None:
+        """Ends a connection for no fault of its own."""
+        self._lose(self.nodes[number])
+
+    def _lose(self, node: FakeNode) -> None:
+        self._observe(node, State.CONNECTING)
+        back_at = self.now + RECONNECTS_IN
+        heappush(self._pending, (back_at, next(self._order), node, None, self.now))
+
+    def _observe(self, node: FakeNode, state: State) -> None:
+        self.pool.observe(node, state, self.now)
+        self.outliers.changed(node, self.now)
 
     def shares(self) -> list[float]:
         """Of the calls, by backend; 1.0 is the mean."""

@@ -7,6 +7,7 @@ it within 5 %.
 import pytest
 
 from lbclient.pickers import PICKERS
+from lbclient.standings import FIRST
 from tests.laws.outlier_fleet import (
     INTERNAL,
     LATENCY,
@@ -17,6 +18,7 @@ from tests.laws.outlier_fleet import (
     UNIMPLEMENTED,
     Answer,
     Fleet,
+    ending_connections,
     from_then_on,
     sometimes,
 )
@@ -40,6 +42,54 @@ def test_one_of_five_that_fails_fast_meets_few_calls_whatever_its_status(
     assert sum(fleet.got.values()) > 1800
     assert fleet.failed[0] <= MOST
     assert fleet.ejected() == [0]
+
+
+@every_picker
+@pytest.mark.parametrize("status", [NOT_FOUND, UNIMPLEMENTED, UNAUTHENTICATED])
+def test_one_that_ends_its_connection_with_each_error_meets_few_calls(
+    picker: str, status: int
+) -> None:
+    """It was never ejected: each new connection made it a stranger."""
+    behaviour = ending_connections(sometimes([1.0, 0, 0, 0, 0], status, FAST))
+    fleet = Fleet(behaviour, picker).run(20.0)
+    assert sum(fleet.got.values()) > 1800
+    assert fleet.failed[0] <= MOST
+    assert fleet.ejected() == [0]
+
+
+@every_picker
+@seeds
+def test_one_that_ended_its_connections_and_is_restarted_well_has_its_share_soon(
+    picker: str, seed: int
+) -> None:
+    bad = ending_connections(sometimes([1.0, 0, 0, 0, 0], UNIMPLEMENTED, FAST))
+    fleet = Fleet(bad, picker, seed=seed).run(10.0)
+    [(_, ejection)] = fleet.outliers.of(fleet.nodes[0])
+    while fleet.now < ejection.failed_at + FIRST:
+        fleet.run(0.1)  # else the restart looks like the end of another trial
+    fleet.behaviour = sometimes([0.0] * 5)
+    fleet.restart(0)
+    fleet.run(1.0)
+    assert fleet.ejected() == []
+    fleet.run(15.0)  # for pickers that remember its errors
+    assert 0.8 <= fleet.run(40.0).shares()[0] <= 1.2
+
+
+@every_picker
+@seeds
+def test_a_restart_in_the_midst_of_errors_leaves_a_good_backend_its_share(
+    picker: str, seed: int
+) -> None:
+    """It gave too few errors to be ejected; its new task gives none."""
+    fleet = Fleet(sometimes([0.0] * 5), picker, seed=seed).run(10.0)
+    fleet.behaviour = ending_connections(sometimes([1.0, 0, 0, 0, 0], UNIMPLEMENTED))
+    for _ in range(100):
+        if fleet.run(0.1).failed[0]:
+            break
+    fleet.behaviour = sometimes([0.0] * 5)
+    fleet.run(15.0)
+    assert fleet.outliers.total == 0
+    assert 0.8 <= fleet.run(40.0).shares()[0] <= 1.2
 
 
 @every_picker

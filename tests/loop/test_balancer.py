@@ -19,6 +19,7 @@ from lbclient.lifecycle import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD, MISSES
 from lbclient.metrics import samples
 from lbclient.model import State
 from lbclient.retry import ATTEMPTS, BURST, RATIO
+from lbclient.standings import PATIENCE
 from lbclient.v1 import load_pb2
 from lbclient.waking import WAKE_NEXT
 from tests.loop.fleet import (
@@ -199,6 +200,30 @@ async def test_a_call_takes_one_turn_also_where_it_is_not_direct() -> None:
     """As with instrumentation's interceptors: of two backends one got all calls."""
     async with Fleet(2, picker="round_robin") as fleet:
         assert await gets(fleet, 20) == [10, 10]
+
+
+def fail(call: FakeCall) -> None:
+    call.fail(Code.UNIMPLEMENTED, "no such method")
+
+
+async def test_a_trial_that_a_retry_passes_on_to_another_lets_nobody_in() -> None:
+    """It was never sent; after its patience the backend had its share again."""
+    async with Fleet(3, picker="round_robin") as fleet:
+        bad, balancer = fleet.servers[0], fleet.balancer
+        bad.serve = fail
+        outliers, counts = balancer.outliers, balancer.handled.of("unary_unary", METHOD)
+        while not outliers.count:
+            await outcomes([fleet.call() for _ in range(3)])
+            await asyncio.sleep(0.1)
+        node = balancer.pool.nodes[bad.address]
+        [(_, ejection)] = outliers.of(node)
+        await asyncio.sleep(ejection.trial_at - now())
+        assert balancer.pick_another((node,), now(), counts) is not node
+        bad.calls.clear()
+        await asyncio.sleep(PATIENCE)
+        await outcomes([fleet.call() for _ in range(30)])
+        assert len(bad.calls) == 1, "the trial"
+        assert outliers.is_ejected(id(counts), node)
 
 
 # --- retries ------------------------------------------------------------------

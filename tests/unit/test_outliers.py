@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from math import inf
 from random import Random
 
@@ -20,9 +21,11 @@ METHOD = ("unary_unary", "/search.Search/Find")
 class Balancer:
     """Of `count` backends of which the first is to go bad."""
 
-    def __init__(self, count: int = 4, active_limit: int = 100) -> None:
+    def __init__(
+        self, count: int = 4, active_limit: int = 100, make: type[FakeNode] = FakeNode
+    ) -> None:
         self.pool: Pool[FakeNode] = Pool(
-            lambda endpoint: FakeNode(endpoint, State.CONNECTING),
+            lambda endpoint: make(endpoint, State.CONNECTING),
             lambda members: members,
             Limits(count, active_limit, 1.0, 10.0, 0),
         )
@@ -70,7 +73,14 @@ class Balancer:
         while self.pick() is not self.bad:
             self.now += 0.01
             assert self.now < began_at + until
+        self.pool.begin(self.bad)
         return self.now - began_at
+
+    def reconnect(self) -> None:
+        """The one that goes bad, at once."""
+        for state in (State.CONNECTING, State.READY):
+            self.pool.observe(self.bad, state, self.now)
+            self.outliers.changed(self.bad, self.now)
 
 
 def test_a_few_errors_that_nobody_else_gives_are_enough() -> None:
@@ -250,6 +260,46 @@ def test_a_trial_that_nobody_answered_is_made_again() -> None:
     assert balancer.trial_after() == pytest.approx(FIRST, rel=0.3)
 
 
+def test_a_trial_that_was_picked_and_never_sent_is_made_by_the_next_call() -> None:
+    """Too late, or sent to another backend after all: to wait for it proves nothing."""
+    balancer = Balancer()
+    balancer.eject()
+    balancer.trial_after()
+    balancer.answer(balancer.bad, UNIMPLEMENTED)
+    while balancer.pick() is not balancer.bad:
+        balancer.now += 0.01
+    balancer.now += PATIENCE
+    assert balancer.pick() is balancer.bad
+    assert balancer.outliers.count == 1
+    balancer.pool.begin(balancer.bad)
+    balancer.now += 1.0
+    assert balancer.pick() is not balancer.bad
+    balancer.answer(balancer.bad)
+    assert not balancer.outliers.count
+
+
+def test_a_trial_whose_end_nobody_told_is_made_again() -> None:
+    balancer = Balancer()
+    balancer.eject()
+    balancer.trial_after()
+    balancer.pick()
+    balancer.pool.finish(balancer.bad, Outcome(Verdict.ABANDONED, 0.1), balancer.now)
+    balancer.now += PATIENCE
+    assert balancer.pick() is balancer.bad
+    assert balancer.outliers.count == 1
+
+
+def test_one_that_is_full_when_its_trial_is_due_is_tried_when_it_has_room() -> None:
+    balancer = Balancer(3, active_limit=1)
+    balancer.eject()
+    balancer.pool.begin(balancer.bad)
+    balancer.now += 2 * FIRST
+    for _ in range(20):
+        assert balancer.pick() in balancer.good
+    balancer.pool.finish(balancer.bad, SERVED, balancer.now)
+    assert balancer.trial_after() <= 0.2
+
+
 def test_a_trial_that_lasts_does_not_fail_fast() -> None:
     """As a stream may, for hours."""
     balancer = Balancer()
@@ -267,9 +317,7 @@ def test_a_new_connection_is_tried_soon() -> None:
         balancer.trial_after()
         balancer.answer(balancer.bad, UNIMPLEMENTED)
     balancer.now += 2.0
-    for state in (State.CONNECTING, State.READY):
-        balancer.pool.observe(balancer.bad, state, balancer.now)
-        balancer.outliers.changed(balancer.bad, balancer.now)
+    balancer.reconnect()
     assert balancer.pick() is balancer.bad
     balancer.answer(balancer.bad)
     assert not balancer.outliers.count
@@ -281,11 +329,51 @@ def test_one_that_ends_each_connection_is_not_tried_at_each_of_them() -> None:
     tried = 0
     for _ in range(1000):
         balancer.now += 0.01
-        for state in (State.CONNECTING, State.READY):
-            balancer.pool.observe(balancer.bad, state, balancer.now)
-            balancer.outliers.changed(balancer.bad, balancer.now)
-        tried += balancer.pick() is balancer.bad
+        balancer.reconnect()
+        if balancer.pick() is balancer.bad:
+            tried += 1
+            balancer.pool.begin(balancer.bad)
+            balancer.answer(balancer.bad, UNIMPLEMENTED)
     assert tried <= 10
+
+
+def test_new_connections_of_one_that_ends_them_with_each_trial_put_off_the_next() -> (
+    None
+):
+    balancer = Balancer()
+    balancer.eject()
+    pauses = []
+    for _ in range(5):
+        pauses.append(balancer.trial_after())
+        balancer.answer(balancer.bad, UNIMPLEMENTED)
+        balancer.reconnect()
+    assert pauses == pytest.approx([FIRST * 2**n for n in range(5)], rel=0.3)
+
+
+def test_one_that_ends_its_connection_with_each_error_is_ejected_after_a_few() -> None:
+    """And the reason tells of all of them."""
+    balancer = Balancer()
+    balancer.all_are_well()
+    errors = 0
+    while not balancer.outliers.count:
+        balancer.answer(balancer.bad, UNIMPLEMENTED)
+        errors += 1
+        assert errors <= 20
+        balancer.all_are_well(1)
+        balancer.reconnect()
+    [ejection] = [ejection for _, ejection in balancer.outliers.of(balancer.bad)]
+    assert ejection.against.own > errors / 2
+
+
+def test_an_ok_on_a_new_connection_takes_away_from_the_suspicion() -> None:
+    balancer = Balancer()
+    for _ in range(40):
+        balancer.all_are_well()
+        balancer.answer(balancer.bad, UNIMPLEMENTED)
+        balancer.reconnect()
+        for _ in range(5):
+            balancer.answer(balancer.bad)
+    assert not balancer.outliers.count
 
 
 def test_the_answers_of_the_task_before_say_nothing_of_the_new_one() -> None:
@@ -396,6 +484,73 @@ def test_what_ends_too_soon_counts_as_a_request_for_the_rest_of_the_time() -> No
         now += 0.05
         load.owe(0.1, now)
     assert load.recent_errors(now) == pytest.approx(2.0, rel=0.05)
+
+
+# --- many -------------------------------------------------------------------------
+
+
+class Counted(FakeNode):
+    """Counts how often one of them is compared or hashed."""
+
+    looks = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.looks += 1
+        return self is other
+
+    def __hash__(self) -> int:
+        Counted.looks += 1
+        return id(self)
+
+
+def looks(work: Callable[[], object]) -> int:
+    before = Counted.looks
+    work()
+    return Counted.looks - before
+
+
+def half_ejected() -> Balancer:
+    """The first 500 of 1,000."""
+    balancer = Balancer(1000, make=Counted)
+    bad, balancer.good = balancer.nodes[:500], balancer.nodes[500:]
+    for node in bad:
+        balancer.answer(node, UNIMPLEMENTED)
+    balancer.all_are_well(2)
+    balancer.now += 1.0
+    for node in bad:
+        for _ in range(30):
+            balancer.answer(node, UNIMPLEMENTED)
+    assert balancer.outliers.count == 500
+    return balancer
+
+
+def test_to_leave_out_half_of_1000_costs_a_few_looks_at_each() -> None:
+    """It was half a million of them at each change of who is ready."""
+    balancer = half_ejected()
+    balancer.now += 0.5  # no trial is due
+
+    def change() -> None:
+        node = balancer.nodes[-1]
+        for state in (State.CONNECTING, State.READY):
+            balancer.pool.observe(node, state, balancer.now)
+            balancer.outliers.changed(node, balancer.now)
+
+    balancer.pick()
+    assert looks(balancer.pick) <= 5
+    change()
+    assert len(balancer.pool.ready) == 1000
+    assert looks(balancer.pick) <= 10 * 1000
+    assert len(balancer.outliers.allowed(FIND)) == 500
+
+
+def test_picks_do_not_look_for_trials_each_time_while_all_ejected_are_lost() -> None:
+    balancer = half_ejected()
+    for node in balancer.nodes[:500]:
+        balancer.pool.observe(node, State.CONNECTING, balancer.now)
+        balancer.outliers.changed(node, balancer.now)
+    balancer.now += 100.0  # all trials are due, and nobody is there
+    balancer.pick()
+    assert looks(balancer.pick) <= 5
 
 
 # --- bounds -----------------------------------------------------------------------

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 import lbclient
+from benchmarks.faults.link import Link
 from lbclient.admin import shape
 from lbclient.admin.snapshot import snapshot
 from lbclient.cli.inspect import channel as told
@@ -28,6 +29,7 @@ class Task:
     def __init__(self, make: Callable[[], Any], port: int = 0) -> None:
         self.status: StatusCode | None = StatusCode.OK
         self.latency = 0.0
+        self.failing: Callable[[], None] = lambda: None  # called before each error
         self.server = make()
         self.server.add_generic_rpc_handlers((self.Handler(self),))
         self.port = self.server.add_insecure_port(f"127.0.0.1:{port}")
@@ -56,6 +58,7 @@ class Task:
 
     async def new(self, request: bytes, context: Any) -> bytes:
         if self.status not in (StatusCode.OK, None):
+            self.failing()
             await context.abort(self.status, "as it was told")
         return await self.old(request, context)
 
@@ -193,6 +196,55 @@ async def test_calls_that_end_with_their_connection_are_no_evidence(
         assert channel.statistics().ejections == 0
 
 
+class Cutting(Link):
+    """Ends the connection after the next bytes from the server, once told to."""
+
+    is_to_cut = False
+
+    def cut(self) -> None:
+        self.is_to_cut = True
+
+    async def _carry(self, reader: Any, writer: Any) -> None:
+        host, _, port = self._back
+        there, back = await asyncio.open_connection(host, int(port))
+        self._writers.append(back)
+        self._run(self._pass_on(reader, back))
+        self._run(self._pass_on(there, writer, may_cut=True))
+
+    async def _pass_on(self, source: Any, sink: Any, may_cut: bool = False) -> None:
+        with suppress(OSError):
+            while data := await source.read(65536):
+                sink.write(data)
+                if may_cut and self.is_to_cut:
+                    self.is_to_cut = False
+                    break
+        sink.close()
+
+
+async def test_one_that_ends_its_connection_with_each_error_is_ejected(
+    start_some: Start, eventually: Any
+) -> None:
+    """Each new connection made it a stranger, and it never was."""
+    tasks = await start_some(3)
+    link = Cutting(tasks[0])
+    await link.start()
+    tasks[0].status = StatusCode.PERMISSION_DENIED
+    tasks[0].failing = link.cut
+    tasks[0].address = link.address
+    async with await ready_channel(tasks, eventually) as channel:
+        for _ in range(20):
+            await eventually(lambda: len(channel.balancer().pool.ready) == 3)
+            dials = link.dials
+            await call(channel, NEW, 5)
+            if ejected(channel):
+                break
+            await eventually(lambda before=dials: link.dials > before)
+            await asyncio.sleep(0.1)
+        assert ejected(channel) == {link.address: [NEW]}
+        assert link.dials > 3
+    await link.close()
+
+
 async def test_why_it_is_ejected_is_told_wherever_one_looks(
     start_some: Start, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -266,8 +318,8 @@ async def test_a_new_task_at_its_address_is_tried_at_once(
         balancer = channel.balancer()
         [watch] = balancer.outliers.watching.values()
         [ejection] = watch.ejected.values()
-        ejection.period, ejection.trial_at = 30.0, balancer.clock() + 30.0
-        watch._set_due()
+        ejection.period = 30.0
+        watch._try_at(ejection, balancer.clock() + 30.0)
         await tasks[0].server.stop(None)
         await eventually(lambda: len(balancer.pool.ready) == 2)
         await start_some(1, port=tasks[0].port)
