@@ -59,8 +59,8 @@ BUSY = (
     "the server is busy"
 )
 NO_CHECKS = (
-    "connected, but health checks time out; it gets calls, as no other backend that "
-    "does answers them"
+    "connected, but health checks time out; used all the same, as no other backend "
+    "answers them"
 )
 
 WELL = frozenset({State.READY, State.INACTIVE})  # but for the resolver's word
