@@ -172,7 +172,7 @@ def in_the_way(attempt: Attempt | None, error: BaseException) -> tuple[str, ...]
         return ()
     if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
         return ()
-    said = attempt.backend.slots.story(get_running_loop().time())
+    said = attempt.backend.permit.error_note(get_running_loop().time())
     return (f"{attempt.backend.endpoint.address}: {said}",) if said else ()
 
 

@@ -17,10 +17,9 @@ import grpc
 
 from lbclient import wire
 from lbclient.demand import Attention
-from lbclient.front import Front
 from lbclient.grpc_seam import PINGED, Options, give_up, has_calls, lighten, step
 from lbclient.health.check import check, reason_of
-from lbclient.health.slots import Slots
+from lbclient.health.stream_permit import StreamPermit
 from lbclient.health.udp import Prober, Watch, locate
 from lbclient.health.watch import HealthWatch
 from lbclient.lifecycle import Lifecycle, Order, Step
@@ -28,6 +27,7 @@ from lbclient.load import Load
 from lbclient.model import Endpoint, LoadReport, State, TaskState, Verdict
 from lbclient.pace import Pace
 from lbclient.protocols import Clock
+from lbclient.shared_address import SharedAddress
 from lbclient.tasks import is_fatal, leaving_no_trace
 
 logger = logging.getLogger(__name__)
@@ -97,8 +97,8 @@ class Backend:
         self.attention = Attention(health_interval / 2, clock())
         self.is_ours = False  # its server, as far as a health stream told
         self.udp_port = 0  # where it answers health checks, as it last told
-        self.slots = Slots()
-        self.front = Front()
+        self.permit = StreamPermit()
+        self.shared_address = SharedAddress()
         self.task_id = 0  # of the last answer; -1: all are to be heard, it is a front
         self._health = health
         self._dial = dial
@@ -139,7 +139,7 @@ class Backend:
         """Whether gRPC's words for a stream that its server refused are to be believed:
         where no handler says the same, or we have just caused it."""
         now = asyncio.get_running_loop().time()
-        return self.is_ours or self.slots.has_just_ended(now)
+        return self.is_ours or self.permit.has_just_ended(now)
 
     # --- what happens to it ---------------------------------------------------
 
@@ -158,7 +158,7 @@ class Backend:
             self.is_ours = self._watch.is_ours
             if self.is_ours:
                 # Behind one address for several tasks UDP goes nobody knows where.
-                self.udp_port = 0 if self.is_front() else self._watch.udp_port
+                self.udp_port = 0 if self.is_shared() else self._watch.udp_port
             self._expect_reports(self._watch)
 
     def hear_by_udp(
@@ -177,30 +177,34 @@ class Backend:
         than the last one, or of a lame duck."""
         if sent_at >= self._connected_at:
             self._learn(report, sent_at, now)
-        if self.is_front():
+        if self.is_shared():
             self.load.observe(self._of_address(report), now)
         elif report.state is TaskState.LAME_DUCK and sent_at >= self.since:
             self._take(self.life.told_by_answer(now))  # else of the task before
 
     def _learn(self, report: LoadReport, sent_at: float, now: float) -> None:
-        is_news = self.front.hear(report, sent_at, now)
-        self.task_id = -1 if self.front.is_front(now) else report.task_id
+        is_news = self.shared_address.observe(report, sent_at, now)
+        self.task_id = -1 if self.shared_address.is_shared(now) else report.task_id
         if is_news:
             logger.info("%s: it fronts several tasks", self.endpoint.address)
 
-    def is_front(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether several tasks answer there."""
-        return self.front.is_front(self._clock())
+        return self.shared_address.is_shared(self._clock())
 
     def _of_address(self, report: LoadReport) -> LoadReport:
         """One task's report, or of several tasks the mean of their reports."""
         now = self._clock()
-        mean = self.front.mean(now) if self.front.is_front(now) else None
+        mean = (
+            self.shared_address.mean(now)
+            if self.shared_address.is_shared(now)
+            else None
+        )
         return report if mean is None else mean
 
     def _believed(self, state: TaskState) -> TaskState:
         """What one of several tasks says by one answer is not true of the others."""
-        if state is TaskState.LAME_DUCK and self.is_front():
+        if state is TaskState.LAME_DUCK and self.is_shared():
             return TaskState.SERVING
         return state
 
@@ -362,15 +366,15 @@ class Backend:
         self._take(self.life.connected(self._clock(), self._patience))
         self.attention.restart(self.load.started, self._clock())
         self._connected_at = self._clock()
-        self.front.connected()
-        self.task_id = -1 if self.is_front() else 0
+        self.shared_address.connected()
+        self.task_id = -1 if self.is_shared() else 0
         watch = self._watch = HealthWatch(
             self.channel,
             self.hear,
-            self.slots,
+            self.permit,
             self._traffic,
             self._health,
-            self.is_front,
+            self.is_shared,
             self.life.owes_nothing,
         )
         jobs = (
@@ -526,8 +530,8 @@ class Backend:
         if decided.order is Order.REDIAL and watch and watch.spoke_at > self._asked_at:
             # The stream lives, and beside it nothing was answered.
             loop = asyncio.get_running_loop()
-            self.slots.ended(1, self.load.in_flight, loop.time())
-            self.slots.cost_too_much(loop.time())
+            self.permit.record_ended(1, self.load.in_flight, loop.time())
+            self.permit.suspend(loop.time())
         self._take(decided)
         if is_away:
             self.udp_port = health.udp_port

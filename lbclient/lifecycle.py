@@ -280,7 +280,9 @@ class Lifecycle:
             self._expires_at = None
             if self.state is not State.LAME_DUCK:
                 return NOTHING
-            return self._enter(State.READY, "only an answer said lame duck, long ago")
+            return self._enter(
+                State.READY, "lame duck state from a response trailer expired"
+            )
         if self._check_at is not None and now >= self._check_at:
             self._check_at = None
             return Step(order=Order.CHECK)

@@ -192,7 +192,7 @@ def backend_statistics(
     error, error_age = last_error(backend, now)
     load = backend.load
     report = load.report
-    fronts = backend.front.tasks(now)
+    fronts = backend.shared_address.tasks(now)
     served, rejected, failed, abandoned = load.counts.values()
     return BackendStatistics(
         address=backend.endpoint.address,

@@ -7,7 +7,7 @@ is connected.
 
 A stream holds a slot of the connection, and in a server of threads a thread. So each
 `Check` to a server that is not ours also tells whether our streams are in the way of
-calls: if it is not answered the streams are ended (see `slots`).
+calls: if it is not answered the streams are ended (see `stream_permit`).
 
 A server may have no room for another stream. Then it is asked for a stream again and
 again, with pauses that grow, and what it says with each refusal, or when it is asked
@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError
 
 from lbclient import wire
 from lbclient.health.check import PASSING, ask_serving, check, serving_state
-from lbclient.health.slots import Slots, patience
+from lbclient.health.stream_permit import StreamPermit, patience
 from lbclient.model import LoadReport, TaskState
 from lbclient.tasks import is_cancelled
 from lbclient.text import printable
@@ -46,10 +46,12 @@ class Tell(Protocol):
 
 NO_SERVICE = "it is connected and has no health service"
 NO_ROOM = "it answers, and has no room for a health stream"
-ASKED = "it answers, and is asked without a stream: streams cost too much there"
+ASKED = "polled by unary health checks: streams blocked calls"
 SWITCHED_OFF = "it is connected, and health checks are off (health)"
 LONGEST_PAUSE = 60.0  # seconds; after a refusal, of pauses that double
-AGAIN = 0.05  # seconds before a stream to another task of several; doubles each time
+REOPEN_AFTER = (
+    0.05  # seconds before a stream to another task of several; doubles each time
+)
 MOST_TASKS = 5  # that say in a row that they do not serve, until that is believed
 LEAST_PAUSE = 0.1  # seconds between two questions to a server that is not ours
 LONGEST_ANSWER = 5.0  # seconds; of a server that is not ours, with no stream open
@@ -59,7 +61,7 @@ class NotOfferedError(Exception):
     """The server answers, but does not know this kind of health check."""
 
 
-class AnotherTask(Exception):
+class TaskNotServing(Exception):
     """Of several tasks behind this address one is not serving: others may be."""
 
 
@@ -83,14 +85,14 @@ class HealthWatch:
         self,
         channel: grpc.aio.Channel,
         tell: Tell,
-        slots: Slots,
+        permit: StreamPermit,
         traffic: Callable[[], tuple[int, int]],
         kind: str = "auto",
-        is_front: Callable[[], bool] = lambda: False,
+        is_shared: Callable[[], bool] = lambda: False,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """`traffic` tells how many calls are in flight, and how many were ever
-        answered; `kind` is `ChannelConfig.health`; `is_front` tells whether several
+        answered; `kind` is `ChannelConfig.health`; `is_shared` tells whether several
         tasks answer there, and `ended` is told that none owes reports for now."""
         self.udp_port = 0
         self.floor = 0.0
@@ -99,17 +101,17 @@ class HealthWatch:
         self.is_broken.set()
         self._channel = channel
         self._tell = tell
-        self._slots = slots
+        self._permit = permit
         self._traffic = traffic
         self._kind = kind
-        self._is_front = is_front
+        self._is_shared = is_shared
         self._ended = ended
-        self._others = 0  # streams in a row that were left for another task's
+        self._tasks_skipped = 0  # streams in a row that were left for another task's
         self._is_due = asyncio.Event()  # the next question to a server not ours
         self._every = 0.0  # seconds between them
         self._has_load = asyncio.Event()
         # What is told once there is room for calls beside the streams; None: there is.
-        self._held: list[tuple[TaskState, str]] | None = None
+        self._pending_states: list[tuple[TaskState, str]] | None = None
         self.spoke_at = -inf  # by a stream
         self._open = 0  # streams that have spoken
         self._has_served = False
@@ -137,7 +139,7 @@ class HealthWatch:
         if self._kind == "off":
             self._tell(TaskState.SERVING, None, SWITCHED_OFF)
             await asyncio.Event().wait()
-        if not self._slots.may_stream(_now()):
+        if not self._permit.may_stream(_now()):
             await self._ask_only(pause)
             return
         began_at = _now()
@@ -149,22 +151,22 @@ class HealthWatch:
             most = 16 if is_serving else 3
             pause = _longer(pause, min(self._refusals, most))
             self._refusals += 1
-        except AnotherTask:
+        except TaskNotServing:
             pass
         except NotOfferedError:
             await self._follow_other(pause, patience(_now() - began_at, pause))
-        if self._is_front() and not self._refusals:
+        if self._is_shared() and not self._refusals:
             # Another task can answer at once.
             self._ended()
-            pause = min(AGAIN * 2.0 ** min(self._others, 16), pause)
-            self._others += 1
+            pause = min(REOPEN_AFTER * 2.0 ** min(self._tasks_skipped, 16), pause)
+            self._tasks_skipped += 1
         await asyncio.sleep(pause)
 
     # --- without streams, and servers that are not ours ---------------------------
 
     async def _ask_only(self, pause: float) -> None:
         """Where streams cost too much, until they may be tried again."""
-        while not self._slots.may_stream(_now()):
+        while not self._permit.may_stream(_now()):
             answer = await check(self._channel, LONGEST_ANSWER, self._has_served)
             if isinstance(answer, str):
                 await asyncio.sleep(pause)
@@ -183,7 +185,7 @@ class HealthWatch:
         """
         async with asyncio.TaskGroup() as group:
             # Before the first question, which tells whether there is room for them.
-            self._held = []  # until then no call comes
+            self._pending_states = []  # until then no call comes
             orca = group.create_task(self._orca(self._every, pause))
             streams, watch = [orca], None
             if self._kind == "watch":
@@ -196,7 +198,7 @@ class HealthWatch:
                 timeout=bound,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            self._let_talk()
+            self._release_states()
             while True:
                 if watch is None or watch.done():
                     self._tell_other(state)
@@ -205,17 +207,17 @@ class HealthWatch:
                 await self._wait_for_turn(streams)
                 state = await self._ask_other(streams, bound, pause)
 
-    def _say(self, state: TaskState, reason: str = "") -> None:
-        if self._held is None:
+    def _tell_or_hold(self, state: TaskState, reason: str = "") -> None:
+        if self._pending_states is None:
             self._tell(state, None, reason)
         elif state is TaskState.SERVING:
-            self._held = [(state, reason)]
+            self._pending_states = [(state, reason)]
         else:
-            self._held = []
+            self._pending_states = []
             self._tell(state, None, reason)
 
-    def _let_talk(self) -> None:
-        held, self._held = self._held, None
+    def _release_states(self) -> None:
+        held, self._pending_states = self._pending_states, None
         for state, reason in held or ():
             self._tell(state, None, reason)
         self._has_load.set()
@@ -256,11 +258,11 @@ class HealthWatch:
                     are_in_question = True
                 continue
             if are_in_question:
-                self._slots.cost_too_much(_now())
+                self._permit.suspend(_now())
             serves = state is None or state is TaskState.SERVING
-            self._others = 0 if serves else self._others + 1
-            if not serves and self._is_front() and self._others <= MOST_TASKS:
-                await asyncio.sleep(AGAIN)  # and ask another task
+            self._tasks_skipped = 0 if serves else self._tasks_skipped + 1
+            if not serves and self._is_shared() and self._tasks_skipped <= MOST_TASKS:
+                await asyncio.sleep(REOPEN_AFTER)  # and ask another task
                 continue
             return state
 
@@ -271,7 +273,7 @@ class HealthWatch:
         if open_ones:
             await asyncio.wait(open_ones)
         in_flight, _ = self._traffic()
-        said = self._slots.ended(len(open_ones), in_flight, _now())
+        said = self._permit.record_ended(len(open_ones), in_flight, _now())
         logger.info("health: %s; they are ended", said)
 
     def _tell_other(self, state: TaskState | None) -> None:
@@ -355,13 +357,13 @@ class HealthWatch:
             if (health := wire.parse_health(message)) is not None:
                 self.is_ours = True
                 self._refusals = 0
-                if health.state is not TaskState.SERVING and self._is_front():
+                if health.state is not TaskState.SERVING and self._is_shared():
                     if health.report is not None:
                         self._tell(None, health.report)
-                    if self._others < MOST_TASKS:
-                        raise AnotherTask
+                    if self._tasks_skipped < MOST_TASKS:
+                        raise TaskNotServing
                 else:
-                    self._others = 0
+                    self._tasks_skipped = 0
                 self.udp_port, self.floor = health.udp_port, health.report_floor
                 self._tell(health.state, health.report)
             elif self.is_ours:
@@ -391,7 +393,7 @@ class HealthWatch:
                 raise NotOfferedError(said)
             state = serving_state(status, self._has_served)
             self._has_served = self._has_served or state is TaskState.SERVING
-            self._say(state)
+            self._tell_or_hold(state)
 
         request = compat_pb2.ServingRequest().SerializeToString()
         refusals = 0
@@ -406,7 +408,7 @@ class HealthWatch:
                 await asyncio.sleep(_longer(pause, refusals))
         except NotOfferedError as error:
             logger.debug("no health service: %s", error)
-            self._say(TaskState.SERVING, NO_SERVICE)
+            self._tell_or_hold(TaskState.SERVING, NO_SERVICE)
 
     async def _orca(self, interval: float, pause: float) -> None:
         def take(message: bytes) -> None:

@@ -24,7 +24,7 @@ class Heard(NamedTuple):
     at: float
 
 
-class Front:
+class SharedAddress:
     """Owned by a backend. Numbers are of one connection, the verdict is not."""
 
     def __init__(self) -> None:
@@ -40,13 +40,13 @@ class Front:
         self._first.clear()
         self._last.clear()
 
-    def hear(self, report: LoadReport, sent_at: float, now: float) -> bool:
+    def observe(self, report: LoadReport, sent_at: float, now: float) -> bool:
         """A report, in the answer to what was sent at `sent_at`; whether the address
         has just turned out to be a front."""
         task = report.task_id
         if not task:
             return False
-        was_front = self.is_front(now)
+        was_shared = self.is_shared(now)
         if task not in self._first:
             if len(self._first) >= MOST:
                 self._first.pop(next(iter(self._first)))
@@ -58,14 +58,14 @@ class Front:
         self._last[task] = Heard(report, now)
         if len(self._last) > MOST:
             self._last.pop(next(iter(self._last)))
-        return not was_front and self.is_front(now)
+        return not was_shared and self.is_shared(now)
 
-    def is_front(self, now: float) -> bool:
+    def is_shared(self, now: float) -> bool:
         return now < self._until
 
     def tasks(self, now: float) -> int:
         """How many answered of late, at least two; 0: it is not known for a front."""
-        if not self.is_front(now):
+        if not self.is_shared(now):
             return 0
         return max(2, sum(now - each.at < RECENT for each in self._last.values()))
 

@@ -18,7 +18,7 @@ REFUSED_FOR = 1.0
 TOLD_FOR = 60.0  # seconds in which errors of calls tell of it
 
 
-class Slots:
+class StreamPermit:
     """Owned by a backend, and kept from one connection to the next."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Slots:
     def may_stream(self, now: float) -> bool:
         return now >= self._none_until
 
-    def ended(self, streams: int, in_flight: int, now: float) -> str:
+    def record_ended(self, streams: int, in_flight: int, now: float) -> str:
         """Streams were ended for a health check that waited; returns the reason."""
         self._ended_at = now
         plural = "s" if streams > 1 else ""
@@ -42,7 +42,7 @@ class Slots:
         )
         return self._said
 
-    def cost_too_much(self, now: float) -> None:
+    def suspend(self, now: float) -> None:
         """The health check was answered once they were ended."""
         self._none_until = now + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -51,7 +51,7 @@ class Slots:
         """Whether calls may be refused as streams that were ended still count."""
         return now < self._ended_at + REFUSED_FOR
 
-    def story(self, now: float) -> str:
+    def error_note(self, now: float) -> str:
         """For errors of calls that waited; '' if no stream was ended of late."""
         ago = now - self._ended_at
         if ago > TOLD_FOR:

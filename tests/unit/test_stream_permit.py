@@ -2,29 +2,35 @@
 
 import pytest
 
-from lbclient.health.slots import FIRST_PAUSE, LONGEST_PAUSE, TOLD_FOR, Slots, patience
+from lbclient.health.stream_permit import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    TOLD_FOR,
+    StreamPermit,
+    patience,
+)
 
 
 def test_streams_that_cost_too_much_are_not_opened_for_longer_each_time() -> None:
-    slots, now = Slots(), 100.0
+    permit, now = StreamPermit(), 100.0
     for times in range(10):
-        assert slots.may_stream(now)
-        slots.cost_too_much(now)
+        assert permit.may_stream(now)
+        permit.suspend(now)
         pause = min(FIRST_PAUSE * 2**times, LONGEST_PAUSE)
-        assert not slots.may_stream(now + pause - 1)
+        assert not permit.may_stream(now + pause - 1)
         now += pause
 
 
 def test_errors_tell_what_filled_the_connection_for_a_while() -> None:
-    slots = Slots()
-    assert slots.story(0.0) == ""
-    slots.ended(streams=2, in_flight=5, now=10.0)
-    said = slots.story(12.0)
+    permit = StreamPermit()
+    assert permit.error_note(0.0) == ""
+    permit.record_ended(streams=2, in_flight=5, now=10.0)
+    said = permit.error_note(12.0)
     assert "2 health or load streams" in said
     assert "5 calls" in said
     assert said.endswith("the streams were ended 2.0 s ago")
-    assert slots.story(10.0 + TOLD_FOR + 1) == ""
-    assert slots.may_stream(12.0), "that they were in the way is not known yet"
+    assert permit.error_note(10.0 + TOLD_FOR + 1) == ""
+    assert permit.may_stream(12.0), "that they were in the way is not known yet"
 
 
 def test_a_slow_peer_has_longer_to_answer_beside_a_stream() -> None:
