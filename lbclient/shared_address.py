@@ -1,22 +1,26 @@
 """Whether one address answers for several tasks: a proxy, a mesh, a virtual IP.
 
-Each report names its task by a number that the task drew at its start. A number that
-comes back after another one, on one connection, is that of one of several tasks. A task
-that was restarted has a new connection, or a number that does not come back.
+Each report names its task by a number that the task drew at its start. The evidence is
+a change back, on one connection, to a number that was heard before another one. A task
+that restarts draws a new number, and the old number does not come back.
 
-What one task says is then not true of the address. Its load is the mean of what the
-tasks said of late, so that the address compares with addresses of single tasks.
+The state of one task is not the state of a shared address: `believes` decides which
+states count. Its load is the mean of the tasks' latest reports, so that the address
+compares with addresses of single tasks.
 """
 
 from math import inf
 from typing import NamedTuple
 
-from lbclient.model import LoadReport
+from lbclient.model import LoadReport, TaskState
 
-MEMORY = 600.0  # seconds; for which an address counts as a front without new evidence
-RECENT = 10.0  # seconds; older reports are in no mean
+MEMORY = 600.0  # seconds; how long an address counts as shared without new evidence
+RECENT = 10.0  # seconds; older reports count neither in the mean nor as tasks
 MOST = 64  # tasks that are told apart
 MEAN_EVERY = 0.1  # seconds between two means, as servers sample their load
+# How many times in a row a task has to say that it does not serve, with no task in
+# between that serves, until that is believed of the whole address.
+MOST_TASKS = 5
 
 
 class Heard(NamedTuple):
@@ -25,54 +29,77 @@ class Heard(NamedTuple):
 
 
 class SharedAddress:
-    """Owned by a backend. Numbers are of one connection, the verdict is not."""
+    """Owned by a backend. Tasks are those of one connection, the verdict is not."""
 
     def __init__(self) -> None:
-        self._first: dict[int, float] = {}  # when each was heard first, by task
-        self._last: dict[int, Heard] = {}  # the oldest first, by task
+        self._tasks: dict[int, Heard] = {}  # by number, the longest silent one first
+        self._current = 0  # the number of the last task
+        self._changed_at = -inf  # when `_current` was first heard after another task
         self._until = -inf
-        self._grew_at = 0.0  # when a task was last heard for the first time
+        self._not_serving = 0  # answers in a row of tasks that do not serve
         self._mean: LoadReport | None = None
         self._mean_at = -inf
 
     def connected(self) -> None:
         """There is a new connection, perhaps to a new task."""
-        self._first.clear()
-        self._last.clear()
+        self._tasks.clear()
+        self._current, self._changed_at = 0, -inf
+        self._mean, self._mean_at = None, -inf
 
     def observe(self, report: LoadReport, sent_at: float, now: float) -> bool:
-        """A report, in the answer to what was sent at `sent_at`; whether the address
-        has just turned out to be a front."""
+        """Takes the report in the answer to a request that was sent at `sent_at`.
+
+        Returns whether the address has just turned out to be shared.
+        """
+        if report.state is TaskState.SERVING:
+            self._not_serving = 0
         task = report.task_id
         if not task:
             return False
         was_shared = self.is_shared(now)
-        if task not in self._first:
-            if len(self._first) >= MOST:
-                self._first.pop(next(iter(self._first)))
-            self._first[task] = self._grew_at = now
-        elif len(self._first) > 1 and sent_at >= self._grew_at > self._first[task]:
-            # Sent after another task had answered, and answered by an earlier one.
-            self._until = now + MEMORY
-        self._last.pop(task, None)
-        self._last[task] = Heard(report, now)
-        if len(self._last) > MOST:
-            self._last.pop(next(iter(self._last)))
+        is_known = task in self._tasks
+        # A late answer to a request that was sent before the last change is no change.
+        if task != self._current and (not is_known or sent_at >= self._changed_at):
+            self._current, self._changed_at = task, now
+            if is_known:
+                self._until = now + MEMORY
+        if not is_known and len(self._tasks) >= MOST:
+            oldest = self._tasks.pop(next(iter(self._tasks)))
+            if now - oldest.at < MEMORY:
+                # More tasks by turns than are told apart; no task restarts so often.
+                self._until = now + MEMORY
+        self._tasks.pop(task, None)
+        self._tasks[task] = Heard(report, now)
         return not was_shared and self.is_shared(now)
 
     def is_shared(self, now: float) -> bool:
         return now < self._until
 
+    def believes(self, state: TaskState, now: float) -> bool:
+        """Whether what one task says of itself holds for the address.
+
+        To serve does. Any other state does where there is a single task, and once
+        several answers in a row say so. Reads and counts: ask once for each answer.
+        """
+        if state is TaskState.SERVING:
+            self._not_serving = 0
+            return True
+        self._not_serving += 1
+        return not self.is_shared(now) or self._not_serving > MOST_TASKS
+
     def tasks(self, now: float) -> int:
-        """How many answered of late, at least two; 0: it is not known for a front."""
+        """How many tasks answered within `RECENT`, up to `MOST`.
+
+        0 if the address is not known to be shared.
+        """
         if not self.is_shared(now):
             return 0
-        return max(2, sum(now - each.at < RECENT for each in self._last.values()))
+        return sum(now - each.at < RECENT for each in self._tasks.values())
 
     def mean(self, now: float) -> LoadReport | None:
-        """Of what the tasks said of late."""
+        """The mean of the tasks' reports within `RECENT`; None if there is none."""
         if now >= self._mean_at + MEAN_EVERY:
-            recent = [h.report for h in self._last.values() if now - h.at < RECENT]
+            recent = [h.report for h in self._tasks.values() if now - h.at < RECENT]
             self._mean, self._mean_at = _mean(recent), now
         return self._mean
 

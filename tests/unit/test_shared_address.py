@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
-from lbclient.model import LoadReport
-from lbclient.shared_address import MEMORY, MOST, RECENT, SharedAddress
+from lbclient.model import LoadReport, TaskState
+from lbclient.shared_address import MEMORY, MOST, MOST_TASKS, RECENT, SharedAddress
 
 A, B, C = 11, 22, 33
 
@@ -75,4 +75,90 @@ def test_no_more_tasks_are_remembered_than_that() -> None:
     address = SharedAddress()
     for task, at in zip(range(1, 10 * MOST), count(), strict=False):
         address.observe(told(task), at, at)
-    assert len(address._first) == len(address._last) == MOST
+    assert len(address._tasks) == MOST
+
+
+@pytest.mark.parametrize("tasks", [MOST, MOST + 1, 3 * MOST, 100 * MOST])
+def test_more_tasks_by_turns_than_are_remembered_are_recognized(tasks: int) -> None:
+    address = SharedAddress()
+    turns = (1 + number % tasks for number in range(3 * MOST))
+    assert hear(address, *turns)
+
+
+def test_a_task_that_restarts_now_and_then_is_never_shared() -> None:
+    """Behind a proxy, which keeps the client's connection."""
+    address, now = SharedAddress(), 0.0
+    for task in range(1, 10 * MOST):
+        for _ in range(10):
+            now += MEMORY / MOST / 8
+            address.observe(told(task), now, now)
+            assert not address.is_shared(now)
+
+
+def test_an_address_that_is_one_task_again_is_not_shared_for_ever() -> None:
+    """Two tasks behind a proxy, of which one has gone."""
+    address = SharedAddress()
+    assert hear(address, A, B, A)
+    now = 3.0
+    while now < 3.0 + MEMORY:
+        address.observe(told(A), now, now)
+        now += 1.0
+    assert not address.is_shared(now)
+    assert address.tasks(now) == 0
+
+
+def test_an_address_stays_shared_as_long_as_tasks_take_turns() -> None:
+    address = SharedAddress()
+    hear(address, A, B, A)
+    for at in range(10, int(10 * MEMORY), int(MEMORY / 2)):
+        hear(address, A, B, since=at)
+        assert address.is_shared(at + 2.0)
+
+
+def test_many_calls_in_flight_at_two_tasks_are_evidence() -> None:
+    """Each answer is to a call that was sent before several others were answered."""
+    address = SharedAddress()
+    for at in range(100):
+        address.observe(told((A, B)[at % 2]), at - 20.0, at)
+    assert address.is_shared(100.0)
+
+
+def test_tasks_are_counted_that_answered_of_late_and_no_others() -> None:
+    address = SharedAddress()
+    hear(address, A, B, C, A)
+    assert address.tasks(4.0) == 3
+    address.observe(told(B), 20.0, 20.0)
+    assert address.tasks(20.0) == 1
+    assert address.tasks(20.0 + RECENT) == 0
+
+
+# --- which states are believed ------------------------------------------------
+
+SERVING, OTHERS = TaskState.SERVING, [TaskState.LAME_DUCK, TaskState.STARTING]
+
+
+@pytest.mark.parametrize("state", OTHERS)
+def test_the_state_of_a_single_task_is_believed(state: TaskState) -> None:
+    address = SharedAddress()
+    assert address.believes(state, 0.0)
+    assert address.believes(SERVING, 0.0)
+
+
+@pytest.mark.parametrize("state", OTHERS)
+def test_of_a_shared_address_it_is_believed_if_several_in_a_row_say_so(
+    state: TaskState,
+) -> None:
+    address = SharedAddress()
+    hear(address, A, B, A)
+    for _ in range(2):
+        said = [address.believes(state, 4.0) for _ in range(MOST_TASKS + 2)]
+        assert said == [False] * MOST_TASKS + [True] * 2
+        assert address.believes(SERVING, 4.0)
+
+
+def test_an_answer_of_a_task_that_serves_ends_the_row() -> None:
+    address = SharedAddress()
+    hear(address, A, B, A)
+    for _ in range(10 * MOST_TASKS):
+        assert not address.believes(TaskState.LAME_DUCK, 4.0)
+        address.observe(LoadReport(state=SERVING, task_id=B), 4.0, 4.0)
