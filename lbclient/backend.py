@@ -44,6 +44,12 @@ class Dial(Protocol):
 READY = grpc.ChannelConnectivity.READY
 OVER = grpc.ChannelConnectivity.SHUTDOWN
 
+# What an answer to a health check that tells no state leaves as it is.
+TASK_STATE = {
+    State.STARTING: TaskState.STARTING,
+    State.LAME_DUCK: TaskState.LAME_DUCK,
+}
+
 # How long calls may stay on a connection that was given up for a new one: a frozen task
 # of ours may yet answer them. In health intervals, and in seconds at most; by default
 # 60 s. A server that is not ours owes us no word, so its calls are left until the core
@@ -99,7 +105,9 @@ class Backend:
         self.udp_port = 0  # where it answers health checks, as it last told
         self.permit = StreamPermit()
         self.shared_address = SharedAddress()
-        self.task_id = 0  # of the last answer; -1: all are to be heard, it is a front
+        self.task_id = (
+            0  # of the last answer; -1: all are heard, as several tasks answer
+        )
         self._health = health
         self._dial = dial
         self._observe = observe
@@ -145,11 +153,15 @@ class Backend:
 
     def hear(
         self, state: TaskState | None, report: LoadReport | None, reason: str = ""
-    ) -> None:
-        """Takes the task's own word, from a health report, or why it has none."""
+    ) -> bool:
+        """Takes the task's own word, from a health report, or why it has none.
+
+        Returns whether the state is believed.
+        """
         if report is not None:
             self._learn(report, self._clock(), self._clock())
-        if state is not None:
+        is_believed = state is None or self._believes(state)
+        if state is not None and is_believed:
             has_report = report is not None
             self._take(self.life.heard(state, has_report, self._clock(), reason))
         if report is not None:
@@ -160,6 +172,7 @@ class Backend:
                 # Behind one address for several tasks UDP goes nobody knows where.
                 self.udp_port = 0 if self.is_shared() else self._watch.udp_port
             self._expect_reports(self._watch)
+        return is_believed
 
     def hear_by_udp(
         self, state: TaskState | None, report: LoadReport | None, reason: str = ""
@@ -202,11 +215,17 @@ class Backend:
         )
         return report if mean is None else mean
 
+    def _believes(self, state: TaskState) -> bool:
+        """The one filter for what a task says over the connection, or beside it."""
+        return self.shared_address.believes(state, self._clock())
+
     def _believed(self, state: TaskState) -> TaskState:
-        """What one of several tasks says by one answer is not true of the others."""
-        if state is TaskState.LAME_DUCK and self.is_shared():
-            return TaskState.SERVING
-        return state
+        """Of an answer that is not believed: at least the address lives."""
+        return state if self._believes(state) else TaskState.SERVING
+
+    def _known(self) -> TaskState:
+        """Its last state, for answers to health checks that tell none."""
+        return TASK_STATE.get(self.state, TaskState.SERVING)
 
     def heed(self, is_leaving: bool) -> None:
         """Takes the resolver's word that it is about to, or is not any more."""
@@ -232,6 +251,8 @@ class Backend:
         load = self.load
         self.attention.look(load.started, load.in_flight, now)
         self._keep_pace()
+        if self._watch is not None:
+            self._watch.look()
         self._take(self.life.look_at_calls(*self._traffic(), now))
 
     def _traffic(self) -> tuple[int, int]:
@@ -247,7 +268,7 @@ class Backend:
         if not watch.is_ours:
             return
         # A stream that is broken or refused is asked for again when its pause is over.
-        if every != self._asked_every and not watch.is_broken.is_set():
+        if every != self._asked_every and not watch.streams.is_broken.is_set():
             self._asked_every = every
             self._asking.cancel()
             self._expect_reports(watch)
@@ -398,16 +419,16 @@ class Backend:
     async def _outlives(self, watch: HealthWatch) -> bool:
         """Whether streams, or calls, go on though the core wants another connection."""
         has_calls = self.load.in_flight > 0 and not self._former
-        if watch.is_broken.is_set() and not has_calls:
+        if watch.streams.is_broken.is_set() and not has_calls:
             return False
         # At once: calls may wait.
         self.channel.get_state(try_to_connect=self._is_kept.is_set())
-        if watch.is_broken.is_set():
+        if watch.streams.is_broken.is_set():
             return await self._calls_outlive()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
-                await watch.is_broken.wait()
-        return not watch.is_broken.is_set()
+                await watch.streams.is_broken.wait()
+        return not watch.streams.is_broken.is_set()
 
     async def _calls_outlive(self) -> bool:
         for _ in range(10):
@@ -464,10 +485,10 @@ class Backend:
             self._is_asked.clear()
             self._asked_at = asyncio.get_running_loop().time()
             began_at = self._clock()
-            health = await check(self.channel, self._patience, has_served=True)
+            health = await check(self.channel, self._patience, self._known())
             if isinstance(health, str) and self._clock() - began_at > late:
                 # It was us who stood still, perhaps before the question was sent.
-                health = await check(self.channel, self._patience, has_served=True)
+                health = await check(self.channel, self._patience, self._known())
             state = None if isinstance(health, str) else self._believed(health.state)
             self._take(self.life.checked(state, self._clock()))
 
@@ -515,7 +536,7 @@ class Backend:
         await self._pace.wait_turn()
         channel = self._dial(self.endpoint, PINGED)
         try:
-            health = await check(channel, LOOK_TIMEOUT, has_served=True)
+            health = await check(channel, LOOK_TIMEOUT, self._known())
             is_there = isinstance(health, str) and await _stays_ready(channel)
         finally:
             step(channel.close())
@@ -527,7 +548,11 @@ class Backend:
         is_away = self.life.is_away()
         decided = self.life.seen(self._believed(health.state), now)
         watch = self._watch
-        if decided.order is Order.REDIAL and watch and watch.spoke_at > self._asked_at:
+        if (
+            decided.order is Order.REDIAL
+            and watch
+            and watch.streams.spoke_at > self._asked_at
+        ):
             # The stream lives, and beside it nothing was answered.
             loop = asyncio.get_running_loop()
             self.permit.record_ended(1, self.load.in_flight, loop.time())

@@ -1,11 +1,12 @@
 """Asks one backend once how it is, over a connection that is there or not.
 
-The same services as `watch`, in the same order; whoever offers neither and answers
-nevertheless is taken to be serving.
+The same services as `watch`, in the same order. A server that offers neither and
+answers nevertheless is taken to be serving.
 """
 
 import asyncio
 import logging
+from enum import Enum
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -17,8 +18,7 @@ from lbclient.v1 import compat_pb2
 
 logger = logging.getLogger(__name__)
 
-# Statuses that say "not now". Any other one means that the method is not offered:
-# UNIMPLEMENTED above all, but a server may also ask for rights or a known method.
+# Statuses that mean "nobody answered yet": the question is asked again.
 PASSING = frozenset(
     {
         grpc.StatusCode.OK,
@@ -28,38 +28,70 @@ PASSING = frozenset(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
+# Statuses that mean that the server has no such method, or does not know the service
+# that it is asked for: here the server as a whole. Any other status tells nothing: a
+# rate limit, a handler that raised, a proxy's error, a want of rights.
+NOT_OFFERED_CODES = frozenset(
+    {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND}
+)
 TRIES = 5  # where the core of a task that has too much ends them unseen
 
 
+class NoState(Enum):
+    """An answer to a health check that tells no state."""
+
+    NOT_OFFERED = "the server has no health service"
+    REFUSED = "the server failed the health check with a status"
+
+
 async def check(
-    channel: grpc.aio.Channel, timeout: float, has_served: bool
+    channel: grpc.aio.Channel, timeout: float, known: TaskState | None
 ) -> wire.Health | str:
-    """Its state, and its report if it is ours; or why there is no answer."""
+    """Its state, and its report if it is ours; or why there is no answer.
+
+    `known` is the state that it told last, which an answer without a state leaves.
+    """
     try:
-        reply = await _ask(channel, wire.CHECK_METHOD, timeout)
-        if reply is not None and (health := wire.parse_health(reply)) is not None:
-            return health
-        state = await ask_serving(channel, timeout, has_served)
+        answer = await ask(channel, timeout, known)
     except grpc.aio.AioRpcError as error:
         return reason_of(error)
-    return wire.Health(TaskState.SERVING if state is None else state)
+    if isinstance(answer, wire.Health):
+        return answer
+    if answer is NoState.NOT_OFFERED or known is None:
+        return wire.Health(TaskState.SERVING)
+    return wire.Health(known)
+
+
+async def ask(
+    channel: grpc.aio.Channel, timeout: float, known: TaskState | None
+) -> wire.Health | NoState:
+    """Asks by our own service, else by grpc.health.v1.
+
+    Raises AioRpcError if there is no answer.
+    """
+    reply = await _ask(channel, wire.CHECK_METHOD, timeout)
+    if isinstance(reply, bytes) and (health := wire.parse_health(reply)) is not None:
+        return health
+    return await ask_serving(channel, timeout, known)
 
 
 async def ask_serving(
-    channel: grpc.aio.Channel, timeout: float, has_served: bool
-) -> TaskState | None:
-    """What grpc.health.v1 says; None: it is not offered for the server as a whole.
+    channel: grpc.aio.Channel, timeout: float, known: TaskState | None
+) -> wire.Health | NoState:
+    """What grpc.health.v1 says of the server as a whole.
 
     Raises AioRpcError if there is no answer.
     """
     reply = await _ask(channel, wire.SERVING_CHECK_METHOD, timeout)
+    if isinstance(reply, NoState):
+        return reply
     try:
-        status = None if reply is None else compat_pb2.ServingReply.FromString(reply)
+        status = compat_pb2.ServingReply.FromString(reply).status
     except DecodeError:
-        status = None
-    if status is None or status.status == compat_pb2.ServingReply.SERVICE_UNKNOWN:
-        return None
-    return serving_state(status.status, has_served)
+        return NoState.NOT_OFFERED
+    if status == compat_pb2.ServingReply.SERVICE_UNKNOWN:
+        return NoState.NOT_OFFERED
+    return wire.Health(serving_state(status, known))
 
 
 def reason_of(error: grpc.aio.AioRpcError) -> str:
@@ -73,30 +105,34 @@ def reason_of(error: grpc.aio.AioRpcError) -> str:
     return f"cannot connect: {printable(details.rpartition('last error: ')[2])}"
 
 
-async def _ask(channel: grpc.aio.Channel, method: str, timeout: float) -> bytes | None:
-    """The answer; None if this is not offered. Raises for no answer.
+async def _ask(
+    channel: grpc.aio.Channel, method: str, timeout: float
+) -> bytes | NoState:
+    """The reply, or what its status means. Raises AioRpcError if there is no answer.
 
     CANCELLED is none yet: so a task ends what it has no room for, and it is there.
     RESOURCE_EXHAUSTED is an answer that says nothing: a rate limit for health checks,
     perhaps of a proxy, does not say that calls fail.
     """
-    ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
+    unary: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
     for tries in range(1, TRIES + 1):
         try:
-            return await ask(b"", timeout=timeout)
+            return await unary(b"", timeout=timeout)
         except grpc.aio.AioRpcError as error:
             code = error.code()
             if code not in PASSING or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 logger.debug("%s: %s", method, printable(error.details() or code.name))
-                return None
+                is_unknown = code in NOT_OFFERED_CODES
+                return NoState.NOT_OFFERED if is_unknown else NoState.REFUSED
             if code is not grpc.StatusCode.CANCELLED or tries == TRIES:
                 raise
         await asyncio.sleep(timeout / TRIES)
     raise AssertionError("the last one returns or raises")
 
 
-def serving_state(status: int, has_served: bool) -> TaskState:
+def serving_state(status: int, known: TaskState | None) -> TaskState:
     """What grpc.health.v1 means: not yet before it first served, then not any more."""
     if status == compat_pb2.ServingReply.SERVING:
         return TaskState.SERVING
+    has_served = known in (TaskState.SERVING, TaskState.LAME_DUCK)
     return TaskState.LAME_DUCK if has_served else TaskState.STARTING

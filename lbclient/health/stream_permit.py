@@ -1,16 +1,20 @@
-"""Whether our own streams may take slots of one endpoint's connections.
+"""Whether our own streams may take streams of one endpoint's connections.
 
 A stream counts towards the peer's MAX_CONCURRENT_STREAMS, and in a server of threads it
 may hold a thread. gRPC does not tell a client the peer's limit: calls beyond it wait in
-the core until their deadline. So the evidence is a health check that is not answered
-while a stream is open, and is answered once the stream was ended.
+the core until their deadline. The evidence has two halves: a health check that is not
+answered beside an open stream, and one that is answered quickly once the stream was
+ended. A server that is merely slow answers the second one slowly, too.
 """
 
 from math import inf
 
 LEAST_PATIENCE = 0.25  # seconds; for a health check beside a stream
 PER_ROUND_TRIP = 8  # the same, in times that an answer took without a stream
-FIRST_PAUSE = 600.0  # seconds without streams; doubles each time they cost too much
+LONGEST_ANSWER = 5.0  # seconds; for a health check with no stream open
+# Seconds without streams; doubles each time that streams block calls again within
+# as long after it.
+FIRST_PAUSE = 600.0
 LONGEST_PAUSE = 86400.0
 # Seconds. A stream that a client ends is counted by its server a little longer than by
 # the client, and a call that takes its place is refused (REFUSED_STREAM).
@@ -22,13 +26,13 @@ class StreamPermit:
     """Owned by a backend, and kept from one connection to the next."""
 
     def __init__(self) -> None:
-        self._none_until = -inf
+        self.expires_at = -inf  # of the suspension
         self._pause = FIRST_PAUSE
         self._ended_at = -inf
         self._said = ""
 
     def may_stream(self, now: float) -> bool:
-        return now >= self._none_until
+        return now >= self.expires_at
 
     def record_ended(self, streams: int, in_flight: int, now: float) -> str:
         """Streams were ended for a health check that waited; returns the reason."""
@@ -43,8 +47,12 @@ class StreamPermit:
         return self._said
 
     def suspend(self, now: float) -> None:
-        """The health check was answered once they were ended."""
-        self._none_until = now + self._pause
+        """Streams blocked calls: none is opened for a while."""
+        if not self.may_stream(now):
+            return
+        if now >= self.expires_at + FIRST_PAUSE:
+            self._pause = FIRST_PAUSE  # they were in nobody's way meanwhile
+        self.expires_at = now + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def has_just_ended(self, now: float) -> bool:
@@ -59,8 +67,32 @@ class StreamPermit:
         return f"{self._said}; the streams were ended {ago:.1f} s ago"
 
 
+class Patience:
+    """How long a health check beside a stream may take, in seconds.
+
+    It grows with a server that is slow without streams as well, and shrinks again with
+    each answer.
+    """
+
+    def __init__(self) -> None:
+        self._usual = self.seconds = LEAST_PATIENCE
+
+    def start(self, round_trip: float, longest: float) -> None:
+        """`round_trip` is what an answer took without a stream."""
+        self._usual = patience(round_trip, longest)
+        self.seconds = max(self.seconds, self._usual)
+
+    def answered(self, took: float) -> None:
+        """Beside the streams, and in time."""
+        self.seconds = max(self._usual, self.seconds / 2, 2 * took)
+
+    def answered_late(self, took: float) -> None:
+        """Without streams it took so long as well."""
+        self.seconds = min(max(self.seconds, 2 * took), LONGEST_ANSWER)
+
+
 def patience(round_trip: float, longest: float) -> float:
-    """How long a health check beside a stream may take.
+    """How long a health check beside a stream may take at first.
 
     >>> patience(0.001, 2.0), patience(0.1, 2.0), patience(1.0, 2.0)
     (0.25, 0.8, 2.0)

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from math import floor
 from random import SystemRandom
-from typing import Any
+from typing import Any, Protocol
 
 from lbclient.health import datagram
-from lbclient.health.watch import Tell
-from lbclient.model import Endpoint, TaskState
+from lbclient.model import Endpoint, LoadReport, TaskState
 
 PERIOD = 10.0  # seconds between probes after a change
 STRETCH = 1.5  # 7 probes in the first 5 minutes after it
@@ -42,6 +41,14 @@ READ_AT_ONCE = 100  # datagrams, before others have their turn
 SocketAddress = Any  # (host, port) or (host, port, flow, scope), as sockets have it
 
 logger = logging.getLogger(__name__)
+
+
+class Tell(Protocol):
+    """Where what is learned goes; without a state nobody answers."""
+
+    def __call__(
+        self, state: TaskState | None, report: LoadReport | None, reason: str = ""
+    ) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)

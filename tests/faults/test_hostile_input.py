@@ -23,6 +23,7 @@ from lbclient.cli.proxy import exposition, metrics_at
 from lbclient.errors import ResolveError
 from lbclient.handled import LONGEST, MOST, OTHERS
 from lbclient.health.check import check
+from lbclient.model import TaskState
 from lbclient.resolvers.kubernetes import Api, Kubernetes, Patience
 from lbclient.server import Server
 from lbclient.server.redis_store import RedisStore
@@ -100,7 +101,7 @@ async def test_words_of_a_status_are_one_short_line_wherever_they_are_shown(
         assert_harmless(repr(channel.statistics()), most=10_000)
         assert_harmless(json.dumps(snapshot(), ensure_ascii=False), most=10**6)
     async with grpc.aio.insecure_channel(stranger) as plain:
-        reason = await check(plain, 10.0, has_served=True)
+        reason = await check(plain, 10.0, TaskState.SERVING)
     assert isinstance(reason, str)
     assert "forged" in reason
     assert_harmless(reason)

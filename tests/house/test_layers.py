@@ -66,6 +66,7 @@ BELOW = (
     "grpc_seam.py",
     "health/__init__.py",
     "health/check.py",
+    "health/streams.py",
     "health/udp.py",
     "health/watch.py",
     "identity.py",

@@ -9,6 +9,7 @@ every instant is exact.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 from typing import Any, Self
 
@@ -130,33 +131,69 @@ class FakeCall:
         return self.answer
 
 
+class Room:
+    """The streams that one connection may have; what is beyond that waits, unseen."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._inside: dict[object, None] = {}
+        self._waiting: dict[object, Callable[[], None]] = {}
+
+    def enter(self, one: object, arrive: Callable[[], None]) -> None:
+        self._waiting[one] = arrive
+        self._admit()
+
+    def leave(self, one: object) -> None:
+        self._waiting.pop(one, None)
+        self._inside.pop(one, None)
+        self._admit()
+
+    def _admit(self) -> None:
+        most = self._server.slots
+        while self._waiting and (most is None or len(self._inside) < most):
+            one = next(iter(self._waiting))
+            self._inside[one] = None
+            self._waiting.pop(one)()
+
+
 class Reports(FakeStream):
     """A health stream: a report at once, one every so often, and at every change.
 
-    That of grpc.health.v1 says nothing every so often.
+    That of grpc.health.v1 says nothing every so often. Behind a front it is that of one
+    task.
     """
 
-    def __init__(self, server: "Server", path: str, request: bytes) -> None:
+    def __init__(self, server: "Server", path: str, request: bytes, room: Room) -> None:
         super().__init__()
+        self.task = 0
         self._server = server
         self._path = path
+        self._room = room
         self._said: asyncio.Queue[bytes] = asyncio.Queue()
         self._code = Code.UNAVAILABLE
         self._timer: asyncio.TimerHandle | None = None
+        self._every = 0.0
         if path == wire.WATCH_METHOD:
             self._every = health_pb2.HealthRequest.FromString(request).report_interval
-            self._tick()
-        else:
-            self.say()
+        elif path == wire.ORCA_METHOD:
+            every = compat_pb2.LoadReportRequest.FromString(request).report_interval
+            self._every = every.seconds + every.nanos / 1e9
+        room.enter(self, self._arrive)
+
+    def _arrive(self) -> None:
+        self._server.streams[self] = None
+        self.task = self._server.next_task()
+        self._tick()
 
     def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._every, self._tick)
+        if self._every:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._every, self._tick)
         self.say()
 
     def say(self) -> None:
         if self._server.answers_streams and not self._server.is_frozen:
-            self._said.put_nowait(self._server.words(self._path))
+            self._said.put_nowait(self._server.words(self._path, self.task))
 
     def end(self, code: Code) -> None:
         self._code = code
@@ -182,6 +219,7 @@ class Reports(FakeStream):
 
     def _stop(self) -> None:
         self._server.streams.pop(self, None)
+        self._room.leave(self)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -209,6 +247,8 @@ class Server(Network):
         self.connects_in: float | None = 0.0  # seconds; None: never
         self.answers_checks = True
         self.answers_streams = True  # those of health
+        self.check_takes = 0.0  # seconds
+        self.slots: int | None = None  # MAX_CONCURRENT_STREAMS, health included
         self.state: load_pb2.TaskState = load_pb2.SERVING
         self.utilization = 0.5
         self.refuses: dict[str, Code] = {}
@@ -233,17 +273,34 @@ class Server(Network):
         """As a proxy may that holds paths it does not know: calls are answered."""
         self.answers_checks = self.answers_streams = False
 
-    def words(self, path: str) -> bytes:
+    def next_task(self) -> int:
+        """Which one gets the next stream or call; 0: there is one, without a number."""
+        return 0
+
+    def state_of(self, task: int) -> load_pb2.TaskState:
+        return self.state
+
+    def words(self, path: str, task: int) -> bytes:
         if path in (wire.WATCH_METHOD, wire.CHECK_METHOD):
-            return self.report()
-        is_serving = self.state == load_pb2.SERVING
+            return self.report(task)
+        if path == wire.ORCA_METHOD:
+            return self.load(task).SerializeToString()
+        is_serving = self.state_of(task) == load_pb2.SERVING
         reply = compat_pb2.ServingReply
         status = reply.SERVING if is_serving else reply.NOT_SERVING
         return reply(status=status).SerializeToString()
 
-    def report(self) -> bytes:
-        load = load_pb2.LoadReport(application_utilization=self.utilization)
-        return health_pb2.HealthReport(state=self.state, load=load).SerializeToString()
+    def load(self, task: int) -> load_pb2.LoadReport:
+        return load_pb2.LoadReport(
+            application_utilization=self.utilization,
+            task_id=task,
+            state=self.state_of(task),
+        )
+
+    def report(self, task: int = 0) -> bytes:
+        return health_pb2.HealthReport(
+            state=self.state_of(task), load=self.load(task)
+        ).SerializeToString()
 
     def enter(self, state: load_pb2.TaskState) -> None:
         """And tells it at once."""
@@ -261,6 +318,44 @@ class Server(Network):
         return sum(not call.done() for call in self.calls)
 
 
+class Front(Server):
+    """A proxy in front of several tasks: each stream and call goes to any of them.
+
+    `tasks` are their states, by number.
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.tasks = dict.fromkeys((11, 22), load_pb2.SERVING)
+        self.serve = self.serve_by_any
+        self._rng = Random(7)
+
+    def next_task(self) -> int:
+        return self._rng.choice(list(self.tasks))
+
+    def state_of(self, task: int) -> load_pb2.TaskState:
+        return self.tasks[task]
+
+    def serve_by_any(self, call: FakeCall) -> None:
+        load = self.load(self.next_task()).SerializeToString()
+        call.serve(b"", (wire.LOAD_KEY, load))
+
+    def enter_one(self, task: int, state: load_pb2.TaskState) -> None:
+        """One task says so at once, on the streams that it has."""
+        self.tasks[task] = state
+        for stream in list(self.streams):
+            if stream.task == task:
+                stream.say()
+
+    def restart(self, task: int, number: int) -> None:
+        """It is another one from now on, and its streams end."""
+        del self.tasks[task]
+        self.tasks[number] = load_pb2.SERVING
+        for stream in list(self.streams):
+            if stream.task == task:
+                stream.fail()
+
+
 class Line(FakeChannel):
     """A connection to a server."""
 
@@ -271,6 +366,7 @@ class Line(FakeChannel):
         # Of connections that said GOAWAY.
         self._old_calls: list[FakeCall] = []
         self._old_streams: list[FakeStream] = []
+        self._room = Room(server)
 
     def _connect(self) -> None:
         loop = asyncio.get_running_loop()
@@ -285,6 +381,7 @@ class Line(FakeChannel):
             self._old_streams += self._streams
             self._old_calls += self._calls
             self._streams, self._calls = [], []
+            self._room = Room(self._server)
             self.enter(Connectivity.IDLE)
 
     def enter(self, state: Connectivity) -> None:
@@ -302,17 +399,22 @@ class Line(FakeChannel):
         def begin(
             request: bytes, timeout: float | None = None, metadata: Any = (), **_: Any
         ) -> FakeCall:
-            call = FakeCall(timeout, metadata)
+            call, room = FakeCall(timeout, metadata), self._room
             self._calls = [one for one in self._calls if not one.done()] + [call]
-            if path in CHECKS:
-                self._check(path, call)
-            else:
-                self._server.calls.append(call)
-                if not self._server.is_frozen:
-                    asyncio.get_running_loop().call_soon(self._server.serve, call)
+            arrive = partial(self._arrive, path, call)
+            call.add_done_callback(room.leave)
+            room.enter(call, arrive)
             return call
 
         return begin
+
+    def _arrive(self, path: str, call: FakeCall) -> None:
+        if path in CHECKS:
+            self._check(path, call)
+            return
+        self._server.calls.append(call)
+        if not self._server.is_frozen:
+            asyncio.get_running_loop().call_soon(self._server.serve, call)
 
     def _check(self, path: str, call: FakeCall) -> None:
         server = self._server
@@ -324,7 +426,8 @@ class Line(FakeChannel):
         elif path in server.refuses:
             loop.call_soon(call.fail, server.refuses[path], "no")
         elif server.answers_checks and not server.is_frozen:
-            loop.call_soon(call.serve, server.words(path))
+            said = server.words(path, server.next_task())
+            loop.call_later(server.check_takes, call.serve, said)
 
     def unary_stream(self, path: str) -> Callable[[bytes], FakeStream]:
         def begin(request: bytes) -> FakeStream:
@@ -332,8 +435,7 @@ class Line(FakeChannel):
             server.asked.append(path)
             if path in server.refuses:
                 return Refused(server.refuses[path])
-            stream = Reports(server, path, request)
-            server.streams[stream] = None
+            stream = Reports(server, path, request, self._room)
             self._streams.append(stream)
             return stream
 
@@ -371,10 +473,12 @@ class Fleet:
     The order of preference is that of the addresses.
     """
 
-    def __init__(self, count: int, **fields: Any) -> None:
+    def __init__(
+        self, count: int, make: Callable[[str], Server] = Server, **fields: Any
+    ) -> None:
         endpoints = snapshot([Endpoint(f"b{number}:1") for number in range(count)])
         self.endpoints = endpoints
-        self.servers = [Server(endpoint.address) for endpoint in endpoints]
+        self.servers = [make(endpoint.address) for endpoint in endpoints]
         self.resolver = Says()
         usual: dict[str, Any] = {"idle_after": 0.0, "subset": "whole"}
         usual["health_interval"] = INTERVAL

@@ -19,6 +19,7 @@ from lbclient.config import ChannelConfig
 from lbclient.demand import CREDIT, STEP
 from lbclient.health.check import TRIES, check
 from lbclient.lifecycle import MISSES
+from lbclient.model import TaskState
 from lbclient.v1 import health_pb2, load_pb2
 
 SERVER = Path(__file__).parents[2] / "examples" / "hello_server.py"
@@ -203,7 +204,7 @@ async def test_a_check_that_ends_unseen_is_made_again() -> None:
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            said = await check(channel, 0.1, has_served=True)
+            said = await check(channel, 0.1, TaskState.SERVING)
         assert isinstance(said, str) is (expected == TRIES)
         assert asked == expected
         await server.stop(None)

@@ -1,0 +1,101 @@
+"""The streams of health and load on one connection: read, counted, and told apart.
+
+A stream that was begun takes one of the connection's streams. It has spoken once its
+first message came.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from math import inf
+
+import grpc
+
+from lbclient import wire
+from lbclient.health.check import NOT_OFFERED_CODES, PASSING
+from lbclient.tasks import is_cancelled
+from lbclient.text import printable
+
+logger = logging.getLogger(__name__)
+
+
+class NotOfferedError(Exception):
+    """The server answers, but does not know this kind of health check."""
+
+
+class TaskNotServing(Exception):
+    """Of several tasks behind this address one is not serving: others may be."""
+
+
+class RefusedError(Exception):
+    """The server has no room for the stream; `report` is what it says of itself."""
+
+    def __init__(self, method: str, error: grpc.aio.AioRpcError) -> None:
+        super().__init__(f"{method}: {printable(error.details() or '')}")
+        self.report = wire.find_report(error.trailing_metadata())
+
+
+class Streams:
+    """Owned by a health watch. `begun` streams are not over, `open` ones have spoken.
+
+    `is_broken` is set as long as none is open.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.begun = 0
+        self.open = 0
+        self.spoke_at = -inf  # by the loop's time
+        self.is_broken = asyncio.Event()
+        self.is_broken.set()
+        self._channel = channel
+        self._offered = set[str]()  # methods that have spoken
+
+    async def read(
+        self, method: str, request: bytes, take: Callable[[bytes], None]
+    ) -> bool:
+        """Hands on the raw messages of a stream until it ends or breaks.
+
+        Returns whether there was one. Raises RefusedError and NotOfferedError. A method
+        that has spoken is offered: then a status is one more way to break.
+        """
+        stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+        stream = self._channel.unary_stream(method)
+        call = stream(request)
+        self.begun += 1
+        has_spoken = False
+        try:
+            while isinstance(message := await call.read(), bytes):  # not EOF
+                if not has_spoken:
+                    has_spoken = True
+                    self._count(1)
+                self.spoke_at = asyncio.get_running_loop().time()
+                take(message)
+                self._offered.add(method)
+        except grpc.aio.AioRpcError as error:
+            code, details = error.code(), printable(error.details() or "")
+            if not has_spoken and code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise RefusedError(method, error) from None
+            is_unknown = code in NOT_OFFERED_CODES and not has_spoken
+            if is_unknown or (method not in self._offered and code not in PASSING):
+                raise NotOfferedError(f"{method}: {details}") from None
+            logger.debug("%s ended: %s", method, details)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            logger.debug("%s ended: its channel was closed", method)
+        finally:
+            call.cancel()
+            self.begun -= 1
+            if has_spoken:
+                self._count(-1)
+        return has_spoken
+
+    def _count(self, more: int) -> None:
+        self.open += more
+        if self.open:
+            self.is_broken.clear()
+        else:
+            self.is_broken.set()
+
+    def __repr__(self) -> str:
+        return f"<{self.begun} streams, {self.open} have spoken>"
