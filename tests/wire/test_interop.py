@@ -147,16 +147,23 @@ async def test_our_weighted_round_robin_follows_orca_out_of_band(
     assert counts == pytest.approx([200, 100, 50], abs=2)
 
 
+@pytest.mark.parametrize("kind", ["auto", "watch"])
 async def test_a_load_report_that_comes_before_the_health_status_counts(
-    start: Any, eventually: Any
+    start: Any, kind: Any
 ) -> None:
     """ORCA's servers in other languages send the next one 30 s later at the soonest."""
-    health = Health()
+    health, asked = Health(), list[str]()
 
-    async def late(request: bytes, context: Any) -> AsyncIterator[Any]:
+    async def late_watch(request: bytes, context: Any) -> AsyncIterator[Any]:
+        asked.append("Watch")
         await asyncio.sleep(0.1)
         async for reply in health.watch(request, context):
             yield reply
+
+    async def late_check(request: bytes, context: Any) -> Any:
+        asked.append("Check")
+        await asyncio.sleep(0.1)
+        return await health.check(request, context)
 
     async def once(request: bytes, context: Any) -> AsyncIterator[Any]:
         yield load_pb2.LoadReport(application_utilization=0.2, rps_fractional=100.0)
@@ -164,18 +171,23 @@ async def test_a_load_report_that_comes_before_the_health_status_counts(
 
     def make() -> Any:
         server = grpc.aio.server()
+        server.add_generic_rpc_handlers((service(wire.ORCA_METHOD, once),))
+        handlers: dict[str, Any] = {
+            "Check": grpc.unary_unary_rpc_method_handler(late_check, None, encoded),
+            "Watch": grpc.unary_stream_rpc_method_handler(late_watch, None, encoded),
+        }
         server.add_generic_rpc_handlers(
-            (
-                service(wire.SERVING_WATCH_METHOD, late),
-                service(wire.ORCA_METHOD, once),
-            )
+            (grpc.method_handlers_generic_handler("grpc.health.v1.Health", handlers),)
         )
         return server
 
     task = await start(make)
-    async with lbclient.insecure_channel(target(task)) as channel:
+    config = ChannelConfig(health=kind)
+    async with lbclient.insecure_channel(target(task), config=config) as channel:
         await channel.channel_ready()
         assert channel.statistics().backends[0].utilization == 0.2
+    assert ("Watch" in asked) is (kind == "watch")
+    assert "Check" in asked
 
 
 async def test_without_any_report_weighted_round_robin_goes_round(

@@ -1,6 +1,7 @@
 """Our streams on connections with few slots: what is opened, ended, asked and told."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -59,6 +60,12 @@ def backend_of(channel: lbclient.Channel) -> Any:
     return backend
 
 
+def is_allowed(channel: lbclient.Channel) -> bool:
+    """Whether streams may be opened at its only backend."""
+    (backend,) = channel.balancer().pool.nodes.values()
+    return backend.permit.may_stream(asyncio.get_running_loop().time())
+
+
 async def test_a_stream_that_takes_the_only_slot_is_ended_for_good(
     start: Any, search: Any, eventually: Callable[..., Any]
 ) -> None:
@@ -71,8 +78,13 @@ async def test_a_stream_that_takes_the_only_slot_is_ended_for_good(
         await eventually(lambda: not other.open)
         for _ in range(20):
             await stub.Search(search.Query(), timeout=5)
-        await eventually(lambda: other.asked.count(wire.SERVING_CHECK_METHOD) > 3)
-        assert other.asked.count(wire.ORCA_METHOD) == 1
+        # On a busy machine the proof may take more than one stream.
+        await eventually(lambda: not is_allowed(channel))
+        before = Counter(other.asked)
+        await eventually(
+            lambda: (Counter(other.asked) - before)[wire.SERVING_CHECK_METHOD] > 3
+        )
+        assert (Counter(other.asked) - before)[wire.ORCA_METHOD] == 0
 
 
 async def test_a_stream_beside_which_there_is_room_stays(
@@ -124,17 +136,41 @@ async def test_our_server_with_few_slots_tells_without_a_stream(
         await eventually(lambda: backend_of(channel).state == "lame duck")
 
 
-@pytest.mark.parametrize("make", [Other().make, lbclient.server], ids=["other", "ours"])
-async def test_switched_off_no_stream_is_opened(
-    start: Any, search: Any, make: Callable[[], Any]
+async def test_the_call_that_needs_the_last_one_of_our_servers_streams_gets_it(
+    start: Any, search: Any, eventually: Callable[..., Any]
 ) -> None:
-    task = await start(make)
+    """The other nine are long, and one is our health stream."""
+    task = await start(lambda: lbclient.server(options=[(LIMIT, 10)]))
+    config = ChannelConfig(health_interval=0.4)
+    async with lbclient.insecure_channel(task.address, config=config) as channel:
+        await channel.channel_ready()
+        assert task.server.statistics().watchers == 1
+        stub = search.SearchStub(channel)
+        long = [stub.Search(search.Query(text="sleep 600")) for _ in range(9)]
+        async with asyncio.timeout(60):  # it has no deadline of its own
+            await stub.Search(search.Query())
+        await eventually(lambda: not is_allowed(channel))
+        assert not any(call.done() for call in long)
+        task.server.lame_duck()
+        await eventually(lambda: backend_of(channel).state == "lame duck")
+        for call in long:
+            call.cancel()
+
+
+@pytest.mark.parametrize("kind", ["other", "ours"])
+async def test_switched_off_no_stream_is_opened(
+    start: Any, search: Any, kind: str
+) -> None:
+    other = Other()
+    task = await start(other.make if kind == "other" else lbclient.server)
     config = ChannelConfig(health="off", health_interval=0.2)
     async with lbclient.insecure_channel(task.address, config=config) as channel:
         for _ in range(10):
             await search.SearchStub(channel).Search(search.Query(), timeout=5)
             await asyncio.sleep(0.05)
         assert backend_of(channel).reason == SWITCHED_OFF
-    if isinstance(task.server, lbclient.Server):
+    if kind == "other":
+        assert other.asked == []
+    else:
         assert task.server.statistics().streams_refused.get("slots", 0) == 0
         assert task.server.statistics().watchers == 0
