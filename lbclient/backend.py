@@ -52,8 +52,9 @@ TASK_STATE = {
 
 # How long calls may stay on a connection that was given up for a new one: a frozen task
 # of ours may yet answer them. In health intervals, and in seconds at most; by default
-# 60 s. A server that is not ours owes us no word, so its calls are left until the core
-# finds that nothing acknowledges them (`grpc_seam.inner_options`).
+# 60 s. A server that is not ours owes us no word, and a connection that was replaced as
+# a second one is answered may just be full of long calls. Such calls are left until
+# the core finds that nothing acknowledges them (`grpc_seam.inner_options`).
 FAREWELL_INTERVALS = 30
 FAREWELL = 60.0
 
@@ -121,6 +122,8 @@ class Backend:
         self._farewell = min(FAREWELL, FAREWELL_INTERVALS * health_interval)
         self._former: dict[grpc.aio.Channel, asyncio.TimerHandle] = {}
         self._given_up: dict[grpc.aio.Channel, tuple[str, float]] = {}  # why, and when
+        # Of these, connections that may just be full: nothing says that they are dead.
+        self._replaced: dict[grpc.aio.Channel, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: float | None = None
         self._doing: asyncio.Task[None] | None = None
@@ -557,7 +560,10 @@ class Backend:
             loop = asyncio.get_running_loop()
             self.permit.record_ended(1, self.load.in_flight, loop.time())
             self.permit.suspend(loop.time())
+        former = None if is_away else self.channel
         self._take(decided)
+        if former in self._former:
+            self._replaced[former] = None
         if is_away:
             self.udp_port = health.udp_port
             if health.report is not None:
@@ -577,7 +583,8 @@ class Backend:
         self._is_kept.set()
 
     def _farewell_is_over(self, former: grpc.aio.Channel) -> None:
-        if not self.is_ours and has_calls(former, self.load.in_flight > 0):
+        is_left_to_core = not self.is_ours or former in self._replaced
+        if is_left_to_core and has_calls(former, self.load.in_flight > 0):
             loop = asyncio.get_running_loop()
             again = loop.call_later(self._farewell, self._farewell_is_over, former)
             self._former[former] = again
@@ -586,6 +593,7 @@ class Backend:
 
     def _leave(self, former: grpc.aio.Channel) -> None:
         self._former.pop(former).cancel()
+        self._replaced.pop(former, None)
         reason, at = self._given_up.pop(former)
         give_up(
             former,
@@ -608,6 +616,7 @@ class Backend:
             farewell.cancel()
         self._former.clear()
         self._given_up.clear()
+        self._replaced.clear()
         await asyncio.gather(*(channel.close(grace) for channel in channels))
 
     def __repr__(self) -> str:

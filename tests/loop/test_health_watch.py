@@ -325,6 +325,30 @@ async def test_our_stream_gives_way_to_the_call_that_needs_the_last_one(
         answer_all(server)
 
 
+@pytest.mark.parametrize("slots", [4, 10])
+async def test_long_calls_that_fill_a_connection_are_left_on_it(slots: int) -> None:
+    """One more call has a second connection made, which is answered."""
+    async with Fleet(1) as fleet:
+        (server,) = fleet.servers
+        server.slots = slots
+        if slots == 4:  # with so few a server of ours has no health streams
+            server.refuses = {wire.WATCH_METHOD: Code.RESOURCE_EXHAUSTED}
+            server.lose_all()
+        await asyncio.sleep(1.0)
+        server.serve = hold
+        long = [fleet.call() for _ in range(slots + 1)]
+        await until(lambda: len(server.channels) == 2, 120.0)
+        await asyncio.sleep(600.0)
+        assert not any(call.done() for call in long)
+        server.serve = FakeCall.serve
+        await fleet.call()
+        answer_all(server)
+        await asyncio.sleep(1.0)
+        answer_all(server)
+        assert await asyncio.gather(*long) == [b""] * len(long)
+        await until(lambda: len(server.channels) == 1, 120.0)
+
+
 async def test_a_call_that_ran_into_its_deadline_says_what_filled_the_connection() -> (
     None
 ):

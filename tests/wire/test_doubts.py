@@ -204,7 +204,7 @@ async def test_a_check_that_ends_unseen_is_made_again() -> None:
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            said = await check(channel, 0.1, TaskState.SERVING)
+            said = await check(channel, 2.0, TaskState.SERVING)
         assert isinstance(said, str) is (expected == TRIES)
         assert asked == expected
         await server.stop(None)
