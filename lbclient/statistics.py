@@ -43,8 +43,9 @@ class BackendStatistics:
     wrong, with the connection or with a call. `utilization`, `qps`, `eps` and `active`
     are its own last word, `report_age` old; None where it has said nothing. `ejected`
     has the methods for which it is ejected, as it alone fails them; it goes on with all
-    other methods. `fronts` is the number of tasks that answer at this address, as
-    behind a proxy, if they are several: what it says is then their mean; else 0.
+    other methods. `is_shared` tells whether several tasks answer at this address, as
+    behind a proxy: what it says of its load is then their mean. `fronts` is how many of
+    them answered within 10 s, 64 at most, and 0 for an address that is not shared.
     """
 
     address: str
@@ -71,6 +72,7 @@ class BackendStatistics:
     zone: str = ""
     ejected: tuple[EjectionStatistics, ...] = ()
     fronts: int = 0
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ def backend_statistics(
     load = backend.load
     report = load.report
     fronts = backend.shared_address.tasks(now)
+    is_shared = backend.shared_address.is_shared(now)
     served, rejected, failed, abandoned = load.counts.values()
     return BackendStatistics(
         address=backend.endpoint.address,
@@ -212,14 +215,21 @@ def backend_statistics(
         eps=None if report is None else report.eps,
         active=None if report is None else report.active,
         report_age=None if report is None else now - load.reported_at,
-        why=f"{why}; fronts {fronts} tasks" if fronts else why,
+        why=f"{why}; {_fronts(fronts)}" if is_shared else why,
         last_error=error,
         last_error_age=error_age,
         task=backend.endpoint.task,
         zone=backend.endpoint.zone,
         ejected=ejected,
         fronts=fronts,
+        is_shared=is_shared,
     )
+
+
+def _fronts(tasks: int) -> str:
+    if not tasks:
+        return "fronts several tasks, none heard lately"
+    return f"fronts several tasks, {tasks} heard lately"
 
 
 def ejections(

@@ -47,6 +47,8 @@ OURS = _families(
     ("lbclient_draining_backends", "gauge", "target", "Backends leaving the subset."),
     ("lbclient_ejected_backends", "gauge", "target",
      "Backends that get no calls of one or more methods, as they alone fail them."),
+    ("lbclient_shared_backends", "gauge", "target",
+     "Backends whose address several tasks answer at, as behind a proxy."),
     ("lbclient_ejections", "counter", "target",
      "Ejections of a backend, each for one method that it alone failed."),
     ("lbclient_weights", "gaugehistogram", "target",
@@ -101,6 +103,8 @@ OF_BACKENDS = _families(
      "Channels that send it calls."),
     ("lbclient_backend_ejected", "gauge", "target backend",
      "Methods that are not sent to the backend, as it alone fails them."),
+    ("lbclient_backend_fronts", "gauge", "target backend",
+     "Tasks behind the address that answered within 10 s; 0: it is not shared."),
     ("lbclient_backend_weight", "gauge", "target backend",
      "Its share of the calls, 1 being a channel's mean."),
     ("lbclient_backend_utilization", "gauge", "target backend",
@@ -120,6 +124,7 @@ FAMILIES = (*OURS, *OF_BACKENDS, *HANDLED)
 # Of several sources the highest says more than the sum.
 HIGHEST = frozenset(
     {
+        "lbclient_backend_fronts",
         "lbclient_backend_utilization",
         "lbclient_resolver_age_seconds",
         "lbclient_resolver_endpoints",

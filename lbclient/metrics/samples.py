@@ -95,6 +95,8 @@ def channel_gauges(channel: ChannelStatistics, target: str) -> Samples:
     yield ("lbclient_replacements", target), channel.replacements
     yield ("lbclient_draining_backends", target), channel.draining
     yield ("lbclient_ejected_backends", target), channel.ejected
+    shared = sum(backend.is_shared for backend in channel.backends)
+    yield ("lbclient_shared_backends", target), shared
     weights = [one.weight for one in channel.backends if one.weight]
     yield from _distribution(("lbclient_weights", target), WEIGHTS, weights)
     ages = [one.report_age for one in channel.backends if one.report_age is not None]
@@ -122,6 +124,7 @@ def backend_gauges(channel: ChannelStatistics, target: str, most: int) -> Sample
         yield ("lbclient_backend_in_flight", *labels), backend.in_flight
         yield ("lbclient_backend_ready", *labels), is_ready
         yield ("lbclient_backend_ejected", *labels), len(backend.ejected)
+        yield ("lbclient_backend_fronts", *labels), backend.fronts
         yield ("lbclient_backend_weight", *labels), backend.weight
         if backend.utilization is not None:
             yield ("lbclient_backend_utilization", *labels), backend.utilization

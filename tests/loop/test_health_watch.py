@@ -20,7 +20,8 @@ from lbclient.health.watch import (
     NO_SERVICE,
     RAREST_CHECK,
 )
-from lbclient.shared_address import MEMORY, MOST_TASKS
+from lbclient.metrics import samples
+from lbclient.shared_address import MEMORY, MOST_TASKS, RECENT
 from lbclient.v1 import load_pb2
 from tests.loop.fleet import INTERVAL, FakeCall, Fleet, Front, Server
 
@@ -421,8 +422,18 @@ async def test_an_address_that_answers_with_several_ids_by_turns_is_shared() -> 
     async with Fleet(1, make=Front) as fleet:
         await shared(fleet)
         (told,) = fleet.channel.statistics().backends
-        assert "fronts 2 tasks" in told.why
+        assert told.is_shared
+        assert "fronts several tasks, 2 heard lately" in told.why
         assert told.utilization == pytest.approx(0.5)
+        seen = fleet.channel.statistics()
+        gauges = dict(samples.channel_gauges(seen, "t"))
+        assert gauges["lbclient_shared_backends", "t"] == 1
+        gauges = dict(samples.backend_gauges(seen, "t", most=1))
+        assert gauges["lbclient_backend_fronts", "t", told.address] == 2
+        await asyncio.sleep(2 * RECENT + 60.0)  # it reports once a minute
+        (told,) = fleet.channel.statistics().backends
+        assert told.is_shared
+        assert told.fronts < 2
 
 
 async def test_a_task_that_restarts_behind_its_proxy_is_not_shared() -> None:
@@ -541,3 +552,24 @@ async def test_its_load_is_the_mean_of_its_tasks() -> None:
         await shared(fleet)
         (told,) = fleet.channel.statistics().backends
         assert told.utilization == pytest.approx(0.4)
+
+
+async def test_stock_servers_behind_a_proxy_are_one_server_to_us() -> None:
+    """They draw no number. What one says holds until the next one is asked."""
+
+    class Stock(Front):
+        def serve_by_any(self, call: FakeCall) -> None:
+            call.serve()
+
+    async with Fleet(1, make=Stock) as fleet:
+        (front,) = fleet.servers
+        assert isinstance(front, Stock)
+        front.be_a_stranger()
+        await call_often(fleet, 3.0)
+        front.tasks[11] = load_pb2.LAME_DUCK
+        for _ in range(10):
+            # Asked once a minute, where calls are rare, it is any of the two.
+            await until(lambda: fleet.states() == ["lame duck"], 600.0)
+            await fleet.call(timeout=60.0)  # there is nobody else
+            await until(lambda: fleet.states() == ["ready"], 600.0)
+        assert not fleet.channel.statistics().backends[0].is_shared
