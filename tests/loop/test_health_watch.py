@@ -21,6 +21,7 @@ from lbclient.health.watch import (
     RAREST_CHECK,
 )
 from lbclient.metrics import samples
+from lbclient.model import State
 from lbclient.shared_address import MEMORY, MOST_TASKS, RECENT
 from lbclient.v1 import load_pb2
 from tests.loop.fleet import INTERVAL, FakeCall, Fleet, Front, Server
@@ -73,15 +74,21 @@ async def until(is_true: Callable[[], bool], within: float) -> None:
     end = now() + within
     while not is_true():
         assert now() < end, "it did not come true"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(max(0.01, within / 1000))
 
 
 async def states_for(fleet: Fleet, seconds: float) -> set[str]:
-    """All states of the first backend meanwhile."""
-    seen, end = set[str](), now() + seconds
-    while now() < end:
-        seen.add(fleet.states()[0])
-        await asyncio.sleep(0.01)
+    """All states of the first backend meanwhile, however short."""
+    backend = next(iter(fleet.balancer.pool.nodes.values()))
+    seen, observe = {fleet.states()[0]}, backend._observe
+
+    def note(backend: Backend, state: State, reason: str) -> None:
+        seen.add(state.value)
+        observe(backend, state, reason)
+
+    backend._observe = note
+    await asyncio.sleep(seconds)
+    backend._observe = observe
     return seen
 
 

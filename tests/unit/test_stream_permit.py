@@ -4,8 +4,11 @@ import pytest
 
 from lbclient.health.stream_permit import (
     FIRST_PAUSE,
+    LEAST_PATIENCE,
+    LONGEST_ANSWER,
     LONGEST_PAUSE,
     TOLD_FOR,
+    Patience,
     StreamPermit,
     patience,
 )
@@ -37,3 +40,38 @@ def test_a_slow_peer_has_longer_to_answer_beside_a_stream() -> None:
     assert patience(0.001, 2.0) == 0.25
     assert patience(0.1, 2.0) == pytest.approx(0.8)
     assert patience(5.0, 2.0) == 2.0
+
+
+def test_a_suspension_is_forgotten_after_ten_good_minutes() -> None:
+    permit, now = StreamPermit(), 100.0
+    for _ in range(5):
+        permit.suspend(now)
+        now = permit.expires_at
+    now += FIRST_PAUSE
+    permit.suspend(now)
+    assert permit.expires_at == now + FIRST_PAUSE
+
+
+def test_to_suspend_twice_for_one_cause_is_to_suspend_once() -> None:
+    permit = StreamPermit()
+    permit.suspend(100.0)
+    permit.suspend(101.0)
+    assert permit.expires_at == 100.0 + FIRST_PAUSE
+    now = permit.expires_at
+    permit.suspend(now)
+    assert permit.expires_at == now + 2 * FIRST_PAUSE
+
+
+def test_patience_grows_with_a_slow_server_and_shrinks_again() -> None:
+    slow = Patience()
+    slow.start(round_trip=0.001, longest=2.0)
+    assert slow.seconds == LEAST_PATIENCE
+    slow.answered_late(1.0)
+    assert slow.seconds == 2.0
+    slow.answered(1.0)
+    assert slow.seconds == 2.0
+    for _ in range(10):
+        slow.answered(0.01)
+    assert slow.seconds == LEAST_PATIENCE
+    slow.answered_late(100.0)
+    assert slow.seconds == LONGEST_ANSWER
