@@ -297,6 +297,25 @@ async def test_an_orca_service_that_refuses_its_stream_is_not_ended_for_it() -> 
         assert backend_of(fleet).permit.error_note(now()) == ""
 
 
+@pytest.mark.parametrize("code", [Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE])
+async def test_a_check_that_ends_at_once_as_if_it_were_late_is_not_late(
+    code: Code,
+) -> None:
+    """The server says so, or a proxy in front of it."""
+    async with Fleet(1) as fleet:
+        (server,) = fleet.servers
+        be_a_stranger(server, orca=True)
+        await call_often(fleet, 5.0)
+        server.refuses[CHECK] = code
+        before = server.asked.count(CHECK)
+        await call_often(fleet, 60.0)
+        assert 10 < server.asked.count(CHECK) - before < 100
+        assert fleet.states() == ["ready"]
+        assert may_stream(fleet)
+        assert len(server.streams) == 1
+        assert backend_of(fleet).permit.error_note(now()) == ""
+
+
 async def fill(fleet: Fleet, server: Server, count: int) -> None:
     """So many long calls, which are answered when a test says so."""
     await asyncio.sleep(1.0)
