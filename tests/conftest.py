@@ -8,6 +8,7 @@ import asyncio
 import faulthandler
 import gc
 import inspect
+import secrets
 import selectors
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,29 +17,36 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import USUAL
 from tests.ports import free_port
 
-# The same examples in every run, so that `make test` passes or fails for a reason; no
-# deadlines, as machines are slow. At night: --hypothesis-profile=ci.
-settings.register_profile(
-    "default",
-    deadline=None,
-    derandomize=True,
-    max_examples=50,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile(
-    "ci",
-    deadline=None,
-    max_examples=1000,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+# Laws explore: each run tries other examples, by a seed that the header names and
+# `--hypothesis-seed` takes back. No deadlines, as machines are slow. Without a word of
+# ours, hypothesis would repeat the same examples wherever CI is set.
+for name, count in {"default": USUAL, "long": 1000}.items():
+    settings.register_profile(
+        name,
+        deadline=None,
+        derandomize=False,
+        max_examples=count,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 settings.load_profile("default")
 
 # A shell that starts a run in the background has it ignore Ctrl-C, and all its children
 # would, too: tests interrupt some of these.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # hypothesis reads the option when its turn comes
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(secrets.randbits(32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"laws: --hypothesis-seed={config.option.hypothesis_seed}"
 
 
 END_WITHIN = 60.0  # seconds, from the last test; it is one or two

@@ -169,6 +169,7 @@ def test_the_source_archive_is_complete(built: Path) -> None:
     for name in (
         ".ci/run",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
         "LICENSE",
         "Makefile",
         "README.md",

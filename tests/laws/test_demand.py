@@ -6,7 +6,7 @@ from random import Random
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from lbclient.demand import (
     CREDIT,
@@ -17,6 +17,7 @@ from lbclient.demand import (
     Attention,
     Demand,
 )
+from tests.examples import examples
 
 FASTEST = 1.0
 LOOK = 1.0  # seconds between two looks
@@ -52,7 +53,7 @@ def changes(seen: list[float]) -> int:
     return sum(a != b for a, b in pairwise(seen))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(seed=st.integers(0, 1000), gap=st.floats(0.2, 1000.0))
 def test_no_rate_of_calls_costs_more_in_health_checks(seed: int, gap: float) -> None:
     """But for the credit at first, and the slowest pace. A report more a call or so
@@ -62,7 +63,7 @@ def test_no_rate_of_calls_costs_more_in_health_checks(seed: int, gap: float) -> 
     assert cost(paces(counts)) <= most + 2 * 3  # down to the slowest
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(seed=st.integers(0, 1000), calls=st.integers(2, 50))
 def test_a_client_that_calls_often_hears_often(seed: int, calls: int) -> None:
     counts = calls_at(Random(seed), float(calls), 600.0)
@@ -151,7 +152,7 @@ def test_when_calls_come_again_so_do_connections() -> None:
     assert seen[int(HOUR) + BACKENDS * SEVERAL // 10] == BACKENDS
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(seed=st.integers(0, 1000), gap=st.floats(0.5, 600.0))
 def test_a_steady_rate_opens_and_closes_seldom(seed: int, gap: float) -> None:
     """Evenly spaced calls, on backends as chance has it: once the number has settled

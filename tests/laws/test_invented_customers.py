@@ -9,13 +9,14 @@ from math import inf
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.account import FLOOD, MOMENT, SMOOTHING
 from lbclient.accounts import MOST
 from lbclient.criticality import Criticality
 from lbclient.quota import LONGEST, OTHERS, Quota, room
+from tests.examples import examples
 
 LIMIT = 0.5  # CPU seconds a second, of each customer
 CPUS = 4.0  # nobody uses more of one task
@@ -93,7 +94,7 @@ def test_who_is_within_the_limit_is_not_refused(pattern: str, rate: float) -> No
     assert not set(refused) & {*LISTED, *UNLISTED}
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.sampled_from(sorted(PATTERNS)),
     st.floats(1.0, 300.0),  # requests a second of the attacker

@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.load import Load
@@ -29,6 +29,7 @@ from lbclient.pickers import PICKERS, RoundRobin
 from lbclient.protocols import PickerFactory
 from lbclient.subsets.numbered import Choice
 from lbclient.testing import FakeNode
+from tests.examples import examples
 
 shares = st.floats(FLOOR, 1.0)
 used = st.floats(0.0, 2.0)
@@ -219,7 +220,7 @@ def test_calls_leave_a_full_zone_bit_by_bit_and_come_back(name: str) -> None:
 
 
 @every_picker
-@settings(max_examples=20)
+@examples(20)
 @given(st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=20))
 def test_a_pick_is_always_one_of_those_that_are_ready(
     name: str, members: list[set[int]]

@@ -10,7 +10,7 @@ from math import exp, log
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.load import FORGOTTEN_AFTER, Load
@@ -19,6 +19,7 @@ from lbclient.pickers import PICKERS, Prequal, WeightedLeastLoaded
 from lbclient.pickers.weighted_least_loaded import AGEING_STEP
 from lbclient.protocols import Picker
 from lbclient.testing import FakeNode, fake_nodes
+from tests.examples import examples
 
 NODES = 6
 
@@ -125,7 +126,7 @@ def test_shares_have_mean_one(name: str, story: "list[tuple[float, object]]") ->
 
 
 @every_picker
-@settings(max_examples=15)
+@examples(15)
 @given(st.lists(reports, min_size=2, max_size=NODES))
 def test_nobody_is_starved(name: str, said: list[LoadReport | None]) -> None:
     """Whatever they say: a hundredth of a fair share, hence one pick in 100 k.
@@ -183,7 +184,7 @@ def test_when_all_have_failed_all_are_used_again(name: str, interval: float) -> 
 
 
 @weighted_picker
-@settings(max_examples=15)
+@examples(15)
 @given(st.lists(st.floats(0.2, 0.8), min_size=2, max_size=5))
 def test_picks_are_in_proportion_to_the_weights(
     name: str, utilizations: list[float]
@@ -307,7 +308,7 @@ def plain_scores(
     return scores
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(0, 2**32), st.integers(2, 30), st.floats(0.0005, 0.02))
 def test_kept_scores_pick_as_computed_ones_do(
     seed: int, count: int, interval: float
@@ -365,7 +366,7 @@ failures = st.lists(ages, max_size=4).map(lambda ages: sorted(ages, reverse=True
 asked = st.lists(st.tuples(answers, failures), min_size=4, max_size=12)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(asked, st.sampled_from([0.0, 0.5, 1.0]))
 def test_prequal_takes_the_probe_of_the_least_rank(
     said: "list[tuple[LoadReport, list[float]]]", quantile: float

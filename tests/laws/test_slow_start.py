@@ -9,7 +9,7 @@ from random import Random
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.fleet import Fleet, Simulation
@@ -18,6 +18,7 @@ from lbclient.pickers import PICKERS, WITHOUT_SLOW_START, picker_factory
 from lbclient.pickers.slow_start import FLOOR, MOMENT, SLOW_START, STEP
 from lbclient.protocols import Picker
 from lbclient.testing import FakeNode, fake_nodes
+from tests.examples import examples
 
 RAMPING = [name for name in PICKERS if PICKERS[name] not in WITHOUT_SLOW_START]
 EVEN = [name for name in RAMPING if name != "random"]  # whose counts are no chance
@@ -58,7 +59,7 @@ def with_newcomers(
 
 
 @every_even_picker
-@settings(max_examples=6)
+@examples(6)
 @given(st.integers(1, 6), st.integers(1, 2))
 def test_a_newcomers_share_is_on_the_ramp(name: str, old: int, new: int) -> None:
     """In each second, relative to that of an old one.

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.model import Endpoint, Endpoints, snapshot
 from lbclient.protocols import Subset
 from lbclient.subsets import ALGORITHMS, Rendezvous, order, subset
 from lbclient.text import printable
+from tests.examples import examples
 
 Algorithm = Callable[[str], Subset]
 
@@ -77,7 +78,7 @@ def test_weight_and_zone_move_nobody(
 
 
 @every_algorithm
-@settings(max_examples=10)
+@examples(10)
 @given(st.text(max_size=10))
 def test_clients_spread_over_the_backends(algorithm: Algorithm, service: str) -> None:
     """Each of 50 backends is in the subset of about 40 of 200 clients.
@@ -168,7 +169,7 @@ def test_an_order_has_each_backend_once(
 
 
 @every_one
-@settings(max_examples=10)
+@examples(10)
 @given(st.permutations(range(25)), numbers, sizes, offsets)
 def test_nobody_else_has_a_say_in_a_client_s_order(
     name: str, others: list[int], backends: int, size: int, offset: int
@@ -185,7 +186,7 @@ def test_nobody_else_has_a_say_in_a_client_s_order(
 
 
 @every_one
-@settings(max_examples=10)
+@examples(10)
 @given(offsets)
 def test_no_backend_is_forgotten_or_everybody_s(name: str, offset: int) -> None:
     """Of 200 clients that choose 10 of 50 a backend has 40 on average.
@@ -255,7 +256,7 @@ def test_without_that_claim_a_new_backend_changes_more(name: str) -> None:
     assert max(churn(name, client, 60, 61, 20) for client in range(200)) > 2
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.integers(20, 1200))
 def test_rocksteadier_moves_about_as_few_as_it_must(backends: int) -> None:
     """From N to N+1 a client must change k / (N+1) on average.
