@@ -1,10 +1,9 @@
 """Certificates made anew for each test run, by openssl."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests import needs
 
 LIFE = "-days 2"
 KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
@@ -13,8 +12,7 @@ KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 def certify(folder: Path, name: str) -> Path:
     """Into `folder`, an authority's `ca.pem`, and key and certificate of a `server` and
     of a `client`, which are for `name` alone: `DNS:localhost`, `IP:127.0.0.1`."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make certificates with")
+    needs.program("openssl")
     openssl(folder, f"req -x509 {KEY} -keyout ca.key -out ca.pem -subj /CN=ca {LIFE}")
     for who in ("server", "client"):
         issue(folder, who, name)

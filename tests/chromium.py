@@ -2,7 +2,6 @@
 
 import base64
 import json
-import shutil
 import subprocess
 import time
 import urllib.request
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import needs
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # WebDriver, section 12
 TAB = "\ue004"
@@ -89,9 +90,7 @@ def ask(url: str, body: Any = None) -> Any:
 @contextmanager
 def browsing(folder: Path) -> Iterator[Browser]:
     """A browser with a profile of its own in `folder`; skips where there is none."""
-    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
-    if driver is None or chromium is None:
-        pytest.skip("no browser: apt-get install chromium chromium-driver")
+    driver, chromium = needs.program("chromedriver"), needs.program("chromium")
     options = {
         "binary": chromium,
         "args": [*FLAGS, f"--user-data-dir={folder}"],

@@ -1,7 +1,6 @@
 """A real Redis on loopback that can be killed, hung and started again."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -9,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import pytest
+from tests import needs
 
 WAIT = 10.0  # seconds for it to answer
 
@@ -59,8 +58,7 @@ class RedisServer:
 
 @contextmanager
 def redis_server(port: int, *options: str) -> Iterator[RedisServer]:
-    if shutil.which("redis-server") is None:
-        pytest.skip("no redis-server: apt-get install redis-server")
+    needs.program("redis-server")
     server = RedisServer(port, *options)
     server.start()
     try:

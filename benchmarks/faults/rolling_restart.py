@@ -42,9 +42,14 @@ class Stranger:
         return Counter(json.loads(output))
 
 
+def has_node() -> bool:
+    """Whether `make node` has installed grpc-js, for which it asks npm's registry."""
+    return shutil.which("node") is not None and (NODE / ".ready").exists()
+
+
 def strangers() -> list[Stranger]:
     kinds = ["aio", "sync"]
-    if shutil.which("node") and (NODE / ".ready").exists():
+    if has_node():
         kinds.append("node")
     return [Stranger(k, p) for k in kinds for p in ("pick_first", "round_robin")]
 

@@ -1,7 +1,6 @@
 """What others make of a channel: generated code, instrumentation, other loops."""
 
 import asyncio
-import importlib
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import grpc.aio
 import pytest
 
 import lbclient
+from tests import needs
 from tests.conformance.both import (
     Side,
     answered,
@@ -103,18 +103,14 @@ TELEMETRY = "opentelemetry.instrumentation.grpc"
 @pytest.fixture
 def spans() -> Iterator[Any]:
     """What OpenTelemetry's instrumentation notes of clients' calls."""
-    reason = "the instrumentation of OpenTelemetry is not installed"
-    pytest.importorskip(TELEMETRY, reason=reason)
-    pytest.importorskip("opentelemetry.sdk.trace", reason=reason)
-    trace = importlib.import_module("opentelemetry.sdk.trace")
-    export = importlib.import_module("opentelemetry.sdk.trace.export")
-    memory = importlib.import_module(
-        "opentelemetry.sdk.trace.export.in_memory_span_exporter"
-    )
+    instrumentation = needs.module(TELEMETRY)
+    trace = needs.module("opentelemetry.sdk.trace")
+    export = needs.module("opentelemetry.sdk.trace.export")
+    memory = needs.module("opentelemetry.sdk.trace.export.in_memory_span_exporter")
     exporter = memory.InMemorySpanExporter()
     provider = trace.TracerProvider()
     provider.add_span_processor(export.SimpleSpanProcessor(exporter))
-    instrumentor = importlib.import_module(TELEMETRY).GrpcAioInstrumentorClient()
+    instrumentor = instrumentation.GrpcAioInstrumentorClient()
     instrumentor.instrument(tracer_provider=provider)
     yield exporter
     instrumentor.uninstrument()
@@ -217,8 +213,7 @@ uvloop.run(calls())
 @on_both
 @once
 async def test_calls_are_the_same_on_uvloop(side: Side) -> Any:
-    reason = "uvloop is not installed"
-    pytest.importorskip("uvloop", reason=reason)
+    needs.module("uvloop")
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", UVLOOP, side.name, side.address),
         stdout=asyncio.subprocess.PIPE,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.faults.fronted import lost_by_us, program, roll
+from benchmarks.faults.fronted import lost_by_us, roll
+from tests import needs
 
 
 @pytest.mark.parametrize("routed", [True, False], ids=["health", "no health"])
@@ -10,8 +11,7 @@ from benchmarks.faults.fronted import lost_by_us, program, roll
 async def test_an_address_of_several_tasks_is_not_out_with_one(
     kind: str, routed: bool
 ) -> None:
-    if program(kind) is None:
-        pytest.skip(f"{kind} is not installed")
+    needs.program(kind)
     seen = await roll(kind, routed, 1.0)
     assert not lost_by_us(seen), seen.ours.failed()
     assert seen.fronts >= 2

@@ -29,6 +29,7 @@ from lbclient.server import Server
 from lbclient.server.redis_store import RedisStore
 from lbclient.text import is_printable
 from lbclient.v1 import health_pb2, load_pb2
+from tests import needs
 from tests.ports import free_port
 
 # A forged line of a log, orders to a terminal, text from right to left, and no end.
@@ -177,7 +178,7 @@ async def test_a_redis_that_repeats_the_password_is_not_quoted(
     caplog: pytest.LogCaptureFixture, repeated: str
 ) -> None:
     """As Redis does where AUTH has another name; it cuts what is long."""
-    pytest.importorskip("redis")
+    needs.module("redis")
     words = f"unknown command 'AUTH', with args beginning with: '{repeated}'\x1b[2J"
     async with saying(f"-ERR {words}{'x' * 5000}\r\n".encode()) as port:
         url = f"redis://:{TOKEN}@127.0.0.1:{port}/0"
@@ -210,7 +211,7 @@ async def test_a_redis_that_repeats_the_password_is_not_quoted(
 async def test_an_api_that_answers_evil_is_one_line_without_the_token(
     tmp_path: Path, reason: str, body: str
 ) -> None:
-    pytest.importorskip("aiohttp")
+    needs.module("aiohttp")
     (tmp_path / "token").write_text(TOKEN)
     size = len(body.encode())
     head = f"HTTP/1.1 404 {reason}\r\nContent-Length: {size}\r\n\r\n"

@@ -1,6 +1,17 @@
 """Servers restarted beneath stock clients, beside servers of plain grpc.aio."""
 
 from benchmarks.faults import rolling_restart
+from tests import needs
+
+
+def test_clients_in_node_are_among_the_strangers() -> None:
+    needs.program("node")
+    if not rolling_restart.has_node():
+        needs.skip("no grpc-js: `make node`, which needs npm's registry")
+    kinds = {
+        stranger.name.partition(" ")[0] for stranger in rolling_restart.strangers()
+    }
+    assert kinds == {"aio", "sync", "node"}
 
 
 async def test_a_restart_loses_no_more_calls_of_strangers_than_grpc_aio() -> None:

@@ -4,14 +4,16 @@ import pytest
 
 from benchmarks.faults.network import NoNetworkError
 from benchmarks.faults.vanished import vanished
+from tests import needs
 
 SECONDS = 2.0
 
 
 @pytest.mark.parametrize("kind", ["ours", "stock"])
 async def test_calls_on_a_drained_machine_that_vanished_end(kind: str) -> None:
+    needs.program("ip")
     try:
         row = await vanished(kind, SECONDS)
     except NoNetworkError as error:
-        pytest.skip(str(error))
+        needs.skip(str(error))
     assert row.holds, row

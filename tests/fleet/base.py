@@ -4,11 +4,12 @@ One root with Python, Prometheus and Redis, of the files of their packages: noth
 downloaded, and it takes seconds.
 """
 
-import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests import needs
 
 PACKAGES = [
     "python3-venv",
@@ -33,13 +34,12 @@ REACHES = "from urllib.request import urlopen; urlopen('https://pypi.org/simple/
 PATIENCE = 60.0  # seconds, for each step
 
 
-def missing() -> list[str]:
-    """What this machine lacks to make them."""
-    commands = ["apt-cache", "redis-server", "prometheus"]
-    absent = [command for command in commands if shutil.which(command) is None]
+def check() -> None:
+    """Ends the test where this machine lacks what it takes to make them."""
+    for command in ("apt-cache", "redis-server", "prometheus"):
+        needs.program(command)
     if not Path(PYTHON).exists() or subprocess.run([PYTHON, "-c", REQUIRED]).returncode:
-        absent.append("Debian's python3-venv, 3.11 or newer")
-    return absent
+        needs.skip("no python3-venv of Debian's, 3.11 or newer")
 
 
 def made() -> dict[str, str]:

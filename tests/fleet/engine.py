@@ -15,8 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-import pytest
-
+from tests import needs
 from tests.fleet import base
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +49,9 @@ def engine() -> Iterator[None]:
     if answers():
         yield
         return
-    if shutil.which("dockerd") is None or os.geteuid() != 0:
-        pytest.skip("no container engine runs, and none can be started here")
+    needs.program("dockerd")
+    if os.geteuid() != 0:
+        needs.skip("no container engine runs, and only root can start one")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as data:
         log = Path(data, "log")
         with log.open("w") as output:
@@ -62,9 +62,9 @@ def engine() -> Iterator[None]:
             )
         try:
             if not comes_true(lambda: answers() or own.poll() is not None):
-                pytest.skip("dockerd does not answer")
+                needs.skip("dockerd does not answer")
             if own.poll() is not None:
-                pytest.skip(f"dockerd does not start: {log.read_text()[-300:]}")
+                needs.skip(f"dockerd does not start: {log.read_text()[-300:]}")
             yield
         finally:
             own.terminate()
@@ -80,12 +80,11 @@ def images() -> dict[str, str]:
     absent = next((name for name in named.values() if not can_be_had(name)), None)
     if absent is None:
         return named
-    if lacking := base.missing():
-        pytest.skip(f"no image {absent}, and to make one: no {', '.join(lacking)}")
+    base.check()
     try:
         return base.made()
     except (subprocess.SubprocessError, OSError) as error:
-        pytest.skip(f"no image {absent}, and none could be made: {error}")
+        needs.skip(f"no image {absent}, and none could be made: {error}")
 
 
 def can_be_had(image: str) -> bool:
@@ -98,9 +97,7 @@ def can_be_had(image: str) -> bool:
 def compose_command() -> list[str]:
     if docker("compose", "version").returncode == 0:
         return ["docker", "compose"]
-    if shutil.which("docker-compose") is not None:
-        return ["docker-compose"]
-    pytest.skip("neither `docker compose` nor docker-compose is installed")
+    return [needs.program("docker-compose")]
 
 
 def comes_true(condition: Callable[[], object], within: float = PATIENCE) -> bool:
@@ -185,7 +182,7 @@ def skipped_after(seconds: float) -> Iterator[None]:
     """A machine that is too slow for containers fails no test."""
 
     def end(*_: object) -> None:
-        pytest.skip(f"the fleet is not up within {seconds:g} s")
+        needs.skip(f"the fleet is not up within {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, seconds)

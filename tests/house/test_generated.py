@@ -1,20 +1,21 @@
 """Generated code is committed, and is what the compiler makes of the protos today."""
 
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
+from tests import needs
 
 # Python 3.13 came after grpcio-tools 1.62.3, which so has no wheel for it.
-NO_COMPILER = sys.version_info >= (3, 13) or shutil.which("make") is None
+NO_COMPILER = sys.version_info >= (3, 13)
 
 
-@pytest.mark.skipif(NO_COMPILER, reason="no grpcio-tools 1.62.3 for this Python")
 def test_the_generated_code_is_fresh(
     root: Path, run: Callable[..., str], tmp_path: Path
 ) -> None:
+    if NO_COMPILER:
+        needs.skip("no grpcio-tools 1.62.3 for this Python")
+    needs.program("make")
     bin_directory = Path(sys.executable).parent
     ready = bin_directory.parent / ".ready"
     # The environment is the one we run in, which make need not set up.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.overhead import Ratio, draw
+from tests import needs
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
@@ -48,7 +49,7 @@ def test_a_wrong_argument_ends_a_benchmark_before_it_runs(
 
 
 def test_ratios_are_drawn_with_their_targets() -> None:
-    pytest.importorskip("matplotlib")
+    needs.module("matplotlib")
     ratios = [
         Ratio("server", "ours", "bare", 64, 8, (1.0, 1.1, 1.2), (0.8, 0.9, 1.0), 1.2),
         Ratio("client", "ours", "theirs", 1, 8, (1.0, 1.1, 1.2), (0.8, 0.9, 1.0)),

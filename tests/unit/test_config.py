@@ -15,6 +15,7 @@ from lbclient.criticality import Criticality
 from lbclient.errors import ConfigError
 from lbclient.protocols import FleetUsage
 from lbclient.server.stores import find_store
+from tests import needs
 
 
 @pytest.mark.parametrize(
@@ -440,6 +441,6 @@ def test_where_values_are_from_makes_no_two_configs_different() -> None:
 
 
 def test_a_redis_store_does_not_show_where_it_is() -> None:
-    pytest.importorskip("redis.asyncio")
+    needs.module("redis.asyncio")
     store = find_store("redis://me:secret@cache:6379/0?fleet=search", None)
     assert repr(store) == "<fleet search in a Redis that was told of 0 customers>"

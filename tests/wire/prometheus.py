@@ -1,7 +1,6 @@
 """A real Prometheus on loopback, which scrapes every second and forgets it all."""
 
 import json
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -11,16 +10,10 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-import pytest
-
+from tests import needs
 from tests.ports import free_port
 
 PATIENCE = 60.0  # seconds for it to answer
-
-needed = pytest.mark.skipif(
-    shutil.which("prometheus") is None or shutil.which("promtool") is None,
-    reason="no prometheus and promtool here (Debian's package prometheus has both)",
-)
 
 
 class Prometheus:
@@ -48,6 +41,7 @@ def prometheus(
     where: Path, jobs: Mapping[str, int], rules: str
 ) -> Iterator[Prometheus]:
     """Scrapes a port of this machine for each job."""
+    needs.program("prometheus")
     port = free_port()
     scrapes = [
         {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{at}"]}]}

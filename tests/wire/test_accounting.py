@@ -20,6 +20,7 @@ from lbclient.account import Payer
 from lbclient.config import ServerConfig
 from lbclient.server import Server, accounting
 from lbclient.server.accounting import Accounting, Nesting, Steps, bill_to, billed
+from tests import needs
 
 PATH = "/test.Service/Method"
 PART = 0.01  # CPU seconds
@@ -269,7 +270,7 @@ def test_the_loops_attributes_stay_quick() -> None:
     with closing(Loop()) as loop, closing(Loop()) as slow:
         vars(slow)
         if not is_quick(loop) or is_quick(slow):
-            pytest.skip("to this Python it is all the same")
+            needs.skip("to this Python it is all the same")
         accounting = Accounting()
         accounting.install(loop)
         assert is_quick(loop)
@@ -281,7 +282,7 @@ LOOPS = ["asyncio", "uvloop"]
 
 
 def loop_of(kind: str) -> asyncio.AbstractEventLoop:
-    loop: asyncio.AbstractEventLoop = pytest.importorskip(kind).new_event_loop()
+    loop: asyncio.AbstractEventLoop = needs.module(kind).new_event_loop()
     return loop
 
 

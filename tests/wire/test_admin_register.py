@@ -10,9 +10,10 @@ from google.protobuf import descriptor_pb2
 import lbclient
 from lbclient import admin
 from lbclient.retry import Refusal
+from tests import needs
 
-channelz_pb2 = pytest.importorskip("grpc_channelz.v1.channelz_pb2")
-reflection_pb2 = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
+channelz_pb2 = needs.module("grpc_channelz.v1.channelz_pb2")
+reflection_pb2 = needs.module("grpc_reflection.v1alpha.reflection_pb2")
 
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 

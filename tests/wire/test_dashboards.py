@@ -23,7 +23,8 @@ import lbclient
 from lbclient.metrics import export
 from lbclient.metrics.families import FAMILIES, SAMPLES
 from lbclient.server.stores import MemoryStore
-from tests.wire.prometheus import Prometheus, needed, prometheus
+from tests import needs
+from tests.wire.prometheus import Prometheus, prometheus
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yml"
@@ -138,9 +139,9 @@ def test_grafana_is_provided_with_what_the_dashboards_ask() -> None:
     assert source["jsonData"]["timeInterval"] == scraped
 
 
-@needed
 @pytest.mark.parametrize("what", ["rules", "config"])
 def test_promtool_finds_no_fault(what: str) -> None:
+    needs.program("promtool")
     file = {"rules": RULES, "config": DEPLOY / "prometheus" / "prometheus.yml"}[what]
     done = subprocess.run(
         ["promtool", "check", what, str(file)], capture_output=True, text=True
@@ -148,8 +149,8 @@ def test_promtool_finds_no_fault(what: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@needed
 def test_alerts_fire_when_they_are_to() -> None:
+    needs.program("promtool")
     done = subprocess.run(
         ["promtool", "test", "rules", str(ALERTS)], capture_output=True, text=True
     )
@@ -211,7 +212,6 @@ async def load(search: Any, channel: grpc.aio.Channel) -> None:
         await asyncio.sleep(0.05)
 
 
-@needed
 async def test_no_panel_no_variable_and_no_rule_is_empty(asked: Prometheus) -> None:
     def is_there(text: str) -> bool:
         return any(not math.isnan(value) for value in asked.ask(text))

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +19,7 @@ from lbclient.errors import ResolveError
 from lbclient.model import Endpoints
 from lbclient.resolvers import kubernetes
 from lbclient.resolvers.kubernetes import Api, Kubernetes, Patience, in_cluster
+from tests import needs
 from tests.wire.kubernetes_api import (
     KubernetesApi,
     endpoint,
@@ -651,8 +651,8 @@ def certify(account: Path) -> Path:
     return key
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")
 async def test_the_api_must_have_the_certificate_of_the_cluster(tmp_path: Path) -> None:
+    needs.program("openssl")
     key = await asyncio.to_thread(certify, tmp_path)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(tmp_path / "ca.crt", key)

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -18,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import lbclient
 from lbclient.metrics import export
 from lbclient.model import Endpoint, Endpoints
+from tests import needs
 
 Series = dict[tuple[str, str], float]
 """By name, and the value of the label that is not `target`."""
@@ -256,10 +256,10 @@ async def test_the_kill_switch_switches_metrics_off_too(scrape: Scraper) -> None
     await plain.close()
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
 async def test_promtool_finds_no_fault(
     scrape: Scraper, start: Callable[..., Awaitable[Any]]
 ) -> None:
+    needs.program("promtool")
     task = await start(lbclient.server)
     export(task.server, scrape.registry)
     async with lbclient.insecure_channel(task.address) as channel:

@@ -6,7 +6,6 @@ servers; the router loses what goes to two of them.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import needs
 
 PROGRAMS = Path(__file__).parent / "partition"
 INTERVAL = 1.0  # the client's health_interval
@@ -74,14 +75,15 @@ class Network:
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("network namespaces need root and iproute2")
+    needs.program("ip")
+    if os.geteuid() != 0:
+        needs.skip("network namespaces need root")
     network = Network()
     try:
         try:
             network.up()
         except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"no network namespaces here: {error}")
+            needs.skip(f"no network namespaces here: {error}")
         yield network
     finally:
         network.down()

@@ -17,9 +17,10 @@ from lbclient import ConfigError, ServerConfig, wire
 from lbclient.metrics import export
 from lbclient.server import Server, ServerStatistics
 from lbclient.server.redis_store import SCRIPT, TOLD, RedisStore
+from tests import needs
 from tests.redis_server import RedisServer, redis_server
 
-redis_asyncio = pytest.importorskip("redis.asyncio")
+redis_asyncio = needs.module("redis.asyncio")
 
 LIMIT = 1.0
 FACTOR = 1000.0  # so that little work is more than a customer may use

@@ -24,6 +24,7 @@ from lbclient.server import Server
 from lbclient.server.accounting import bill_to, billed
 from lbclient.server.cpu import available_cpus
 from lbclient.server.reporter import SAMPLE_INTERVAL
+from tests import needs
 
 PATH = "/test.Service/Method"
 ARITIES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -226,7 +227,7 @@ async def test_reflection_and_health_are_served_however_full_a_task_is(
     interceptors: Any,
 ) -> None:
     """Also to who names a criticality, and a customer who may use nothing."""
-    pb2 = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
+    pb2 = needs.module("grpc_reflection.v1alpha.reflection_pb2")
     config = ServerConfig(signals={"test": lambda: 1000.0}, default_quota=0.0)
     server = Server(config=config, interceptors=interceptors)
     for service, method in (

@@ -5,13 +5,14 @@ In namespaces of the test's own: /etc/resolv.conf names a server on their loopba
 """
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import needs
 
 PROGRAM = Path(__file__).parent / "system" / "names.py"
 
@@ -32,8 +33,8 @@ def alone(command: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if shutil.which("unshare") is None or shutil.which("ip") is None:
-        pytest.skip("namespaces need util-linux and iproute2")
+    needs.program("unshare")
+    needs.program("ip")
     folder = tmp_path_factory.mktemp("etc")
     command = "ip link set lo up\n"
     for name, text in FILES.items():
@@ -41,7 +42,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
         command += f"mount --bind {folder / name} /etc/{name}\n"
     ready = alone(command)
     if ready.returncode:
-        pytest.skip(f"no namespaces here: {ready.stderr.strip()}")
+        needs.skip(f"no namespaces here: {ready.stderr.strip()}")
     done = alone(command + 'exec "$@"', sys.executable, str(PROGRAM))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
