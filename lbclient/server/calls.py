@@ -346,6 +346,10 @@ class AsyncCall(Call):
         self.inner.add_done_callback(lambda _: callback(self))
 
 
+class ClientHasLeft(grpc.aio.AbortError):
+    """A handler in a thread aborted a request whose client no longer waits for it."""
+
+
 class SyncCall(Call):
     """What a handler in the thread pool is given.
 
@@ -368,7 +372,7 @@ class SyncCall(Call):
 
     def refused(self, answer: Answer) -> None:
         """Says so, in its thread. Raises."""
-        self.inner.abort(answer.code, answer.details, self._refusing(answer))
+        self._abort(answer.code, answer.details, self._refusing(answer))
 
     def refuse(self, answer: Answer, reason: str) -> None:
         """Ends it before its handler begins."""
@@ -395,9 +399,19 @@ class SyncCall(Call):
         details: str = "",
         trailing_metadata: Iterable[Any] = (),
     ) -> Never:
-        trailers = self._aborting(code, trailing_metadata)
-        self.inner.abort(code, details, trailers)
-        raise AssertionError("grpcio's abort returned")
+        self._abort(code, details, self._aborting(code, trailing_metadata))
+
+    def _abort(self, code: StatusCode, details: str, trailers: Trailers) -> Never:
+        """Raises, whether the client is there or not.
+
+        If it has left, grpcio's own abort returns up to 1.84, so that a handler would
+        go on; since 1.85 it raises an InternalError.
+        """
+        try:
+            self.inner.abort(code, details, trailers)
+        except grpc.aio.InternalError as error:
+            raise ClientHasLeft from error
+        raise ClientHasLeft
 
     def abort_with_status(self, status: grpc.Status) -> Never:
         self.abort(status.code, status.details, status.trailing_metadata or ())

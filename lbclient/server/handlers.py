@@ -25,7 +25,7 @@ from lbclient.criticality import current
 from lbclient.handled import OTHERS
 from lbclient.server.accounting import Steps, begun, billed
 from lbclient.server.answers import FULL, TOO_LATE, Answer
-from lbclient.server.calls import AsyncCall, Call, Early, SyncCall
+from lbclient.server.calls import AsyncCall, Call, ClientHasLeft, Early, SyncCall
 from lbclient.server.reporter import Counts, Method, Reporter
 
 KEPT = 1024  # methods; a generic handler may serve any name that a client invents
@@ -423,19 +423,19 @@ class SyncResponses(_InThread):
         try:
             try:
                 self._admitted(call)
-            except grpc.aio.InternalError:
-                return  # refused after its client has left: nobody would see the error
-            responses = iter(call.run(self._behavior, self._received(request), call))
-            over = object()
-            while (response := call.run(next, responses, over)) is not over:
-                message = self._sent(response)
-                try:
-                    yield message
-                except GeneratorExit:  # grpcio wants no more, and tells nobody
-                    return
-        except BaseException as error:
-            call.failed(error)
-            raise
+                behavior, over = self._behavior, object()
+                responses = iter(call.run(behavior, self._received(request), call))
+                while (response := call.run(next, responses, over)) is not over:
+                    message = self._sent(response)
+                    try:
+                        yield message
+                    except GeneratorExit:  # grpcio wants no more, and tells nobody
+                        return
+            except BaseException as error:
+                call.failed(error)
+                raise
+        except ClientHasLeft:
+            return  # grpcio would log it as an exception that nobody has retrieved
         call.served()
 
     unary_stream = stream_stream = respond

@@ -5,9 +5,11 @@ grpcio tells of ordinary exceptions only: see `test_grpcio_leaves_clients_waitin
 
 import asyncio
 import concurrent.futures
+import gc
 import logging
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -293,6 +295,49 @@ async def test_clients_that_cancel_and_deadlines_count_as_before(
     await eventually(lambda: requests(server) == wanted)
     assert server.statistics().active == 0
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize(
+    "kind", ["unary_unary in a thread", "unary_stream in a thread"]
+)
+async def test_an_abort_in_a_thread_whose_client_has_left_ends_the_handler(
+    serve: Serve, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Up to grpcio 1.84 its own `abort` returned then. Of a stream's handler "Future
+    exception was never retrieved" was logged, with 1.85 too.
+    """
+    began, has_left = threading.Event(), threading.Event()
+    raised: list[type[BaseException]] = []
+
+    def leave(context: Any) -> bytes:
+        began.set()
+        assert has_left.wait(20)
+        try:
+            context.abort(StatusCode.NOT_FOUND, "no such guest")
+        except BaseException as error:
+            raised.append(type(error))
+            raise
+        return b""
+
+    def lines(_request: Any, context: Any) -> Iterator[bytes]:
+        yield leave(context)
+
+    arity = kind.partition(" ")[0]
+    behavior = lines if arity == "unary_stream" else lambda _, context: leave(context)
+    with ThreadPoolExecutor(1) as pool:
+        server, channel = await serve(
+            {"It": (arity, behavior)}, lambda _: lbclient.server(pool)
+        )
+        call = begin(channel, arity, "It")
+        await asyncio.to_thread(began.wait, 20)
+        call.cancel()
+        await eventually(lambda: server.statistics().active == 0)
+        has_left.set()
+        await asyncio.to_thread(pool.shutdown)
+        await asyncio.sleep(0)  # the loop hears of the thread's end
+    assert [issubclass(kind, grpc.aio.AbortError) for kind in raised] == [True]
+    gc.collect()  # an error that nobody has asked for is logged when it is freed
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 class Broken(grpc.aio.ServerInterceptor):
