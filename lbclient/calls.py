@@ -45,7 +45,6 @@ from lbclient.grpc_seam import (
     awaits_writes,
     cancellations,
     cause_of,
-    channel_of,
     error_of,
     final_status,
     is_half_closed,
@@ -316,11 +315,6 @@ class Call:
         is_waiting = self._inner is None and self._error is None
         until = self._balancer.clock() if is_waiting else self._decided_at
         return until - self._waits_since
-
-    @property
-    def _channel(self) -> object:
-        """Up to 1.82 grpcio's `close` asks whatever a task of the loop runs."""
-        return channel_of(self._inner)
 
     async def _started(self) -> Any:
         """The inner call, once there is one; raises what kept it from being sent.

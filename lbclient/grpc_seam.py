@@ -124,8 +124,8 @@ def final_status(call: Any) -> tuple[int, Trailers]:
         return code.value[0], tuple(step(call.trailing_metadata()))
 
 
-# The core's words, since grpcio 1.80, for a stream that no handler has seen: above the
-# last one of a GOAWAY, or refused (REFUSED_STREAM is 7; RFC 9113, section 8.7).
+# The core's words for a stream that no handler has seen: above the last one of a
+# GOAWAY, or refused (REFUSED_STREAM is 7; RFC 9113, section 8.7).
 _REFUSED = re.compile(
     r"(Stream removed \()?(RST_STREAM \()?Received RST_STREAM with error code 7\b"
 )
@@ -306,8 +306,8 @@ def is_ready(channel: Any) -> bool:
 def lighten(channel: grpc.aio.Channel) -> grpc.aio.Channel:
     """Lets an inner channel keep its calls in a set that is written in C.
 
-    From 1.83 on grpc.aio keeps the calls that `close` is to end in a WeakSet, 0.5 us a
-    call. Nothing needs it to be weak: we cancel every call that is dropped unfinished.
+    grpc.aio keeps the calls that `close` is to end in a WeakSet, 0.5 us a call. Nothing
+    needs it to be weak: we cancel every call that is dropped unfinished.
     """
     calls = getattr(channel, "_active_calls", None)
     if isinstance(calls, WeakSet) and not calls:
@@ -319,11 +319,11 @@ UnaryUnaryCall = call_objects.UnaryUnaryCall
 UnaryUnaryMethod = channel_objects.UnaryUnaryMultiCallable
 deadline_after = _timeout_to_deadline  # by the clock that the core goes by
 
-_CALL_PARAMETERS = (
-    ["self", "request", "deadline", "metadata", "credentials", "wait_for_ready"],
-    ["channel", "method", "request_serializer", "response_deserializer", "loop"],
-)
-_SINCE_1_83 = "registered_call_handle"
+_CALL_PARAMETERS = [
+    *("self", "request", "deadline", "metadata", "credentials", "wait_for_ready"),
+    *("channel", "method", "request_serializer", "response_deserializer", "loop"),
+    "registered_call_handle",
+]
 
 
 def call_arguments(method: Any) -> tuple[Any, ...] | None:
@@ -334,26 +334,22 @@ def call_arguments(method: Any) -> tuple[Any, ...] | None:
     """
     if type(method) is not UnaryUnaryMethod or method._interceptors:
         return None
-    known = [*_CALL_PARAMETERS[0], *_CALL_PARAMETERS[1]]
-    wanted = list(signature(UnaryUnaryCall.__init__).parameters)
-    arguments = (
+    if list(signature(UnaryUnaryCall.__init__).parameters) != _CALL_PARAMETERS:
+        return None
+    return (
         method._channel,
         method._method,
         method._request_serializer,
         method._response_deserializer,
         method._loop,
+        method._registered_call_handle,
     )
-    if wanted == known:
-        return arguments
-    if wanted == [*known, _SINCE_1_83]:
-        return (*arguments, method._registered_call_handle)
-    return None
 
 
 def active_calls(channel: Any) -> Any:
     """Where an inner channel finds the calls that its `close` is to end."""
     calls = getattr(channel, "_active_calls", None)
-    if calls is None:  # before 1.83 it looks for itself; `give_up` looks here
+    if calls is None:  # a channel of somebody else's dial; `give_up` looks here
         calls = getattr(channel, "_lbclient_calls", None)
         if calls is None:
             calls = channel._lbclient_calls = set()
@@ -571,11 +567,6 @@ _INTERCEPTED: dict[str, Any] = {
     "stream_unary": interceptor.InterceptedStreamUnaryCall,
     "stream_stream": interceptor.InterceptedStreamStreamCall,
 }
-
-
-def channel_of(call: Any) -> object:
-    """The core's channel that a call is on, where grpcio tells; else None."""
-    return getattr(getattr(call, "_cython_call", None), "_channel", None)
 
 
 def is_half_closed(call: Any) -> bool:

@@ -34,7 +34,7 @@ from lbclient.subsets.numbered import number
 
 TIMEOUT = 3.0  # seconds: for the target, and for each backend
 MOST_ASKED = 10  # backends; the first ones by address stand for all
-OLDEST_GRPCIO = (1, 80)  # pyproject.toml
+OLDEST_GRPCIO = (1, 84)  # pyproject.toml
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # in gRPC's order
 

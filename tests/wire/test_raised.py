@@ -360,7 +360,7 @@ async def test_an_interceptor_may_raise_it(
     )
     _, error = await told(begin(channel, "unary_unary", "It"), "unary_unary")
     assert error.code() is StatusCode.UNKNOWN
-    assert requests(server) == {"UNKNOWN": 1}
+    await eventually(lambda: requests(server) == {"UNKNOWN": 1})
 
 
 EXITING = """
