@@ -9,13 +9,16 @@ PROTOC := .tools/grpcio-tools-1.62.3
 # An environment that was moved, or whose Python is gone, is made again.
 $(shell grep -qsxF '$(CURDIR)' $(READY) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY))
 
-.PHONY: demo test bench node proto format clean
+.PHONY: demo test matrix bench node proto format clean
 
 demo: $(READY)
 	$(BIN)/lbclient demo $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
+
+matrix: $(READY)
+	$(BIN)/python -m tests.matrix $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.overhead $(ARGS)
