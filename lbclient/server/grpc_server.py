@@ -72,7 +72,7 @@ class Server(grpc.aio.Server):
         self._udp_beside: list[tuple[str, int]] = []
         self._ports: list[str] = []
         self._services: dict[str, None] = {}
-        self._started = False
+        self._started = self._has_stopped = False
         self._wrapper = Wrapper(self._reporter, most)
         if most is not None:
             self._reporter.gate.limit(most)
@@ -177,12 +177,18 @@ class Server(grpc.aio.Server):
             await self._inner.start()
 
     async def stop(self, grace: float | None) -> None:
-        """As grpc.aio's; the watchers are told first, and their streams end."""
+        """As grpc.aio's; the watchers are told first, and their streams end.
+
+        Of several at once the shortest grace holds, for `drain` too.
+        """
         if self._started:
             self.lame_duck()
             self._reporter.enter(TaskState.LAME_DUCK, stopping=True)
         try:
             await self._inner.stop(grace)
+            self._has_stopped = self._started
+            if self._reporter.leave is not None:
+                self._reporter.leave.stopped()
         finally:
             self._reporter.stop()
             self._udp.close()
@@ -213,6 +219,8 @@ class Server(grpc.aio.Server):
         that watch no health, or when two thirds of `lame_duck_period` are over. What
         is in flight then has the rest of the period.
         """
+        if self._has_stopped:
+            return
         self.lame_duck()
         reporter, config = self._reporter, self._config
         if reporter.leave is None:

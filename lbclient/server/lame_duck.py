@@ -53,6 +53,11 @@ class Leave:
         self._came_at = now  # the last request
         self._heeded_at = now  # the last one on a connection that watches
         self._active_at = -inf  # as far as was looked
+        self._is_stopped = False
+
+    def stopped(self) -> None:
+        """The server has: there is nothing left to wait for."""
+        self._is_stopped = True
 
     def came(self, context: Any) -> None:
         """A request of this context began."""
@@ -70,6 +75,8 @@ class Leave:
         return is_unheard or self._is_quiet(now) or now >= self._goaway_at
 
     def _is_quiet(self, now: float) -> bool:
+        if self._is_stopped:
+            return True
         if self._monitor.active:
             self._active_at = now
         return now - max(self._came_at, self._active_at) >= self._quiet

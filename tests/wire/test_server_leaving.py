@@ -322,6 +322,60 @@ async def test_serve_returns_when_somebody_else_stops_the_server(host: Host) -> 
     await asyncio.wait_for(serving, 10)
 
 
+def told(server: Any, how: str) -> "asyncio.Task[None]":
+    """A task that stops the server, or drains it: "stop 10", "stop now", "drain"."""
+    word, _, grace = how.partition(" ")
+    if word == "drain":
+        return asyncio.create_task(server.drain())
+    return asyncio.create_task(server.stop(None if grace == "now" else float(grace)))
+
+
+@pytest.mark.parametrize("second", ["stop now", "stop 0.1"])
+@pytest.mark.parametrize("first", ["stop 60", "stop now", "drain"])
+async def test_of_two_who_stop_a_server_the_less_patient_decides(
+    host: Host, eventually: Any, first: str, second: str
+) -> None:
+    """`drain` went on waiting for a quiet moment of a server that had stopped."""
+    hosted = host(lame_duck_quiet=60.0, lame_duck_period=200.0)
+    await hosted.server.start()
+    call = hosted.method(b"60")
+    await eventually(lambda: hosted.server.statistics().active == 1)
+    tasks = [told(hosted.server, first)]
+    await eventually(lambda: hosted.server.state is TaskState.LAME_DUCK)
+    tasks.append(told(hosted.server, second))
+    async with asyncio.timeout(20):
+        await asyncio.gather(*tasks)
+    assert await call.code() is StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("first", ["stop 60", "drain"])
+async def test_who_gives_up_stopping_a_server_leaves_that_to_others(
+    host: Host, eventually: Any, first: str
+) -> None:
+    hosted = host(lame_duck_quiet=60.0, lame_duck_period=200.0)
+    await hosted.server.start()
+    call = hosted.method(b"0.5")
+    await eventually(lambda: hosted.server.statistics().active == 1)
+    task = told(hosted.server, first)
+    other = told(hosted.server, "stop 60")
+    await eventually(lambda: hosted.server.state is TaskState.LAME_DUCK)
+    task.cancel()
+    async with asyncio.timeout(20):
+        await other
+    with suppress(asyncio.CancelledError):
+        await task
+    assert await call == b"served"
+
+
+@pytest.mark.parametrize("how", ["stop 60", "stop now", "drain"])
+async def test_a_server_that_has_stopped_stops_at_once(host: Host, how: str) -> None:
+    hosted = host(lame_duck_quiet=60.0, lame_duck_period=200.0)
+    await hosted.server.start()
+    await hosted.server.stop(None)
+    async with asyncio.timeout(20):
+        await told(hosted.server, how)
+
+
 async def test_serve_works_where_signals_cannot_be_handled() -> None:
     """In a thread with a loop of its own."""
 
