@@ -207,7 +207,7 @@ async def test_the_client_is_told(
         trailers = tuple(ended.trailing_metadata() or ())
         assert wire.find_report(trailers) is not None, name
     await eventually(lambda: server.statistics().active == 0)
-    assert requests(server) == {"UNKNOWN": len(handlers)}
+    await eventually(lambda: requests(server) == {"UNKNOWN": len(handlers)})
 
 
 def requests(server: Any) -> dict[str, int]:
@@ -252,7 +252,7 @@ async def test_what_the_handler_awaits_may_be_cancelled(serve: Serve) -> None:
         _, error = await told(begin(channel, "unary_unary", name), "unary_unary")
         assert error.code() is StatusCode.UNKNOWN
         assert "something that the handler awaited was cancelled" in str(error)
-    assert requests(server) == {"UNKNOWN": 2}
+    await eventually(lambda: requests(server) == {"UNKNOWN": 2})
 
 
 async def sleep(_request: Any, _context: Any) -> bytes:
@@ -272,7 +272,7 @@ async def test_a_task_that_others_cancel_is_no_clients_doing(serve: Serve) -> No
     _, error = await told(begin(channel, "unary_unary", "It"), "unary_unary")
     assert error.code() is StatusCode.CANCELLED
     assert "cancelled in its server" in (error.details() or "")
-    assert requests(server) == {"CANCELLED": 1}
+    await eventually(lambda: requests(server) == {"CANCELLED": 1})
 
 
 @pytest.mark.parametrize("arity", ["unary_unary", "unary_stream"])
