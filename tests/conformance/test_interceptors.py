@@ -302,7 +302,7 @@ async def test_an_intercepted_call_is_cancelled(
 async def test_a_deadline_passes_beneath_an_interceptor(side: Side, kind: str) -> Any:
     notes: list[Any] = []
     channel = await side.open(interceptors=[noting(kind, "it", notes)])
-    call = await side.begin(kind, on=channel, sending="write", do="hang", timeout=0.05)
+    call = await side.begin(kind, on=channel, sending="write", do="hang", timeout=0.3)
     (error,) = await answered(call, kind)
     await stop_writing(call)
     return type(error).__name__, error.code(), await call.code(), notes
