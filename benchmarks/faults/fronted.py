@@ -14,7 +14,7 @@ from typing import NamedTuple
 import grpc
 
 import lbclient
-from benchmarks.faults.goaway import is_no_worse
+from benchmarks.faults.goaway import is_no_worse, lost_of
 from benchmarks.faults.harness import (
     HOST,
     NO_SHEDDING,
@@ -243,13 +243,15 @@ async def run(seconds: float) -> list[Row]:
             said = f"fronts {seen.fronts} tasks; not ready for {seen.out:.1f} s"
             plain = seen.theirs
             said += f"; grpc.aio on our tasks: {len(plain.failed())} of {len(plain)}"
+            for ending, count in lost_of(seen.ours.by_ending()).items():
+                said += f"; {count} {ending}"
             lost = len(seen.ours.failed())
             is_kept = is_no_worse(seen.ours.by_ending(), control.by_ending())
             rows.append(
                 Row(
                     f"three tasks behind {kind}, restarted one by one; {path}",
                     "no call lost but by crossing GOAWAY, and no more than by grpc.aio"
-                    " on its own servers, or one; the address is not out",
+                    " with its own servers, or one; the address is not out",
                     Result(len(seen.ours), lost, said=said),
                     Result(len(control), len(control.failed())),
                     holds=is_kept and seen.out < 1.0,

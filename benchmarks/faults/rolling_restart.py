@@ -99,8 +99,8 @@ async def run(seconds: float) -> list[Row]:
         rows.append(
             Row(
                 f"rolling restart of the servers; {name}",
-                "no call lost but by crossing GOAWAY, and of all six clients together"
-                " no more than by grpc.aio's servers, or one",
+                "no call lost but by crossing GOAWAY, and by all clients together no"
+                " more than with grpc.aio's servers, or one",
                 result(ended, ours.restarts),
                 result(theirs.ended[name], theirs.restarts),
                 holds=holds,

@@ -15,8 +15,8 @@ ROUNDS = 3
 async def test_an_address_of_several_tasks_is_not_out_with_one(
     kind: str, routed: bool
 ) -> None:
-    """Calls that cross GOAWAY are lost by chance, hence the further rounds, whose losses
-    are added to those of the rounds before.
+    """Calls that cross GOAWAY are lost by chance, hence the further rounds, which add
+    their losses to those of the rounds before.
     """
     if program(kind) is None:
         pytest.skip(f"{kind} is not installed")

@@ -11,8 +11,8 @@ ROUNDS = 3
 async def test_a_restart_loses_no_more_calls_of_strangers_than_grpc_aio() -> None:
     """Clients without health checks learn of a restart by GOAWAY alone.
 
-    Calls that cross GOAWAY are lost by chance, hence the further rounds, whose losses
-    are added to those of the rounds before.
+    Calls that cross GOAWAY are lost by chance, hence the further rounds, which add
+    their losses to those of the rounds before.
     """
     ours, theirs = Counter[str](), Counter[str]()
     for _ in range(ROUNDS):
