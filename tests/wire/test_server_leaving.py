@@ -385,6 +385,40 @@ async def test_a_call_in_flight_does_not_delay_goaway(
     await asyncio.wait_for(draining, 10)
 
 
+async def test_a_client_that_watches_loses_no_call_in_flight_at_goaway(
+    host: Host, eventually: Any
+) -> None:
+    ended = asyncio.Event()
+
+    async def respond(request: bytes, context: Any) -> bytes:
+        await ended.wait()
+        return b"served"
+
+    fleet = [host(lame_duck_quiet=0.1, lame_duck_period=600.0) for _ in range(2)]
+    for hosted in fleet:
+        hosted.add("test.Long", grpc.unary_unary_rpc_method_handler(respond))
+        await hosted.server.start()
+    leaving, staying = fleet
+    target = "ipv4:" + ",".join(f"127.0.0.1:{hosted.port}" for hosted in fleet)
+    async with lbclient.insecure_channel(target) as channel:
+        await channel.channel_ready()
+        await eventually(
+            lambda: {b.state for b in channel.statistics().backends} == {"ready"}
+        )
+        method: Any = channel.unary_unary("/test.Long/Method")
+        calls = [method(b"") for _ in range(10)]
+        await eventually(lambda: sum(h.server.statistics().active for h in fleet) == 10)
+        assert leaving.server.statistics().active
+        draining = asyncio.create_task(leaving.server.drain())
+        await eventually(lambda: leaving.server._reporter.stopping)  # GOAWAY
+        calls += [method(b"") for _ in range(10)]
+        await eventually(lambda: sum(h.server.statistics().active for h in fleet) == 20)
+        assert staying.server.statistics().active >= 10
+        ended.set()
+        assert {await call.code() for call in calls} == {StatusCode.OK}
+        await asyncio.wait_for(draining, 10)
+
+
 async def test_a_stream_that_is_no_request_does_not_hold_a_drain(host: Host) -> None:
     """A service of the user's own that lasts as long as its connection."""
     hosted = host(lame_duck_quiet=0.1)
