@@ -34,6 +34,7 @@ RATE = 50.0  # calls a second, of each client
 LATENCY = 0.02  # seconds; of a call
 HEALTH = ("/lbclient.v1.BackendHealth/", "/grpc.health.v1.Health/")
 
+# By default nginx ends a connection by GOAWAY after 1,000 requests, whoever restarts.
 NGINX = """
 daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log;
 events {{ worker_connections 1024; }}
@@ -41,7 +42,8 @@ http {{
   access_log off;
   client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
   fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-  upstream tasks {{ {servers} keepalive 16; }}
+  keepalive_requests 1000000;
+  upstream tasks {{ {servers} keepalive 16; keepalive_requests 1000000; }}
   server {{
     listen {place} http2;
     grpc_next_upstream error timeout non_idempotent;
