@@ -575,9 +575,9 @@ class ServerConfig(_Sourced):
     good rule of thumb is 10 to 150 s."""
 
     lame_duck_quiet: float = 1.0
-    """How long a stopping task must have been without a request before it goes,
-    so that late arrivals find it. Requests of clients that watch no health do not
-    count."""
+    """How long a stopping task must have been without a request before it sends
+    GOAWAY, so that late arrivals find it. Requests of clients that watch no health do
+    not count."""
 
     udp_health: bool = True
     """Whether UDP health checks are answered, on the hosts of the gRPC ports. On, as

@@ -26,6 +26,7 @@ NOT_FAULTS = {
     "__main__",
     "caller",
     "flooder",
+    "goaway",
     "harness",
     "link",
     "network",

@@ -74,8 +74,8 @@ class Call:
         clock = reporter.clock
         self.begun_at = clock()
         reporter.monitor.active += 1
-        if reporter.leave is not None:
-            reporter.leave.came(inner)
+        if reporter.drain is not None and inner is not None:
+            reporter.drain.request_began(inner.peer())
 
     # What a handler does
 
@@ -369,6 +369,8 @@ class SyncCall(Call):
     def enter(self, inner: Any) -> None:
         """It has a thread at last, and a context."""
         self.inner = self._request.inner = inner
+        if self._reporter.drain is not None:
+            self._reporter.drain.request_began(inner.peer())
 
     def refused(self, answer: Answer) -> None:
         """Says so, in its thread. Raises."""

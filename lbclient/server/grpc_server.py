@@ -28,7 +28,7 @@ from lbclient.server.accounting import account
 from lbclient.server.handlers import Wrapper
 from lbclient.server.health import HealthServices
 from lbclient.server.interceptor import Interceptor, UnknownMethods, WrappedLookup
-from lbclient.server.lame_duck import Leave
+from lbclient.server.lame_duck import Drain
 from lbclient.server.reporter import Reporter
 from lbclient.server.statistics import ServerStatistics
 from lbclient.server.udp import UdpHealth, host_of
@@ -187,8 +187,8 @@ class Server(grpc.aio.Server):
         try:
             await self._inner.stop(grace)
             self._has_stopped = self._started
-            if self._reporter.leave is not None:
-                self._reporter.leave.stopped()
+            if self._reporter.drain is not None:
+                self._reporter.drain.stopped()
         finally:
             self._reporter.stop()
             self._udp.close()
@@ -215,33 +215,33 @@ class Server(grpc.aio.Server):
     async def drain(self) -> None:
         """A lame duck first, and stops with GOAWAY when its clients have left.
 
-        That is when all has been quiet for `lame_duck_quiet`, when only clients go on
-        that watch no health, or when two thirds of `lame_duck_period` are over. What
-        is in flight then has the rest of the period.
+        GOAWAY is sent when no client that watches health has sent a request for
+        `lame_duck_quiet`, or when two thirds of `lame_duck_period` are over. Requests
+        in flight then have the rest of the period.
         """
         if self._has_stopped:
             return
         self.lame_duck()
         reporter, config = self._reporter, self._config
-        if reporter.leave is None:
-            reporter.leave = Leave(
-                reporter.monitor,
+        if reporter.drain is None:
+            reporter.drain = Drain(
                 reporter.streams.watched,
                 config.lame_duck_quiet,
                 config.lame_duck_period,
                 self._clock,
                 reporter.gate.backlog.count_unseen,
+                reporter.request_name,
             )
-        grace = await reporter.leave.wait()
-        # What lasts as long as its connection, a stream of reflection, is not awaited.
+        grace = await reporter.drain.wait_for_goaway()
         stopping = asyncio.ensure_future(self.stop(grace))
-        quiet = asyncio.ensure_future(reporter.leave.wait_quiet())
+        # grpcio's own stop waits for streams that last as long as their connection.
+        served = asyncio.ensure_future(reporter.drain.wait_until_served())
         try:
-            await asyncio.wait((stopping, quiet), return_when=FIRST_COMPLETED)
+            await asyncio.wait((stopping, served), return_when=FIRST_COMPLETED)
         finally:
-            quiet.cancel()
+            served.cancel()
             await self.stop(None)
-            await asyncio.gather(stopping, quiet, return_exceptions=True)
+            await asyncio.gather(stopping, served, return_exceptions=True)
 
     @property
     def state(self) -> TaskState:

@@ -45,6 +45,7 @@ class Wrapper:
         self._reporter = reporter
         self.refuses = reporter.gate.refuses
         self.let_by = reporter.gate.let_by
+        self.request_name = reporter.request_name
         self._limit = inf if limit is None else limit
         self.known: dict[str, tuple[Handler, Any]] = {}  # by method
 

@@ -1,104 +1,101 @@
-"""How a task leaves: it serves until its clients have gone elsewhere, then says GOAWAY.
+"""When a draining server sends GOAWAY, and when it ends the connections after that.
 
-Clients that watch its health learn within a round trip that it leaves, but what they
-had sent by then still arrives; so a moment without a request is not the end, only a
-quiet while is (SRE book, ch. 20). All others, pick_first's clients for instance, learn
-of it by HTTP/2's GOAWAY alone: they go on sending until they get that.
+Clients that watch the server's health learn within a round trip that it is a lame
+duck, and then send their calls elsewhere. The other clients learn it from HTTP/2's
+GOAWAY alone: until then they go on calling. GOAWAY leaves calls in flight alone, so
+it does not wait for them (SRE book, ch. 20).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any
 
 from lbclient.protocols import Clock
-from lbclient.server.monitor import LoadMonitor
 
 POLL_INTERVAL = 0.02  # seconds; fine enough for any sensible lame_duck_quiet
+GRACE_SHARE = 1 / 3  # of lame_duck_period, for calls in flight after GOAWAY
 
-# A third of the period is kept for what is in flight when GOAWAY is sent.
-PARTS = 3
-
-# When GOAWAY is sent gRPC's core cancels the requests that have arrived and that Python
-# has not seen yet. So it is sent when there are as few as ever in some looks: none.
-LOOKS, MOST_LOOKS = 10, 200
-LOOK_INTERVAL = 0.002  # seconds
+# gRPC's core cancels requests that have arrived, but that Python has not seen yet, when
+# it sends GOAWAY. These are counted some times first, and GOAWAY is sent when they are
+# no more than the fewest so far, which most probably are none.
+MIN_SAMPLES, MAX_SAMPLES = 10, 200
+SAMPLE_INTERVAL = 0.002  # seconds
 
 
-class Leave:
-    """When a lame duck stops. Told of each request that comes meanwhile.
+class Drain:
+    """Decides when a draining server goes on. Owned by the server's reporter.
 
-    `watchers` counts the health streams by connection; the server keeps it.
-    `count_unseen` is the number of requests that have arrived and that no handler has
-    seen, give or take a constant; None: nobody knows.
+    `watchers` has the connections with a health stream; the server keeps it up to date.
+    `count_unseen` returns the number of requests that have arrived and that Python has
+    not seen, plus an unknown constant; or None where grpcio cannot tell the number.
+    `request_name` is the name of the asyncio tasks that serve the server's requests.
     """
 
     def __init__(
         self,
-        monitor: LoadMonitor,
-        watchers: dict[str, int],
+        watchers: Mapping[str, int],
         quiet: float,
         period: float,
         clock: Clock,
         count_unseen: Callable[[], int | None],
+        request_name: str,
     ) -> None:
         now = clock()
-        self._end_at = now + period
-        self._monitor = monitor
         self._watchers = watchers
         self._quiet = quiet
-        self._count_unseen = count_unseen
-        self._goaway_at = self._end_at - period / PARTS
         self._clock = clock
-        self._came_at = now  # the last request
-        self._heeded_at = now  # the last one on a connection that watches
-        self._active_at = -inf  # as far as was looked
+        self._count_unseen = count_unseen
+        self._request_name = request_name
+        self._last_watcher_request_at = now
+        self._end_at = now + period
+        self._goaway_at = self._end_at - period * GRACE_SHARE
         self._is_stopped = False
 
     def stopped(self) -> None:
         """The server has: there is nothing left to wait for."""
         self._is_stopped = True
 
-    def came(self, context: Any) -> None:
-        """A request of this context began."""
-        self._came_at = now = self._clock()
-        if context.peer() in self._watchers:
-            self._heeded_at = now
+    def request_began(self, peer: str) -> None:
+        """Notes a request on the connection of this peer. Any thread may call it."""
+        if peer in self._watchers:
+            self._last_watcher_request_at = self._clock()
 
-    def is_over(self) -> bool:
-        """Whether GOAWAY is due: all is quiet, nobody listens, or time is up."""
+    def is_goaway_due(self) -> bool:
+        """Whether no client that watches health calls any more, or time is up."""
         now = self._clock()
-        # Whoever watches was told a while ago, and has sent nothing since.
-        is_unheard = self._came_at > self._heeded_at and (
-            now - self._heeded_at >= self._quiet
-        )
-        return is_unheard or self._is_quiet(now) or now >= self._goaway_at
+        only_non_watchers_call = now - self._last_watcher_request_at >= self._quiet
+        return only_non_watchers_call or now >= self._goaway_at or self._is_stopped
 
-    def _is_quiet(self, now: float) -> bool:
-        if self._is_stopped:
-            return True
-        if self._monitor.active:
-            self._active_at = now
-        return now - max(self._came_at, self._active_at) >= self._quiet
-
-    async def wait(self) -> float:
-        """Until GOAWAY is due. Returns how long what is in flight may still take."""
-        while not self.is_over():  # noqa: ASYNC110 - of several things, and of time
+    async def wait_for_goaway(self) -> float:
+        """Waits until GOAWAY is due. Returns the seconds left for calls in flight."""
+        while not self.is_goaway_due():  # noqa: ASYNC110 - the clock is the caller's
             await asyncio.sleep(POLL_INTERVAL)
-        await self._wait_lull()
-        self._came_at = now = self._clock()  # or may come, until GOAWAY is read
-        return max(0.0, self._end_at - now)
+        await self._wait_for_few_unseen()
+        return max(0.0, self._end_at - self._clock())
 
-    async def _wait_lull(self) -> None:
+    async def _wait_for_few_unseen(self) -> None:
         fewest = inf
-        for look in range(MOST_LOOKS):
+        for sample in range(MAX_SAMPLES):
             unseen = self._count_unseen()
-            if unseen is None or (look >= LOOKS and unseen <= fewest):
+            if unseen is None or (sample >= MIN_SAMPLES and unseen <= fewest):
                 return
             fewest = min(fewest, unseen)
-            await asyncio.sleep(LOOK_INTERVAL)
+            await asyncio.sleep(SAMPLE_INTERVAL)
 
-    async def wait_quiet(self) -> None:
-        """Until no request is left, nor has been for a while since GOAWAY."""
-        while not self._is_quiet(self._clock()):  # noqa: ASYNC110 - as in `wait`
-            await asyncio.sleep(POLL_INTERVAL)
+    async def wait_until_served(self) -> None:
+        """Waits until the server has had no request for `quiet` seconds.
+
+        A request lasts from the lookup of its handler until its response is sent, as a
+        large message takes long to arrive or to leave. Streams that last as long as
+        their connection, such as those of server reflection, are no requests.
+        """
+        while True:
+            while requests := self._requests():
+                await asyncio.wait(requests)
+            await asyncio.sleep(self._quiet)  # one may have crossed GOAWAY
+            if not self._requests():
+                return
+
+    def _requests(self) -> list[asyncio.Task[object]]:
+        name = self._request_name
+        return [task for task in asyncio.all_tasks() if task.get_name() == name]

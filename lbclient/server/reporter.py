@@ -29,7 +29,7 @@ from lbclient.recent import Recent
 from lbclient.server.answers import Answer
 from lbclient.server.cpu import CpuMeter
 from lbclient.server.gate import Gate
-from lbclient.server.lame_duck import Leave
+from lbclient.server.lame_duck import Drain
 from lbclient.server.monitor import LoadMonitor
 from lbclient.server.statistics import QuotaStatistics, ServerStatistics
 from lbclient.server.streams import TICK, Streams
@@ -103,12 +103,14 @@ class Reporter:
         self.handled = Handled(code.name for code in StatusCode)
         self.recent: Recent | None = None  # as long as somebody looks
         self._latency = Histogram()
-        self.leave: Leave | None = None  # once it drains
+        self.drain: Drain | None = None  # once the server drains
         self._failures = 0
         self._complained: set[str] = set()
         self.tasks = Tasks("server", Random())
         self._timer: asyncio.TimerHandle | None = None
         self._task_id = SystemRandom().randrange(1, 2**32)
+        # Of the asyncio tasks in which grpcio serves requests of this server.
+        self.request_name = f"request of lbclient server {self._task_id}"
         self._sampled = b""
         self._health = self._load = b""  # of this sample, once a stream is told
         self._thread = get_ident()  # of the loop

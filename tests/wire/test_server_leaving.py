@@ -4,26 +4,26 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
-from time import monotonic
-from types import SimpleNamespace
+from functools import partial
+from time import monotonic, sleep
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from grpc import StatusCode
+from grpc import ChannelConnectivity, StatusCode
 
 import lbclient
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.model import TaskState, Verdict
+from lbclient.model import TaskState
 from lbclient.server import Server, serve
-from lbclient.server.lame_duck import Leave
-from lbclient.server.monitor import LoadMonitor
+from lbclient.server.lame_duck import Drain
 
 PATH = "/test.Service/Method"
+ANY_SIZE = [("grpc.max_receive_message_length", -1)]
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 
@@ -44,6 +44,12 @@ class Hosted:
     async def respond(request: bytes, context: Any) -> bytes:
         await asyncio.sleep(float(request))
         return b"served"
+
+    def add(self, service: str, handler: Any) -> None:
+        """A handler for the service's method "Method"."""
+        self.server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(service, {"Method": handler})]
+        )
 
 
 @pytest.fixture
@@ -90,40 +96,28 @@ async def test_drain_serves_what_is_in_flight_and_what_comes_late(host: Host) ->
 
 
 class Leaving:
-    """A `Leave` under a clock of the test's. Requests come on named connections."""
+    """A `Drain` under a clock of the test's. Requests come on named connections."""
 
     def __init__(self, *watching: str, quiet: float = 1.0, period: float = 30.0):
         self.now = 0.0
-        self.monitor = LoadMonitor(1.0)
         watchers = dict.fromkeys(watching, 1)
-        self.leave = Leave(
-            self.monitor, watchers, quiet, period, lambda: self.now, lambda: None
+        self.drain = Drain(
+            watchers, quiet, period, lambda: self.now, lambda: None, "request"
         )
 
     def goes_on(self, seconds: float, *peers: str) -> bool:
-        """Whether it is still there after a request in flight on each of these."""
+        """Whether GOAWAY is not due so long after a request of each of these."""
         for peer in peers:
-            self.monitor.active += 1
-            self.leave.came(SimpleNamespace(peer=lambda peer=peer: peer))
-            assert not self.leave.is_over()
-            self.monitor.finish(Verdict.SERVED)
+            self.drain.request_began(peer)
+            assert not self.drain.is_goaway_due()
         self.now += seconds
-        return not self.leave.is_over()
+        return not self.drain.is_goaway_due()
 
 
 def test_quiet_is_a_while_without_any_request() -> None:
     """One that fits between two looks starts the wait again, too."""
     leaving = Leaving("a")
     assert all(leaving.goes_on(0.9, "a") for _ in range(5))
-    assert not leaving.goes_on(0.2)
-
-
-def test_a_request_in_flight_is_no_quiet() -> None:
-    leaving = Leaving("a")
-    leaving.monitor.active += 1
-    assert leaving.goes_on(5.0)
-    leaving.monitor.finish(Verdict.SERVED)
-    assert leaving.goes_on(0.9)
     assert not leaving.goes_on(0.2)
 
 
@@ -155,8 +149,8 @@ async def test_goaway_waits_for_a_moment_without_unseen_requests() -> None:
         seen.append(counts[len(seen)])
         return seen[-1]
 
-    leave = Leave(LoadMonitor(1.0), {}, 0.0, 30.0, lambda: 0.0, count)
-    assert await leave.wait() == 30.0
+    drain = Drain({}, 0.0, 30.0, lambda: 0.0, count, "request")
+    assert await drain.wait_for_goaway() == 30.0
     assert len(seen) > 10
     assert seen[-1] == min(counts)
 
@@ -186,6 +180,243 @@ async def test_a_call_in_flight_at_goaway_is_served(host: Host) -> None:
     assert is_ok == sorted(is_ok, reverse=True)  # until GOAWAY all, and then none
     assert is_ok.count(True) > 3
     await draining
+
+
+def respond_to_one(request: bytes, context: Any) -> bytes:
+    sleep(float(request))
+    return b"served"
+
+
+def respond_to_many(requests: Any, context: Any) -> bytes:
+    for request in requests:
+        sleep(float(request))
+    return b"served"
+
+
+def respond_by_many(request: bytes, context: Any) -> Iterator[bytes]:
+    yield b"first"
+    sleep(float(request))
+
+
+async def send_unary(channel: grpc.aio.Channel) -> StatusCode:
+    method: Any = channel.unary_unary("/test.Sync/Method")
+    call = method(b"0.05")
+    return StatusCode(await call.code())
+
+
+async def send_stream(channel: grpc.aio.Channel) -> StatusCode:
+    method: Any = channel.stream_unary("/test.Sync/Method")
+    call = method(iter([b"0.05"]))
+    return StatusCode(await call.code())
+
+
+async def receive_stream(channel: grpc.aio.Channel) -> StatusCode:
+    method: Any = channel.unary_stream("/test.Sync/Method")
+    call = method(b"0.05")
+    with suppress(grpc.aio.AioRpcError):
+        async for _ in call:
+            pass
+    return StatusCode(await call.code())
+
+
+@pytest.mark.parametrize(
+    ("handler", "send"),
+    [
+        (grpc.unary_unary_rpc_method_handler(respond_to_one), send_unary),
+        (grpc.stream_unary_rpc_method_handler(respond_to_many), send_stream),
+        (grpc.unary_stream_rpc_method_handler(respond_by_many), receive_stream),
+    ],
+    ids=["unary", "stream_unary", "unary_stream"],
+)
+async def test_a_drain_serves_handlers_in_threads(
+    host: Host, handler: Any, send: Any
+) -> None:
+    """Every unary one failed during a drain, which then took its whole period."""
+    hosted = host(lame_duck_quiet=0.3, lame_duck_period=60.0)
+    hosted.add("test.Sync", handler)
+    await hosted.server.start()
+    assert await send(hosted.channel) is StatusCode.OK
+    draining = asyncio.create_task(hosted.server.drain())
+    codes = []
+    while not draining.done():
+        codes.append(await send(hosted.channel))
+    is_ok = [code is StatusCode.OK for code in codes]
+    assert is_ok == sorted(is_ok, reverse=True), codes  # until GOAWAY
+    assert any(is_ok), codes
+    assert hosted.server.statistics().active == 0
+    await draining
+
+
+class Passing(grpc.aio.ServerInterceptor):
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        return await continuation(details)
+
+
+class SlowLink:
+    """A TCP proxy that passes some bytes, and the rest once it is released."""
+
+    def __init__(self, port: int, up: int = 10**9, down: int = 10**9) -> None:
+        self._port = port
+        self._limits = up, down  # bytes, to the server and from it
+        self._released = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "SlowLink":
+        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def release(self) -> None:
+        self._released.set()
+
+    def _accept(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._tasks.append(asyncio.create_task(self._carry(reader, writer)))
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        up, down = self._limits
+        try:
+            await asyncio.gather(
+                self._pump(reader, back, up), self._pump(there, writer, down)
+            )
+        finally:
+            for each in (writer, back):
+                each.close()
+                with suppress(OSError):
+                    await each.wait_closed()
+
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, limit: int
+    ) -> None:
+        with suppress(OSError):
+            while data := await source.read(4096):
+                limit -= len(data)
+                if limit < 0:
+                    await self._released.wait()
+                sink.write(data)
+            sink.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "request_size", "response_size"),
+    [({"up": 20_000}, 200_000, 10), ({"down": 20_000}, 10, 6_000_000)],
+    ids=["request", "response"],
+)
+@pytest.mark.parametrize("interceptors", [(), (Passing(),)], ids=["", "interceptor"])
+async def test_a_drain_waits_for_a_slow_message(
+    host: Host,
+    eventually: Any,
+    limits: dict[str, int],
+    request_size: int,
+    response_size: int,
+    interceptors: Any,
+) -> None:
+    """Its handler has not begun yet, or has ended already: the request is not active.
+
+    The drain cut it, which `server.stop(10)` does not.
+    """
+    hosted = host(partial(Server, interceptors=interceptors), lame_duck_quiet=0.1)
+    looked_up, responded = asyncio.Event(), asyncio.Event()
+
+    async def respond(request: bytes, context: Any) -> bytes:
+        responded.set()
+        return b"x" * response_size
+
+    class Lookup(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: Any) -> Any:
+            if handler_call_details.method != "/test.Slow/Method":
+                return None
+            looked_up.set()
+            return grpc.unary_unary_rpc_method_handler(respond)
+
+    hosted.server.add_generic_rpc_handlers([Lookup()])
+    await hosted.server.start()
+    async with (
+        SlowLink(hosted.port, **limits) as link,
+        grpc.aio.insecure_channel(
+            f"127.0.0.1:{link.port}", options=ANY_SIZE
+        ) as channel,
+    ):
+        method: Any = channel.unary_unary("/test.Slow/Method")
+        call = method(b"x" * request_size)
+        await (looked_up if "up" in limits else responded).wait()
+        await eventually(lambda: hosted.server.statistics().active == 0)
+        draining = asyncio.create_task(hosted.server.drain())
+        await asyncio.wait([draining], timeout=1.0)
+        assert not draining.done()
+        link.release()
+        assert await call.code() is StatusCode.OK
+        await asyncio.wait_for(draining, 10)
+
+
+async def test_a_call_in_flight_does_not_delay_goaway(
+    host: Host, eventually: Any
+) -> None:
+    """GOAWAY came late when it waited for calls, and little was left of the period for
+    the calls that began shortly before GOAWAY.
+    """
+    hosted = host(lame_duck_quiet=0.1, lame_duck_period=600.0)
+    ended = asyncio.Event()
+
+    async def respond(request: bytes, context: Any) -> bytes:
+        await ended.wait()
+        return b"served"
+
+    hosted.add("test.Long", grpc.unary_unary_rpc_method_handler(respond))
+    await hosted.server.start()
+    method: Any = hosted.channel.unary_unary("/test.Long/Method")
+    call = method(b"")
+    await eventually(lambda: hosted.server.statistics().active == 1)
+    draining = asyncio.create_task(hosted.server.drain())
+    await eventually(lambda: hosted.channel.get_state() is ChannelConnectivity.IDLE)
+    assert await hosted.method(b"0").code() is StatusCode.UNAVAILABLE
+    ended.set()
+    assert await call.code() is StatusCode.OK
+    await asyncio.wait_for(draining, 10)
+
+
+async def test_a_client_that_watches_loses_no_call_in_flight_at_goaway(
+    host: Host, eventually: Any
+) -> None:
+    ended = asyncio.Event()
+
+    async def respond(request: bytes, context: Any) -> bytes:
+        await ended.wait()
+        return b"served"
+
+    fleet = [host(lame_duck_quiet=0.1, lame_duck_period=600.0) for _ in range(2)]
+    for hosted in fleet:
+        hosted.add("test.Long", grpc.unary_unary_rpc_method_handler(respond))
+        await hosted.server.start()
+    leaving, staying = fleet
+    target = "ipv4:" + ",".join(f"127.0.0.1:{hosted.port}" for hosted in fleet)
+    async with lbclient.insecure_channel(target) as channel:
+        await channel.channel_ready()
+        await eventually(
+            lambda: {b.state for b in channel.statistics().backends} == {"ready"}
+        )
+        method: Any = channel.unary_unary("/test.Long/Method")
+        calls = [method(b"") for _ in range(10)]
+        await eventually(lambda: sum(h.server.statistics().active for h in fleet) == 10)
+        assert leaving.server.statistics().active
+        draining = asyncio.create_task(leaving.server.drain())
+        await eventually(lambda: leaving.server._reporter.stopping)  # GOAWAY
+        calls += [method(b"") for _ in range(10)]
+        await eventually(lambda: sum(h.server.statistics().active for h in fleet) == 20)
+        assert staying.server.statistics().active >= 10
+        ended.set()
+        assert {await call.code() for call in calls} == {StatusCode.OK}
+        await asyncio.wait_for(draining, 10)
 
 
 async def test_a_stream_that_is_no_request_does_not_hold_a_drain(host: Host) -> None:
