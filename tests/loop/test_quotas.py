@@ -68,7 +68,7 @@ async def offer(demand: Mapping[Quotas, float], seconds: float) -> dict[Quotas, 
 async def stop(*tasks: Quotas) -> None:
     for quotas in tasks:
         quotas.stop()
-    for _ in range(2):  # its task ends, and leaves no trace
+    for _ in range(10):  # its tasks end, one in the other, and leave no trace
         await asyncio.sleep(0)
 
 
