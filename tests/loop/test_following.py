@@ -6,7 +6,7 @@ And the mechanism below: tasks and timers that fail live again.
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from random import Random
@@ -17,6 +17,7 @@ import pytest
 from lbclient import tasks as tasks_module
 from lbclient.errors import ResolveError
 from lbclient.model import Endpoint, Endpoints
+from lbclient.resolvers import listing
 from lbclient.resolvers.following import BURST, MOST, PERIOD, Following
 from lbclient.tasks import PAUSE, Alarm, Tasks
 
@@ -221,6 +222,32 @@ async def test_what_is_no_list_of_endpoints_is_told_though_it_came_in_a_burst(
     assert fixture.taken == [ANSWER] * (BURST + 1)
     [complaint] = fixture.complaints
     assert "TypeError" in complaint
+
+
+async def test_of_endpoints_without_end_some_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listing, "MAX_ENDPOINTS", 100)
+    read = 0
+
+    def endless() -> Iterator[Endpoint]:
+        nonlocal read
+        while read < 10_000:  # or the loop would stand still
+            read += 1
+            yield Endpoint(f"b{read // 2:05}:1")  # each but the first comes twice
+
+    async def watch() -> AsyncIterator[Any]:
+        yield endless()
+        await asyncio.Event().wait()
+
+    fixture = Fixture(watch)
+    await fixture.run(5.0)
+    assert fixture.complaints == []
+    assert read == 200
+    [taken] = fixture.taken
+    assert [endpoint.address for endpoint in taken] == [
+        f"b{n:05}:1" for n in range(100)
+    ]
 
 
 async def test_a_resolver_that_says_that_it_paces_itself_and_does_not_is_paced() -> (
