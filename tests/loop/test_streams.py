@@ -97,7 +97,7 @@ async def test_each_stream_is_told_at_its_pace() -> None:
 
 
 async def test_a_stream_that_opens_later_than_others_has_the_same_pace() -> None:
-    """The wheel's slots are of the clock, not of when the first one came."""
+    """Its ticks are of the clock, not of when the first one came."""
     served = Served()
     await served.run(1000.03)
     stream = served.open(1.0)
@@ -193,7 +193,9 @@ async def test_nothing_is_kept_of_streams_that_ended() -> None:
     served.streams.push()
     await served.close()
     streams = served.streams
-    kept = (streams._all, streams._on, streams._paced, streams._slots, streams._to_wake)
+    kept = (
+        streams._all, streams._on, streams._paced, streams._by_tick, streams._to_wake
+    )  # fmt: skip
     assert not any((*kept, streams.watched))
     assert repr(streams) == "<0 health, 0 load, 0 serving streams>"
 
