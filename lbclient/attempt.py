@@ -150,12 +150,15 @@ def story(attempt: Attempt, call: Any, decision: Decision) -> str:
     return f"{attempt.backend.endpoint.address}: {said}: {decision.reason}"
 
 
-def last_words(attempt: Attempt, call: Any, balancer: "Balancer | None") -> str:
-    """The same where nobody thought of another; '' if it went well."""
+def last_words(
+    attempt: Attempt, call: Any, balancer: "Balancer | None", was_closed: bool
+) -> str:
+    """The same where nobody thought of another; '' if it went well. `was_closed`: the
+    channel, when the attempt ended."""
     code, _ = final_status(call)
     if not code:
         return ""
-    why = "it had begun, or the channel was closed"
+    why = "the channel was closed" if was_closed else "it had begun"
     if code != UNAVAILABLE:
         why = "only what is UNAVAILABLE or refused is tried again"
     if balancer is not None and balancer.outliers.was_trial(

@@ -94,6 +94,7 @@ class Call:
     """
 
     _lbclient: Attempt  # the last one, as `mark` leaves it
+    was_closed = False  # the channel, when the last attempt failed
 
     def __init__(
         self,
@@ -222,7 +223,9 @@ class Call:
         if delay is None:
             if cause_of(self._inner):
                 if len(self._history) < self._lbclient.number:
-                    said = last_words(self._lbclient, self._inner, self._balancer)
+                    said = last_words(
+                        self._lbclient, self._inner, self._balancer, self.was_closed
+                    )
                     self._history = (*self._history, said)
                 self._error, self._inner = error_of(self._inner), None
             self._let_go()
@@ -240,7 +243,8 @@ class Call:
     def decide(self, trailers: Trailers) -> float | None:
         """In how many seconds what failed is sent again; None: never."""
         balancer = self._balancer
-        if self._sending is None or balancer.is_stopped or self._is_committed():
+        self.was_closed = balancer.is_stopped
+        if self._sending is None or self.was_closed or self._is_committed():
             return None
         if self._retry is None:
             self._retry = self._sending.new_retry()

@@ -292,7 +292,9 @@ def info(call: object) -> CallInfo:
             balancer = getattr(sent, "_balancer", None) or getattr(
                 sent, "balancer", None
             )
-            said = last_words(attempt, getattr(sent, "_inner", sent), balancer)
+            was_closed = getattr(sent, "was_closed", False)
+            inner = getattr(sent, "_inner", sent)
+            said = last_words(attempt, inner, balancer, was_closed)
             history = (*history, said) if said else history
         return CallInfo(address, attempt.number, attempt.waited, history)
     waited = sent.waited() if isinstance(sent, calls.Call) else 0.0

@@ -64,6 +64,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
     why we gave this one up."""
 
     later: "Call | None" = None
+    was_closed = True  # the channel, where nobody thought of another attempt
     _history: tuple[str, ...] = ()  # of the attempt, where it was thought of another
     _callbacks: tuple[Callable[[Any], object], ...] = ()
 
@@ -131,7 +132,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
             error = error_of(self)
             assert error is not None
             self._history = self._history or (
-                last_words(self.attempt, self, self.balancer),
+                last_words(self.attempt, self, self.balancer, self.was_closed),
             )
             self.later = self._method.end(self, error)
             self.later.add_done_callback(self._tell)

@@ -25,8 +25,9 @@ POD = "KUBERNETES_SERVICE_HOST"  # what every container in a pod is given
 WHOLE = re.compile("[0-9]{1,10}")  # Kubernetes and Nomad count in 32 bits
 
 # A Deployment's pods end in five characters, which may all be digits: an ordinal has
-# fewer. And a pod on its node's network goes by the node's name, ip-10-0-0-3.
-ORDINAL = re.compile("(?!.*[0-9]+-[0-9]+-[0-9]+-[0-9]+$).+-(0|[1-9][0-9]{0,3})")
+# fewer. And a pod on its node's network goes by the node's name, ip-10-0-0-3. A label
+# has at most 63 characters (RFC 1035); of a longer one this would take quadratic time.
+ORDINAL = re.compile("(?!.{64}|.*[0-9]+-[0-9]+-[0-9]+-[0-9]+$).+-(0|[1-9][0-9]{0,3})")
 
 
 def find_identity(

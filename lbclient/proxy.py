@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 
 from lbclient import wire, within
-from lbclient.grpc_seam import Trailers, step
+from lbclient.grpc_seam import Trailers, cancellations, step
 from lbclient.server.health import ANY_SERVICE
 
 # Of health and load the proxy speaks for itself.
@@ -155,6 +155,8 @@ class _Requests:
     def __init__(self, context: Any) -> None:
         self._context = context
         self._task = asyncio.current_task()
+        # An interceptor may have cancelled the task, and taken that for its own.
+        self._cancelled_before = cancellations()
         self.is_over = False
 
     async def follow(self) -> AsyncIterator[bytes]:
@@ -181,7 +183,7 @@ class _Requests:
         """Raises where the client has not said all, but has cancelled."""
         for _ in range(TURNS):
             await asyncio.sleep(0 if is_prompt else PAUSE / TURNS)
-        if self._task is not None and self._task.cancelling():
+        if self._task and self._task.cancelling() > self._cancelled_before:
             raise asyncio.CancelledError
 
 

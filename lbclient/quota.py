@@ -172,7 +172,8 @@ class Quota:
         self._accounts = self._unlisted.by_name
         self._shares: Mapping[str, float] = {}
         self._taken_at = -inf
-        self.pooled = 0  # looks at the shared account for names that are too long
+        # Looks at the shared account for names that are too long or cannot be printed.
+        self.pooled = 0
 
     def refuses(
         self, customer: str, criticality: Criticality, now: float

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from lbclient.errors import ConfigError
-from lbclient.text import HIDDEN, is_printable
+from lbclient.text import HIDDEN, has_user, is_printable
 
 FORM = "redis://host:port/db?fleet=name, or rediss:// or unix:// of that kind"
 ESCAPED = f"{FORM}; in a password write @ : / ? # % as %40 and so on"
@@ -76,9 +76,9 @@ def _is_place(parts: SplitResult) -> bool:
     if parts.scheme not in SCHEMES or parts.fragment or parts.port == 0:
         return False
     if parts.scheme == "unix":
-        has_user = re.search(":.*@", unquote(parts.path))
         host = parts.netloc.rpartition("@")[2]
-        return not (host or has_user) and bool(parts.path.strip("/"))
+        is_path = not has_user(unquote(parts.path)) and bool(parts.path.strip("/"))
+        return not host and is_path
     is_db = re.fullmatch("/?|/[0-9]{1,5}", parts.path)
     return bool(is_db and HOST.fullmatch(parts.hostname or ""))
 

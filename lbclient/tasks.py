@@ -5,6 +5,10 @@ CancelledError though nobody cancelled anything, another BaseException, or just 
 `Tasks` starts it again, after a pause. KeyboardInterrupt and SystemExit are for
 whoever runs the loop, and pass.
 
+Whether a task was cancelled says `Task.cancelling()`, but only where no code of others
+runs: code that cancels its own task, and catches that without `uncancel`, leaves the
+count above zero for ever. Hence `in_own_task`.
+
 A cancelled task keeps its exception, that its traceback, that every frame's locals; a
 TaskGroup among them (Python 3.11 to 3.13) makes a cycle of it. In those frames is a
 call, and grpc keeps a connection open, even of a closed channel, until the last call
@@ -18,7 +22,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
 from random import Random
-from typing import Any
+from typing import Any, TypeVar, cast
 
 logger = logging.getLogger(__name__)
 
@@ -32,20 +36,59 @@ LOG_EVERY = 10.0  # seconds between two log lines about failures of one kind
 CLOSE_WITHIN = 5.0  # seconds for the tasks of an owner to end once they are cancelled
 CANCEL_EVERY = 1.0  # seconds; user code may take one CancelledError for its own
 
+T = TypeVar("T")
 Job = Callable[[], Awaitable[None]]
 
 
 def is_cancelled() -> bool:
     """Whether somebody has cancelled the running task; asked where a CancelledError
-    came up that may be of another making."""
+    came up that may be of another making.
+
+    Only for tasks that run no code of others but by `in_own_task`.
+    """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether it is for whoever runs the loop, or the end of a coroutine: no task's
-    own failure, and not to be swallowed."""
-    return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
+    """Whether it is for whoever runs the loop: no failure of what raised it."""
+    return isinstance(error, KeyboardInterrupt | SystemExit)
+
+
+def is_own_end(error: BaseException) -> bool:
+    """Whether the running coroutine has to end with this error that came up at an
+    await: it is fatal, or the coroutine was closed, or its task was cancelled."""
+    return is_fatal(error) or isinstance(error, GeneratorExit) or is_cancelled()
+
+
+async def in_own_task(work: Callable[[], Awaitable[T]]) -> T:
+    """Awaits code that may be of others, in a task of its own.
+
+    What that code cancels there leaves no count in the caller's task. If it raises
+    GeneratorExit, which would close the coroutines that await it, a RuntimeError comes
+    of that, as Python makes one of StopIteration. If the caller is cancelled, so is
+    that task, and it is waited for.
+    """
+    result, error = await leaving_no_trace(_outcome(work))
+    if error is None:
+        return cast(T, result)
+    try:
+        if isinstance(error, GeneratorExit):
+            raise RuntimeError("GeneratorExit was raised") from error
+        raise error
+    finally:
+        error = None  # nor a cycle of it and this frame
+
+
+async def _outcome(
+    work: Callable[[], Awaitable[T]],
+) -> tuple[T | None, BaseException | None]:
+    """What it returned or raised, as values: a task that raises GeneratorExit would
+    close whoever awaits it."""
+    try:
+        return await work(), None
+    except BaseException as error:
+        return None, error
 
 
 class Tasks:
@@ -71,7 +114,8 @@ class Tasks:
     # --- tasks ----------------------------------------------------------------
 
     def keep(self, key: object, job: Job) -> None:
-        """Runs `job` until it is dropped, again whenever it ends."""
+        """Runs `job` until it is dropped, again whenever it ends. What it is made of
+        may be of others: each run has a task of its own."""
         if not self.is_closed:
             self._tasks[key] = leaving_no_trace(self._kept(key, job))
 
@@ -86,10 +130,10 @@ class Tasks:
         while True:
             began_at = loop.time()
             try:
-                await job()
+                await in_own_task(job)
                 error: BaseException | None = None
             except BaseException as raised:
-                if is_fatal(raised) or is_cancelled():
+                if is_own_end(raised):
                     raise
                 error = raised
             if is_cancelled():  # and the job took that for its own affair
@@ -117,8 +161,7 @@ class Tasks:
     def failed(self, what: object, error: BaseException | None) -> None:
         """The one place where failures are counted. None: a task ended by itself.
 
-        Of each kind one in `LOG_EVERY` is logged, lest a thousand that fail together,
-        or one at each ring of a timer, write as many tracebacks.
+        At most one log line per kind every `LOG_EVERY` seconds.
         """
         self.failures += 1
         kind = getattr(what, "__qualname__", type(what).__qualname__)
@@ -205,14 +248,14 @@ class Alarm:
             self.set(PAUSE)
 
 
-def leaving_no_trace(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+def leaving_no_trace(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """A task whose frames are emptied as soon as it has been cancelled."""
     task = asyncio.get_running_loop().create_task(coroutine)
     task.add_done_callback(_empty)
     return task
 
 
-def _empty(task: asyncio.Task[None]) -> None:
+def _empty(task: asyncio.Task[Any]) -> None:
     if task.cancelled():
         try:
             task.exception()  # raises, and takes the exception from the task

@@ -3,6 +3,9 @@
 For the doors where such text enters: status details, errors of resolvers and stores,
 names in requests, settings. Neither function goes by a list of what is bad: shown is
 what is known to be harmless.
+
+Such text may have megabytes, and Python's interpreter stands still while a regular
+expression is matched: none here has two parts of any length that match the same text.
 """
 
 import re
@@ -12,6 +15,7 @@ from urllib.parse import unquote
 
 LONGEST = 300  # characters of one text of a peer's
 MOST_SHOWN = 200  # characters of a value in an error
+MOST_READ = 1000  # characters of a value in an error that are searched for a secret
 
 # Unicode's Default_Ignorable_Code_Point, those of it that are letters or marks, which
 # `str.isprintable` takes for printable.
@@ -102,14 +106,19 @@ def _place(text: str) -> str:
 def _path(scheme: str, text: str) -> str:
     """What a target has behind its scheme: a path, or a list of names and addresses."""
     if scheme.lower().startswith(("file", "unix")):
-        is_open = not re.search("[?#]|:.*@|//", text, re.DOTALL)
-        return text if is_open else HIDDEN
+        is_safe = not ("?" in text or "#" in text or "//" in text or has_user(text))
+        return text if is_safe else HIDDEN
     if "@" in text:
         return _place(text)
     slash = "/" if text.startswith("/") else ""
     names = text.removeprefix("/").split(",")
-    is_open = all(_NAME.fullmatch(name) or _IPV6.fullmatch(name) for name in names)
-    return text if is_open else f"{slash}{HIDDEN}"
+    is_safe = all(_NAME.fullmatch(name) or _IPV6.fullmatch(name) for name in names)
+    return text if is_safe else f"{slash}{HIDDEN}"
+
+
+def has_user(text: str) -> bool:
+    """Whether it may have a user and a password: an "@" behind a ":"."""
+    return 0 <= text.find(":") < text.rfind("@")
 
 
 # --- values in errors -------------------------------------------------------------
@@ -119,10 +128,16 @@ class _Brief(Repr):
     """`repr`, bounded at every level, whatever the object says of itself."""
 
     def repr_str(self, x: str, level: int) -> str:
-        return super().repr_str(harmless(x) if _SUSPICIOUS.search(x) else x, level)
+        if len(x) > MOST_READ:
+            # To cut a URL may make a secret look like a host: all of it, or nothing.
+            if any(mark in x for mark in ("://", "@", "?", "#", "%")):
+                return f"<{len(x):,} characters>"
+        elif _SUSPICIOUS.search(x):
+            x = harmless(x)
+        return super().repr_str(x, level)
 
     def repr_bytes(self, x: bytes, level: int) -> str:
-        if _SUSPICIOUS.search(x.decode("latin-1")):
+        if len(x) > MOST_READ or _SUSPICIOUS.search(x.decode("latin-1")):
             return f"<{len(x):,} bytes>"
         return self.repr_instance(x, level)
 
@@ -131,8 +146,17 @@ class _Brief(Repr):
         return f"<{x.bit_length():,} bits>" if x.bit_length() > 999 else repr(x)
 
     def repr_instance(self, x: Any, level: int) -> str:
-        said = super().repr_instance(x, level)
-        return re.sub("//.*@", f"//{HIDDEN}@", said, flags=re.DOTALL)
+        try:
+            said = repr(x)
+        except Exception:
+            return super().repr_instance(x, level)  # which says so
+        begin, end = said.find("//"), said.rfind("@")
+        if 0 <= begin < end:
+            said = f"{said[:begin]}//{HIDDEN}{said[end:]}"
+        if len(said) > self.maxother:
+            half = (self.maxother - len(HIDDEN)) // 2
+            said = f"{said[:half]}{HIDDEN}{said[-half:]}"
+        return said
 
 
 _brief = _Brief()

@@ -2,9 +2,9 @@
 
 Bounded in everything that a stranger could make large: the head of a request, the time
 for all of it, connections at a time, of one address and of all. Where there are too
-many the oldest ends: who sends its request takes milliseconds. Names are checked, so
-that no page elsewhere can read this one by a name that it lets point here (DNS
-rebinding).
+many the oldest ends: a well-behaved request takes milliseconds, so the oldest
+connection is the likeliest to be idle. Names are checked, so that no page elsewhere
+can read this one by a name that it lets point here (DNS rebinding).
 """
 
 import asyncio

@@ -19,7 +19,7 @@ from lbclient.model import Endpoint, Endpoints
 from lbclient.protocols import Resolver
 from lbclient.resolvers.listing import listing
 from lbclient.resolvers.polling import Hinted
-from lbclient.tasks import Alarm, Tasks, is_cancelled, is_fatal
+from lbclient.tasks import Alarm, Tasks, in_own_task, is_cancelled, is_own_end
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ class Following:
         self._tasks = tasks
         self._rng = rng
         self._longest_pause = max(FIRST_PAUSE, longest_pause)
+        self._follower: asyncio.Task[Any] | None = None  # in which no resolver runs
         self._hinted = Hinted()  # between an error and the next try
         self._pending: list[Iterable[Endpoint]] = []  # the last answer, or nothing
         self._rest = Alarm(tasks, self._rested)  # set while there is such an answer
@@ -73,6 +74,7 @@ class Following:
     async def follow(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
+        self._follower = asyncio.current_task()
         pause, quick = FIRST_PAUSE, 0
         while True:
             began_at, answers = loop.time(), self._answers
@@ -94,26 +96,34 @@ class Following:
 
     async def _watch(self) -> ResolveError | str:
         """Why it is over."""
+        try:
+            await in_own_task(self._hear)
+        except ResolveError as error:
+            return error
+        except BaseException as error:
+            if is_own_end(error):
+                raise
+            return self._failed(error)
+        return "the resolver ended"
+
+    async def _hear(self) -> None:
+        """The resolver's own code runs in here."""
         answers: Any = None
         try:
             answers = self._resolver.watch()
             async for endpoints in answers:
-                if is_cancelled():
+                if self._is_left():
                     break
                 self._answered(endpoints)
                 await self._breathe()
-        except ResolveError as error:
-            return error
-        except BaseException as error:
-            if is_fatal(error) or is_cancelled():
-                raise
-            return self._failed(error)
         finally:
             # Where it stopped at an answer that it had given.
             if (close := getattr(answers, "aclose", None)) is not None:
                 with suppress(Exception):
                     await close()
-        return "the resolver ended"
+
+    def _is_left(self) -> bool:
+        return self._follower is not None and self._follower.cancelling() > 0
 
     def _failed(self, error: BaseException) -> str:
         self._tasks.failures += 1

@@ -66,8 +66,12 @@ async def in_pieces(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
 
 
 def listing(endpoints: Iterable[Endpoint]) -> Endpoints:
-    """A snapshot of at most MAX_ENDPOINTS, the same ones in any order of arrival."""
-    return snapshot(list(endpoints))[:MAX_ENDPOINTS]
+    """A snapshot of at most MAX_ENDPOINTS, the same ones in any order of arrival.
+
+    Reads twice as many, as some may be doubles, and no more: a resolver of a user's own
+    may give an iterable without end.
+    """
+    return snapshot(list(islice(endpoints, 2 * MAX_ENDPOINTS)))[:MAX_ENDPOINTS]
 
 
 def ordinal(host: str) -> int | None:

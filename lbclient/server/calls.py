@@ -131,7 +131,7 @@ class Call:
         Of a call on a channel that is not ours only its error knows, if it is the one
         that is being handled.
         """
-        if _status(code) in HANDED_UP:
+        if status_of(code) in HANDED_UP:
             self.below = max(self.below, within.below(sys.exception()))
             if self.below is not WELL:
                 self._trailers = within.handed_up(self._trailers, self.below)
@@ -140,7 +140,7 @@ class Call:
 
     def is_ok(self) -> bool:
         """As far as the handler said; it may still raise."""
-        return self.said is None or _status(self.said) is _OK
+        return self.said is None or status_of(self.said) is _OK
 
     def preset(self) -> None:
         """For an end that comes where we do not see it in time."""
@@ -171,7 +171,7 @@ class Call:
 
     def _code_of_error(self) -> StatusCode:
         """As in grpcio: the code that was set, if it is one of an error."""
-        code = _status(self.said or StatusCode.UNKNOWN)
+        code = status_of(self.said or StatusCode.UNKNOWN)
         return StatusCode.UNKNOWN if code is StatusCode.OK else code
 
     def _refused_below(self, error: BaseException) -> tuple[StatusCode, str] | None:
@@ -191,7 +191,7 @@ class Call:
 
     def _answer(self, code: Any) -> Trailers:
         """Ends the request; the trailers are to be sent at once."""
-        self._finish(lambda: _status(code))
+        self._finish(lambda: status_of(code))
         return self._with_report(self._trailers, self._reporter.monitor.active)
 
     def _finish(self, code: Callable[[], StatusCode]) -> None:
@@ -223,16 +223,22 @@ class Call:
         return own + tuple(item for item in report if item[0] not in taken)
 
     def _interrupted(self) -> StatusCode:
-        """Deadline or cancel: grpcio tells neither from the other."""
         remaining = None if self.inner is None else self.inner.time_remaining()
-        if remaining is None:
-            return StatusCode.CANCELLED
-        # On the wire a timeout above 1 s is rounded up by up to 1 %, so the client,
-        # whose clock runs out first, cancels a little before our deadline.
-        timeout = self._reporter.clock() - self.begun_at + remaining
-        if remaining <= 0.005 + 0.01 * timeout:
-            return StatusCode.DEADLINE_EXCEEDED
+        return interrupted(self._reporter.clock() - self.begun_at, remaining)
+
+
+def interrupted(lasted: float, remaining: float | None) -> StatusCode:
+    """Deadline or cancel: grpcio tells neither from the other.
+
+    `lasted` and `remaining`: seconds since the request began, and to its deadline.
+    """
+    if remaining is None:
         return StatusCode.CANCELLED
+    # On the wire a timeout above 1 s is rounded up by up to 1 %, so the client, whose
+    # clock runs out first, cancels a little before our deadline.
+    if remaining <= 0.005 + 0.01 * (lasted + remaining):
+        return StatusCode.DEADLINE_EXCEEDED
+    return StatusCode.CANCELLED
 
 
 class Early:
@@ -317,8 +323,7 @@ class AsyncCall(Call):
             words = f"Unexpected {type(error)}: {raised.CANCELLED}"
             await self._tell(error, self._code_of_error(), words)
         elif self._interrupted() is StatusCode.CANCELLED:
-            words = "the task that served the request was cancelled in its server"
-            await self._tell(error, StatusCode.CANCELLED, words)
+            await self._tell(error, StatusCode.CANCELLED, raised.TASK_CANCELLED)
         else:
             self.ended()
 
@@ -448,7 +453,7 @@ class SyncCall(Call):
         super().ended()
 
     def _answer(self, code: Any) -> Trailers:
-        self._answered = _status(code)
+        self._answered = status_of(code)
         return self._merged(self._trailers)
 
     def _interrupted(self) -> StatusCode:
@@ -470,7 +475,7 @@ _stands_for(grpc.aio.ServicerContext, AsyncCall)
 _stands_for(grpc.ServicerContext, SyncCall)
 
 
-def _status(code: Any) -> StatusCode:
+def status_of(code: Any) -> StatusCode:
     """As grpcio reads it: a number will do, and nonsense is UNKNOWN."""
     if code is _OK or isinstance(code, StatusCode):
         return code

@@ -32,6 +32,7 @@ from lbclient.server.lame_duck import Drain
 from lbclient.server.reporter import Reporter
 from lbclient.server.statistics import ServerStatistics
 from lbclient.server.udp import UdpHealth, host_of
+from lbclient.server.uncounted import Uncounted
 from lbclient.server.warmup import Warmup, check, warm_up
 
 # grpcio says the same of a port that is taken and of credentials that are none.
@@ -74,11 +75,12 @@ class Server(grpc.aio.Server):
         self._services: dict[str, None] = {}
         self._started = self._has_stopped = False
         self._wrapper = Wrapper(self._reporter, most)
+        self._uncounted = Uncounted(self._reporter.clock)
         if most is not None:
             self._reporter.gate.limit(most)
         self._intercepts = bool(interceptors)
         if interceptors:
-            own = Interceptor(self._wrapper, self._reporter.monitor)
+            own = Interceptor(self._wrapper, self._uncounted, self._reporter.monitor)
             interceptors = (own, *interceptors)
         options, most = grpc_seam.with_pending_limit(options or ())
         self._inner, read = grpc_seam.counted(
@@ -100,7 +102,7 @@ class Server(grpc.aio.Server):
             if isinstance(handler, grpc.ServiceRpcHandler):
                 self._services[handler.service_name()] = None
             if not self._intercepts:
-                handler = WrappedLookup(self._wrapper, handler)
+                handler = WrappedLookup(self._wrapper, self._uncounted, handler)
             self._inner.add_generic_rpc_handlers((handler,))
 
     def add_registered_method_handlers(

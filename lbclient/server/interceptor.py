@@ -5,7 +5,7 @@ interceptor costs 5 % of a small call, so where the user has none there is none:
 handlers are then wrapped where grpcio looks them up.
 """
 
-from asyncio import CancelledError, current_task
+from asyncio import current_task
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +17,7 @@ from lbclient import grpc_seam, wire, within
 from lbclient.model import Verdict
 from lbclient.server.handlers import Handler, Wrapper
 from lbclient.server.monitor import LoadMonitor
+from lbclient.server.uncounted import Uncounted
 
 # Streams that last as long as a connection, and their likes. Not load, whoever
 # serves them; and a draining task must not wait for their end.
@@ -46,8 +47,14 @@ Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
 class WrappedLookup(grpc.GenericRpcHandler):
     """Finds what the user's generic handler finds, wrapped."""
 
-    def __init__(self, wrapper: Wrapper, generic: grpc.GenericRpcHandler) -> None:
+    def __init__(
+        self,
+        wrapper: Wrapper,
+        uncounted: Uncounted,
+        generic: grpc.GenericRpcHandler,
+    ) -> None:
         self._wrapper = wrapper
+        self._uncounted = uncounted
         self._service = generic.service
         self._refuses = wrapper.refuses
         self._request_name = wrapper.request_name
@@ -80,7 +87,7 @@ class WrappedLookup(grpc.GenericRpcHandler):
         wrapper, method = self._wrapper, handler_call_details.method
         if method in UNCOUNTED:
             wrapper.let_by()
-            return handler
+            return self._uncounted.wrap(handler)
         answer = wrapper.refuses(handler_call_details.invocation_metadata or ())
         if answer is not None:
             return wrapper.refused(answer, method, handler)
@@ -104,8 +111,11 @@ class UnknownMethods(grpc.GenericRpcHandler):
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
-    def __init__(self, wrapper: Wrapper, monitor: LoadMonitor) -> None:
+    def __init__(
+        self, wrapper: Wrapper, uncounted: Uncounted, monitor: LoadMonitor
+    ) -> None:
         self._wrapper = wrapper
+        self._uncounted = uncounted
         self._monitor = monitor
         self._unknown_method = wrapper.wrap(UNKNOWN_METHOD)
 
@@ -117,7 +127,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
         wrapper, method = self._wrapper, handler_call_details.method
         if method in UNCOUNTED:
             wrapper.let_by()
-            return await continuation(handler_call_details)
+            try:
+                handler = await continuation(handler_call_details)
+            except BaseException as error:
+                handler = _raising(error)
+            return handler and self._uncounted.wrap(handler)
         answer = wrapper.refuses(handler_call_details.invocation_metadata or ())
         if answer is not None:
             return wrapper.refused(answer, method)
@@ -128,8 +142,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
         try:
             handler = await continuation(handler_call_details)
         except BaseException as error:
-            if isinstance(error, CancelledError) and grpc_seam.cancellations():
-                raise  # its client has gone
+            # Also a CancelledError: an attempt to answer finds out whether the client
+            # has gone, or the interceptor had cancelled its own task.
             return wrapper.wrap(_raising(error))
         finally:
             self._monitor.finish(Verdict.ABANDONED)

@@ -28,7 +28,7 @@ from lbclient.quota import OTHERS, UNLIMITED, Quota, allot, is_name, limits, roo
 from lbclient.server.accounting import Accounting, Nesting, bill_to
 from lbclient.server.statistics import QuotaStatistics
 from lbclient.server.stores import INTERVAL, ProcessStore, StoreError, find_store
-from lbclient.tasks import Tasks, is_cancelled, is_fatal
+from lbclient.tasks import Tasks, in_own_task, is_cancelled, is_own_end
 from lbclient.text import printable
 
 LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says
@@ -107,6 +107,8 @@ class Quotas:
         try:
             while True:
                 pause = await self._ask(store)
+                if is_cancelled():
+                    return  # though the store took that for its own affair
                 await asyncio.sleep(pause)
         finally:
             if self._is_ours:
@@ -121,12 +123,14 @@ class Quotas:
         try:
             # Not wait_for, which in Python 3.11 may lose a cancel.
             async with asyncio.timeout(INTERVAL):
-                fleet = await store.exchange(self._name, self.usage())
+                fleet = await in_own_task(
+                    lambda: store.exchange(self._name, self.usage())
+                )
             self._take(fleet)
             again = fleet.again if 0.0 <= fleet.again < inf else INTERVAL
             again = min(max(again, INTERVAL / 10), LONGEST_PAUSE)
         except BaseException as error:
-            if is_fatal(error) or is_cancelled():
+            if is_own_end(error):
                 raise
             self._complain(error)
             return INTERVAL

@@ -20,6 +20,7 @@ MOST = 6000
 _NOT_BROUGHT = (StopIteration, concurrent.futures.CancelledError)
 
 CANCELLED = "something that the handler awaited was cancelled, and the request was not"
+TASK_CANCELLED = "the task that served the request was cancelled in its server"
 
 
 def is_told(error: BaseException, in_thread: bool = False) -> bool:

@@ -49,7 +49,8 @@ class QuotaStatistics:
     """Entries of others that made no sense."""
 
     pooled: int = 0
-    """Requests whose customer shares an account, as the name is too long."""
+    """Requests whose customer's name is too long, or cannot be printed: they share an
+    account."""
 
     forgotten: int = 0
     """Accounts that made way for others while their customers were ahead of their
@@ -123,9 +124,9 @@ class ServerStatistics:
     """`watchers` by kind: "health" is ours, "load" ORCA's, "serving" grpc.health.v1."""
 
     streams_refused: Mapping[str, int] = field(default_factory=dict)
-    """By what there were too many of: streams on a "connection", streams on the
-    "server", or "openings", streams that begin at a time; "slots": a connection may
-    have too few streams to spare one."""
+    """By reason: too many on a "connection", too many on the "server", too many that
+    begin at a time ("openings"), or too few streams allowed on a connection to spare
+    one ("slots")."""
 
     report_floor: float = 0.0
     """Seconds between two reports of a stream, at least, for there are so many streams;

@@ -2,9 +2,9 @@
 
 Bounded by connection, by server, by how fast streams begin, and by how many reports
 are sent a second; the rest is refused and told so. One timer, the reporter's, serves
-all: a stream is in the slot in which it is due. Streams are woken a few in each turn
-of the loop, also for news that all are to hear. A stream whose client reads slowly is
-skipped: it sends the latest report when it can, and nobody waits for it.
+all: each stream is kept by the tick in which it is due. Streams are woken a few in
+each turn of the loop, also for news that all are to hear. A stream whose client reads
+slowly is skipped: it sends the latest report when it can, and nobody waits for it.
 """
 
 import asyncio
@@ -96,16 +96,16 @@ def floor_of(paced: Mapping[float, int], rate: float = REPORTS) -> float:
 
 
 class Stream:
-    """One that was let in. `due_at` and `slot` are written by `Streams`."""
+    """One that was let in. `due_at` and `tick` are written by `Streams`."""
 
-    __slots__ = ("_is_due", "_next", "due_at", "kind", "pace", "peer", "slot")
+    __slots__ = ("_is_due", "_next", "due_at", "kind", "pace", "peer", "tick")
 
     def __init__(self, kind: Kind, peer: str, pace: float, now: float) -> None:
         self.kind = kind
         self.peer = peer
         self.pace = pace  # 0.0: it is told when something changes, and only then
         self.due_at = now
-        self.slot = 0
+        self.tick = 0  # in which it is due, in numbers of TICK
         self._is_due = False
         self._next: asyncio.Future[None] | None = None
 
@@ -171,7 +171,7 @@ class Streams:
         # By connection, those by which its client hears that this task leaves.
         self.watched: dict[str, int] = {}
         self._paced: dict[float, int] = {}
-        self._slots: dict[int, dict[Stream, None]] = {}
+        self._by_tick: dict[int, dict[Stream, None]] = {}
         self._to_wake: dict[Stream, None] = {}
         self._is_waking = False
 
@@ -186,7 +186,8 @@ class Streams:
             return self._refuse(Full.SLOTS)
         if len(self._all) >= self.most:
             return self._refuse(Full.SERVER)
-        # Others do not come again for health once refused: see `health`.
+        # gRPC clients stop health checking after UNIMPLEMENTED, so SERVING streams are
+        # exempt from the strained rate.
         is_strained = kind is not Kind.SERVING and self._is_strained()
         if not self._openings[kind].has_one(self._clock(), is_strained):
             return self._refuse(Full.OPENINGS)
@@ -224,10 +225,10 @@ class Streams:
             _less(self.watched, stream.peer)
         _less(self._paced, stream.pace)
         self._to_wake.pop(stream, None)
-        slot = self._slots.get(stream.slot, {})
-        slot.pop(stream, None)
-        if not slot:
-            self._slots.pop(stream.slot, None)
+        same_tick = self._by_tick.get(stream.tick, {})
+        same_tick.pop(stream, None)
+        if not same_tick:
+            self._by_tick.pop(stream.tick, None)
 
     def _refuse(self, reason: Full) -> Full:
         self.refused[reason] += 1
@@ -238,8 +239,8 @@ class Streams:
     def tick(self, now: float) -> None:
         """Wakes who is due; to be called every TICK, when there is a new report."""
         self.floor = floor_of(self._paced)
-        late = [slot for slot in self._slots if slot <= int(now / TICK)]
-        due = [stream for slot in late for stream in self._slots.pop(slot)]
+        late = [tick for tick in self._by_tick if tick <= int(now / TICK)]
+        due = [stream for tick in late for stream in self._by_tick.pop(tick)]
         for stream in due:
             self._schedule(stream, now)
         self._wake(due)
@@ -253,8 +254,8 @@ class Streams:
         stream.due_at += every
         if stream.due_at <= now:
             stream.due_at = now + every
-        stream.slot = int(stream.due_at / TICK)
-        self._slots.setdefault(stream.slot, {})[stream] = None
+        stream.tick = int(stream.due_at / TICK)
+        self._by_tick.setdefault(stream.tick, {})[stream] = None
 
     def _wake(self, streams: Iterable[Stream]) -> None:
         self._to_wake.update(dict.fromkeys(streams))

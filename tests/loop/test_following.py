@@ -4,8 +4,10 @@ And the mechanism below: tasks and timers that fail live again.
 """
 
 import asyncio
+import gc
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from lbclient import tasks as tasks_module
 from lbclient.errors import ResolveError
 from lbclient.model import Endpoint, Endpoints
+from lbclient.resolvers import listing
 from lbclient.resolvers.following import BURST, MOST, PERIOD, Following
 from lbclient.tasks import PAUSE, Alarm, Tasks
 
@@ -52,7 +55,13 @@ class Fixture:
 
 
 @pytest.mark.parametrize(
-    "error", [asyncio.CancelledError("mine"), Odd("mine"), ValueError("mine")]
+    "error",
+    [
+        asyncio.CancelledError("mine"),
+        GeneratorExit("mine"),
+        Odd("mine"),
+        ValueError("mine"),
+    ],
 )
 async def test_a_resolver_is_asked_again_whatever_it_raises(
     error: BaseException, caplog: pytest.LogCaptureFixture
@@ -70,10 +79,48 @@ async def test_a_resolver_is_asked_again_whatever_it_raises(
     fixture = Fixture(watch)
     await fixture.run(10.0)
     assert fixture.taken == [ANSWER]
-    assert fixture.complaints == [f"the resolver failed: {error!r}"] * 2
+    assert len(fixture.complaints) == 2
+    for complaint in fixture.complaints:
+        assert complaint.startswith("the resolver failed: ")
+        assert type(error).__name__ in complaint
     assert fixture.tasks.failures == 2
     assert caplog.text.count("test: the resolver failed") == 2
     assert type(error).__name__ in caplog.text
+
+
+@pytest.mark.parametrize("answers", [0, 2])
+async def test_one_that_took_a_cancel_for_its_own_is_asked_again(answers: int) -> None:
+    """Whatever else it does: its task is not ours."""
+    asked = 0
+
+    async def watch() -> AsyncIterator[Endpoints]:
+        nonlocal asked
+        asked += 1
+        await take_a_cancel_for_its_own()
+        for _ in range(answers):
+            yield ANSWER
+        if asked % 2:
+            raise asyncio.CancelledError
+
+    fixture = Fixture(watch)
+    await fixture.run(60.0)
+    assert asked > 3
+    assert len(fixture.complaints) == asked
+    assert fixture.tasks.failures == (asked + 1) // 2
+    assert len(fixture.taken) >= min(answers, 1) * asked
+    before = asked
+    await asyncio.sleep(60.0)
+    assert asked == before
+
+
+async def test_one_that_answers_its_cancel_is_left() -> None:
+    fixture = Fixture(answer_for_ever)
+    await fixture.run(10.0)
+    taken = list(fixture.taken)
+    assert taken
+    await asyncio.sleep(60.0)
+    assert fixture.taken == taken
+    assert fixture.tasks.failures == 0
 
 
 async def test_one_that_always_fails_is_asked_less_and_less_often() -> None:
@@ -177,6 +224,32 @@ async def test_what_is_no_list_of_endpoints_is_told_though_it_came_in_a_burst(
     assert "TypeError" in complaint
 
 
+async def test_of_endpoints_without_end_some_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listing, "MAX_ENDPOINTS", 100)
+    read = 0
+
+    def endless() -> Iterator[Endpoint]:
+        nonlocal read
+        while read < 10_000:  # or the loop would stand still
+            read += 1
+            yield Endpoint(f"b{read // 2:05}:1")  # each but the first comes twice
+
+    async def watch() -> AsyncIterator[Any]:
+        yield endless()
+        await asyncio.Event().wait()
+
+    fixture = Fixture(watch)
+    await fixture.run(5.0)
+    assert fixture.complaints == []
+    assert read == 200
+    [taken] = fixture.taken
+    assert [endpoint.address for endpoint in taken] == [
+        f"b{n:05}:1" for n in range(100)
+    ]
+
+
 async def test_a_resolver_that_says_that_it_paces_itself_and_does_not_is_paced() -> (
     None
 ):
@@ -227,7 +300,10 @@ def test_what_ends_the_process_still_does(fatal: type[BaseException]) -> None:
 # --- tasks and alarms ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), Odd(), OSError(), None])
+ENDS = [asyncio.CancelledError(), GeneratorExit(), Odd(), OSError(), None]
+
+
+@pytest.mark.parametrize("error", ENDS)
 async def test_a_task_lives_again_after_a_pause_whatever_it_died_of(
     error: BaseException | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -246,10 +322,95 @@ async def test_a_task_lives_again_after_a_pause_whatever_it_died_of(
     assert len(began_at) == 3
     assert began_at[1] - began_at[0] >= PAUSE / 2
     assert tasks.failures == 2
-    words = "ended" if error is None else f"failed with {type(error).__name__}"
-    assert f"test: 'job' {words}; starting it again" in caplog.text
+    assert "ended" if error is None else f"{type(error).__name__}" in caplog.text
+    assert caplog.text.count("test: 'job' ") == 1  # a line in 10 s
+    assert "starting it again" in caplog.text
     await tasks.close()
     assert len(began_at) == 3
+
+
+async def take_a_cancel_for_its_own() -> None:
+    """Without `uncancel`: its task counts as cancelled for ever."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    assert task.cancelling() == 1
+
+
+@pytest.mark.parametrize("error", ENDS)
+async def test_a_task_lives_again_though_it_once_cancelled_itself(
+    error: BaseException | None,
+) -> None:
+    tasks, begun = Tasks("test", Random(7)), 0
+
+    async def job() -> None:
+        nonlocal begun
+        begun += 1
+        await take_a_cancel_for_its_own()
+        if begun < 4:
+            if error is not None:
+                raise error
+            return
+        await asyncio.Event().wait()
+
+    tasks.keep("job", job)
+    await asyncio.sleep(30.0)
+    assert (begun, tasks.failures) == (4, 3)
+    await tasks.close()
+    await asyncio.sleep(60.0)
+    assert (begun, tasks.failures) == (4, 3)
+
+
+async def test_a_job_that_is_dropped_before_it_begins_leaves_no_warning(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    tasks = Tasks("test", Random(7))
+
+    async def job() -> None:
+        await asyncio.Event().wait()
+
+    for turns in range(4):
+        tasks.keep("job", job)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        tasks.drop("job")
+        await asyncio.sleep(5.0)
+    gc.collect()
+    assert (tasks.failures, list(recwarn)) == (0, [])
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_the_end_of_the_loop_ends_tasks_that_nobody_closed(swallows: bool) -> None:
+    """`asyncio.run` cancels all there are, and waits for them."""
+    tasks, begun = Tasks("test", Random(7)), 0
+
+    async def job() -> None:
+        nonlocal begun
+        begun += 1
+        await take_a_cancel_for_its_own()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if not swallows:
+                raise
+
+    async def main() -> None:
+        tasks.keep("job", job)
+        Fixture(answer_for_ever)
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert (begun, tasks.failures) == (1, 0)
+
+
+async def answer_for_ever() -> AsyncIterator[Endpoints]:
+    await take_a_cancel_for_its_own()
+    while True:
+        yield ANSWER
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
 
 
 async def test_a_timeout_of_its_own_is_no_cancel() -> None:
@@ -304,8 +465,9 @@ async def test_a_thousand_failures_of_a_kind_are_a_line_and_all_are_counted(
     assert len(caplog.records) == 2
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()])
 async def test_an_alarm_whose_ring_fails_rings_again(
-    caplog: pytest.LogCaptureFixture,
+    error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     tasks, rang = Tasks("test", Random(7)), list[float]()
@@ -313,7 +475,7 @@ async def test_an_alarm_whose_ring_fails_rings_again(
     def ring() -> None:
         rang.append(asyncio.get_running_loop().time())
         if len(rang) < 3:
-            raise asyncio.CancelledError
+            raise error
 
     alarm = Alarm(tasks, ring)
     began_at = asyncio.get_running_loop().time()

@@ -3,9 +3,15 @@
 import asyncio
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 
+from lbclient.config import ServerConfig
+from lbclient.model import LoadReport
+from lbclient.server.cpu import CpuMeter
+from lbclient.server.health import HealthServices
+from lbclient.server.reporter import Reporter
 from lbclient.server.streams import (
     OPENINGS,
     OPENINGS_IF_STRAINED,
@@ -20,6 +26,7 @@ from lbclient.server.streams import (
     floor_of,
     pace_within,
 )
+from lbclient.v1 import health_pb2
 
 PEER = "ipv4:10.0.0.3:50051"
 
@@ -90,7 +97,7 @@ async def test_each_stream_is_told_at_its_pace() -> None:
 
 
 async def test_a_stream_that_opens_later_than_others_has_the_same_pace() -> None:
-    """The wheel's slots are of the clock, not of when the first one came."""
+    """Its ticks are of the clock, not of when the first one came."""
     served = Served()
     await served.run(1000.03)
     stream = served.open(1.0)
@@ -186,7 +193,9 @@ async def test_nothing_is_kept_of_streams_that_ended() -> None:
     served.streams.push()
     await served.close()
     streams = served.streams
-    kept = (streams._all, streams._on, streams._paced, streams._slots, streams._to_wake)
+    kept = (
+        streams._all, streams._on, streams._paced, streams._by_tick, streams._to_wake
+    )  # fmt: skip
     assert not any((*kept, streams.watched))
     assert repr(streams) == "<0 health, 0 load, 0 serving streams>"
 
@@ -252,3 +261,63 @@ async def test_news_that_comes_while_a_report_is_written_is_not_lost() -> None:
     await asyncio.sleep(1.0)
     assert len(served.told[stream]) == 2
     await served.close()
+
+
+# --- what they cost -----------------------------------------------------------
+
+REPORT_COST = 0.0005  # CPU seconds of one, here
+
+
+class Watching:
+    """The context of a stream, in a process whose CPU time is only what it writes."""
+
+    def __init__(self, meter: list[float], peer: str) -> None:
+        self._meter = meter
+        self._peer = peer
+
+    def peer(self) -> str:
+        return self._peer
+
+    async def write(self, report: bytes) -> None:
+        self._meter[0] += REPORT_COST
+
+
+async def utilization_with(streams: int, **signals: Any) -> tuple[LoadReport, float]:
+    """What is reported after a minute with so many streams, and of that the CPU's."""
+    spent = [0.0]
+    meter = CpuMeter(cpu_time=lambda: spent[0], available=lambda: 1.0)
+    loop = asyncio.get_running_loop()
+    config = ServerConfig(report_interval=0.1, max_memory=0.0, **signals)
+    reporter = Reporter(config, loop.time, meter.read)
+    health = HealthServices(reporter, config, {})
+    reporter.start(loop)
+    watching = [
+        loop.create_task(
+            health._watch(
+                health_pb2.HealthRequest(),
+                cast(Any, Watching(spent, f"ipv4:10.0.0.3:{number}")),
+            )
+        )
+        for number in range(streams)
+    ]
+    await asyncio.sleep(60.0)
+    found = reporter.monitor.report(), reporter.monitor.cpu
+    for task in watching:
+        task.cancel()
+    await asyncio.gather(*watching, return_exceptions=True)
+    reporter.stop()
+    return found
+
+
+async def test_the_cpu_time_of_streams_is_in_the_reported_utilization() -> None:
+    """Ten reports a second for each: 0.5 % of the only processor."""
+    for streams in (0, 10, 40):
+        report, cpu = await utilization_with(streams)
+        assert report.utilization == cpu
+        assert cpu == pytest.approx(streams * 10 * REPORT_COST, rel=0.05)
+
+
+async def test_but_not_where_a_signal_of_the_users_takes_the_place_of_the_cpu() -> None:
+    report, cpu = await utilization_with(40, utilization=lambda: 0.01)
+    assert report.utilization == pytest.approx(0.01)
+    assert cpu == pytest.approx(40 * 10 * REPORT_COST, rel=0.05)

@@ -1,6 +1,9 @@
 """Where text of others is kept: names and addresses are short, and can be printed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from random import Random
+from time import thread_time
 
 import pytest
 
@@ -13,10 +16,15 @@ from lbclient.model import LONGEST_ADDRESS, LONGEST_ZONE, Endpoint
 from lbclient.protocols import FleetUsage
 from lbclient.quota import Quota, room
 from lbclient.redis_place import redis_place
+from lbclient.resolvers import parse_target
 from lbclient.resolvers.endpoint_slices import Slices
+from lbclient.resolvers.file import ADDRESS
+from lbclient.resolvers.listing import ordinal
 from lbclient.server.quotas import _sound
 from lbclient.server.redis_store import without
 from lbclient.sim.scenario import parse
+from lbclient.subsets.numbered import NAMED
+from lbclient.text import MOST_READ, MOST_SHOWN, brief, harmless
 
 UNPRINTABLE = ["a\n:1", "a\x1b[2J:1", "a\u202e:1", "a\u200b:1", "a\ufeff:1", "\x85:1"]
 
@@ -149,3 +157,86 @@ def test_slices_without_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_connections_of_one_neighbour_count_together(peer: object, whose: str) -> None:
     assert neighbourhood(peer) == whose
+
+
+# --- megabytes ----------------------------------------------------------------------
+
+UNITS = (":", "/", "//", "@", ":@", "1", "1-", "-1", "a", "a.", "_a.", "[", "%61", "a,")
+READERS: dict[str, Callable[[str], object]] = {
+    "harmless": harmless,
+    "a path that is harmless": lambda text: harmless(f"/{text}"),
+    "a file that is harmless": lambda text: harmless(f"file:///{text}"),
+    "a URL that is harmless": lambda text: harmless(f"redis://{text}"),
+    "brief": brief,
+    "bytes in brief": lambda text: brief(text.encode()),
+    "an object in brief": lambda text: brief(Said(text)),
+    "quota_store": lambda text: redis_place("quota_store", f"unix:///{text}"),
+    "target": lambda text: parse_target(text, resolve_interval=1.0, rng=Random(1)),
+    "ordinal": ordinal,
+    "numbered": NAMED.fullmatch,
+    "file": ADDRESS.fullmatch,
+}
+
+
+class Said:
+    """Says of itself what it is told to say."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def seconds(read: Callable[[str], object], text: str) -> float:
+    """Of this thread, the shortest of three."""
+    took = list[float]()
+    for _ in range(3):
+        began_at = thread_time()
+        with suppress(ConfigError):
+            read(text)
+        took.append(thread_time() - began_at)
+    return min(took)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("reader", READERS)
+def test_the_time_to_read_a_text_grows_as_its_length(reader: str, unit: str) -> None:
+    """Eight times the length may take 24 times as long, as machines are noisy, and not
+    64 times."""
+    read, length = READERS[reader], 20_000 // len(unit)
+    for tail in ("", "?", "!"):
+        short = seconds(read, unit * length + tail)
+        long = seconds(read, unit * 8 * length + tail)
+        assert long < 24 * max(short, 0.0005), tail
+
+
+@pytest.mark.parametrize("unit", ["/:", ":@", "1", "x", "%40"])
+def test_of_megabytes_in_an_error_only_the_beginning_is_looked_at(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = list[int]()
+
+    def counting(text: str) -> str:
+        looked_at.append(len(text))
+        return harmless(text)
+
+    monkeypatch.setattr("lbclient.text.harmless", counting)
+    text = unit * (5_000_000 // len(unit))
+    for value in (text, [text], {"a": text}, text.encode(), Said(text)):
+        assert len(brief(value)) <= 2 * MOST_SHOWN + 3
+    brief(text[:MOST_READ])
+    assert sum(looked_at) <= MOST_READ
+
+
+def test_a_secret_in_a_long_text_is_not_cut_into_a_harmless_one() -> None:
+    secret = "1234" * 3
+    for url in (f"redis://me:{secret}", f"me:{secret}", f"host/?password={secret}"):
+        for text in (f"{url}{'5' * 2000}@host", f"{url}&{'x' * 2000}#{'x' * 2000}@h"):
+            for value in (
+                text,
+                [text],
+                text.encode(),
+                Said(f"<at //{text} {'y' * 500}>"),
+            ):
+                assert secret not in brief(value)

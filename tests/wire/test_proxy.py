@@ -21,6 +21,7 @@ from lbclient.cli import main
 from lbclient.cli.proxy import SUBSET_SIZE
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.model import TaskState
+from lbclient.proxy import Forwarder
 from lbclient.retry import Refusal
 from lbclient.server.answers import TRAILERS
 from lbclient.v1 import compat_pb2
@@ -125,6 +126,38 @@ async def results(channel: Any, search: Any) -> list[Any]:
                 texts = (await call).text
         seen.append((texts, await call.code(), await call.details()))
     return seen
+
+
+class CancelledOnce(grpc.aio.ServerInterceptor):
+    """Takes a cancel of its task for its own, without `uncancel`."""
+
+    async def intercept_service(
+        self, continuation: Any, handler_call_details: Any
+    ) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return await continuation(handler_call_details)
+
+
+async def test_requests_end_though_an_interceptor_had_cancelled_itself(
+    serve: Serve,
+) -> None:
+    async def count(requests: Any, context: Any) -> None:
+        count = 0
+        async for _ in requests:
+            count += 1
+        await context.write(b"%d" % count)
+
+    server = lbclient.server(interceptors=[CancelledOnce()])
+    async with lbclient.insecure_channel(await serve(Count=count)) as backends:
+        server.add_generic_rpc_handlers([Forwarder(backends)])
+        address = await serve(server=server)
+        async with grpc.aio.insecure_channel(address) as channel:
+            call: Any = channel.stream_unary("/test.Any/Count")
+            assert await call(iter([b"a"] * 3), timeout=30) == b"3"
 
 
 async def test_a_stock_stub_sees_the_same_through_the_proxy(

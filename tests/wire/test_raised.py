@@ -10,19 +10,21 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 from grpc import StatusCode
+from grpc_reflection.v1alpha import reflection_pb2_grpc
 
 import lbclient
 from lbclient import wire
 from lbclient.config import ServerConfig
+from lbclient.server.interceptor import UNCOUNTED
 from tests.wire.conftest import eventually
 
 SERVICE = "test.Raising"
@@ -129,6 +131,8 @@ async def serve() -> AsyncIterator[Serve]:
         async def serve(
             handlers: dict[str, tuple[str, Any]],
             make: Callable[..., Any] = lbclient.server,
+            generics: Sequence[grpc.GenericRpcHandler] = (),
+            starts: bool = True,
             **options: Any,
         ) -> tuple[Any, grpc.aio.Channel]:
             pool = ThreadPoolExecutor(2)
@@ -139,9 +143,10 @@ async def serve() -> AsyncIterator[Serve]:
                 for name, (arity, behavior) in handlers.items()
             }
             generic = grpc.method_handlers_generic_handler(SERVICE, made)
-            server.add_generic_rpc_handlers((generic,))
+            server.add_generic_rpc_handlers((generic, *generics))
             port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
+            if starts:
+                await server.start()
             stack.push_async_callback(server.stop, None)
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
             await stack.enter_async_context(channel)
@@ -151,7 +156,9 @@ async def serve() -> AsyncIterator[Serve]:
 
 
 def begin(channel: Any, arity: str, name: str, **options: Any) -> Any:
-    call = getattr(channel, arity)(f"/{SERVICE}/{name}")
+    """`name` is that of a method of SERVICE, or a whole path."""
+    path = name if name.startswith("/") else f"/{SERVICE}/{name}"
+    call = getattr(channel, arity)(path)
     # None, as a write that meets the end makes grpcio say INTERNAL.
     request = iter(()) if arity.startswith("stream") else b"a"
     return call(request, **options)
@@ -208,6 +215,168 @@ async def test_the_client_is_told(
         assert wire.find_report(trailers) is not None, name
     await eventually(lambda: server.statistics().active == 0)
     await eventually(lambda: requests(server) == {"UNKNOWN": len(handlers)})
+
+
+class At(grpc.GenericRpcHandler):
+    """Finds handlers by their whole path."""
+
+    def __init__(self, handlers: dict[str, tuple[str, Any]]) -> None:
+        self._handlers: dict[str, Any] = {
+            path: getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
+            for path, (arity, behavior) in handlers.items()
+        }
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        return self._handlers.get(handler_call_details.method)
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("what", RAISED)
+async def test_the_client_is_told_also_by_what_is_not_counted(
+    serve: Serve, what: str, setup: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A health service, reflection or channelz of the user's own."""
+    caplog.set_level(logging.CRITICAL)
+    caplog.set_level(logging.CRITICAL, logger="grpc._cython.cygrpc")
+    of_kind = behaviors(RAISED[what])
+    paths = dict(zip(sorted(UNCOUNTED), of_kind, strict=False))
+    assert len(paths) == len(of_kind)
+    generics = [At({path: of_kind[kind] for path, kind in paths.items()})]
+    server, channel = await serve({}, generics=generics, **SETUPS[setup]())
+    for path, kind in paths.items():
+        arity = of_kind[kind][0]
+        messages, ended = await told(begin(channel, arity, path, timeout=30), arity)
+        assert ended.code() is StatusCode.UNKNOWN, kind
+        details = ended.details() or ""
+        assert details.startswith("Unexpected <class "), kind
+        if what != "another's abort":
+            assert WORDS.get(what, type(RAISED[what]).__name__) in details, kind
+        assert messages == ([b"one", b"two"] if arity.endswith("stream") else [])
+    assert requests(server) == {}
+    assert server.statistics().active == 0
+
+
+async def test_what_is_not_counted_may_say_its_own_code_and_abort(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def coded(_request: Any, context: Any) -> bytes:
+        context.set_code(StatusCode.NOT_FOUND)
+        raise asyncio.CancelledError
+
+    async def aborted(_request: Any, context: Any) -> bytes:
+        await context.abort(StatusCode.DATA_LOSS, "gone", (("key", "value"),))
+        return b""
+
+    def aborted_in_thread(_request: Any, context: Any) -> bytes:
+        context.abort(StatusCode.DATA_LOSS, "gone", (("key", "value"),))
+        return b""
+
+    async def lines(_request: Any, _context: Any) -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"two"
+
+    def lines_in_thread(_request: Any, _context: Any) -> Iterator[bytes]:
+        yield b"one"
+        yield b"two"
+
+    coded_at, *aborted_at, lines_at, lines_in_thread_at = sorted(UNCOUNTED)[:5]
+    handlers = {
+        coded_at: ("unary_unary", coded),
+        aborted_at[0]: ("unary_unary", aborted),
+        aborted_at[1]: ("unary_unary", aborted_in_thread),
+        lines_at: ("unary_stream", lines),
+        lines_in_thread_at: ("unary_stream", lines_in_thread),
+    }
+    _, channel = await serve({}, generics=[At(handlers)])
+    call = begin(channel, "unary_unary", coded_at, timeout=30)
+    _, error = await told(call, "unary_unary")
+    assert error.code() is StatusCode.NOT_FOUND
+    assert "a handler raised this: CancelledError" in caplog.text
+    caplog.clear()
+    for path in aborted_at:
+        call = begin(channel, "unary_unary", path, timeout=30)
+        _, error = await told(call, "unary_unary")
+        assert (error.code(), error.details()) == (StatusCode.DATA_LOSS, "gone")
+        assert ("key", "value") in tuple(error.trailing_metadata() or ())
+    for path in (lines_at, lines_in_thread_at):
+        call = begin(channel, "unary_stream", path, timeout=30)
+        assert [message async for message in call] == [b"one", b"two"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+async def test_a_health_service_and_reflection_of_ones_own_answer(
+    serve: Serve, setup: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    async def check(_request: Any, _context: Any) -> bytes:
+        raise asyncio.CancelledError
+
+    async def watch(_request: Any, _context: Any) -> AsyncIterator[bytes]:
+        yield b"one"
+        raise asyncio.CancelledError
+
+    class Reflecting(reflection_pb2_grpc.ServerReflectionServicer):
+        async def ServerReflectionInfo(self, *_: Any) -> AsyncIterator[Any]:
+            raise asyncio.CancelledError
+            yield
+
+    health = At(
+        {
+            wire.SERVING_CHECK_METHOD: ("unary_unary", check),
+            "/grpc.health.v1.Health/List": ("unary_unary", check),
+            wire.SERVING_WATCH_METHOD: ("unary_stream", watch),
+        }
+    )
+    options = SETUPS[setup]()
+    server, channel = await serve({}, generics=[health], starts=False, **options)
+    add: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
+    add(Reflecting(), server)
+    await server.start()
+    reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    for path, arity in (
+        (wire.SERVING_CHECK_METHOD, "unary_unary"),
+        ("/grpc.health.v1.Health/List", "unary_unary"),
+        (wire.SERVING_WATCH_METHOD, "unary_stream"),
+        (reflection, "stream_stream"),
+    ):
+        _, error = await told(begin(channel, arity, path, timeout=30), arity)
+        assert error.code() is StatusCode.UNKNOWN, path
+        assert "something that the handler awaited" in (error.details() or "")
+
+
+@pytest.mark.parametrize("ends", ["cancel", "deadline", "its own cancel"])
+async def test_a_watch_that_is_not_counted_ends_as_before(
+    serve: Serve, ends: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching: list[asyncio.Task[Any]] = []
+
+    async def watch(_request: Any, _context: Any) -> AsyncIterator[bytes]:
+        yield b"one"
+        task = asyncio.current_task()
+        assert task is not None
+        watching.append(task)
+        await asyncio.sleep(60)
+
+    generics = [At({wire.SERVING_WATCH_METHOD: ("unary_stream", watch)})]
+    _, channel = await serve({}, generics=generics)
+    timeout = 0.2 if ends == "deadline" else 30
+    call = begin(channel, "unary_stream", wire.SERVING_WATCH_METHOD, timeout=timeout)
+    await eventually(lambda: watching)
+    if ends == "cancel":
+        call.cancel()
+    elif ends == "its own cancel":
+        watching[0].cancel()
+        _, error = await told(call, "unary_stream")
+        assert error.code() is StatusCode.CANCELLED
+        assert "cancelled in its server" in (error.details() or "")
+    else:
+        _, error = await told(call, "unary_stream")
+        assert error.code() is StatusCode.DEADLINE_EXCEEDED
+    await eventually(watching[0].done)
+    errors = [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert len(errors) == (ends == "its own cancel")
 
 
 def requests(server: Any) -> dict[str, int]:
@@ -361,6 +530,54 @@ async def test_an_interceptor_may_raise_it(
     _, error = await told(begin(channel, "unary_unary", "It"), "unary_unary")
     assert error.code() is StatusCode.UNKNOWN
     await eventually(lambda: requests(server) == {"UNKNOWN": 1})
+
+
+class Stale(grpc.aio.ServerInterceptor):
+    """Takes a cancel for its own without `uncancel`, and is then cancelled from below;
+    unless it waits until its client has gone."""
+
+    def __init__(self, waits: bool) -> None:
+        self._waits = waits
+        self.waiting = 0
+
+    async def intercept_service(
+        self, continuation: Any, handler_call_details: Any
+    ) -> Any:
+        if self._waits:
+            self.waiting += 1
+            await asyncio.sleep(60)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        raise asyncio.CancelledError
+
+
+async def test_an_interceptor_that_cancelled_itself_is_answered(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    server, channel = await serve(
+        {"It": ("unary_unary", sleep)}, interceptors=[Stale(waits=False)]
+    )
+    call = begin(channel, "unary_unary", "It", timeout=30)
+    _, error = await told(call, "unary_unary")
+    assert error.code() is StatusCode.CANCELLED
+    assert requests(server) == {"CANCELLED": 1}
+
+
+async def test_a_client_that_leaves_during_an_interceptor_counts_as_cancelled(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    stale = Stale(waits=True)
+    server, channel = await serve({"It": ("unary_unary", sleep)}, interceptors=[stale])
+    call = begin(channel, "unary_unary", "It")
+    await eventually(lambda: stale.waiting == 1)
+    call.cancel()
+    await eventually(lambda: requests(server) == {"CANCELLED": 1})
+    assert server.statistics().active == 0
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
 EXITING = """

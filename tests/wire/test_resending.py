@@ -435,6 +435,49 @@ async def test_a_stream_that_was_read_from_is_not_repeated(search: Any) -> None:
     assert ill.attempts == ["0"]
 
 
+async def test_the_history_says_that_a_stream_had_begun(search: Any) -> None:
+    ill = Unavailable()
+    config = marked("/search.Search/*")
+    async with ill.serving() as one:
+        async with between(one, config=config) as channel:
+            call = search.SearchStub(channel).Pages(search.Query(text="x"), timeout=5)
+            assert (await call.read()).text == "x"
+            with pytest.raises(grpc.aio.AioRpcError, match="not today"):
+                await call.read()
+        for _ in range(2):  # also once the channel is closed
+            [line] = lbclient.info(call).history
+            assert line == f"{one}: UNAVAILABLE, 'not today': it had begun"
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+async def test_the_history_says_that_the_channel_was_closed(
+    search: Any, is_direct: bool
+) -> None:
+    class Slow(Unavailable):
+        async def search(self, request: bytes, context: Any) -> bytes:
+            begun.set()
+            await closing.wait()
+            return await super().search(request, context)
+
+    begun, closing = asyncio.Event(), asyncio.Event()
+    config = marked("/search.Search/*")
+    async with Slow().serving() as one, between(one, config=config) as channel:
+        call: Any
+        if is_direct:
+            call = search.SearchStub(channel).Search(search.Query(), timeout=5)
+        else:
+            requests: Any = iter([b""])
+            call = channel.stream_unary(SEARCH)(requests, timeout=5)
+        await begun.wait()
+        closed = asyncio.create_task(channel.close(5.0))
+        await asyncio.sleep(0)
+        closing.set()
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
+        [line] = lbclient.info(call).history
+        assert line == f"{one}: UNAVAILABLE, 'not today': the channel was closed"
+        await closed
+
+
 async def test_a_call_that_pauses_ends_with_its_channel(search: Any) -> None:
     ill = Unavailable(pushback="3600000")  # an hour, in milliseconds
     async with ill.serving() as one:

@@ -183,7 +183,7 @@ async def test_streams_end_with_their_connection(
     await eventually(lambda: server.statistics().watchers == 0)
     streams = server._reporter.streams
     assert not streams._on
-    assert not streams._slots
+    assert not streams._by_tick
 
 
 async def test_a_lame_duck_is_told_to_every_stream_of_every_kind(host: Host) -> None:
