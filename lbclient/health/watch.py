@@ -160,7 +160,7 @@ class HealthWatch:
         if not self._permit.may_stream(_now()):
             await self._ask_without_streams(pause)
             return
-        began_at = _now()
+        began_at, is_other = _now(), False
         try:
             await self._follow_ours(interval, pause)
         except RefusedError as refusal:
@@ -172,7 +172,10 @@ class HealthWatch:
         except TaskNotServing:
             pass
         except NotOfferedError:
-            self._is_other = True
+            self._is_other = is_other = True
+        if is_other:
+            # Not above: as long as an error is handled its frames keep the call, which
+            # keeps the connection open.
             self._patience.start(_now() - began_at, pause)
             await self._follow_other(pause)
         if self._is_shared() and not self._refusals and not self._has_ended_streams:
@@ -432,6 +435,9 @@ class HealthWatch:
                 stream.result()
         finally:
             await _end(stream, checks)
+            # An error of theirs has this frame in its traceback: no circle, which would
+            # keep their calls, and these the connection, until it is collected.
+            del stream, checks
 
     async def _backend_health(self, interval: float) -> None:
         def take(message: bytes) -> None:

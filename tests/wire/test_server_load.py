@@ -326,7 +326,7 @@ async def test_a_request_in_a_users_interceptor_is_active(
     for call in calls:
         assert await call == b"x"
     assert server.statistics().active == 0
-    assert server.statistics().requests == {"OK": 2}
+    assert server.statistics().requests == {"OK": 2, "CANCELLED": 1}
 
 
 async def test_health_and_load_streams_are_no_requests(
