@@ -31,6 +31,7 @@ from lbclient.server.interceptor import Interceptor, UnknownMethods, WrappedLook
 from lbclient.server.lame_duck import Drain
 from lbclient.server.reporter import Reporter
 from lbclient.server.statistics import ServerStatistics
+from lbclient.server.stopping import Stopping
 from lbclient.server.udp import UdpHealth, host_of
 from lbclient.server.uncounted import Uncounted
 from lbclient.server.warmup import Warmup, check, warm_up
@@ -91,6 +92,7 @@ class Server(grpc.aio.Server):
                 compression=compression,
             )
         )
+        self._stopping = Stopping(self._inner)
         self._reporter.gate.backlog.count_by(read, most)
         self.add_generic_rpc_handlers(handlers or ())
         self._number = SERVERS.enter(self)
@@ -181,13 +183,14 @@ class Server(grpc.aio.Server):
     async def stop(self, grace: float | None) -> None:
         """As grpc.aio's; the watchers are told first, and their streams end.
 
-        Of several at once the shortest grace holds, for `drain` too.
+        Of several at once the shortest grace holds, for `drain` too. If a caller is
+        cancelled the server stops all the same, within its grace.
         """
         if self._started:
             self.lame_duck()
             self._reporter.enter(TaskState.LAME_DUCK, stopping=True)
         try:
-            await self._inner.stop(grace)
+            await self._stopping.stop(grace)
             self._has_stopped = self._started
             if self._reporter.drain is not None:
                 self._reporter.drain.stopped()

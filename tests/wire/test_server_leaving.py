@@ -21,6 +21,7 @@ from lbclient.config import ServerConfig
 from lbclient.model import TaskState
 from lbclient.server import Server, serve
 from lbclient.server.lame_duck import Drain
+from lbclient.server.stopping import FOREVER
 
 PATH = "/test.Service/Method"
 ANY_SIZE = [("grpc.max_receive_message_length", -1)]
@@ -598,6 +599,49 @@ async def test_who_gives_up_stopping_a_server_leaves_that_to_others(
     assert await call == b"served"
 
 
+@pytest.mark.parametrize("how", ["stop now", "stop 0.1"])
+async def test_a_stop_goes_on_when_its_caller_is_cancelled(
+    host: Host, eventually: Any, how: str
+) -> None:
+    """Cancelling grpc.aio's own spoils every later `stop`, or leaves calls running."""
+    hosted = host()
+    await hosted.server.start()
+    call = hosted.method(b"60")
+    await eventually(lambda: hosted.server.statistics().active == 1)
+    task = told(hosted.server, how)
+    await asyncio.sleep(0)
+    assert hosted.server.state is TaskState.LAME_DUCK
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert not await hosted.server.wait_for_termination(20)
+    assert await call.code() is StatusCode.UNAVAILABLE
+
+
+async def test_at_most_two_of_grpcs_own_stops_overlap(host: Host) -> None:
+    """A third one can crash the process."""
+    hosted = host()
+    running: list[float | None] = []
+    overlaps: list[tuple[float | None, ...]] = []
+    stop = hosted.server._inner.stop
+
+    async def watched(grace: float | None) -> None:
+        running.append(grace)
+        overlaps.append(tuple(running))
+        await stop(grace)
+        running.remove(grace)
+
+    hosted.server._inner.stop = watched
+    await hosted.server.start()
+    tasks = [told(hosted.server, how) for how in ("stop 5", "stop 0", "stop now") * 3]
+    await hosted.server.wait_for_termination()
+    tasks += [told(hosted.server, "stop now"), told(hosted.server, "drain")]
+    async with asyncio.timeout(20):
+        await asyncio.gather(*tasks)
+    # Grace must not end while another stop runs.
+    assert set(overlaps) <= {(FOREVER,), (FOREVER, None)}
+
+
 @pytest.mark.parametrize("how", ["stop 60", "stop now", "drain"])
 async def test_a_server_that_has_stopped_stops_at_once(host: Host, how: str) -> None:
     hosted = host(lame_duck_quiet=60.0, lame_duck_period=200.0)
@@ -644,6 +688,40 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+MANY_WHO_STOP = """
+import asyncio, lbclient
+
+async def live():
+    server = lbclient.server()
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+
+    async def stop_late():
+        await server.wait_for_termination(60)
+        await server.stop(None)
+
+    tasks = [asyncio.create_task(stop_late())]
+    await asyncio.sleep(0)
+    tasks += [asyncio.create_task(server.stop(grace)) for grace in (5, None, 5, None)]
+    await asyncio.gather(*tasks)
+
+async def main():
+    for _ in range(100):
+        await live()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_server_that_many_stop_at_once_does_not_crash() -> None:
+    """grpc.aio's own does, in about one of thirty times."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", MANY_WHO_STOP)
+    try:
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+    finally:
+        _kill(process)
 
 
 class Child:
