@@ -18,8 +18,8 @@ p99 is twice that at 0.8 at most; 5 s after the flood all is served; of CRITICAL
 the spike 99.4 % are. With `--handler-ms` nothing is judged.
 
 With `--handler-ms` half of the requests are SHEDDABLE, and come as bare frames. Beside
-each other are servers of ours that know what waits in gRPC's core, ours that do not
-(`uncounted`, as they were before), and grpcio's.
+each other are servers of ours, ours that leave requests in gRPC's core until they are
+served (`in core`), and grpcio's.
 """
 
 import argparse
@@ -31,13 +31,13 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -46,12 +46,15 @@ from benchmarks import frames
 from benchmarks.command import add_output, parser_of, verdict, write_json
 from benchmarks.frames import Call, quantile
 from benchmarks.overload_picture import picture
-from lbclient import grpc_seam, wire
+from lbclient import wire
 from lbclient.cli import pictures
+from lbclient.server import grpc_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "fleet"))
 
 from cpu import Cpu  # type: ignore[import-not-found]
+
+T = TypeVar("T")
 
 COST = 0.01  # seconds of processor a request
 DEADLINE = 1.0
@@ -70,9 +73,17 @@ CRITICAL_SERVED = 0.994
 
 WORKS = ("emulated", "burn")
 KINDS = ("lbclient", "grpcio")
-SMALL_KINDS = ("lbclient", "uncounted", "grpcio")
-UNCOUNTED = [("grpc.enable_channelz", 0), *grpc_seam.CORE_PENDING]
+SMALL_KINDS = ("lbclient", "in core", "grpcio")
 SMALL_LOADS = (1.0, 2.0, 5.0, 10.0)
+
+
+def leave_in_core() -> None:
+    """Servers of this process take requests one by one, as grpcio does."""
+
+    def make_as_it_is(make: Callable[[], T], _queue: object) -> T:
+        return make()
+
+    vars(grpc_server)["with_queue"] = make_as_it_is
 
 
 # --- the task, in a process of its own ----------------------------------------
@@ -109,9 +120,9 @@ async def serve(work: str, kind: str, cost: float) -> None:
     if kind == "grpcio":
         server = grpc.aio.server()
     else:
-        options = UNCOUNTED if kind == "uncounted" else None
-        own = config if work == "emulated" else None
-        server = lbclient.server(options=options, config=own)
+        if kind == "in core":
+            leave_in_core()
+        server = lbclient.server(config=config if work == "emulated" else None)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("benchmark.Overload", {"Work": method}),)
     )

@@ -45,7 +45,7 @@ from benchmarks.overhead import (
     spawned,
     surroundings,
 )
-from lbclient import grpc_seam
+from benchmarks.overload import leave_in_core
 from lbclient.cli import proxy as command
 from lbclient.cli.pictures import blank, write
 from lbclient.config import ChannelConfig
@@ -57,7 +57,7 @@ CLIENTS, PROCESSES = 200, 4
 BACKENDS = 20  # in two processes
 SUBSET = 10  # of a client that calls directly
 TOO_MUCH = 3.0  # of what a proxy can forward
-PROGRAMS = {"lbclient": "lbclient", "uncounted": "benchmarks.proxy"}
+PROGRAMS = {"lbclient": "lbclient", "in core": "benchmarks.proxy"}
 OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
 
 
@@ -283,18 +283,9 @@ def draw(
     return figure
 
 
-def uncounted(make: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
-    return make(), lambda: None
-
-
-def unlimited(options: Any) -> tuple[Any, int]:
-    return (*options, *grpc_seam.CORE_PENDING), 0
-
-
 def main() -> None:
     if sys.argv[1:2] == ["proxy"]:
-        grpc_seam.counted = uncounted
-        grpc_seam.with_pending_limit = unlimited
+        leave_in_core()
         sys.exit(command.main(sys.argv[2:]))
     parser = parser_of("proxy", __doc__)
     parser.add_argument("--quick", action="store_true", help="a quarter of the time")

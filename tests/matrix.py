@@ -27,6 +27,7 @@ TESTS = (
     "tests/wire/test_given_up.py",
     "tests/wire/test_goaway.py",
     "tests/wire/test_inactive.py",
+    "tests/wire/test_intake.py",
     "tests/wire/test_interceptors.py",
     "tests/wire/test_interop.py",
     "tests/wire/test_leaks.py",

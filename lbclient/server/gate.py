@@ -40,14 +40,15 @@ from lbclient.server.answers import (
     UNSEEN,
     Answer,
 )
-from lbclient.server.backlog import Backlog
 from lbclient.server.cpu import available_cpus
+from lbclient.server.intake import Intake
 from lbclient.server.memory import MemoryMeter
 from lbclient.server.monitor import LoadMonitor
 from lbclient.server.quotas import Quotas, customer_of_identity
 from lbclient.server.run_queue import RunQueue
 from lbclient.server.statistics import SignalStatistics
 from lbclient.server.threads import Threads
+from lbclient.server.unseen import Unseen
 from lbclient.tasks import is_fatal
 
 # Ours. A burst is no overload: up to three times the target may come at once. While it
@@ -109,8 +110,9 @@ class Gate:
         rng: Random,
         read_memory: Callable[[float], float] | None = None,
     ) -> None:
-        self.queue = RunQueue(clock)
-        self.backlog = Backlog(self.queue, clock)
+        self.intake = Intake(clock)
+        self.queue = RunQueue(clock, self.intake)
+        self.unseen = Unseen()
         self.threads = Threads()
         self._monitor = monitor
         self._clock = clock
@@ -171,8 +173,7 @@ class Gate:
         """Reads those that are not read for each request."""
         self._cpus = available_cpus() if self._has_runnable else 1.0
         self.threads.sample(now)
-        if not self._has_runnable and self._most < inf:
-            self.backlog.sample(now)
+        self.unseen.sample(now, self.intake.taken)
         self._cpu.update(cpu, now)
         values = [-1.0]  # the load, which is looked at now
         if self._max_cpu:
@@ -215,8 +216,15 @@ class Gate:
         if self._has_runnable:
             return (self._read_runnable() or 0) / self._cpus
         on_loop = self.queue.load(now, self._monitor.active)
-        on_loop += self.backlog.load(now)
+        on_loop += self.intake.load(now)
         return max(on_loop, self.threads.load(now))
+
+    def count_unseen(self) -> int | None:
+        """Requests that have arrived and whose handlers nobody has looked up.
+
+        Those that the core has ended count, too; None: nobody knows.
+        """
+        return self.unseen.count(self.queue.arrived + self.intake.let_go)
 
     def _look(self, now: float) -> None:
         self._load = self.load(now)
@@ -267,9 +275,7 @@ class Gate:
             return self._out_of_quota(criticality)
         self._look(self._clock())
         answer = self._has_no_room(criticality, attempt)
-        if answer is not None:
-            self.backlog.refused += 1
-        elif quotas is not None:
+        if answer is None and quotas is not None:
             quotas.admit(customer, criticality)
         return answer
 
@@ -378,7 +384,7 @@ class Gate:
             reason: {one.name: counts[one] for one in Criticality}
             for reason, counts in self._refused.items()
         }
-        return {**seen, UNSEEN: {UNKNOWN: self.backlog.ended}}
+        return {**seen, UNSEEN: {UNKNOWN: self.unseen.ended + self.intake.let_go}}
 
     def __repr__(self) -> str:
         return repr(self.admission)

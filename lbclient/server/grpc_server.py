@@ -22,6 +22,7 @@ from lbclient.census import SERVERS
 from lbclient.config import ServerConfig, is_disabled
 from lbclient.criticality import adopt
 from lbclient.errors import ConfigError
+from lbclient.grpc_seam.intake import with_queue
 from lbclient.model import TaskState
 from lbclient.protocols import Clock
 from lbclient.server.accounting import account
@@ -85,15 +86,18 @@ class Server(grpc.aio.Server):
             interceptors = (own, *interceptors)
         options, most = grpc_seam.with_pending_limit(options or ())
         self._inner, read = grpc_seam.counted(
-            lambda: grpc.aio.server(
-                migration_thread_pool=migration_thread_pool,
-                interceptors=interceptors,
-                options=options,
-                compression=compression,
+            lambda: with_queue(
+                lambda: grpc.aio.server(
+                    migration_thread_pool=migration_thread_pool,
+                    interceptors=interceptors,
+                    options=options,
+                    compression=compression,
+                ),
+                self._reporter.gate.intake,
             )
         )
         self._stopping = Stopping(self._inner)
-        self._reporter.gate.backlog.count_by(read, most)
+        self._reporter.gate.unseen.count_by(read, most)
         self.add_generic_rpc_handlers(handlers or ())
         self._number = SERVERS.enter(self)
 
@@ -189,6 +193,8 @@ class Server(grpc.aio.Server):
         if self._started:
             self.lame_duck()
             self._reporter.enter(TaskState.LAME_DUCK, stopping=True)
+            # In the turn of the loop in which grpcio stops: all before that is served.
+            asyncio.get_running_loop().call_soon(self._reporter.gate.intake.close)
         try:
             await self._stopping.stop(grace)
             self._has_stopped = self._started
@@ -234,7 +240,7 @@ class Server(grpc.aio.Server):
                 config.lame_duck_quiet,
                 config.lame_duck_period,
                 self._clock,
-                reporter.gate.backlog.count_unseen,
+                reporter.gate.count_unseen,
                 reporter.request_name,
             )
         grace = await reporter.drain.wait_for_goaway()

@@ -179,8 +179,13 @@ class _Wrapped:
         return Steps(coroutine, payer, self._quotas.nesting)
 
     def _is_too_late(self, call: Call, now: float) -> bool:
+        """What has lost most of its time here is: whoever asks gives up soon."""
         left = call.inner.time_remaining()
-        if left is None or left > self._quickest.ample:
+        if left is None:
+            return False
+        if now - call.begun_at > left > 0.0:
+            return True
+        if left > self._quickest.ample:
             return False
         if left > 0.0 and self._method.quickest is None:
             return False
@@ -205,6 +210,7 @@ class _Wrapped:
         if turn is not None:
             await turn
             if self._is_too_late(call, self._reporter.clock()):
+                self._queue.refuse()
                 await call.refuse(TOO_LATE, "too-late")
         if self._gate.asks_context and (answer := self._gate.asks(call)) is not None:
             await call.refuse(answer)
@@ -337,7 +343,8 @@ class _InThread(_Wrapped):
     def _admitted(self, call: SyncCall) -> None:
         """In a thread, at last. Raises if the request is not to be served."""
         now = self._reporter.clock()
-        self._gate.threads.leave(call, now - call.begun_at)
+        self._gate.threads.leave(call)
+        self._gate.threads.waited(now - call.begun_at, call.inner.time_remaining())
         answer = call.refusal
         if answer is None and self._is_too_late(call, now):
             answer = TOO_LATE

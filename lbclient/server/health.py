@@ -167,7 +167,6 @@ class HealthServices:
         return None if reason is None else self._refusal(kind, reason)
 
     def _refusal(self, kind: Kind, reason: Full) -> _Refused:
-        self._reporter.gate.backlog.refused += 1
         return self._refused[kind, reason]
 
 

@@ -1,7 +1,7 @@
 """Who runs next on the loop: handlers begin one by one where each takes its time.
 
 grpcio takes in one request in every two or three turns of the loop. So where handlers
-keep the loop busy the queue forms inside of gRPC, where it is not seen, cannot be
+keep the loop busy the queue forms before anybody knows what is in it, cannot be
 refused, and is served after its deadlines. Here the loop takes in all that has arrived
 each time that handlers had it for a while, and only then the next one begins: what
 waits can be counted, which is the executor load average of SRE book, ch. 21.
@@ -11,20 +11,20 @@ Handlers that give the loop back soon, as almost all do, never wait.
 
 import asyncio
 from collections import deque
+from collections.abc import Sized
 from math import exp, inf
 
 from lbclient.protocols import Clock
 
-# Seconds in which handlers have the loop before it looks for arrivals. gRPC hands over
-# one in 0.2 to 0.5 ms; nothing is waiting there if none has come for three times as
-# long as it took lately, which is what looking costs where nothing is found: 2 or 3 %.
+# Seconds in which handlers have the loop before it looks for arrivals. All are in when
+# in so many turns none has come: a request that is handed over takes three until its
+# handler is looked up.
 SLICE = 0.02
-QUIET = 3.0
+QUIET_TURNS = 5
 # Refusing may take so many times what serving did, and no longer: else a flood would
 # leave nothing for those let in. Less, and all who are served come from a queue inside
 # of gRPC that is as long as their deadlines.
 FLOOD = 4.0
-LEAST_QUIET, MOST_QUIET = 0.0002, 0.002  # seconds
 # Where nobody has to wait one turn is timed so often; all are if they take this long.
 CLEAR, TOUCHY = 0.005, 0.001  # seconds
 # Seconds. A handler that has the loop for less is left alone: to refuse its request
@@ -32,7 +32,7 @@ CLEAR, TOUCHY = 0.005, 0.001  # seconds
 LONG = 0.0005
 SMOOTHING = 0.2  # seconds, of how long a turn of the loop takes
 STALL = 0.3  # seconds: as long as one turn counts; more is the machine's, not ours
-GAIN = 1 / 16  # of the newest, in what it costs to begin a request
+MEMORY = 16  # requests, of what it costs to begin one
 
 # What takes less counts as less than a request.
 UNIT = 0.01  # seconds
@@ -41,8 +41,10 @@ UNIT = 0.01  # seconds
 class RunQueue:
     """Owned by the server, used on its loop's thread only."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, intake: Sized = ()) -> None:
+        """`intake` is what has arrived and is not handed over to grpcio yet."""
         self._clock = clock
+        self._intake = intake
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._gone = 0  # of those waiting: their clients have given up
         self.is_closed = False  # whoever comes has to wait
@@ -53,11 +55,11 @@ class RunQueue:
         self._begun = 0  # in the turn that is timed
         self.arrived = 0  # requests, whatever becomes of them: others count them here
         self._seen = 0  # of these
-        self.closed_at = -inf
-        self._gap = LEAST_QUIET  # seconds between two arrivals that had to wait
-        self._last_at = 0.0
+        self._quiet_turns = 0
         self._give_up_at = 0.0
         self._cost = 0.0  # seconds that one takes until it gives the loop back
+        self._known = 0  # such costs, up to the memory of their mean
+        self._is_refused = False  # the one whose turn it is
         self._lag = 0.0  # seconds that a turn takes
         self._lag_at = 0.0
 
@@ -89,6 +91,10 @@ class RunQueue:
     def __len__(self) -> int:
         return len(self._waiting) - self._gone
 
+    def refuse(self) -> None:
+        """The one whose turn it is does not begin: what it takes says nothing."""
+        self._is_refused = True
+
     def _left(self, turn: asyncio.Future[None]) -> None:
         self._gone += turn.cancelled()
 
@@ -113,22 +119,18 @@ class RunQueue:
 
     def _look(self, now: float, took: float) -> None:
         self.is_closed = True
+        self._quiet_turns = 0
         self.clear_until = -inf
-        self.closed_at = now
         self._seen = self.arrived
-        self._last_at = now
         self._give_up_at = now + FLOOD * min(max(SLICE, took), STALL)
         asyncio.get_running_loop().call_soon(self._looked)
 
     def _looked(self) -> None:
-        now = self._clock()
-        gap = now - self._last_at
-        if self.arrived != self._seen:
-            self._seen = self.arrived
-            self._last_at = now
-            self._gap += (gap - self._gap) * GAIN
-        quiet = min(max(LEAST_QUIET, QUIET * self._gap), MOST_QUIET)
-        if gap < quiet and now < self._give_up_at:
+        if self.arrived != self._seen or self._intake:
+            self._seen, self._quiet_turns = self.arrived, 0
+        else:
+            self._quiet_turns += 1
+        if self._quiet_turns < QUIET_TURNS and self._clock() < self._give_up_at:
             asyncio.get_running_loop().call_soon(self._looked)
             return
         self._busy = 0.0
@@ -148,7 +150,10 @@ class RunQueue:
 
     def _began(self) -> None:
         now, took = self._timed()
-        self._cost += (took - self._cost) * GAIN
+        if not self._is_refused:
+            self._known = min(self._known + 1, MEMORY)
+            self._cost += (took - self._cost) / self._known
+        self._is_refused = False
         self._busy += took if took >= LONG else 0.0
         if self._busy >= SLICE:
             self._look(now, took)

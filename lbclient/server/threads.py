@@ -18,6 +18,12 @@ from lbclient.server.run_queue import UNIT
 
 logger = logging.getLogger(__name__)
 
+# Of the time that a request has until its deadline, what waiting for a thread may take
+# until it counts as one request that wants to run.
+SHARE = 1 / 32
+ASSUMED = 1.0  # seconds that requests have, as long as none had a deadline
+MEMORY = 16  # requests, of how much time they have
+
 
 def schedstat(tasks: Path = Path("/proc/self/task")) -> dict[str, int]:
     """Nanoseconds, by thread, that it ran or was ready to; empty where nobody tells."""
@@ -46,6 +52,10 @@ class Threads:
         self._cpus = cpus
         self.waiting: dict[object, float] = {}  # since when; threads may share it
         self._wait = 0.0
+        # By its inverse, as the mean of a second and an hour would be no use to those
+        # who have a second.
+        self._hurry = 1.0 / ASSUMED
+        self._known = 0  # requests that had a deadline, up to MEMORY
         self._is_used = False
         self._runnable = 0.0
         self._times: dict[str, int] = {}
@@ -55,11 +65,16 @@ class Threads:
         self.waiting[request] = now
         self._is_used = True
 
-    def leave(self, request: object, wait: float | None = None) -> None:
-        """It has a thread, after so many seconds; or it is over. Once or twice."""
+    def leave(self, request: object) -> None:
+        """It has a thread, or is over. Once or twice."""
         self.waiting.pop(request, None)
-        if wait is not None:
-            self._wait = wait
+
+    def waited(self, wait: float, left: float | None) -> None:
+        """A request got a thread after so many seconds, and has so many left."""
+        self._wait = wait
+        if left is not None and left > 0.0:
+            self._known = min(self._known + 1, MEMORY)
+            self._hurry += (1.0 / (wait + left) - self._hurry) / self._known
 
     def sample(self, now: float) -> None:
         """Every now and then; costs nothing until anybody has come to queue."""
@@ -89,7 +104,8 @@ class Threads:
             return self._runnable
         # Where no thread comes free at all the last who got one says nothing.
         wait = max(self._wait, now - oldest)
-        return max(self._runnable, min(len(self.waiting), wait / UNIT))
+        unit = max(UNIT, SHARE / self._hurry)
+        return max(self._runnable, min(len(self.waiting), wait / unit))
 
     def __repr__(self) -> str:
         runs = f"{self._runnable:.1f} for each processor run or want to"

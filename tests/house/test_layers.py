@@ -63,7 +63,7 @@ BELOW = (
     "channel.py",
     "cli/*",
     "grpc_codes.py",
-    "grpc_seam.py",
+    "grpc_seam/*",
     "health/__init__.py",
     "health/check.py",
     "health/streams.py",

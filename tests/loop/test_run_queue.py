@@ -8,7 +8,6 @@ import pytest
 from lbclient.server.run_queue import (
     CLEAR,
     FLOOD,
-    LEAST_QUIET,
     SLICE,
     STALL,
     TOUCHY,
@@ -170,7 +169,7 @@ async def test_a_stall_is_not_followed_by_as_long_a_look_for_arrivals() -> None:
     began_at = task.now
     while task.queue.is_closed:
         task.queue.arrived += 1
-        task.now += LEAST_QUIET / 4
+        task.now += 5e-5
         await asyncio.sleep(0)
     assert task.now - began_at <= 1.1 * FLOOD * STALL
     await task.end()
@@ -185,8 +184,8 @@ async def test_a_flood_to_refuse_leaves_some_time_to_those_let_in() -> None:
     refusing = 0.0
     while len(task.began) < 12:
         task.queue.arrived += 1
-        task.now += LEAST_QUIET / 4
-        refusing += LEAST_QUIET / 4
+        task.now += 5e-5
+        refusing += 5e-5
         await asyncio.sleep(0)
     await task.end()
     assert refusing <= 1.2 * FLOOD * 12 * LONG

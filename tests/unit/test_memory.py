@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lbclient.admission import LOAD
 from lbclient.server.memory import RECHECK_AFTER, UNLIMITED, MemoryMeter, reader
 from lbclient.server.threads import Threads, schedstat
 
@@ -98,11 +99,36 @@ def test_memory_is_read_once_a_second() -> None:
 def test_where_no_thread_comes_free_those_who_wait_are_load_all_the_same() -> None:
     threads = Threads(dict)
     threads.queue("quick", 0.0)
-    threads.leave("quick", wait=0.0)
+    threads.leave("quick")
+    threads.waited(0.0, None)
     for number in range(50):
         threads.queue(number, 0.01 * number)
-    assert threads.load(0.5) == 50
+    assert threads.load(50.0) == 50
+    assert threads.load(0.5) == pytest.approx(16.0)  # half of a second that they have
     assert threads.load(0.02) < 3, "they may still be quick"
+
+
+@pytest.mark.parametrize("timeout", [0.4, 1.0, 5.0, 60.0])
+def test_who_waits_for_a_thread_is_at_the_target_after_a_quarter_of_its_time(
+    timeout: float,
+) -> None:
+    threads = Threads(dict)
+    for _ in range(200):
+        threads.waited(0.0, timeout)
+    for number in range(1000):
+        threads.queue(number, 0.0)
+    assert threads.load(timeout / 4) == pytest.approx(LOAD.target, rel=0.01)
+
+
+def test_those_in_a_hurry_are_not_forgotten_beside_those_with_an_hour() -> None:
+    threads = Threads(dict)
+    for _ in range(200):
+        threads.waited(0.0, 1.0)
+        threads.waited(0.0, 3600.0)
+        threads.waited(0.0, None)
+    for number in range(1000):
+        threads.queue(number, 0.0)
+    assert threads.load(1.0) > LOAD.target
 
 
 def test_without_schedstat_it_is_said_once_and_the_queue_still_counts(
@@ -112,7 +138,8 @@ def test_without_schedstat_it_is_said_once_and_the_queue_still_counts(
     threads = Threads(lambda: schedstat(tmp_path / "proc/self/task"))
     for number in range(9):
         threads.queue(number, 0.0)
-    threads.leave(0, wait=1.0)
+    threads.leave(0)
+    threads.waited(1.0, None)
     for now in range(5):
         threads.sample(float(now))
     assert threads.load(0.0) == 8

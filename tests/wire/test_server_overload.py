@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -543,6 +544,26 @@ async def test_waiting_for_others_is_no_load(host: Host) -> None:
     await asyncio.sleep(3 * SAMPLE_INTERVAL)
     going.set()
     assert [said for said, _ in await asyncio.gather(*calls)] == [b"done"] * 90
+    assert not any(sum(by.values()) for by in server.statistics().refused.values())
+
+
+async def test_who_waits_for_a_thread_within_its_time_is_not_refused(
+    host: Host,
+) -> None:
+    """150 that wait for 10 threads are answered in 0.7 s, of the 20 that they have."""
+    going = threading.Event()
+
+    def wait() -> str:
+        going.wait(0.05)
+        return "done"
+
+    with ThreadPoolExecutor(10) as pool:
+        server, channel = await host(
+            handler_of("unary_unary", "sync", wait), migration_thread_pool=pool
+        )
+        for _ in range(3):
+            calls = [ask(channel, "unary_unary") for _ in range(150)]
+            assert [said for said, _ in await asyncio.gather(*calls)] == [b"done"] * 150
     assert not any(sum(by.values()) for by in server.statistics().refused.values())
 
 

@@ -1,4 +1,4 @@
-"""Calls that wait inside of gRPC, where Python does not see them."""
+"""Requests that have arrived and wait until somebody looks at them."""
 
 import asyncio
 import multiprocessing
@@ -15,6 +15,7 @@ import pytest
 
 import lbclient
 from lbclient import grpc_seam, wire
+from lbclient.grpc_seam import intake
 from lbclient.server import Server
 
 CALLS = 400
@@ -42,39 +43,105 @@ def ask(port: int, calls: int) -> list[grpc.StatusCode]:
         return [call.code() for call in begun]
 
 
-async def most_load(options: list[tuple[str, Any]]) -> float:
-    """That the server tells of, while it serves them."""
+async def most_waiting(server: Server) -> int:
+    """So many of a crowd wait where they can be counted."""
 
-    async def respond(_request: bytes, _context: Any) -> bytes:
-        for _ in range(3):
-            burn()
-            await asyncio.sleep(0)
-        return b""
-
-    handler: Any = grpc.unary_unary_rpc_method_handler(respond)
-    config = lbclient.ServerConfig(max_load=1000.0)
-    server = server_of(handler, options=options, config=config)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    most = 0.0
+    most = 0
     # A thread would wait for the handlers before it sends: none would wait in gRPC.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         loop = asyncio.get_running_loop()
         asking = loop.run_in_executor(process, ask, port, CALLS)
         while not asking.done():
-            most = max(most, server._reporter.gate.backlog.load(time.monotonic()))
-            await asyncio.sleep(0.005)
+            most = max(most, len(server._reporter.gate.intake))
+            await asyncio.sleep(0.001)
     assert set(await asking) == {grpc.StatusCode.OK}
     await server.stop(None)
     return most
 
 
-async def test_calls_that_no_handler_has_seen_are_a_load() -> None:
-    assert await most_load([]) > 1.0
+async def burn_thrice(_request: bytes, _context: Any) -> bytes:
+    for _ in range(3):
+        burn()
+        await asyncio.sleep(0)
+    return b""
 
 
-async def test_where_the_core_does_not_count_there_is_none() -> None:
-    assert await most_load([("grpc.enable_channelz", 0)]) == 0.0
+BURNING: Any = grpc.unary_unary_rpc_method_handler(burn_thrice)
+
+
+async def test_requests_that_no_handler_has_seen_are_known() -> None:
+    config = lbclient.ServerConfig(max_load=1000.0)
+    assert await most_waiting(server_of(BURNING, config=config)) > 10
+
+
+@pytest.mark.parametrize("missing", ["AioServer", "_request_call"])
+async def test_a_grpcio_with_another_server_serves_as_it_does(
+    missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Without:
+        """As much of the module as `with_queue` looks at."""
+
+    module: Any = Without()
+    if missing != "AioServer":
+        module.AioServer = type("AioServer", (), {"_request_call": ask})
+        delattr(module.AioServer, missing)
+    monkeypatch.setattr(intake, "cygrpc", module)
+    server = server_of(BURNING, config=lbclient.ServerConfig(max_load=1000.0))
+    assert await most_waiting(server) == 0
+    [said] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert missing in said.getMessage()
+
+
+async def test_of_what_waits_the_criticality_is_known() -> None:
+    """Or all would be let go alike."""
+    seen: list[Any] = []
+
+    class Keeping:
+        def take_from(self, core: Any) -> None:
+            self._core = core
+
+        async def next(self) -> Any:
+            found = asyncio.get_running_loop().create_future()
+            self._core.ask(found.set_result, found.set_exception)
+            request = await found
+            seen.append(dict(self._core.metadata(request)))
+            return request
+
+    server = intake.with_queue(grpc.aio.server, Keeping())
+    service = grpc.method_handlers_generic_handler("a.B", {"C": BURNING})
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method: Any = channel.unary_unary("/a.B/C")
+        for criticality in ("SHEDDABLE", "CRITICAL"):
+            metadata = ((wire.CRITICALITY_KEY, criticality),)
+            assert await method(b"", metadata=metadata, timeout=20) == b""
+    assert [each[wire.CRITICALITY_KEY] for each in seen] == ["SHEDDABLE", "CRITICAL"]
+    await server.stop(None)
+
+
+async def test_what_waits_when_a_server_stops_does_not_keep_it() -> None:
+    began, going = asyncio.Event(), asyncio.Event()
+
+    async def respond(_request: bytes, _context: Any) -> bytes:
+        began.set()
+        await going.wait()
+        return b""
+
+    server = server_of(grpc.unary_unary_rpc_method_handler(respond))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method: Any = channel.unary_unary("/a.B/C")
+        calls = [method(b"", timeout=20) for _ in range(200)]
+        await began.wait()
+        await server.stop(None)
+        codes = {await call.code() for call in calls}
+    assert codes <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+    assert len(server._reporter.gate.intake) == 0
 
 
 def flood(port: int, calls: int) -> tuple[Counter[str], dict[str, int], int]:
@@ -103,7 +170,7 @@ def flood(port: int, calls: int) -> tuple[Counter[str], dict[str, int], int]:
 
 async def test_what_the_core_ends_is_counted_on_both_sides(eventually: Any) -> None:
     """It was nowhere: to its client it was as if the caller had cancelled it."""
-    calls, most = 300, 100  # too few to be throttled
+    calls, most = 350, 50  # too few to be throttled
 
     async def respond(request: bytes, _context: Any) -> bytes:
         if request == b"block":
@@ -157,7 +224,7 @@ async def test_every_call_is_counted_once_whatever_becomes_of_it(
     handler: Any = grpc.stream_stream_rpc_method_handler(respond)
     server = server_of(handler, interceptors=interceptors)
     gate = server._reporter.gate
-    counted: Callable[[], Any] = gate.backlog._read
+    counted: Callable[[], Any] = gate.unseen._read
     server.add_generic_rpc_handlers((Raising(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -175,7 +242,7 @@ async def test_every_call_is_counted_once_whatever_becomes_of_it(
             call.cancel()
         with suppress(grpc.aio.AioRpcError):
             await methods[0](b"", timeout=5)
-        await eventually(lambda: gate.queue.arrived == counted())
+        await eventually(lambda: gate.queue.arrived == counted() == gate.intake.taken)
         assert counted() > len(paths)
     await server.stop(None)
 

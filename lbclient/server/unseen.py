@@ -1,0 +1,50 @@
+"""How many requests gRPC's core has ended that no code in Python ever saw.
+
+Of more than a thousand that wait at once the core ends some. It counts the calls that
+it has begun, for channelz: less those that were taken from it, and those that wait in
+it still, they are the ended ones. Asking takes up to 0.4 ms, so it is asked only while
+as much comes as could fill the core's queue, and once when that is over.
+"""
+
+from collections.abc import Callable
+
+MANY = 64  # requests since the last sample: more may have come than were asked for
+PAUSE = 1.0  # seconds between two questions while that goes on
+
+
+class Unseen:
+    """Owned by the server, used on its loop's thread only."""
+
+    def __init__(self) -> None:
+        self._read: Callable[[], int | None] = lambda: None
+        self._most = 0
+        self.ended = 0  # never less than before
+        self._taken = 0  # as of the last sample
+        self._is_owed = False  # the question when it is over
+        self._asked_at = 0.0
+
+    def count_by(self, read: Callable[[], int | None], most: int) -> None:
+        """`read` says how many calls have begun, or None where that is not known.
+
+        No more than `most` of them wait.
+        """
+        self._read, self._most = read, most
+
+    def count(self, taken: int) -> int | None:
+        """Those that wait in the core or were ended there; None: nobody knows."""
+        began = self._read()
+        return None if began is None else began - taken
+
+    def sample(self, now: float, taken: int) -> None:
+        """Ten times a second."""
+        came, self._taken = taken - self._taken, taken
+        if came >= MANY:
+            self._is_owed = True
+        if not self._is_owed or (came and now < self._asked_at + PAUSE):
+            return
+        unseen = self.count(taken)
+        self._asked_at = now
+        if not came:
+            self._is_owed = False
+        if unseen is not None:
+            self.ended = max(self.ended, unseen - (self._most if came else 0))
