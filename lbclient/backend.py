@@ -97,7 +97,9 @@ class Backend:
         self.since = clock()
         self.trouble = ""  # why the connection was last out
         self.troubled_at = 0.0
-        self.failed_with = 0  # the status of the last call that the backend failed
+        # The status of the last call that is held against the backend, and when it was.
+        self.failed_with = 0
+        self.failed_at = 0.0
         self.load = Load()
         # Reports are asked for twice as often as silence is judged, so that one that
         # is late is no silence.

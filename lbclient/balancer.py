@@ -382,8 +382,9 @@ class Balancer:
             if judgement is not None and not judgement.is_usual:
                 self._wake_a_second()
         learned, owed = compared(outcome, judgement, backend.load)
-        if learned.verdict is FAILED or learned.verdict is REJECTED:
-            backend.failed_with = code
+        is_held = judgement is not None and judgement.is_doubtful
+        if learned.verdict is FAILED or learned.verdict is REJECTED or is_held:
+            backend.failed_with, backend.failed_at = code, now
         self.pool.finish(backend, learned, now)
         if owed:
             backend.load.owe(owed, now)

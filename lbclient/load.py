@@ -14,6 +14,7 @@ ERROR_MEMORY = 10.0  # seconds; benchmarks.fleet --failing 1 shows what it does
 FORGOTTEN_AFTER = 10 * ERROR_MEMORY
 RATIO_MEMORY = 2.0  # seconds; as servers smooth what they report of errors
 LATENCY_GAIN = 0.02  # of each served request, in the mean latency
+LEAST_TOLD = 0.05  # recent errors; fewer would be shown as 0.0
 
 
 # A member is looked up in Python up to 3.11: 0.2 us at every call.
@@ -35,7 +36,6 @@ class Load:
         "_written",
         "counts",
         "erred_at",
-        "failed_at",
         "in_flight",
         "is_written",
         "latency",
@@ -51,7 +51,6 @@ class Load:
         self.counts = dict.fromkeys(Verdict, 0)
         self.latency = 0.0  # mean of what was served, in seconds; 0.0: none yet
         self.squared_latency = 0.0  # mean of squares, of ten served a second at most
-        self.failed_at = -inf  # the last failure or rejection that we saw
         self.erred_at = -inf  # when `recent_errors` last grew
         self.report: LoadReport | None = None
         self.reported_at = 0.0
@@ -113,7 +112,7 @@ class Load:
             mean = self.latency
             self.latency = mean + (latency - mean) * LATENCY_GAIN if mean else latency
         elif verdict is not ABANDONED:
-            self.failed_at = self.erred_at = now
+            self.erred_at = now
             self._fold(now)
             self._finishes.add(now)
             self._failures.add(now)
@@ -194,3 +193,14 @@ class Load:
 
     def __repr__(self) -> str:
         return f"<{self.in_flight} in flight, {self.started} started>"
+
+
+def errors_held(recent_errors: float) -> str:
+    """In words for people; "" where it is next to nothing.
+
+    >>> errors_held(2.14), errors_held(0.04)
+    ('2.1 recent errors held against it', '')
+    """
+    if recent_errors < LEAST_TOLD:
+        return ""
+    return f"{recent_errors:.1f} recent errors held against it"

@@ -15,7 +15,8 @@ where `kinds` is how many statuses other than OK the others give. While a backen
 shares are below what is usual, the mean of such a factor is at most 1. If the others'
 shares were known exactly, chance alone would then take the suspicion past 100,000 less
 than once in 100,000 answers (Lorden 1971). For a backend that fails all calls with a
-status of its own five answers are enough.
+status of its own five answers are enough once the others gave a hundred without it,
+and some twenty where they gave as few.
 
 The others are the healthier half of those that are ready: of several bad backends none
 hides another, and none of them sets the standard because it answers so fast.

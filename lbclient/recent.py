@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
+from lbclient.load import errors_held
 from lbclient.model import State
 from lbclient.protocols import Node
 
@@ -122,4 +123,13 @@ def reason(node: Node, ready: Sequence[Node], now: float) -> str:
     ratio = node.load.failure_ratio(now)
     if ratio >= 0.01:
         words.append(f"{ratio:.0%} of its late calls failed")
-    return ", ".join(words)
+    return "; ".join(filter(None, (", ".join(words), _held(node, ready, now))))
+
+
+def _held(node: Node, ready: Sequence[Node], now: float) -> str:
+    """Against whom most is held, as that may be why it was not picked."""
+    worst = max(ready, key=lambda other: other.load.recent_errors(now))
+    told = errors_held(worst.load.recent_errors(now))
+    if not told:
+        return ""
+    return f"{'it' if worst is node else worst.endpoint.address} has {told}"

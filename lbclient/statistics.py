@@ -37,15 +37,19 @@ class EjectionStatistics:
 class BackendStatistics:
     """One backend as the channel sees it now.
 
-    `weight` is the share of calls that the picker would give it, mean 1, and 0.0
-    while it gets none. `reason` tells why it is in that state, `why` why it is in the
-    subset; `task` and `zone` are what the resolver says. `last_error` is what last went
-    wrong, with the connection or with a call. `utilization`, `qps`, `eps` and `active`
-    are its own last word, `report_age` old; None where it has said nothing. `ejected`
-    has the methods for which it is ejected, as it alone fails them; it goes on with all
-    other methods. `is_shared` tells whether several tasks answer at this address, as
-    behind a proxy: what it says of its load is then their mean. `fronts` is how many of
-    them answered within 10 s, 64 at most, and 0 for an address that is not shared.
+    `weight` is the share of calls that the picker would give it before errors and
+    ejections, mean 1, and 0.0 while it is not ready. `recent_errors` is what is held
+    against it: errors of this client's calls of all methods, each 1.0 at first and
+    fading over 10 s. Pickers that go by calls in flight add them to those, so a backend
+    may get no calls long before it is ejected. `reason` tells why it is in that state,
+    `why` why it is in the subset; `task` and `zone` are what the resolver says.
+    `last_error` is what last went wrong, with the connection or with a call.
+    `utilization`, `qps`, `eps` and `active` are its own last word, `report_age` old;
+    None where it has said nothing. `ejected` has the methods for which it is ejected,
+    as it alone fails them; it goes on with all other methods. `is_shared` tells whether
+    several tasks answer at this address, as behind a proxy: what it says of its load is
+    then their mean. `fronts` is how many of them answered within 10 s, 64 at most, and
+    0 for an address that is not shared.
     """
 
     address: str
@@ -73,6 +77,7 @@ class BackendStatistics:
     ejected: tuple[EjectionStatistics, ...] = ()
     fronts: int = 0
     is_shared: bool = False
+    recent_errors: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +228,7 @@ def backend_statistics(
         ejected=ejected,
         fronts=fronts,
         is_shared=is_shared,
+        recent_errors=load.recent_errors(now),
     )
 
 
@@ -248,10 +254,9 @@ def ejections(
 
 def last_error(backend: "Backend", now: float) -> tuple[str, float | None]:
     """What it was, and how long ago."""
-    failed_at = backend.load.failed_at
-    if backend.failed_with and failed_at >= backend.troubled_at:
+    if backend.failed_with and backend.failed_at >= backend.troubled_at:
         name = STATUS_OF_NUMBER[backend.failed_with].name
-        return f"a call ended with {name}", now - failed_at
+        return f"a call ended with {name}", now - backend.failed_at
     if backend.trouble:
         return backend.trouble, now - backend.troubled_at
     return "", None

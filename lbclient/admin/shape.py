@@ -40,6 +40,7 @@ BACKEND = {
     "rejected": NUMBER,
     "failed": NUMBER,
     "abandoned": NUMBER,
+    "recent_errors": NUMBER,
     "ejected": [EJECTION],
     "p50": MAYBE,
     "p99": MAYBE,

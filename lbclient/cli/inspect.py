@@ -20,6 +20,7 @@ from lbclient.admin.shape import VERSION, flaw
 from lbclient.cli.layout import count, item, short, table
 from lbclient.cli.run import run
 from lbclient.errors import ConfigError
+from lbclient.load import errors_held
 from lbclient.text import harmless, printable
 
 TIMEOUT = 5.0  # seconds; for a whole answer, however it comes
@@ -356,6 +357,7 @@ def troubles(told: list[Any]) -> Iterator[str]:
         words = [] if one["state"] == "ready" else [one["reason"]]
         if one["last_error"] and one["last_error"] not in words:
             words.append(f"{one['last_error']}, {age(one['last_error_age'])} ago")
+        words += filter(None, [errors_held(one["recent_errors"])])
         words += [
             f"ejected for {each['method']} since {age(each['age'])}: {each['why']}"
             for each in one["ejected"]

@@ -104,6 +104,8 @@ OF_BACKENDS = _families(
      "Channels that send it calls."),
     ("lbclient_backend_ejected", "gauge", "target backend",
      "Methods that are not sent to the backend, as it alone fails them."),
+    ("lbclient_backend_recent_errors", "gauge", "target backend",
+     "Errors held against the backend, each fading over 10 s."),
     ("lbclient_backend_fronts", "gauge", "target backend",
      "Tasks behind the address that answered within 10 s; 0: it is not shared."),
     ("lbclient_backend_weight", "gauge", "target backend",

@@ -124,6 +124,7 @@ def backend_gauges(channel: ChannelStatistics, target: str, most: int) -> Sample
         yield ("lbclient_backend_in_flight", *labels), backend.in_flight
         yield ("lbclient_backend_ready", *labels), is_ready
         yield ("lbclient_backend_ejected", *labels), len(backend.ejected)
+        yield ("lbclient_backend_recent_errors", *labels), backend.recent_errors
         yield ("lbclient_backend_fronts", *labels), backend.fronts
         yield ("lbclient_backend_weight", *labels), backend.weight
         if backend.utilization is not None:

@@ -51,7 +51,7 @@ def test_mean_latency_moves_by_a_fiftieth(load: Load) -> None:
 @pytest.mark.parametrize("verdict", [Verdict.FAILED, Verdict.REJECTED])
 def test_an_error_is_remembered_and_fades(load: Load, verdict: Verdict) -> None:
     send(load, Outcome(verdict, 0.0), 5.0)
-    assert load.failed_at == 5.0
+    assert load.erred_at == 5.0
     assert load.recent_errors(5.0) == 1.0
     assert isclose(load.recent_errors(5.0 + ERROR_MEMORY), 1 / e)
 
@@ -65,7 +65,7 @@ def test_the_mean_square_is_of_ten_a_second_at_most(load: Load) -> None:
 
 def test_a_request_that_we_gave_up_says_nothing_of_errors(load: Load) -> None:
     send(load, Outcome(Verdict.ABANDONED, 0.0), 5.0)
-    assert load.failed_at == -inf
+    assert load.erred_at == -inf
     assert load.recent_errors(5.0) == load.failure_ratio(5.0) == 0.0
 
 

@@ -35,6 +35,18 @@ def test_the_reason_of_a_pick_is_what_was_known_of_all() -> None:
     assert "100% of its late calls failed" in reason(chosen, [chosen, other], now=10.0)
 
 
+def test_the_reason_of_a_pick_says_against_whom_most_errors_are_held() -> None:
+    chosen, some, most = node("a:1"), node("b:1"), node("c:1")
+    ready = [chosen, some, most]
+    for one, seconds in ((some, 5.0), (most, 21.4)):
+        one.load.owe(seconds, now=10.0)
+    told = reason(chosen, ready, now=10.0)
+    held = "2.1 recent errors held against it"
+    assert told == f"0 in flight (0 to 0 on the 3 ready); c:1 has {held}"
+    assert reason(most, ready, now=10.0).endswith(f"; it has {held}")
+    assert "recent errors" not in reason(chosen, ready, now=100.0)
+
+
 def test_a_pick_without_a_choice_says_so() -> None:
     one = node("a:1")
     assert reason(one, [one], now=0.0).startswith("the only one")
