@@ -116,6 +116,21 @@ def test_it_loads_and_goes_on_by_itself(page: Browser) -> None:
     assert page.complaints() == []
 
 
+def test_errors_that_are_held_against_a_backend_are_shown(page: Browser) -> None:
+    page.run(
+        "const ask = window.fetch;"
+        "window.fetch = async (...words) => {"
+        "  const said = await (await ask(...words)).json();"
+        "  const [first, second] = said.channels[0].backends;"
+        "  [first.recent_errors, second.recent_errors] = [2.14, 0.04];"
+        "  return new Response(JSON.stringify(said));"
+        "};"
+    )
+    page.wait(f"{ROWS}[0].includes('; 2.1 recent errors held against it')")
+    assert "recent errors" not in "".join(page.run(ROWS)[1:])
+    assert page.complaints() == []
+
+
 def test_nothing_on_it_is_wider_than_a_telephone(page: Browser) -> None:
     page.command(
         "Emulation.setDeviceMetricsOverride",
