@@ -5,6 +5,7 @@ also when it starts to resolve and to connect.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextvars import Context
@@ -38,6 +39,8 @@ from lbclient.resolvers import parse_target
 from lbclient.statistics import CallInfo, ChannelStatistics, channel_statistics
 from lbclient.subsets.numbered import Choice
 from lbclient.text import printable
+
+logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=methods.Method)
 
@@ -251,6 +254,7 @@ def insecure_channel(
     has no `statistics()`, unless the target is a `Resolver`.
     """
     if isinstance(target, str) and is_disabled():
+        logger.info("LBCLIENT_DISABLE is set: this channel is grpc.aio's own")
         plain = grpc.aio.insecure_channel(target, options, compression, interceptors)
         return cast(Channel, plain)
     return Channel(target, None, options, compression, interceptors, config)
@@ -270,6 +274,7 @@ def secure_channel(
         # None would be an insecure channel.
         raise ConfigError("credentials", credentials, "grpc.ChannelCredentials")
     if isinstance(target, str) and is_disabled():
+        logger.info("LBCLIENT_DISABLE is set: this channel is grpc.aio's own")
         plain = grpc.aio.secure_channel(
             target, credentials, options, compression, interceptors
         )

@@ -40,6 +40,10 @@ IN_CODE = frozenset({"LBCLIENT_RUNNABLE", "LBCLIENT_SIGNALS", "LBCLIENT_UTILIZAT
 IN_TABLES = frozenset({"LBCLIENT_QUOTAS"})
 SECTIONS = frozenset({"channel", "server"})
 
+# What `LBCLIENT_DISABLE` may say, in any case.
+ON = ("1", "true", "yes", "on")
+OFF = ("", "0", "false", "no", "off")
+
 # Who may be named as `ServerConfig.customer`.
 MTLS = "mtls"
 Customer = Callable[[Any], str | bytes | None]
@@ -629,5 +633,13 @@ def _all_fields() -> list[str]:
 
 
 def is_disabled(environ: Mapping[str, str] = os.environ) -> bool:
-    """The kill switch: whether grpc.aio's own channels and servers are wanted."""
-    return environ.get("LBCLIENT_DISABLE", "") not in ("", "0")
+    """The kill switch: whether grpc.aio's own channels and servers are wanted.
+
+    Raises ConfigError for a word that says neither.
+    """
+    text = environ.get("LBCLIENT_DISABLE", "")
+    word = text.strip().lower()
+    if word not in ON + OFF:
+        want = f"one of {', '.join(ON)}; or {', '.join(OFF[1:])} or nothing to enable"
+        raise ConfigError("LBCLIENT_DISABLE", text, want)
+    return word in ON

@@ -153,9 +153,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def surroundings(environ: Mapping[str, str]) -> Iterator[Check]:
     yield of_versions(grpc.__version__)
-    if is_disabled(environ):
-        do = "unset it to have lbclient's"
-        yield Check("disabled", WARN, "LBCLIENT_DISABLE: channels are grpc.aio's", do)
+    yield from of_kill_switch(environ)
     found = [name for name in PROXIES if environ.get(name)]
     if not found:
         yield Check("proxy", OK, "no proxy in the environment")
@@ -165,6 +163,15 @@ def surroundings(environ: Mapping[str, str]) -> Iterator[Check]:
         ' options=[("grpc.enable_http_proxy", 1)]'
     )
     yield Check("proxy", WARN, f"{', '.join(found)} is set", do)
+
+
+def of_kill_switch(environ: Mapping[str, str]) -> Iterator[Check]:
+    try:
+        if is_disabled(environ):
+            found = "LBCLIENT_DISABLE: channels are grpc.aio's"
+            yield Check("disabled", WARN, found, "unset it to have lbclient's")
+    except ConfigError as error:
+        yield Check("disabled", FAIL, str(error), "no channel and no server is made")
 
 
 def of_versions(grpcio: str) -> Check:

@@ -6,6 +6,7 @@ It wraps a real one and hands everything on; what it adds begins at `start`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from asyncio import FIRST_COMPLETED
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +37,8 @@ from lbclient.server.stopping import Stopping
 from lbclient.server.udp import UdpHealth, host_of
 from lbclient.server.uncounted import Uncounted
 from lbclient.server.warmup import Warmup, check, warm_up
+
+logger = logging.getLogger(__name__)
 
 # grpcio says the same of a port that is taken and of credentials that are none.
 PAIRS = (
@@ -298,6 +301,7 @@ def server(
     `serve` takes as well; what is ours alone (`drain`, ...) it does not have.
     """
     if is_disabled():
+        logger.info("LBCLIENT_DISABLE is set: this server is grpc.aio's own")
         plain = grpc.aio.server(
             migration_thread_pool=migration_thread_pool,
             handlers=handlers,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.config import ChannelConfig, ServerConfig, settings
+from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
 from lbclient.criticality import Criticality
 from lbclient.errors import ConfigError
 from lbclient.protocols import FleetUsage
@@ -358,6 +358,28 @@ def test_a_switch_is_read_from_a_variable(text: str, wanted: bool) -> None:
 def test_a_switch_is_neither_on_nor_off_by_other_words() -> None:
     with pytest.raises(ConfigError, match="LBCLIENT_UDP_HEALTH = 'on': want true or"):
         ServerConfig.from_environment({"LBCLIENT_UDP_HEALTH": "on"})
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        *((text, True) for text in ("1", "true", "yes", "on", "TRUE", "Yes", " on ")),
+        *((text, False) for text in ("", "0", "false", "no", "off", "False", "NO")),
+    ],
+)
+def test_the_kill_switch_takes_the_usual_words(text: str, wanted: bool) -> None:
+    assert is_disabled({"LBCLIENT_DISABLE": text}) is wanted
+    assert is_disabled({}) is False
+
+
+@pytest.mark.parametrize("text", ["maybe", "2", "y", "disable"])
+def test_the_kill_switch_is_neither_on_nor_off_by_other_words(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        is_disabled({"LBCLIENT_DISABLE": text})
+    assert str(caught.value) == (
+        f"LBCLIENT_DISABLE = {text!r}: want one of 1, true, yes, on; "
+        "or 0, false, no, off or nothing to enable"
+    )
 
 
 def test_a_secret_is_told_to_nobody(tmp_path: Path) -> None:

@@ -264,6 +264,10 @@ async def test_the_kill_switch_is_told(
     task = await start(lbclient.server)
     _, checks = await doctor(f"ipv4:{task.address}")
     assert levels(checks)["disabled"] == "warn"
+    monkeypatch.setenv("LBCLIENT_DISABLE", "maybe")
+    _, checks = await doctor(f"ipv4:{task.address}")
+    assert levels(checks)["disabled"] == "fail"
+    assert "LBCLIENT_DISABLE = 'maybe'" in checks["disabled"]["found"]
 
 
 @pytest.mark.parametrize(
