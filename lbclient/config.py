@@ -249,6 +249,9 @@ class _Sourced:
             want = f"a readable TOML file ({why})"
             raise ConfigError("LBCLIENT_CONFIG", path, want) from None
         for section in sorted(tables.keys() - SECTIONS):
+            if not isinstance(tables[section], dict):
+                want = "it below [channel] or [server]"
+                raise ConfigError("name", section, want, path)
             want = f"one of {', '.join(sorted(SECTIONS))}"
             raise ConfigError("table", section, want, path)
         table = tables.get(cls._section, {})

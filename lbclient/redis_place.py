@@ -8,6 +8,7 @@ that is no such URL only the scheme, as nobody knows which part of it is the pas
 """
 
 import re
+from difflib import get_close_matches
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
@@ -24,7 +25,8 @@ HOST = re.compile(r"[\w.-]{1,253}|[0-9A-Fa-f:.]{2,45}(%\w+)?")
 
 # Of what redis-py would take, what says where to connect; all else is ours to choose.
 OPTIONS = re.compile("fleet|db|ssl_[a-z_]+")
-# Those that people try; any other word may be a part of a password.
+# Those that people try, and what is almost an option; any other word may be a part of a
+# password.
 REFUSED = ("username", "password", "protocol", "client_name", "max_connections")
 
 
@@ -56,8 +58,7 @@ def redis_place(field: str, text: str) -> RedisPlace:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
         if not OPTIONS.fullmatch(name):
-            which = f" {name!r}" if name in REFUSED else ""
-            want = f"{FORM}, and no other option{which}"
+            want = f"{FORM}, and no other option{_which(name)}"
             raise ConfigError(field, shown, want)
     fleet = options.pop("fleet", FLEET)
     if not NAME.fullmatch(fleet):
@@ -69,6 +70,14 @@ def redis_place(field: str, text: str) -> RedisPlace:
     told = [unquote(word) for word in (parts.username, parts.password) if word]
     told += [value for name, value in options.items() if name != "db"]
     return RedisPlace(url, fleet, shown, tuple(filter(None, told)))
+
+
+def _which(option: str) -> str:
+    """Names one that is refused, if it can be no part of a password."""
+    if option in REFUSED:
+        return f" {option!r}"
+    meant = get_close_matches(option.lower(), ("fleet", "db"), 1, cutoff=0.8)
+    return f" {option!r}; perhaps {meant[0]!r}" if meant else ""
 
 
 def _is_place(parts: SplitResult) -> bool:

@@ -55,6 +55,10 @@ _PORT = r"(?::(?:[a-z][a-z0-9-]{0,14}|[^:@?#]{0,8}))?"
 _NAME = re.compile(
     rf"[^:@?#\[\]]*{_PORT}|\[[0-9A-Za-z:.]{{0,45}}(?:%\w{{0,15}})?\]?{_PORT}[0-9]{{0,5}}"
 )
+# Options behind a host, or what was left of them; a host without a port needs a scheme.
+_OPTIONS = re.compile(
+    r"([\w.-]{1,253}(:[0-9]{1,5})?)\?(?:[\w.-]{1,100}=.*|\.\.\.)", re.DOTALL
+)
 _PLACE = re.compile(rf"{_HOST}(?::[0-9]{{1,5}})?")
 _IPV6 = re.compile("[0-9A-Fa-f:.]{2,45}(?:%[0-9a-z]{1,15})?")
 
@@ -112,6 +116,9 @@ def _path(scheme: str, text: str) -> str:
         return _place(text)
     slash = "/" if text.startswith("/") else ""
     names = text.removeprefix("/").split(",")
+    found = _OPTIONS.fullmatch(text.removeprefix("/"))
+    if found and (scheme or found[2]):
+        return f"{slash}{found[1]}?{HIDDEN}"
     is_safe = all(_NAME.fullmatch(name) or _IPV6.fullmatch(name) for name in names)
     return text if is_safe else f"{slash}{HIDDEN}"
 

@@ -102,6 +102,8 @@ def test_a_wrong_channel_setting_is_named_with_its_value_and_bound(
             "redis://cache?flit=x",
             "fleet=name, or rediss:// or unix:// of that kind, and no other option",
         ),
+        ("quota_store", "redis://h:6379/0?flet=x", "option 'flet'; perhaps 'fleet'"),
+        ("quota_store", "redis://h:6379/0?DB=1", "option 'DB'; perhaps 'db'"),
         ("quota_store", "redis://cache?fleet=a:b", "the fleet's name"),
         ("udp_secret", None, "text"),
         ("udp_secret", "short", "at least 16 bytes"),
@@ -291,6 +293,10 @@ def test_a_file_sets_both_and_a_variable_beats_it(tmp_path: Path) -> None:
         ),
         ("[channel]\nconnect_backoff = 9\n", "PATH: max_connect_backoff = 5.0: want"),
         ("channel = 7\n", "PATH: channel = 7: want a table"),
+        (
+            "subset_size = 3\n",
+            "PATH: name = 'subset_size': want it below [channel] or [server]",
+        ),
         ("[channel\n", "LBCLIENT_CONFIG = 'PATH': want a readable TOML file (Expected"),
         (
             "[channel]\nzone = '\xe9'",

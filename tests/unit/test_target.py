@@ -214,7 +214,11 @@ def test_an_error_names_what_is_wrong(target: str) -> None:
 @pytest.mark.parametrize(
     ("target", "shown"),
     [
-        ("search.prod:50051?a=b", "..."),
+        ("search.prod:50051?a=b", "search.prod:50051?..."),
+        ("search.prod?a=b", "..."),
+        ("dns:///search.prod:50051?password=word", "dns:///search.prod:50051?..."),
+        ("dns:search.prod?password=word&a=b", "dns:search.prod?..."),
+        ("k8s:///search.prod:grpc?word", "k8s:///..."),
         ("me:word@search.prod:50051", "...@search.prod:50051"),
         ("redis://me:word@cache:6379/0", "redis://...@cache:6379/0"),
         ("dns:///me:word@search.prod", "dns:///...@search.prod"),
