@@ -224,9 +224,12 @@ class Backend:
         """The one filter for what a task says over the connection, or beside it."""
         return self.shared_address.believes(state, self._clock())
 
-    def _believed(self, state: TaskState) -> TaskState:
-        """Of an answer that is not believed: at least the address lives."""
-        return state if self._believes(state) else TaskState.SERVING
+    def _believed(self, health: wire.Health) -> tuple[TaskState, str]:
+        """State and reason. Of an answer that is not believed: at least the address
+        lives."""
+        if self._believes(health.state):
+            return health.state, health.reason
+        return TaskState.SERVING, ""
 
     def _known(self) -> TaskState:
         """Its last state, for answers to health checks that tell none."""
@@ -494,8 +497,11 @@ class Backend:
             if isinstance(health, str) and self._clock() - began_at > late:
                 # It was us who stood still, perhaps before the question was sent.
                 health = await check(self.channel, self._patience, self._known())
-            state = None if isinstance(health, str) else self._believed(health.state)
-            self._take(self.life.checked(state, self._clock()))
+            if isinstance(health, str):
+                self._take(self.life.checked(None, self._clock()))
+            else:
+                state, reason = self._believed(health)
+                self._take(self.life.checked(state, self._clock(), reason))
 
     async def _look_beside(self) -> None:
         """Asks over a second connection whether the first one is worth waiting for."""
@@ -551,7 +557,8 @@ class Backend:
             self._take(self.life.not_seen(health, now, is_there, has_others))
             return
         is_away = self.life.is_away()
-        decided = self.life.seen(self._believed(health.state), now)
+        state, reason = self._believed(health)
+        decided = self.life.seen(state, now, reason)
         watch = self._watch
         if (
             decided.order is Order.REDIAL

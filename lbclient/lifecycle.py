@@ -359,8 +359,8 @@ class Lifecycle:
         )
         return Step(order=Order.CHECK)
 
-    def checked(self, state: TaskState | None, now: float) -> Step:
-        """The answer to a CHECK; None: there was none."""
+    def checked(self, state: TaskState | None, now: float, reason: str = "") -> Step:
+        """The answer to a CHECK; None: there was none. `reason` as in `heard`."""
         doubt = self._doubt
         if self.link is not Link.UP:
             return NOTHING
@@ -373,7 +373,9 @@ class Lifecycle:
         if doubt is Doubt.NEVER_HEARD and state is not TaskState.SERVING:
             self._is_unanswered, self._look_at = False, None
             self._check_at = now + self._usual_interval  # nobody else tells of a change
-            return self._enter(STATE_OF_TASK[state], f"asked, {_it_says(state)}")
+            return self._enter(
+                STATE_OF_TASK[state], f"asked, {reason or _it_says(state)}"
+            )
         if doubt is Doubt.CALLS_UNANSWERED:
             self._slower()
         self._believe(now)
@@ -382,7 +384,7 @@ class Lifecycle:
             self._silent_at = now + self.interval
         if doubt is Doubt.CALLS_UNANSWERED:
             return NOTHING  # it lives; how it is it tells by its health stream
-        return self._enter(STATE_OF_TASK[state], f"asked, {_it_says(state)}")
+        return self._enter(STATE_OF_TASK[state], f"asked, {reason or _it_says(state)}")
 
     def _not_answered(self, now: float) -> Step:
         """A CHECK was not: it comes again, and a LOOK before that."""
@@ -490,8 +492,8 @@ class Lifecycle:
             self._look_at = now + self._rng.random() * FIRST_LOOK
         return NOTHING
 
-    def seen(self, state: TaskState, now: float) -> Step:
-        """By a LOOK."""
+    def seen(self, state: TaskState, now: float, reason: str = "") -> Step:
+        """By a LOOK. `reason` as in `heard`."""
         if self.link is Link.UP:
             return self._looked_beside("", now, is_there=True, has_others=True)
         if self.link is not Link.AWAY:
@@ -499,7 +501,7 @@ class Lifecycle:
         self._has_answered = True
         self._look_period = FIRST_LOOK
         self._look_again(now)
-        return self._enter(_from_afar(state), _it_says(state))
+        return self._enter(_from_afar(state), reason or _it_says(state))
 
     def not_seen(
         self, why: str, now: float, is_there: bool = False, has_others: bool = True

@@ -128,12 +128,14 @@ class Health(NamedTuple):
     """What a `HealthReport` tells. `udp_port` 0: no health checks by UDP.
 
     `report_floor` is how many seconds are between two reports of a stream, at least.
+    `reason` is what a server that is not ours said, where that is not the state's name.
     """
 
     state: TaskState
     report: LoadReport | None = None
     udp_port: int = 0
     report_floor: float = 0.0
+    reason: str = ""
 
 
 def parse_health(data: bytes) -> Health | None:

@@ -91,7 +91,8 @@ async def ask_serving(
         return NoState.NOT_OFFERED
     if status == compat_pb2.ServingReply.SERVICE_UNKNOWN:
         return NoState.NOT_OFFERED
-    return wire.Health(serving_state(status, known))
+    state = serving_state(status, known)
+    return wire.Health(state, reason=serving_reason(status))
 
 
 def reason_of(error: grpc.aio.AioRpcError) -> str:
@@ -136,3 +137,13 @@ def serving_state(status: int, known: TaskState | None) -> TaskState:
         return TaskState.SERVING
     has_served = known in (TaskState.SERVING, TaskState.LAME_DUCK)
     return TaskState.LAME_DUCK if has_served else TaskState.STARTING
+
+
+def serving_reason(status: int) -> str:
+    """What it says in its own words, unless it serves: whether it is starting or a lame
+    duck is our guess."""
+    if status == compat_pb2.ServingReply.SERVING:
+        return ""
+    names = compat_pb2.ServingReply.ServingStatus.DESCRIPTOR.values_by_number
+    said = names[status].name if status in names else f"status {status}"
+    return f"it says {said} (grpc.health.v1)"

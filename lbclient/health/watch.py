@@ -28,7 +28,14 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
 from lbclient import wire
-from lbclient.health.check import NoState, ask, ask_serving, check, serving_state
+from lbclient.health.check import (
+    NoState,
+    ask,
+    ask_serving,
+    check,
+    serving_reason,
+    serving_state,
+)
 from lbclient.health.stream_permit import LONGEST_ANSWER, Patience, StreamPermit
 from lbclient.health.streams import (
     NotOfferedError,
@@ -372,7 +379,7 @@ class HealthWatch:
 
     def _learn(self, health: wire.Health, reason: str = "") -> bool:
         """State and report apart: together they would owe us another report."""
-        is_believed = self._tell(health.state, None, reason)
+        is_believed = self._tell(health.state, None, reason or health.reason)
         if is_believed:
             self._known = health.state
         if health.state is TaskState.SERVING:
@@ -497,7 +504,7 @@ class HealthWatch:
             # It speaks of single services only.
             raise NotOfferedError(f"{method}: nothing of the server")
         state = serving_state(status, self._known)
-        if self._tell_or_hold(state):
+        if self._tell_or_hold(state, serving_reason(status)):
             self._known = state
         if state is TaskState.SERVING:
             self._tasks_skipped = 0

@@ -150,6 +150,18 @@ def test_a_connection_that_never_spoke_is_asked_after_its_patience(
     assert stranger.due_at() is None
 
 
+def test_what_a_server_said_in_its_own_words_is_the_reason(
+    life: Lifecycle, stranger: Lifecycle
+) -> None:
+    """Of grpc.health.v1's NOT_SERVING the state is our guess."""
+    words, gone = "it says NOT_SERVING (grpc.health.v1)", TaskState.LAME_DUCK
+    step = take(stranger, stranger.checked(gone, 3.1, words))
+    assert step == Step(State.LAME_DUCK, f"asked, {words}")
+    assert miss(life, 1.0).order is Order.CHECK
+    step = take(life, life.checked(gone, 1.0, words))
+    assert step == Step(State.LAME_DUCK, f"asked, {words}")
+
+
 def test_a_connection_that_never_spoke_is_replaced_once_another_is_answered(
     stranger: Lifecycle,
 ) -> None:

@@ -275,6 +275,8 @@ async def test_standard_health_checks_take_a_backend_out_and_bring_it_back(
         stub = search.SearchStub(channel)
         health[0].become(compat_pb2.ServingReply.NOT_SERVING)
         await eventually(lambda: "lame duck" in states(channel))
+        said = {backend.reason for backend in channel.statistics().backends}
+        assert "it says NOT_SERVING (grpc.health.v1)" in said
         assert set(await ask(stub, search, 20)) == {tasks[1].servicer.name}
         health[0].become(compat_pb2.ServingReply.SERVING)
         await eventually(lambda: set(states(channel)) == {"ready"})
@@ -291,6 +293,8 @@ async def test_a_backend_that_never_served_by_standard_health_is_waited_for(
     async with lbclient.insecure_channel(target(task), config=config) as channel:
         call = search.SearchStub(channel).Search(search.Query(text="x"), timeout=5)
         await eventually(lambda: states(channel) == ["starting"])
+        (backend,) = channel.statistics().backends
+        assert backend.reason == "it says NOT_SERVING (grpc.health.v1)"
         assert not call.done()
         health.become(compat_pb2.ServingReply.SERVING)
         assert (await call).text == task.servicer.name
