@@ -168,15 +168,35 @@ def last_words(
     return story(attempt, call, Decision(None, why))
 
 
-def in_the_way(attempt: Attempt | None, error: BaseException) -> tuple[str, ...]:
+def in_the_way(attempt: Attempt, error: grpc.aio.AioRpcError) -> tuple[str, ...]:
     """A line on streams of ours that were ended, if the call may have waited for
     them."""
-    if attempt is None or not isinstance(error, grpc.aio.AioRpcError):
-        return ()
     if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
         return ()
     said = attempt.backend.permit.error_note(get_running_loop().time())
     return (f"{attempt.backend.endpoint.address}: {said}",) if said else ()
+
+
+def explanation(
+    history: tuple[str, ...],
+    attempt: Attempt | None,
+    call: Any,
+    error: BaseException,
+    balancer: "Balancer | None",
+    was_closed: bool,
+) -> tuple[str, ...]:
+    """A line on each attempt, for the notes of the error that the caller gets.
+
+    `history` has those after which it was thought of another attempt; `attempt` and
+    `call` are the last one, which may be missing there.
+    """
+    if attempt is None or not isinstance(error, grpc.aio.AioRpcError):
+        return history
+    said = in_the_way(attempt, error)
+    if said or len(history) >= attempt.number or call is None or not call.done():
+        return (*history, *said)
+    last = last_words(attempt, call, balancer, was_closed)
+    return (*history, last) if last else history
 
 
 def settle(

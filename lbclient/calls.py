@@ -24,7 +24,7 @@ from lbclient import within
 from lbclient.attempt import (
     Attempt,
     decide,
-    in_the_way,
+    explanation,
     last_words,
     may_go_on,
     new_attempt,
@@ -343,7 +343,15 @@ class Call:
 
     def _explain(self, error: BaseException) -> None:
         """What the caller is about to learn, and the request that it serves with it."""
-        tell(error, (*self._history, *in_the_way(marked(self), error)))
+        said = explanation(
+            self._history,
+            marked(self),
+            self._inner,
+            error,
+            self._balancer,
+            self.was_closed,
+        )
+        tell(error, said)
         retry = self._retry
         within.learn(error, was_retried=retry is not None and retry.attempt > 0)
 

@@ -15,7 +15,7 @@ from lbclient import within
 from lbclient.attempt import (
     Attempt,
     decide,
-    in_the_way,
+    explanation,
     last_words,
     may_go_on,
     settle,
@@ -146,6 +146,11 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
             return False
         return True
 
+    def _explain(self, error: grpc.aio.AioRpcError) -> tuple[str, ...]:
+        return explanation(
+            self._history, self.attempt, self, error, self.balancer, self.was_closed
+        )
+
     def _tell(self, _: object) -> None:
         callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
@@ -170,7 +175,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
             except grpc.aio.AioRpcError as error:
                 if self.later is None:
                     within.learn(error)
-                    tell(error, self._history or in_the_way(self.attempt, error))
+                    tell(error, self._explain(error))
                     raise
             except CancelledError:
                 if not self._was_given_up(before):

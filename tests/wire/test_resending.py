@@ -407,6 +407,35 @@ async def test_the_history_has_also_what_is_never_tried_again(
             assert lbclient.info(call).history == history
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_error_of_a_single_attempt_names_its_backend(
+    start: Any, search: Any, kind: str
+) -> None:
+    """Also where nobody thought of another attempt; and once, however often it is
+    asked for."""
+    task = await start(lbclient.server)
+    async with lbclient.insecure_channel(task.address) as channel:
+        query = search.Query(text="abort")
+        sent = iter([query]) if kind in ("Index", "Chat") else query
+        call = getattr(search.SearchStub(channel), kind)(sent, timeout=5)
+        for _ in range(2):
+            error = await told(call, kind)
+            assert error.__notes__ == [
+                f"attempt 1 on {task.address}: NOT_FOUND, 'no such thing': {FINAL}"
+            ]
+
+
+async def test_the_error_of_a_stream_that_broke_names_its_backend(search: Any) -> None:
+    ill = Unavailable()
+    async with ill.serving() as one, between(one) as channel:
+        call = search.SearchStub(channel).Pages(search.Query(text="x"), timeout=5)
+        await call.read()
+        error = await told(call, "Pages")
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    (note,) = error.__notes__
+    assert note == f"attempt 1 on {one}: UNAVAILABLE, 'not today': it had begun"
+
+
 async def test_the_history_ends_with_the_last_attempt_whatever_came_of_it(
     start: Any, search: Any
 ) -> None:
