@@ -50,8 +50,11 @@ async def one(
 
 async def run(seconds: float) -> list[Row]:
     mine, plain, longest = await measure(seconds, BACKENDS, thread_time)
-    mine = replace(mine, said=f"longest turn {longest * 1000:.1f} ms; {mine.said}")
-    promise = f"no turn of the loop takes {MOST * 1000:.0f} ms at up to {MOST_FOR:,}"
+    mine = replace(mine, said=f"longest iteration {longest * 1000:.1f} ms; {mine.said}")
+    promise = (
+        f"no event-loop iteration takes {MOST * 1000:.0f} ms with up to {MOST_FOR:,}"
+        " backends"
+    )
     holds = mine.recovered_after is not None and longest <= MOST
     return [Row(FAULT, promise, mine, plain, holds)]
 

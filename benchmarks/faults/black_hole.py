@@ -8,7 +8,15 @@ import asyncio
 from time import monotonic
 
 from benchmarks.faults.half_open import INTERVAL, result, some, until_well
-from benchmarks.faults.harness import PATIENCE, fleet, ours, states, theirs, until
+from benchmarks.faults.harness import (
+    PATIENCE,
+    SERVERS,
+    fleet,
+    ours,
+    states,
+    theirs,
+    until,
+)
 from benchmarks.faults.link import links
 from benchmarks.faults.row import Result, Row
 
@@ -37,9 +45,11 @@ async def one_of_three(kind: str, seconds: float) -> Row:
             took = await until(lambda: state() == "ready", lambda: states(channel))
             after = await some(channel, 1.0)
     return Row(
-        fault=f"one of three backends is silent after SETTINGS, {kind} servers",
-        promise="no failed call; dialled again, and back",
-        ours=Result(len(good), len(good.failed()), took, f"{dials} dials; {said}"),
+        fault=f"one of three backends is silent after SETTINGS, {SERVERS[kind]}",
+        promise="no failed call; connected again, and back",
+        ours=Result(
+            len(good), len(good.failed()), took, f"{dials} connections; {said}"
+        ),
         theirs=Result(len(bad), len(bad.failed())),
         holds=not good.failed() and not after.failed(),
     )
@@ -69,8 +79,8 @@ async def all_of_three(kind: str, seconds: float) -> Row:
     lost += good
     lost_there += bad
     return Row(
-        fault=f"all three backends are silent after SETTINGS, {kind} servers",
-        promise="dialled again, and back soon after the hole is gone",
+        fault=f"all three backends are silent after SETTINGS, {SERVERS[kind]}",
+        promise="connected again, and back soon after the hole is gone",
         ours=result(lost, healed_at, said),
         theirs=result(lost_there, healed_at),
         holds=good.first_good_after(healed_at) is not None,

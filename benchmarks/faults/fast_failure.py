@@ -15,6 +15,7 @@ import grpc
 import lbclient
 from benchmarks.faults.harness import (
     PATIENCE,
+    SERVERS,
     Task,
     drive,
     fleet,
@@ -132,7 +133,7 @@ async def one_fails(
     plain = Result(len(there), len(there.failed()))
     return [
         Row(
-            f"1 of {BACKENDS} fails fast: {status} ({kind} servers)",
+            f"1 of {BACKENDS} fails fast: {status} ({SERVERS[kind]})",
             f"at most {MOST} calls meet it in {LONG:.0f} s",
             Result(len(tally), len(tally.failed()), said=words),
             plain,
@@ -175,7 +176,7 @@ async def balanced(
             total = channel.statistics().ejections
     said = f"{total} ejections; shares {' '.join(f'{each:.2f}' for each in told)}"
     holds = not total and all(abs(each - 1.0) <= CLOSE for each in told)
-    return Row(f"{name} ({kind} servers)", promise, Result(calls, failed, said=said),
+    return Row(f"{name} ({SERVERS[kind]})", promise, Result(calls, failed, said=said),
                None, holds)  # fmt: skip
 
 
@@ -226,7 +227,7 @@ async def mended(kind: str, seconds: float) -> Row:
         settle = SETTLE if kind == "stock" else RELEARN
         told, calls, failed = await shares(channel, tasks, seconds, settle)
     return Row(
-        f"1 of {BACKENDS} failed fast, and is well again ({kind} servers)",
+        f"1 of {BACKENDS} failed fast, and is well again ({SERVERS[kind]})",
         f"{settle:.0f} s later it has its share again, within {CLOSE:.0%}",
         Result(calls, failed, took, f"{said}; then its share was {told[0]:.2f}"),
         None,

@@ -10,6 +10,7 @@ import grpc
 
 from benchmarks.faults.harness import (
     PATIENCE,
+    SERVERS,
     Tally,
     drive,
     fleet,
@@ -67,7 +68,7 @@ async def half_open(kind: str, stalled: int, seconds: float) -> Row:
         )
         await until(lambda: all(link.dials > 1 for link in mine[:stalled]))
         dials = [link.dials for link in mine[:stalled]]
-        said = f"{dials} dials; {states(channel)}"
+        said = f"{dials} connections; {states(channel)}"
     who = "one of three backends" if stalled == 1 else "all three backends"
     if stalled == 1:
         promise = f"at most {MOST_FAILED} failed calls"
@@ -76,7 +77,7 @@ async def half_open(kind: str, stalled: int, seconds: float) -> Row:
         promise = "well again without the end of a TCP connection"
         holds = not good.since(good[-1].sent_at - 0.5).failed()
     return Row(
-        fault=f"half-open connections to {who}, {kind} servers",
+        fault=f"half-open connections to {who}, {SERVERS[kind]}",
         promise=promise,
         ours=result(good, began_at, said),
         theirs=result(bad, began_at),

@@ -31,6 +31,10 @@ ROUND_ROBIN = [
 ]
 
 
+# What a table calls the two kinds of servers.
+SERVERS = {"ours": "lbclient servers", "stock": "stock servers"}
+
+
 class Task:
     """A backend in a process. `kind` is "ours" or "stock", plain grpc.aio.
 

@@ -6,7 +6,7 @@ In network namespaces, so for root alone.
 import asyncio
 from time import monotonic
 
-from benchmarks.faults.harness import PATIENCE
+from benchmarks.faults.harness import PATIENCE, SERVERS
 from benchmarks.faults.network import Caller, far_fleet, network
 from benchmarks.faults.network import caller as calling
 from benchmarks.faults.row import Result, Row
@@ -51,7 +51,7 @@ async def healed(kind: str, seconds: float) -> Row:
                 )
                 tally, there = await mine.tally(), await other.tally()
     return Row(
-        fault=f"a partition of {2 * seconds:.0f} s from all backends, {kind} servers",
+        fault=f"a partition of {2 * seconds:.0f} s from all backends, {SERVERS[kind]}",
         promise="answers within 5 s of the healing",
         ours=Result(len(tally), len(tally.failed()), took, said),
         theirs=Result(len(there), len(there.failed()), took_there),

@@ -122,7 +122,7 @@ async def run(seconds: float) -> list[Row]:
         ),
         Row(
             "one customer beside them at five times the limit",
-            "gets the limit, so the others were not let in for want of limits",
+            "gets its limit only, which shows that limits were enforced",
             Result(len(wild), refused(wild), said=f"{served} served"),
             Result(len(wild_there), refused(wild_there)),
             served < most and refused(wild) > 0,

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks.faults.harness import PATIENCE, Tally
+from benchmarks.faults.harness import PATIENCE, SERVERS, Tally
 from benchmarks.faults.network import Caller, far_fleet, network
 from benchmarks.faults.network import caller as calling
 from benchmarks.faults.row import Result, Row
@@ -79,7 +79,7 @@ async def vanished(kind: str, seconds: float) -> Row:
     are_true = {call.status for call in tally} == {"UNAVAILABLE"}
     said = tally[0].words if tally else "nothing"
     return Row(
-        fault=f"a drained machine is gone without a word, {kind} servers",
+        fault=f"a drained machine is gone without a word, {SERVERS[kind]}",
         promise="its calls end, as UNAVAILABLE, and no others",
         ours=Result(HELD, len(tally), took, said),
         theirs=Result(HELD, len(there)),
