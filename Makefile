@@ -9,10 +9,13 @@ PROTOC := .tools/grpcio-tools-1.62.3
 # An environment that was moved, or whose Python is gone, is made again.
 $(shell grep -qsxF '$(CURDIR)' $(READY) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY))
 
-.PHONY: demo test matrix bench node proto format clean
+.PHONY: demo venv test matrix bench node proto format clean
 
 demo: $(READY)
 	$(BIN)/lbclient demo $(ARGS)
+
+# The environment alone.
+venv: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
