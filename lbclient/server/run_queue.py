@@ -11,10 +11,10 @@ Handlers that give the loop back soon, as almost all do, never wait.
 
 import asyncio
 from collections import deque
-from collections.abc import Sized
 from math import exp, inf
 
 from lbclient.protocols import Clock
+from lbclient.server.intake import Intake
 
 # Seconds in which handlers have the loop before it looks for arrivals. All are in when
 # in so many turns none has come: a request that is handed over takes three until its
@@ -34,6 +34,9 @@ SMOOTHING = 0.2  # seconds, of how long a turn of the loop takes
 STALL = 0.3  # seconds: as long as one turn counts; more is the machine's, not ours
 MEMORY = 16  # requests, of what it costs to begin one
 
+# Seconds that a handler takes from which on all requests are taken in at once.
+EAGER = 0.002
+
 # What takes less counts as less than a request.
 UNIT = 0.01  # seconds
 
@@ -41,11 +44,10 @@ UNIT = 0.01  # seconds
 class RunQueue:
     """Owned by the server, used on its loop's thread only."""
 
-    def __init__(self, clock: Clock, intake: Sized = ()) -> None:
-        """`intake` is what has arrived and is not handed over to grpcio yet."""
+    def __init__(self, clock: Clock, intake: Intake | None = None) -> None:
         self._clock = clock
-        self._intake = intake
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._intake = Intake(clock) if intake is None else intake
+        self._waiting: deque[tuple[asyncio.Future[None], float]] = deque()  # since
         self._gone = 0  # of those waiting: their clients have given up
         self.is_closed = False  # whoever comes has to wait
         self._busy = 0.0  # seconds since arrivals were looked for
@@ -68,7 +70,7 @@ class RunQueue:
         if self.is_closed:
             turn = asyncio.get_running_loop().create_future()
             turn.add_done_callback(self._left)
-            self._waiting.append(turn)
+            self._waiting.append((turn, now))
             return turn
         if now < self.clear_until:
             return None
@@ -84,7 +86,10 @@ class RunQueue:
         waiting = len(self)
         if not waiting and self._lag < UNIT:
             return 0.0  # as good as: less than one
-        queued = min(waiting, waiting * self._cost / UNIT)
+        # Where a handler goes on after its first step, the time that the first in the
+        # queue has waited tells more than how long such steps take.
+        age = max(0.0, now - self._waiting[0][1]) if waiting else 0.0
+        queued = min(waiting, max(waiting * self._cost, age) / UNIT)
         lag = self._lag * exp(min(0.0, self._lag_at - now) / SMOOTHING)
         return max(queued, min(active, lag / UNIT))
 
@@ -119,6 +124,8 @@ class RunQueue:
 
     def _look(self, now: float, took: float) -> None:
         self.is_closed = True
+        if self._cost >= EAGER:
+            self._intake.be_eager(now)
         self._quiet_turns = 0
         self.clear_until = -inf
         self._seen = self.arrived
@@ -126,7 +133,7 @@ class RunQueue:
         asyncio.get_running_loop().call_soon(self._looked)
 
     def _looked(self) -> None:
-        if self.arrived != self._seen or self._intake:
+        if self.arrived != self._seen or len(self._intake):
             self._seen, self._quiet_turns = self.arrived, 0
         else:
             self._quiet_turns += 1
@@ -138,7 +145,7 @@ class RunQueue:
 
     def _next(self) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
+            turn, _ = self._waiting.popleft()
             if not turn.done():  # else its client has given up
                 self._turn_at = self._clock()
                 turn.set_result(None)

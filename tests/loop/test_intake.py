@@ -46,6 +46,7 @@ class Task:
         self.core = Core()
         self.intake = Intake(lambda: self.now)
         self.intake.take_from(self.core)
+        self.intake.be_eager(1e9)
 
     async def take(self, times: int, every: float = 0.0) -> list[Any]:
         taken = []
@@ -86,6 +87,16 @@ async def test_no_more_is_asked_for_than_came_at_once() -> None:
     await task.take(10 * MOST)
     await asyncio.sleep(0)
     assert len(task.core.asked) <= MOST
+
+
+async def test_where_handlers_are_quick_few_are_taken_at_once() -> None:
+    """Beside hundreds that have begun their events would come late."""
+    task = Task()
+    task.intake.be_eager(0.0)  # for a second, long ago
+    task.core.come(*range(10 * FEW))
+    for number in range(9 * FEW):
+        assert await task.take(1) == [number]
+        assert len(task.intake) <= FEW
 
 
 async def test_who_comes_while_nothing_waits_is_served_at_once() -> None:
