@@ -29,9 +29,9 @@ from lbclient.protocols import Clock
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
-# Requests that the core is asked for ahead of time, and so hands over at once: as a rule,
-# and at most where handlers have the loop for long. There they are twice as many each
-# time that all of them came.
+# Requests that the core is asked for ahead of time, and so hands over at once: as a
+# rule, and at most where handlers have the loop for long. There they are twice as many
+# each time that all of them came.
 FEW, MOST = 16, 1024
 EAGER = 1.0  # seconds since handlers had the loop for long
 # Seconds for which the queue is not empty until it is no burst. A turn of the loop
