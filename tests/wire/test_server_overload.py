@@ -562,7 +562,7 @@ async def test_who_waits_for_a_thread_within_its_time_is_not_refused(
             handler_of("unary_unary", "sync", wait), migration_thread_pool=pool
         )
         for _ in range(3):
-            calls = [ask(channel, "unary_unary") for _ in range(150)]
+            calls = [ask(channel, "unary_unary", timeout=20) for _ in range(150)]
             assert [said for said, _ in await asyncio.gather(*calls)] == [b"done"] * 150
     assert not any(sum(by.values()) for by in server.statistics().refused.values())
 
