@@ -19,12 +19,12 @@ import grpc
 import grpc.aio
 import pytest
 from grpc import StatusCode
-from grpc_reflection.v1alpha import reflection_pb2_grpc
 
 import lbclient
 from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.server.interceptor import UNCOUNTED
+from tests import needs
 from tests.wire.conftest import eventually
 
 SERVICE = "test.Raising"
@@ -309,6 +309,7 @@ async def test_a_health_service_and_reflection_of_ones_own_answer(
     serve: Serve, setup: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
+    reflection_pb2_grpc = needs.module("grpc_reflection.v1alpha.reflection_pb2_grpc")
 
     async def check(_request: Any, _context: Any) -> bytes:
         raise asyncio.CancelledError
@@ -317,7 +318,7 @@ async def test_a_health_service_and_reflection_of_ones_own_answer(
         yield b"one"
         raise asyncio.CancelledError
 
-    class Reflecting(reflection_pb2_grpc.ServerReflectionServicer):
+    class Reflecting(reflection_pb2_grpc.ServerReflectionServicer):  # type: ignore[misc]
         async def ServerReflectionInfo(self, *_: Any) -> AsyncIterator[Any]:
             raise asyncio.CancelledError
             yield
