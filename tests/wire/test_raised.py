@@ -318,7 +318,7 @@ async def test_a_health_service_and_reflection_of_ones_own_answer(
         yield b"one"
         raise asyncio.CancelledError
 
-    class Reflecting(reflection_pb2_grpc.ServerReflectionServicer):  # type: ignore[misc]
+    class Reflecting(reflection_pb2_grpc.ServerReflectionServicer):  # type: ignore[misc, name-defined]
         async def ServerReflectionInfo(self, *_: Any) -> AsyncIterator[Any]:
             raise asyncio.CancelledError
             yield
