@@ -108,6 +108,8 @@ class Intake:
                 raise error
             self._wanted = asyncio.get_running_loop().create_future()
             await self._wanted
+            if self._is_closed:
+                self._ask()  # else nothing tells that the core has ended
         now = self._clock()
         self._stood += min(now - self._handed_at, STEP)
         self._handed_at = now
@@ -131,6 +133,7 @@ class Intake:
         self.taken += 1
         if self._is_closed:
             self.let_go += 1
+            self._wake()
             return
         self._waiting.append(Waiting(request, self._clock()))
         self._wake()

@@ -182,3 +182,17 @@ async def test_the_end_of_the_core_is_the_end() -> None:
     with pytest.raises(ConnectionError):
         await task.take(1)
     assert task.intake.let_go == 3
+
+
+async def test_a_core_that_ends_later_than_the_queue_is_heard() -> None:
+    """All that it was asked for came in between."""
+    task = Task()
+    taking = asyncio.ensure_future(task.take(1))
+    await asyncio.sleep(0)
+    task.intake.close()
+    task.core.come(*range(len(task.core.asked)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.core.end()
+    with pytest.raises(ConnectionError):
+        await taking
