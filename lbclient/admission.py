@@ -44,8 +44,9 @@ LOAD = Signal("load", 8.0, 0.8)
 CPU_NAME = "CPU utilization"
 MEMORY_NAME = "memory"
 PLACES_NAME = "concurrency"
+QUEUE_NAME = "queue delay"
 # A server's own signals go by these.
-OWN_SIGNALS = (LOAD.name, CPU_NAME, MEMORY_NAME, PLACES_NAME)
+OWN_SIGNALS = (LOAD.name, CPU_NAME, MEMORY_NAME, PLACES_NAME, QUEUE_NAME)
 
 # Of a limit of requests at a time, how many places are kept for the more critical: two
 # standard deviations of what Poisson arrivals take, but no more than half of them; and
@@ -120,25 +121,34 @@ class Admission:
         self._random = rng.random
         self.mix = Tally(len(Criticality), MIX_MEMORY)
         self._attempts = Tally(ATTEMPTS, ATTEMPT_MEMORY)
+        self.room = 1.0  # of all that comes, what may come in whatever signals say
         self.excess = 0.0  # widths by which the worst signal is beyond its target
         self.worst = ""  # the name of that signal; "": all are well
         self.shares = [1.0] * len(Criticality)  # that get in, by criticality
 
-    def observe(self, values: Sequence[float]) -> None:
-        """Takes what each signal says now, in the order they were given."""
+    def observe(self, values: Sequence[float], room: float = 1.0) -> None:
+        """Takes what each signal says now, in the order they were given.
+
+        `room` is for what is known to fit: no more than that share comes in.
+        """
+        self.room = room
         self.excess, self.worst = 0.0, ""
         for signal, value in zip(self._signals, values, strict=True):
             excess = (value - signal.target) / signal.width
             if excess > self.excess:
                 self.excess, self.worst = excess, signal.name
+        if room < 1.0 and not self.worst:
+            self.worst = QUEUE_NAME
         self._share_out()
 
     def _share_out(self) -> None:
         offered = self.mix.counts
-        if self.excess == 0.0:
+        if not self.worst:
             self.shares = [1.0] * len(offered)
             return
-        self.shares = shares(_rooms(offered, self.excess), offered)
+        most = sum(offered) * self.room
+        rooms = [min(room, most) for room in _rooms(offered, self.excess)]
+        self.shares = shares(rooms, offered)
 
     def refuses(self, criticality: Criticality, attempt: int = 0) -> Refusal | None:
         """Whether a request that has come is refused, and may it try elsewhere.

@@ -20,14 +20,17 @@ from lbclient.admission import (
     LOAD,
     MEMORY_NAME,
     PLACES_NAME,
+    QUEUE_NAME,
     Admission,
     Places,
     Signal,
 )
 from lbclient.config import ServerConfig
 from lbclient.criticality import DEFAULT, Criticality, adopt, current, parse
+from lbclient.deadlines import Deadlines
 from lbclient.ewma import Ewma
 from lbclient.protocols import Clock
+from lbclient.queue_delay import QueueDelay
 from lbclient.quota import OTHERS
 from lbclient.retry import Refusal, parse_attempt
 from lbclient.server.accounting import bill_to
@@ -113,6 +116,10 @@ class Gate:
         self.intake = Intake(clock)
         self.queue = RunQueue(clock, self.intake)
         self.unseen = Unseen()
+        self.queue_delay = QueueDelay()
+        self.deadlines = Deadlines()  # of those that are about to be served
+        self._came = self._refused_before = 0  # as of the last sample
+        self._sampled_at = 0.0
         self.threads = Threads()
         self._monitor = monitor
         self._clock = clock
@@ -173,7 +180,7 @@ class Gate:
         """Reads those that are not read for each request."""
         self._cpus = available_cpus() if self._has_runnable else 1.0
         self.threads.sample(now)
-        self.unseen.sample(now, self.intake.taken)
+        self._sample_queue(now)
         self._cpu.update(cpu, now)
         values = [-1.0]  # the load, which is looked at now
         if self._max_cpu:
@@ -197,6 +204,24 @@ class Gate:
             and self._load < 1.0
             and not (self._places and self._places.is_kept_from(DEFAULT))
         )
+
+    def _sample_queue(self, now: float) -> None:
+        taken, queue, unseen = self.intake.taken, self.queue_delay, self.unseen
+        unseen.sample(now, taken, self.intake.was_behind())
+        came, self._came = taken - self._came, taken
+        refused = sum(map(sum, self._refused.values()))
+        refused, self._refused_before = refused - self._refused_before, refused
+        elapsed, self._sampled_at = now - self._sampled_at, now
+        if elapsed > 0.0:
+            queue.sample(
+                elapsed,
+                waiting=unseen.waiting,
+                taken=came,
+                let_in=max(0, came - refused),
+                left=self.deadlines.typical,
+            )
+        if queue.room != self.admission.room:
+            self.admission.observe(self._values, queue.room)
 
     def _ask(self, name: str) -> float:
         try:
@@ -233,7 +258,7 @@ class Gate:
             return  # as in most of a flood: admission knows
         self._values[0] = load
         if self._is_beyond or self.admission.worst or load > self._most:
-            self.admission.observe(self._values)
+            self.admission.observe(self._values, self.queue_delay.room)
 
     # Requests
 
@@ -344,6 +369,10 @@ class Gate:
 
     def _why(self) -> str:
         worst = self.admission.worst
+        if worst == QUEUE_NAME:
+            delay = self.queue_delay
+            value, target = delay.seconds, delay.target
+            return f"overloaded: {worst} is {value:.2f} s, and {target:.2g} is enough"
         signal = self._signals[worst]
         value = signal.target + self.admission.excess * signal.width
         value = self._load if worst == LOAD.name else value
@@ -362,6 +391,8 @@ class Gate:
             SignalStatistics(signal.name, value, signal.target)
             for signal, value in zip(self._signals.values(), values, strict=True)
         ]
+        delay = self.queue_delay
+        seen.append(SignalStatistics(QUEUE_NAME, delay.seconds, delay.target))
         if (places := self._places) is not None:
             taken = self._monitor.active / places.limit
             target = places.start / places.limit

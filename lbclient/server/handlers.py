@@ -183,6 +183,7 @@ class _Wrapped:
         left = call.inner.time_remaining()
         if left is None:
             return False
+        self._gate.deadlines.observe(left)
         if now - call.begun_at > left > 0.0:
             return True
         if left > self._quickest.ample:

@@ -76,6 +76,7 @@ class Intake:
         self._eager_until = 0.0
         self._handed_at = 0.0
         self._stood = 0.0  # seconds for which it was not empty
+        self._times_asked = self._missing = 0
         self.taken = 0  # requests, whatever becomes of them
         self.let_go = 0
 
@@ -117,13 +118,30 @@ class Intake:
             self._let_go_stale(now)
         return self._waiting.popleft().request
 
+    def was_behind(self) -> bool:
+        """Whether more came each time than was asked for, since this was called.
+
+        Then the others wait in the core. Those that come at once do not all arrive in
+        one turn of the loop, so much of what was asked for is enough.
+        """
+        is_behind = self._missing > self._times_asked * FEW / 4
+        self._times_asked = self._missing = 0
+        return is_behind and not self._is_eager()
+
+    def _is_eager(self) -> bool:
+        return self._eager_until > 0.0 and self._clock() < self._eager_until
+
     def _ask(self) -> None:
         assert self._core is not None
         ahead = FEW
-        if self._eager_until and self._clock() < self._eager_until:
+        if self._is_eager():
             if not self._asked:
                 self._ahead = min(2 * self._ahead, MOST)
             ahead = self._ahead
+        if ahead <= self._asked:
+            return
+        self._times_asked += 1
+        self._missing += ahead - self._asked
         for _ in range(ahead - self._asked):
             self._asked += 1
             self._core.ask(self._take, self._fail)

@@ -18,13 +18,14 @@ from lbclient.server.intake import Intake
 
 # Seconds in which handlers have the loop before it looks for arrivals. All are in when
 # in so many turns none has come: a request that is handed over takes three until its
-# handler is looked up.
+# handler is looked up. And in so many seconds: until one that is asked for is handed
+# over a thread of grpcio has to run.
 SLICE = 0.02
-QUIET_TURNS = 5
+QUIET_TURNS, QUIET = 5, 0.0003
 # Refusing may take so many times what serving did, and no longer: else a flood would
 # leave nothing for those let in. Less, and all who are served come from a queue inside
 # of gRPC that is as long as their deadlines.
-FLOOD = 4.0
+FLOOD = 1.0
 # Where nobody has to wait one turn is timed so often; all are if they take this long.
 CLEAR, TOUCHY = 0.005, 0.001  # seconds
 # Seconds. A handler that has the loop for less is left alone: to refuse its request
@@ -58,7 +59,7 @@ class RunQueue:
         self.arrived = 0  # requests, whatever becomes of them: others count them here
         self._seen = 0  # of these
         self._quiet_turns = 0
-        self._give_up_at = 0.0
+        self._give_up_at = self._quiet_at = 0.0
         self._cost = 0.0  # seconds that one takes until it gives the loop back
         self._known = 0  # such costs, up to the memory of their mean
         self._is_refused = False  # the one whose turn it is
@@ -129,15 +130,18 @@ class RunQueue:
         self._quiet_turns = 0
         self.clear_until = -inf
         self._seen = self.arrived
+        self._quiet_at = now + QUIET
         self._give_up_at = now + FLOOD * min(max(SLICE, took), STALL)
         asyncio.get_running_loop().call_soon(self._looked)
 
     def _looked(self) -> None:
+        now = self._clock()
         if self.arrived != self._seen or len(self._intake):
-            self._seen, self._quiet_turns = self.arrived, 0
+            self._seen, self._quiet_turns, self._quiet_at = self.arrived, 0, now + QUIET
         else:
             self._quiet_turns += 1
-        if self._quiet_turns < QUIET_TURNS and self._clock() < self._give_up_at:
+        is_quiet = self._quiet_turns >= QUIET_TURNS and now >= self._quiet_at
+        if not is_quiet and now < self._give_up_at:
             asyncio.get_running_loop().call_soon(self._looked)
             return
         self._busy = 0.0
@@ -147,13 +151,17 @@ class RunQueue:
         while self._waiting:
             turn, _ = self._waiting.popleft()
             if not turn.done():  # else its client has given up
-                self._turn_at = self._clock()
+                # Just before and just behind the step of the task that this wakes.
+                loop = asyncio.get_running_loop()
+                loop.call_soon(self._begins)
                 turn.set_result(None)
-                # Behind the step of the task that this wakes.
-                asyncio.get_running_loop().call_soon(self._began)
+                loop.call_soon(self._began)
                 return
             self._gone -= 1
         self.is_closed = False
+
+    def _begins(self) -> None:
+        self._turn_at = self._clock()
 
     def _began(self) -> None:
         now, took = self._timed()

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from lbclient.deadlines import Deadlines
 from lbclient.server.cpu import available_cpus
 from lbclient.server.run_queue import UNIT
 
@@ -21,8 +22,6 @@ logger = logging.getLogger(__name__)
 # Of the time that a request has until its deadline, what waiting for a thread may take
 # until it counts as one request that wants to run.
 SHARE = 1 / 32
-ASSUMED = 1.0  # seconds that requests have, as long as none had a deadline
-MEMORY = 16  # requests, of how much time they have
 
 
 def schedstat(tasks: Path = Path("/proc/self/task")) -> dict[str, int]:
@@ -52,10 +51,7 @@ class Threads:
         self._cpus = cpus
         self.waiting: dict[object, float] = {}  # since when; threads may share it
         self._wait = 0.0
-        # By its inverse, as the mean of a second and an hour would be no use to those
-        # who have a second.
-        self._hurry = 1.0 / ASSUMED
-        self._known = 0  # requests that had a deadline, up to MEMORY
+        self._deadlines = Deadlines()
         self._is_used = False
         self._runnable = 0.0
         self._times: dict[str, int] = {}
@@ -73,8 +69,7 @@ class Threads:
         """A request got a thread after so many seconds, and has so many left."""
         self._wait = wait
         if left is not None and left > 0.0:
-            self._known = min(self._known + 1, MEMORY)
-            self._hurry += (1.0 / (wait + left) - self._hurry) / self._known
+            self._deadlines.observe(wait + left)
 
     def sample(self, now: float) -> None:
         """Every now and then; costs nothing until anybody has come to queue."""
@@ -104,7 +99,7 @@ class Threads:
             return self._runnable
         # Where no thread comes free at all the last who got one says nothing.
         wait = max(self._wait, now - oldest)
-        unit = max(UNIT, SHARE / self._hurry)
+        unit = max(UNIT, SHARE * self._deadlines.typical)
         return max(self._runnable, min(len(self.waiting), wait / unit))
 
     def __repr__(self) -> str:

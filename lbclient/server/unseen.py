@@ -22,6 +22,8 @@ class Unseen:
         self._taken = 0  # as of the last sample
         self._is_owed = False  # the question when it is over
         self._asked_at = 0.0
+        self._gone = 0  # as `ended`, but more precise, and less certain
+        self.waiting = 0  # in the core, beyond what it was asked for
 
     def count_by(self, read: Callable[[], int | None], most: int) -> None:
         """`read` says how many calls have begun, or None where that is not known.
@@ -35,16 +37,24 @@ class Unseen:
         began = self._read()
         return None if began is None else began - taken
 
-    def sample(self, now: float, taken: int) -> None:
-        """Ten times a second."""
+    def sample(self, now: float, taken: int, is_behind: bool) -> None:
+        """Ten times a second. `is_behind`: more waits than was asked for."""
         came, self._taken = taken - self._taken, taken
-        if came >= MANY:
+        self.waiting = 0
+        if came >= MANY or is_behind:
             self._is_owed = True
-        if not self._is_owed or (came and now < self._asked_at + PAUSE):
+        pause = 0.0 if is_behind else PAUSE
+        if not self._is_owed or (came and now < self._asked_at + pause):
             return
         unseen = self.count(taken)
         self._asked_at = now
         if not came:
             self._is_owed = False
-        if unseen is not None:
-            self.ended = max(self.ended, unseen - (self._most if came else 0))
+        if unseen is None:
+            return
+        self.ended = max(self.ended, unseen - (self._most if came else 0))
+        if is_behind:
+            self._gone = max(self._gone, unseen - self._most)
+            self.waiting = max(0, unseen - self._gone)
+        else:
+            self._gone = unseen

@@ -1,0 +1,84 @@
+"""How long requests wait where nobody can look at them, and how many may come in so.
+
+Before a server has taken a request it waits in a queue of gRPC's core, first in, first
+out. Nothing is known of it there but that it has come. So the wait is inferred by
+Little's law: how many are there, over how many are taken in a second. If it stays
+longer than a part of the time that requests have, a rate is set at which they may come
+in: at first that at which they did till then, and from then on what keeps the
+wait where it should be. What is beyond that is refused as soon as it is taken, so that
+what is served next has not waited for long. (Controlled delay: CoDel, RFC 8289;
+Breakwater, OSDI 2020.)
+"""
+
+from math import exp
+
+SHARE = 0.2  # of the time that requests have, which they may wait
+# Seconds for which they wait longer until that is no burst. A sample counts for LONGEST
+# at most: much comes while a handler has the loop for long, and is soon worked off.
+STANDING, LONGEST = 0.2, 0.1
+SMOOTHING = 0.2  # seconds, of how many come and are taken
+# The rate is multiplied by e for each 1 / FAST seconds by which the wait has become
+# shorter, and where it is one second shorter than it may be, by e SLOW times a second.
+# If e times as many come in as are served the wait grows by a second in each second or
+# so, for any number: then these are critically damped (FAST * FAST = 4 * SLOW).
+FAST, SLOW = 4.0, 4.0
+# Of what came in before something was refused for the queue: where refusing is dear, or
+# more comes than can be refused, to serve nobody would not make it shorter either.
+LEAST = 0.5
+
+
+class QueueDelay:
+    """Owned by a server, which calls `sample` ten times a second."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0  # that what is taken now has waited
+        self.target = SHARE  # seconds: what waits longer is too much
+        self.room = 1.0  # of what comes, what may come in
+        self._stood = 0.0  # seconds for which it was too much
+        self._is_limited = False
+        self._waiting = 0
+        # All in requests a second: what may come in while that is limited, and at
+        # least; and what comes, is taken, and is let in.
+        self._rate = self._least = 0.0
+        self._comes = self._is_taken = self._is_let_in = 0.0
+
+    def sample(
+        self, elapsed: float, *, waiting: int, taken: int, let_in: int, left: float
+    ) -> None:
+        """What waits, and what was taken and let in within `elapsed` seconds.
+
+        What is taken has `left` seconds until its deadline.
+        """
+        # What the core has ended, as more waited than it keeps, has not come.
+        came, self._waiting = taken + waiting - self._waiting, waiting
+        kept = exp(-elapsed / SMOOTHING)
+        self._comes += (came / elapsed - self._comes) * (1.0 - kept)
+        self._is_taken += (taken / elapsed - self._is_taken) * (1.0 - kept)
+        self._is_let_in += (let_in / elapsed - self._is_let_in) * (1.0 - kept)
+        before, self.seconds = self.seconds, 0.0
+        if waiting and self._is_taken:
+            self.seconds = waiting / self._is_taken
+        self.target = SHARE * (left + self.seconds)
+        if self._is_limited:
+            change = FAST * (before - self.seconds)
+            change += SLOW * (self.target - self.seconds) * elapsed
+            self._rate = max(self._least, self._rate * exp(change))
+        elif self._stands(elapsed):
+            self._is_limited = True
+            self._rate = max(1.0, self._is_let_in)
+            self._least = LEAST * self._rate
+        else:
+            return
+        self.room = min(1.0, self._rate / max(1.0, self._comes))
+        if self.room == 1.0 and self.seconds <= self.target:
+            self._is_limited = False
+
+    def _stands(self, elapsed: float) -> bool:
+        if self.seconds <= self.target:
+            self._stood = 0.0
+            return False
+        self._stood += min(elapsed, LONGEST)
+        return self._stood >= STANDING
+
+    def __repr__(self) -> str:
+        return f"<{self.seconds:.3f} s, and {self.target:.3f} are enough>"

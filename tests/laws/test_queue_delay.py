@@ -1,0 +1,121 @@
+"""A queue of gRPC's core that nobody can look into, in virtual time. Seeded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from random import Random
+
+import pytest
+
+from lbclient.queue_delay import SHARE, QueueDelay
+
+TICK = 0.1  # seconds, of a sample
+MOST = 1000  # requests that the core keeps; the others are ended
+DEADLINE = 1.0
+
+
+@dataclass
+class Sample:
+    at: float
+    came: int
+    admitted: int
+    delay: float
+    room: float
+
+
+def serve(
+    demand: Callable[[float], float], seconds: float, cost: float, refusal: float
+) -> list[Sample]:
+    """One processor; `demand` is in requests a second."""
+    rng, delay, queue, owed = Random(5), QueueDelay(), 0, 0.0
+    samples = []
+    for tick in range(round(seconds / TICK)):
+        at = tick * TICK
+        mean = demand(at) * TICK
+        came = max(0, round(rng.gauss(mean, sqrt(mean))))
+        queue += came
+        left, taken, admitted = TICK + owed, 0, 0
+        while queue and left > 0.0:
+            queue, taken = queue - 1, taken + 1
+            if rng.random() < delay.room:
+                admitted += 1
+                left -= cost
+            else:
+                left -= refusal
+        owed = min(0.0, left)
+        queue = min(queue, MOST)
+        waited = queue * TICK / taken if taken else 0.0
+        left_of_it = max(0.01, DEADLINE - waited)
+        delay.sample(
+            TICK,
+            waiting=queue,
+            taken=taken,
+            let_in=admitted,
+            left=left_of_it,
+        )
+        samples.append(Sample(at, came, admitted, delay.seconds, delay.room))
+    return samples
+
+
+@pytest.mark.parametrize("times", [1.5, 3.0, 6.0])
+@pytest.mark.parametrize("cost", [0.0005, 0.001, 0.002])
+def test_what_is_served_has_waited_as_long_as_it_may(cost: float, times: float) -> None:
+    refusal = 0.00008
+    samples = serve(lambda _: times / cost, 20.0, cost, refusal)
+    flood = [sample for sample in samples if sample.at >= 3.0]
+    mean = sum(sample.delay for sample in flood) / len(flood)
+    assert 0.5 * SHARE < mean < 1.5 * SHARE * DEADLINE
+    assert max(sample.delay for sample in flood) < DEADLINE / 2
+    served = sum(sample.admitted for sample in flood) * cost / (TICK * len(flood))
+    refused = (sum(s.came - s.admitted for s in flood)) / (TICK * len(flood))
+    assert served > 0.9 * (1.0 - refused * refusal)
+
+
+def test_where_the_queue_cannot_be_made_shorter_some_are_served_all_the_same() -> None:
+    """A refusal takes half of what serving does, and ten times too much comes."""
+    samples = serve(lambda _: 10_000.0, 20.0, 0.001, 0.0005)
+    served = sum(sample.admitted for sample in samples[30:]) * 0.001
+    assert served > 0.25 * TICK * len(samples[30:])
+
+
+def test_all_come_in_soon_after_the_flood() -> None:
+    def demand(at: float) -> float:
+        return 3000.0 if at < 10.0 else 500.0
+
+    samples = serve(demand, 20.0, 0.001, 0.00008)
+    assert samples[99].room < 0.5
+    assert all(sample.room == 1.0 for sample in samples if sample.at >= 12.0)
+
+
+def test_who_can_do_all_that_comes_refuses_nobody() -> None:
+    for load in (0.5, 0.8, 0.95):
+        samples = serve(lambda _, load=load: load * 1000.0, 60.0, 0.001, 0.0)  # type: ignore[misc]
+        assert all(sample.room == 1.0 for sample in samples)
+
+
+def test_what_comes_while_a_handler_has_the_loop_is_no_queue_that_stands() -> None:
+    delay = QueueDelay()
+    for _ in range(10):
+        delay.sample(TICK, waiting=0, taken=50, let_in=50, left=DEADLINE)
+    delay.sample(0.4, waiting=184, taken=16, let_in=16, left=0.8 * DEADLINE)
+    assert delay.seconds > delay.target
+    delay.sample(TICK, waiting=0, taken=234, let_in=234, left=0.7 * DEADLINE)
+    assert delay.room == 1.0
+
+
+def test_who_has_more_time_may_wait_longer() -> None:
+    delay = QueueDelay()
+    for _ in range(20):
+        delay.sample(TICK, waiting=500, taken=100, let_in=100, left=5.0)
+    assert delay.seconds == pytest.approx(0.5, rel=0.01)
+    assert delay.room == 1.0
+    for _ in range(20):
+        delay.sample(TICK, waiting=500, taken=100, let_in=100, left=0.5)
+    assert delay.room < 1.0
+
+
+def test_where_nothing_is_taken_nothing_is_known() -> None:
+    delay = QueueDelay()
+    for _ in range(20):
+        delay.sample(TICK, waiting=500, taken=0, let_in=0, left=1.0)
+    assert (delay.seconds, delay.room) == (0.0, 1.0)

@@ -1,0 +1,75 @@
+"""What waits in gRPC's core counts, also where handlers give the loop back soon."""
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+import grpc.aio
+
+import lbclient
+from benchmarks import frames
+from lbclient.admission import QUEUE_NAME
+from lbclient.server import Server
+
+STEP = (
+    0.0002  # seconds of the processor, and so many of them: one in a turn of the loop
+)
+STEPS = 10
+MUCH = 4.0  # times what it can do
+SECONDS = 4.0
+
+
+def burn(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+async def in_steps(request: bytes, _context: Any) -> bytes:
+    """As in a proxy: the run queue, which looks at the first step, sees no load."""
+    for _ in range(STEPS):
+        burn(STEP)
+        await asyncio.sleep(0)
+    return request
+
+
+async def at_once(request: bytes, _context: Any) -> bytes:
+    return request
+
+
+async def started(respond: Any) -> tuple[Server, int]:
+    server = lbclient.server()
+    handler: Any = grpc.unary_unary_rpc_method_handler(respond)
+    service = grpc.method_handlers_generic_handler("a.B", {"C": handler})
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, port
+
+
+async def test_of_a_queue_in_the_core_the_most_critical_are_served() -> None:
+    server, port = await started(in_steps)
+    found = await frames.flood(port, "/a.B/C", MUCH / (STEP * STEPS), SECONDS)
+    critical, sheddable = (found["served"][name] for name in frames.CRITICALITIES)
+    signals = {one.name: one for one in server.statistics().signals}
+    await server.stop(None)
+    assert critical["goodput"] > 2 * sheddable["goodput"]
+    assert sheddable["ends"]["overloaded"] > 0
+    assert signals[QUEUE_NAME].target > 0.0
+
+
+async def test_a_crowd_that_has_time_is_not_refused() -> None:
+    """More at once than are asked for, but soon served."""
+    server, port = await started(at_once)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method: Any = channel.unary_unary("/a.B/C")
+
+        async def ask() -> None:
+            for _ in range(50):
+                await method(b"", timeout=60.0)
+
+        await asyncio.gather(*(ask() for _ in range(60)))
+    refused = server.statistics().refused
+    await server.stop(None)
+    assert sum(sum(counts.values()) for counts in refused.values()) == 0
