@@ -9,13 +9,15 @@ status is read.
 """
 
 import asyncio
+import contextlib
 import json
 import struct
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from math import inf
 from random import Random
 from typing import Any
 
@@ -86,8 +88,15 @@ def field(block: bytes, name: bytes) -> str:
     return block[begin + 1 : begin + 1 + block[begin]].decode()
 
 
+# Of a call that has ended: when it was to be sent, was sent and ended; its criticality,
+# status and refusal.
+Take = Callable[[float, float, float, str, str, str], None]
+# Requests a second, and for how many seconds.
+Phases = Iterable[tuple[float, float]]
+
+
 class Connection(asyncio.Protocol):
-    def __init__(self, path: str, authority: str, timeout: float) -> None:
+    def __init__(self, path: str, authority: str, timeout: float, take: Take) -> None:
         self._blocks: dict[str, bytes] = {}
         self._of = path, authority, timeout
         self._timeout = timeout
@@ -95,7 +104,7 @@ class Connection(asyncio.Protocol):
         self._due: deque[tuple[float, int]] = deque()
         self._next = 1
         self._unread = b""
-        self._ended: list[tuple[float, float, float, str, str, str]] = []
+        self._take = take
         self.ready = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -132,7 +141,7 @@ class Connection(asyncio.Protocol):
         call = self._open.pop(stream, None)
         if call is not None:
             at, sent_at, criticality = call
-            self._ended.append((at, sent_at, now, criticality, code, refusal))
+            self._take(at, sent_at, now, criticality, code, refusal)
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
@@ -172,40 +181,101 @@ class Connection(asyncio.Protocol):
     def __len__(self) -> int:
         return len(self._open)
 
-    def calls(self, began_at: float) -> Iterator[Call]:
-        for at, sent_at, ended_at, criticality, code, refusal in self._ended:
-            late = sent_at - began_at - at
-            took = ended_at - sent_at
-            yield Call(at, criticality, code, refusal, took, late)
+
+def arrivals(phases: Phases, rng: Random) -> Iterator[float]:
+    """Poisson arrivals, in seconds since the beginning."""
+    end = 0.0
+    for rate, seconds in phases:
+        at, end = end, end + seconds
+        while rate and (at := at + rng.expovariate(rate)) < end:
+            yield at
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    port: int, path: str, take: Take
+) -> AsyncIterator[list[Connection]]:
+    loop, connections = asyncio.get_running_loop(), []
+    try:
+        for _ in range(CONNECTIONS):
+            _, one = await loop.create_connection(
+                lambda: Connection(path, f"127.0.0.1:{port}", DEADLINE, take),
+                *("127.0.0.1", port),
+            )
+            connections.append(one)
+            await one.ready
+        yield connections
+    finally:
+        for one in connections:
+            one.close()
 
 
 async def send(
-    port: int, path: str, rate: float, seconds: float, seed: int
-) -> list[Call]:
-    """Poisson arrivals, half of them CRITICAL; returns when all have ended."""
-    rng = Random(seed)
-    loop, connections = asyncio.get_running_loop(), []
-    for _ in range(CONNECTIONS):
-        _, one = await loop.create_connection(
-            lambda: Connection(path, f"127.0.0.1:{port}", DEADLINE), "127.0.0.1", port
-        )
-        await one.ready
-        connections.append(one)
-    began_at, due = time.monotonic(), rng.expovariate(rate)
-    while due < seconds or any(connections):
-        now = time.monotonic()
-        batch = []
-        while due < min(seconds, now - began_at):
-            batch.append((due, rng.choice(CRITICALITIES)))
-            due += rng.expovariate(rate)
-        if batch:
-            rng.choice(connections).send(batch, now)
-        for one in connections:
-            one.give_up(now)
-        await asyncio.sleep(TICK)
-    for one in connections:
-        one.close()
-    return [call for one in connections for call in one.calls(began_at)]
+    port: int,
+    path: str,
+    phases: Phases,
+    seed: int,
+    take: Callable[[Call], None],
+    critical: float = 0.5,
+    began: Callable[[], None] = lambda: None,
+) -> None:
+    """Poisson arrivals, this share of them CRITICAL; returns when all have ended.
+
+    `began` is called at the beginning.
+    """
+    rng, mix = Random(seed), Random(seed + 1)
+    began_at = 0.0
+
+    def ended(
+        at: float, sent_at: float, now: float, criticality: str, code: str, refusal: str
+    ) -> None:
+        late = sent_at - began_at - at
+        take(Call(at, criticality, code, refusal, now - sent_at, late))
+
+    async with connected(port, path, ended) as connections:
+        dues = arrivals(phases, rng)
+        began_at, due = time.monotonic(), next(dues, inf)
+        began()
+        while due < inf or any(connections):
+            now = time.monotonic()
+            batch = []
+            while due < now - began_at:
+                batch.append((due, CRITICALITIES[mix.random() >= critical]))
+                due = next(dues, inf)
+            if batch:
+                mix.choice(connections).send(batch, now)
+            for one in connections:
+                one.give_up(now)
+            await asyncio.sleep(TICK)
+
+
+@contextlib.asynccontextmanager
+async def saturated(port: int, path: str, most: int) -> AsyncIterator[Counter[str]]:
+    """So many calls at any time while the context lasts; how they ended until now."""
+    ends: Counter[str] = Counter()
+
+    def ended(
+        at: float, sent_at: float, now: float, criticality: str, code: str, refusal: str
+    ) -> None:
+        ends[refusal or code] += 1
+
+    async def keep_full(connections: list[Connection]) -> None:
+        while True:
+            now = time.monotonic()
+            for number, one in enumerate(connections):
+                room = (most + number) // CONNECTIONS - len(one)
+                if room > 0:
+                    one.send([(now, CRITICALITIES[0])] * room, now)
+                one.give_up(now)
+            await asyncio.sleep(TICK)
+
+    async with connected(port, path, ended) as connections:
+        keeping = asyncio.create_task(keep_full(connections))
+        try:
+            yield ends
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def flood(port: int, path: str, rate: float, seconds: float) -> dict[str, Any]:
@@ -258,7 +328,9 @@ def main() -> None:
     parser.add_argument("rate", type=float, help="requests a second")
     parser.add_argument("seconds", type=float)
     given = parser.parse_args()
-    ended = asyncio.run(send(given.port, given.path, given.rate, given.seconds, 1))
+    ended: list[Call] = []
+    phases = [(given.rate, given.seconds)]
+    asyncio.run(send(given.port, given.path, phases, 1, ended.append))
     print(json.dumps([list(asdict(call).values()) for call in ended]))
 
 

@@ -45,7 +45,7 @@ from benchmarks.overhead import (
     spawned,
     surroundings,
 )
-from benchmarks.overload import leave_in_core
+from benchmarks.overload.without import leave_in_core
 from lbclient.cli import proxy as command
 from lbclient.cli.pictures import blank, write
 from lbclient.config import ChannelConfig

@@ -41,7 +41,8 @@ import grpc.aio
 
 import lbclient
 from benchmarks.command import add_output, parser_of, verdict
-from benchmarks.overload import burn, surroundings
+from benchmarks.overload.__main__ import machine
+from benchmarks.overload.handlers import burn
 from lbclient import wire
 from lbclient.cli.pictures import blank, write
 
@@ -462,7 +463,7 @@ async def compare(plan: Plan, seed: int) -> dict[str, Any]:
     print(f"exchanges: {done} done, {failed} failed")
     bare, _ = await run(QUICK, None, seed)
     return {
-        **surroundings(),
+        **machine(),
         "plan": asdict(plan),
         "calls": packed(calls),
         "without": packed(bare),
@@ -510,7 +511,7 @@ def main() -> None:
     else:
         if shutil.which("redis-server") is None:
             parser.error("no redis-server: apt-get install redis-server")
-        print(", ".join(f"{key} {value}" for key, value in surroundings().items()))
+        print(", ".join(f"{key} {value}" for key, value in machine().items()))
         plan = QUICK if arguments.quick else LONG
         found = [asyncio.run(compare(plan, arguments.seed))]
     if arguments.json:

@@ -1,4 +1,4 @@
-"""How much time the requests of a server have, from when they come to their deadline."""
+"""How much time requests have until their deadline."""
 
 ASSUMED = 1.0  # seconds that requests have, as long as none had a deadline
 MEMORY = 16  # requests

@@ -19,6 +19,7 @@ from lbclient.admission import (
     CPU_NAME,
     LOAD,
     MEMORY_NAME,
+    PATIENCE,
     PLACES_NAME,
     QUEUE_NAME,
     Admission,
@@ -243,6 +244,25 @@ class Gate:
         on_loop = self.queue.load(now, self._monitor.active)
         on_loop += self.intake.load(now)
         return max(on_loop, self.threads.load(now))
+
+    def refuses_stream(self, now: float) -> Answer | None:
+        """The same of a request that may go on for minutes: by what such ones do.
+
+        By threshold, as they do not come and go as other requests do.
+        """
+        load = 0.0 if self._has_runnable else self.queue.of_streams(now)
+        if load <= self._most:
+            return None
+        found = current()
+        criticality = DEFAULT if found is None else found
+        most = self._most * PATIENCE[criticality]
+        if load <= most:
+            return None
+        in_vain = self.admission.is_in_vain()
+        refusal = Refusal.DONT_RETRY if in_vain else Refusal.OVERLOADED
+        self.count(refusal.value, criticality)
+        why = f"overloaded: {load:.2f} streams want to go on, and {most:g} is enough"
+        return Answer(StatusCode.UNAVAILABLE, why, TRAILERS[refusal])
 
     def count_unseen(self) -> int | None:
         """Requests that have arrived and whose handlers nobody has looked up.

@@ -27,6 +27,8 @@ from lbclient.server.accounting import Steps, begun, billed
 from lbclient.server.answers import FULL, TOO_LATE, Answer
 from lbclient.server.calls import AsyncCall, Call, ClientHasLeft, Early, SyncCall
 from lbclient.server.reporter import Counts, Method, Reporter
+from lbclient.server.run_queue import LONG
+from lbclient.server.stream_turns import Turns
 
 KEPT = 1024  # methods; a generic handler may serve any name that a client invents
 
@@ -161,9 +163,9 @@ class _Wrapped:
         self._received: Callable[[Any], Any] = deserializer or _same
         self._sent: Callable[[Any], Any] = handler.response_serializer or _same
         self._behavior = behavior_of(handler)
-        is_one_each = not (self.request_streaming or self.response_streaming)
+        self._is_stream = self.request_streaming or self.response_streaming
         self._quickest = Quickest()
-        quickest = self._quickest if is_one_each else None
+        quickest = None if self._is_stream else self._quickest
         self._method = Method(reporter, counts, self._sent, quickest)
         self._reporter = reporter
         self._monitor = reporter.monitor
@@ -177,6 +179,10 @@ class _Wrapped:
         if self._quotas is None or (payer := billed()) is None:
             return coroutine
         return Steps(coroutine, payer, self._quotas.nesting)
+
+    def _turns(self) -> Turns:
+        """Of a stream, in its task."""
+        return Turns(self._queue, self._reporter.clock)
 
     def _is_too_late(self, call: Call, now: float) -> bool:
         """What has lost most of its time here is: whoever asks gives up soon."""
@@ -202,6 +208,10 @@ class _Wrapped:
             return call.refuse(FULL, "concurrency")
         if self._is_too_late(call, call.begun_at):
             return call.refuse(TOO_LATE, "too-late")
+        if self._is_stream:
+            answer = self._gate.refuses_stream(call.begun_at)
+            if answer is not None:
+                return call.refuse(answer)
         turn = self._queue.enter(call.begun_at)
         if turn is None and not self._gate.asks_context:
             return None
@@ -235,10 +245,12 @@ class AsyncResponse(_Wrapped):
         """
         method, queue, quickest = self._method, self._queue, self._quickest
         behavior, received, sent = self._behavior, self._received, self._sent
+        if self.request_streaming:
+            behavior = self._in_turns
         enter, quotas = self._enter, self._quotas
         # Whether all have to ask, and not only those that may come too late, or come
         # while handlers have the loop for long.
-        asks = self._limit < inf or self._gate.asks_context
+        asks = self._limit < inf or self._gate.asks_context or self._is_stream
 
         async def respond(request: Any, context: Any) -> Any:
             call = AsyncCall(method, context)
@@ -274,6 +286,9 @@ class AsyncResponse(_Wrapped):
 
         return update_wrapper(grpc_seam.KnownCoroutine(respond), respond)
 
+    def _in_turns(self, requests: Any, call: AsyncCall) -> Awaitable[Any]:
+        return self._turns().take(self._behavior(requests, call))
+
 
 class AsyncWriter(_Wrapped):
     """A coroutine that writes its responses to the context."""
@@ -284,7 +299,7 @@ class AsyncWriter(_Wrapped):
         try:
             if (entering := self._enter(call)) is not None:
                 await entering
-            await self._timed(self._work(request, call))
+            await self._turns().take(self._timed(self._work(request, call)))
         except BaseException as error:
             await call.failed(error)
             raise
@@ -308,8 +323,19 @@ class AsyncResponses(_Wrapped):
             responses = self._behavior(self._received(request), call)
             is_paid = billed() is not None
             steps: Any = self._timed_each(responses) if is_paid else responses
+            take, following = self._turns().take, steps.__anext__
+            # What takes less than that cannot have had the loop for long: most answers
+            # of most streams, where to look at each step would show.
+            clock, may_be_long = self._reporter.clock, False
             async with aclosing(responses), aclosing(steps):
-                async for response in steps:
+                while True:
+                    began_at = clock()
+                    try:
+                        step = following()
+                        response = await (take(step) if may_be_long else step)
+                    except StopAsyncIteration:
+                        break
+                    may_be_long = clock() - began_at >= LONG
                     message = self._sent(response)
                     try:
                         yield message

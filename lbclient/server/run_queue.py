@@ -23,8 +23,8 @@ from lbclient.server.intake import Intake
 SLICE = 0.02
 QUIET_TURNS, QUIET = 5, 0.0003
 # Refusing may take so many times what serving did, and no longer: else a flood would
-# leave nothing for those let in. Less, and all who are served come from a queue inside
-# of gRPC that is as long as their deadlines.
+# leave nothing for those let in. What is left then gRPC's core ends, once it has more
+# than it keeps, at much less cost.
 FLOOD = 1.0
 # Where nobody has to wait one turn is timed so often; all are if they take this long.
 CLEAR, TOUCHY = 0.005, 0.001  # seconds
@@ -42,14 +42,53 @@ EAGER = 0.002
 UNIT = 0.01  # seconds
 
 
+class Line:
+    """Who waits, first in, first out. Owned by a `RunQueue`."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[asyncio.Future[None], float]] = deque()  # since
+        self._gone = 0  # of those waiting: their clients have given up
+
+    def wait(self, now: float) -> asyncio.Future[None]:
+        turn = asyncio.get_running_loop().create_future()
+        turn.add_done_callback(self._left)
+        self._waiting.append((turn, now))
+        return turn
+
+    def _left(self, turn: asyncio.Future[None]) -> None:
+        self._gone += turn.cancelled()
+
+    def next(self) -> asyncio.Future[None] | None:
+        while self._waiting:
+            turn, _ = self._waiting.popleft()
+            if not turn.done():  # else its client has given up
+                return turn
+            self._gone -= 1
+        return None
+
+    def load(self, now: float, cost: float) -> float:
+        waiting = len(self)
+        if not waiting:
+            return 0.0
+        # Where a handler goes on after its first step, the time that the first in the
+        # queue has waited tells more than how long such steps take.
+        age = max(0.0, now - self._waiting[0][1])
+        return min(waiting, max(waiting * cost, age) / UNIT)
+
+    def __len__(self) -> int:
+        return len(self._waiting) - self._gone
+
+
 class RunQueue:
     """Owned by the server, used on its loop's thread only."""
 
     def __init__(self, clock: Clock, intake: Intake | None = None) -> None:
         self._clock = clock
         self._intake = Intake(clock) if intake is None else intake
-        self._waiting: deque[tuple[asyncio.Future[None], float]] = deque()  # since
-        self._gone = 0  # of those waiting: their clients have given up
+        # Who is new, and streams that go on. They take turns: streams that want all
+        # of the loop, however many, leave half of it to who is new.
+        self._new, self._going_on = Line(), Line()
+        self._was_new = False  # the last whose turn it was
         self.is_closed = False  # whoever comes has to wait
         self._busy = 0.0  # seconds since arrivals were looked for
         self._turn_at: float | None = None  # when the turn that is timed began
@@ -65,44 +104,59 @@ class RunQueue:
         self._is_refused = False  # the one whose turn it is
         self._lag = 0.0  # seconds that a turn takes
         self._lag_at = 0.0
+        self.streams = 0  # that are open: others count them here
+        self._stepped = 0.0  # steps of streams that took long, in what the lag is of
 
     def enter(self, now: float) -> asyncio.Future[None] | None:
         """A handler is to begin: at once, or when this is done."""
         if self.is_closed:
-            turn = asyncio.get_running_loop().create_future()
-            turn.add_done_callback(self._left)
-            self._waiting.append((turn, now))
-            return turn
+            return self._new.wait(now)
         if now < self.clear_until:
             return None
+        self._begin(now)
+        return None
+
+    def go_on(self, now: float) -> asyncio.Future[None]:
+        """While it is closed: a stream that takes long goes on when this is done."""
+        return self._going_on.wait(now)
+
+    def stepped(self, began_at: float) -> None:
+        """A step of a stream took long, in its turn or out of turn."""
+        self._stepped += 1.0
+        if not self.is_closed:
+            self._begin(began_at)
+
+    def _begin(self, now: float) -> None:
         self._begun += 1
         if self._turn_at is None:
             self._turn_at = now
             self._begun = 1
             asyncio.get_running_loop().call_soon(self._turned)
-        return None
 
-    def load(self, now: float, active: int) -> float:
-        """Requests that run or want to; `active` of them are not over."""
-        waiting = len(self)
-        if not waiting and self._lag < UNIT:
+    def load(self, now: float, active: float) -> float:
+        """Requests that run or want to; `active` of them are not over.
+
+        As far as who comes now has to wait for them: of streams that wait to go on, one
+        for each turn. Those that have not had the loop for long lately are no load.
+        """
+        if not len(self) and self._lag < UNIT:
             return 0.0  # as good as: less than one
-        # Where a handler goes on after its first step, the time that the first in the
-        # queue has waited tells more than how long such steps take.
-        age = max(0.0, now - self._waiting[0][1]) if waiting else 0.0
-        queued = min(waiting, max(waiting * self._cost, age) / UNIT)
+        new = self._new.load(now, self._cost)
+        queued = new + min(self.of_streams(now), new + 1.0)
         lag = self._lag * exp(min(0.0, self._lag_at - now) / SMOOTHING)
+        active -= max(0.0, self.streams - self._stepped)
         return max(queued, min(active, lag / UNIT))
 
+    def of_streams(self, now: float) -> float:
+        """Streams that want to go on: what a new one would be one more of."""
+        return self._going_on.load(now, self._cost)
+
     def __len__(self) -> int:
-        return len(self._waiting) - self._gone
+        return len(self._new) + len(self._going_on)
 
     def refuse(self) -> None:
         """The one whose turn it is does not begin: what it takes says nothing."""
         self._is_refused = True
-
-    def _left(self, turn: asyncio.Future[None]) -> None:
-        self._gone += turn.cancelled()
 
     def _timed(self) -> tuple[float, float]:
         """Now, and how long that turn took."""
@@ -112,6 +166,7 @@ class RunQueue:
         kept = exp(min(0.0, self._lag_at - now) / SMOOTHING)
         sample = min(took, STALL)
         self._lag, self._lag_at = self._lag * kept + sample * (1.0 - kept), now
+        self._stepped *= kept
         return now, took
 
     def _turned(self) -> None:
@@ -148,17 +203,23 @@ class RunQueue:
         self._next()
 
     def _next(self) -> None:
-        while self._waiting:
-            turn, _ = self._waiting.popleft()
-            if not turn.done():  # else its client has given up
-                # Just before and just behind the step of the task that this wakes.
-                loop = asyncio.get_running_loop()
-                loop.call_soon(self._begins)
-                turn.set_result(None)
-                loop.call_soon(self._began)
-                return
-            self._gone -= 1
-        self.is_closed = False
+        self._was_new = not self._was_new
+        turn = self._line.next()
+        if turn is None:
+            self._was_new = not self._was_new
+            turn = self._line.next()
+        if turn is None:
+            self.is_closed = False
+            return
+        # Just before and just behind the step of the task that this wakes.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._begins)
+        turn.set_result(None)
+        loop.call_soon(self._began)
+
+    @property
+    def _line(self) -> "Line":
+        return self._new if self._was_new else self._going_on
 
     def _begins(self) -> None:
         self._turn_at = self._clock()

@@ -99,6 +99,7 @@ def test_what_comes_while_a_handler_has_the_loop_is_no_queue_that_stands() -> No
         delay.sample(TICK, waiting=0, taken=50, let_in=50, left=DEADLINE)
     delay.sample(0.4, waiting=184, taken=16, let_in=16, left=0.8 * DEADLINE)
     assert delay.seconds > delay.target
+    assert delay.room == 1.0
     delay.sample(TICK, waiting=0, taken=234, let_in=234, left=0.7 * DEADLINE)
     assert delay.room == 1.0
 

@@ -1,7 +1,9 @@
 """Handlers take turns where each has the loop for long; time is a number."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from lbclient.server.run_queue import (
     UNIT,
     RunQueue,
 )
+from lbclient.server.stream_turns import Turns
 
 LONG = SLICE / 2  # seconds; two of those, and arrivals are looked for
 
@@ -200,3 +203,145 @@ async def test_load_is_forgotten_where_nothing_comes() -> None:
     before = task.queue.load(task.now, active=50)
     assert before > 1.0
     assert task.queue.load(task.now + 10.0, active=50) < 0.01 * before
+
+
+class Stream:
+    """One of a `Task` whose handler takes so long for each of its steps."""
+
+    def __init__(self, task: Task, *costs: float) -> None:
+        self._task = task
+        self._costs = costs
+        self.steps = 0
+        self._running = asyncio.ensure_future(self._serve())
+
+    async def _serve(self) -> None:
+        await Turns(self._task.queue, self._task.clock).take(self._handle())
+
+    async def _handle(self) -> None:
+        while True:
+            for cost in self._costs:
+                self.steps += 1
+                self._task.now += cost
+                await asyncio.sleep(0)  # a message is sent, or comes
+
+    async def end(self) -> None:
+        self._running.cancel()
+        await asyncio.wait([self._running])
+
+
+@asynccontextmanager
+async def streaming(*costs: float, streams: int = 4) -> AsyncIterator[Any]:
+    """A task and its streams, which have gone on for a while."""
+    task = Task()
+    serving = [Stream(task, *costs) for _ in range(streams)]
+    try:
+        await turns_until(lambda: all(stream.steps > 10 for stream in serving))
+        yield task, serving
+    finally:
+        for stream in serving:
+            await stream.end()
+    await task.end()
+    assert task.queue.streams == 0
+
+
+async def test_who_is_new_takes_turns_with_streams_that_go_on() -> None:
+    """However many there are: or streams without end would leave nothing to others."""
+    async with streaming(LONG, streams=40) as (task, streams):
+        await turns_until(lambda: len(task.queue) == 40)
+        before = sum(stream.steps for stream in streams)
+        for number in range(20):
+            task.request(number, LONG)
+        await turns_until(lambda: 19 in task.began)
+        taken = sum(stream.steps for stream in streams) - before
+    assert task.began == list(range(20))
+    assert 18 <= taken <= 22
+
+
+async def test_streams_are_as_much_load_as_keeps_who_is_new_waiting() -> None:
+    async with streaming(UNIT, streams=40) as (task, _):
+        await turns_until(lambda: len(task.queue) == 40)
+        assert task.queue.load(task.now, active=40) == pytest.approx(1.0, abs=0.1)
+        assert task.queue.of_streams(task.now) == pytest.approx(40.0, abs=0.1)
+        for number in range(10):
+            task.request(number, UNIT)
+        await turns_until(lambda: len(task.queue) == 50)
+        assert task.queue.load(task.now, active=50) == pytest.approx(21.0, abs=0.1)
+
+
+async def test_streams_that_do_nothing_are_no_load() -> None:
+    """A turn that takes long is one handler's doing, however many streams are open."""
+    task = Task()
+    task.queue.streams = 1000
+    task.request(0, STALL)
+    await turns_until(lambda: task.queue.is_closed)
+    assert task.queue.load(task.now, active=1001) <= 1.0
+    await task.end()
+
+
+async def test_steps_of_streams_are_load_where_nobody_is_new() -> None:
+    async with streaming(3 * UNIT, streams=1) as (task, _):
+        assert 0.5 < task.queue.load(task.now, active=1) <= 1.0
+
+
+async def test_a_stream_that_gives_the_loop_back_soon_never_waits() -> None:
+    """To wait takes as long as what the others do, for each of its messages."""
+    async with streaming(LONG) as (task, streams):
+        cheap = Stream(task, 0.0)
+        before = sum(stream.steps for stream in streams)
+        await turns_until(lambda: cheap.steps > 1000)
+        taken = sum(stream.steps for stream in streams) - before
+        await cheap.end()
+    assert taken < 500
+
+
+async def test_a_stream_that_becomes_dear_waits() -> None:
+    async with streaming(LONG) as (task, streams):
+        changing = Stream(task, *[0.0] * 50, *[LONG] * 1000)
+        await turns_until(lambda: changing.steps > 60)
+        before = [stream.steps for stream in (changing, *streams)]
+        await turns_until(lambda: changing.steps > before[0] + 50)
+        taken = [stream.steps for stream in streams]
+        await changing.end()
+    assert all(after - then > 40 for then, after in zip(before[1:], taken, strict=True))
+
+
+async def test_a_stream_is_cancelled_while_it_waits_for_its_turn() -> None:
+    ended: list[str] = []
+
+    async def handle(task: Task) -> None:
+        try:
+            while True:
+                task.now += LONG
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async def serve(task: Task) -> None:
+        await Turns(task.queue, task.clock).take(handle(task))
+
+    async with streaming(LONG) as (task, _):
+        before = len(task.queue)
+        one = asyncio.ensure_future(serve(task))
+        await turns_until(lambda: len(task.queue) > before)
+        one.cancel()
+        await asyncio.wait([one])
+        assert one.cancelled()
+    assert ended == ["cancelled"]
+
+
+async def test_what_a_stream_returns_and_raises_is_its_handlers() -> None:
+    task = Task()
+    turns = Turns(task.queue, task.clock)
+
+    async def answer() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("its own")
+
+    assert await turns.take(answer()) == "done"
+    with pytest.raises(KeyError, match="its own"):
+        await turns.take(fail())

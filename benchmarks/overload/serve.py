@@ -1,0 +1,80 @@
+"""The server under test, in a process of its own.
+
+    python -m benchmarks.overload.serve KIND HANDLER [CGROUP]
+
+Says its port. For each line of its input it says, whatever its loop is busy with, how
+many requests it has refused and let go; when its input ends so does the process.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import grpc
+
+import lbclient
+from benchmarks.overload import handlers
+from benchmarks.overload.without import MECHANISMS
+from lbclient.server.answers import UNSEEN
+from lbclient.server.gate import Gate
+
+BARE, OURS, WITHOUT = "grpcio", "lbclient", "without "
+# To see what a refusal and what letting a request go takes.
+REFUSES, LETS_GO = "refuses all", "lets all go"
+
+
+def server_of(kind: str, made: handlers.Made) -> Any:
+    if kind == BARE:
+        return grpc.aio.server(migration_thread_pool=made.threads)
+    if kind.startswith(WITHOUT):
+        MECHANISMS[kind.removeprefix(WITHOUT)]()
+    settings: dict[str, Any] = {}
+    if made.runnable is not None:
+        # The emulated processor is one, however many the machine has.
+        cores = len(os.sched_getaffinity(0))
+        settings = {"runnable": made.runnable, "max_load": 8.0 / cores}
+    if kind == REFUSES:
+        settings["signals"] = {"full": lambda: 1e6}
+    config = lbclient.ServerConfig(**settings) if settings else None
+    return lbclient.server(migration_thread_pool=made.threads, config=config)
+
+
+def answer_questions(gate: Gate | None) -> None:
+    """In a thread, which reads counts that change one by one."""
+    for _ in sys.stdin:
+        refused = let_go = 0
+        if gate is not None:
+            by_reason = gate.refused
+            del by_reason[UNSEEN]
+            refused = sum(sum(counts.values()) for counts in by_reason.values())
+            let_go = gate.intake.let_go
+        print(json.dumps({"refused": refused, "let_go": let_go}), flush=True)
+    os._exit(0)
+
+
+async def serve(kind: str, handler: str) -> None:
+    made = handlers.make(handler)
+    server = server_of(kind, made)
+    server.add_generic_rpc_handlers(handlers.services(made))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    gate: Any = None if kind == BARE else server._reporter.gate
+    if kind == LETS_GO:
+        gate.intake.close()
+    print(port, flush=True)
+    Thread(target=answer_questions, args=(gate,), daemon=True).start()
+    await asyncio.Event().wait()
+
+
+def main(kind: str, handler: str, cgroup: str = "") -> None:
+    if cgroup:
+        (Path(cgroup) / "cgroup.procs").write_text(str(os.getpid()))
+    asyncio.run(serve(kind, handler))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

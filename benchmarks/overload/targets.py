@@ -1,0 +1,77 @@
+"""What a server of ours is to reach, and which cells do not."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from benchmarks.frames import DEADLINE
+from benchmarks.overload import handlers
+from benchmarks.overload.cells import Cell, Figures
+from benchmarks.overload.serve import BARE, OURS
+
+# Goodput, of what is allowed, by surroundings; and up to which load.
+GOODPUT = {"quiet": 0.9, "neighbour": 0.8}
+UP_TO = 20.0  # times the capacity
+P99 = DEADLINE / 2
+NORMAL_AFTER = 2.0
+CRITICAL = 0.99  # of what would fit of it
+# Of the goodput of grpc.aio alone: what two runs of one server may differ by.
+AS_GOOD = 0.97
+# Seconds, p99: a load that is sent later than this is another one.
+LATE = 0.1
+
+
+def named(cell: Cell) -> str:
+    share = "" if cell.critical == 0.5 else f", {cell.critical:.0%} CRITICAL"
+    clients = "" if cell.clients == "frames" else f", {cell.clients} clients"
+    handler = handlers.named(cell.handler)
+    return f"{handler}, {cell.surroundings}, {cell.times:g} x{share}{clients}"
+
+
+def is_late(run: Figures) -> bool:
+    return run.lateness is None or run.lateness > LATE
+
+
+def late(runs: Sequence[Figures]) -> list[str]:
+    """Cells that say nothing, as the load was sent late."""
+    return [
+        f"{named(run.cell)}, {run.cell.kind}: {(run.lateness or 0.0) * 1e3:.0f} ms"
+        for run in runs
+        if is_late(run)
+    ]
+
+
+def missed(runs: Sequence[Figures]) -> list[str] | None:
+    """Which targets are; None if nothing was run that has any."""
+    by_cell = {run.cell: run for run in runs}
+    ours = [run for run in runs if run.cell.kind == OURS and not is_late(run)]
+    if not ours:
+        return None
+    found = []
+    for run in ours:
+        bare = by_cell.get(replace(run.cell, kind=BARE))
+        bare = None if bare is None or is_late(bare) else bare
+        found += [f"{named(run.cell)}: {what}" for what in _of_one(run, bare)]
+    return found
+
+
+def _of_one(run: Figures, bare: Figures | None) -> list[str]:
+    found = []
+    least = GOODPUT.get(run.cell.surroundings, 0.0)
+    share = run.goodput / run.allowed if run.allowed else 1.0
+    if run.cell.times <= UP_TO and share < least:
+        found.append(f"goodput is {share:.2f} of what is allowed, target {least:g}")
+    if run.p99 is not None and run.p99 > P99:
+        found.append(f"p99 is {run.p99 * 1e3:.0f} ms, target {P99 * 1e3:.0f} ms")
+    if run.normal_after > NORMAL_AFTER:
+        after = f"{run.normal_after:.1f} s after the flood"
+        found.append(f"normal {after}, target {NORMAL_AFTER:g} s")
+    if bare is not None and run.goodput < AS_GOOD * bare.goodput:
+        rates = f"{run.goodput:.1f}/s, of grpc.aio alone {bare.goodput:.1f}/s"
+        found.append(f"goodput is {rates}")
+    fits = run.fits["CRITICAL"]
+    kept = run.served["CRITICAL"] / fits if fits else 1.0
+    if kept < CRITICAL:
+        found.append(
+            f"CRITICAL has {kept:.3f} of what would fit of it, target {CRITICAL:g}"
+        )
+    return found
