@@ -516,7 +516,7 @@ class ServerConfig(_Sourced):
     utilization: Callable[[], float] | None = None
     """The application's own utilization, read every 0.1 s: 1.0 is all that it is
     provisioned for, and more is possible. None: the process's CPU time over the
-    CPUs it may use."""
+    CPUs it may use, with what others kept from it."""
 
     runnable: Callable[[], int] | None = None
     """How many requests want a processor now, where the application can tell."""

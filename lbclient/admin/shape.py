@@ -107,12 +107,20 @@ UDP = {
     "pushed": NUMBER,
 }
 
+CONTENTION = {
+    "waiting": NUMBER,
+    "throttled": NUMBER,
+    "stolen": NUMBER,
+    "lag": NUMBER,
+}
+
 SERVER = {
     "number": NUMBER,
     "ports": [TEXT],
     "services": [TEXT],
     "state": TEXT,
     "utilization": NUMBER,
+    "contention": CONTENTION,
     "load": NUMBER,
     "qps": NUMBER,
     "eps": NUMBER,

@@ -132,6 +132,7 @@ def of_server(number: int, server: Server) -> dict[str, Any]:
         "number": number,
         "ports": [plain(port) for port in seen.ports],
         "services": [plain(service) for service in seen.services],
+        "contention": told_of(seen.contention, shape.CONTENTION),
         "signals": [told_of(signal, shape.SIGNAL) for signal in seen.signals],
         "refused": [
             {"reason": reason, "criticality": criticality, "requests": requests}

@@ -374,6 +374,10 @@ def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     busy = f"utilization {now['utilization']:.2f}, {now['active']} active"
     rates = f"{now['qps']:.1f} requests/s, {now['eps']:.1f} errors/s"
     yield item("load", f"{busy}, {rates}")
+    kept = now["contention"]
+    waits = f"waits for a CPU {kept['waiting']:.0%} of the time"
+    lost = f"throttled {kept['throttled']:.0%}, stolen {kept['stolen']:.0%}"
+    yield item("contention", f"{waits}, {lost}, timers {ms(kept['lag'])} late")
     yield item("latency", f"p50 {ms(now['p50'])}, p99 {ms(now['p99'])}")
     yield item("requests", counts(now["requests"]))
     for signal in now["signals"]:

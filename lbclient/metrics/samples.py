@@ -165,6 +165,11 @@ def server_counts(server: ServerStatistics) -> Samples:
 def server_gauges(server: ServerStatistics) -> Samples:
     yield ("lbclient_server_active_requests",), server.active
     yield ("lbclient_server_utilization",), server.utilization
+    kept = server.contention
+    yield ("lbclient_server_contention", "waiting"), kept.waiting
+    yield ("lbclient_server_contention", "throttled"), kept.throttled
+    yield ("lbclient_server_contention", "stolen"), kept.stolen
+    yield ("lbclient_server_loop_lag_seconds",), kept.lag
     yield ("lbclient_server_load",), server.load
     for signal in server.signals:
         yield ("lbclient_server_signal", signal.name), signal.value / signal.target

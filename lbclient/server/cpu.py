@@ -39,12 +39,16 @@ def parse_cfs(quota: str, period: str) -> float | None:
 
 def cgroup_limit(root: Path = Path("/")) -> float | None:
     """The smallest CPU quota on the way up from this process's control groups."""
-    limits = [
-        limit
+    return min(limited_folders(root).values(), default=None)
+
+
+def limited_folders(root: Path) -> dict[Path, float]:
+    """The control groups around this process that have a CPU quota, and that quota."""
+    return {
+        folder: limit
         for folder in cgroup_folders(root, "cpu")
         if (limit := _folder_limit(folder)) is not None
-    ]
-    return min(limits, default=None)
+    }
 
 
 def available_cpus(root: Path = Path("/")) -> float:
@@ -104,7 +108,7 @@ class CpuMeter:
     ) -> None:
         self._cpu_time = cpu_time
         self._available = available
-        self._cpus = 1.0
+        self.cpus = 1.0  # available ones, as last read
         self._recheck_at = -inf
         self._read_at: float | None = None
         self._used = 0.0
@@ -112,11 +116,11 @@ class CpuMeter:
     def read(self, now: float) -> float:
         """0.0 the first time. May exceed 1.0: quotas are enforced by the period."""
         if now >= self._recheck_at:
-            self._cpus = self._available()
+            self.cpus = self._available()
             self._recheck_at = now + RECHECK_AFTER
         before, self._read_at = self._read_at, now
         spent, self._used = -self._used, self._cpu_time()
         spent += self._used
         if before is None or now <= before:
             return 0.0
-        return spent / (now - before) / self._cpus
+        return spent / (now - before) / self.cpus

@@ -27,7 +27,7 @@ from lbclient.model import LoadReport, TaskState, Verdict
 from lbclient.protocols import Clock
 from lbclient.recent import Recent
 from lbclient.server.answers import Answer
-from lbclient.server.cpu import CpuMeter
+from lbclient.server.contention import ContentionMeter
 from lbclient.server.gate import Gate
 from lbclient.server.lame_duck import Drain
 from lbclient.server.monitor import LoadMonitor
@@ -99,7 +99,8 @@ class Reporter:
             lambda: self.gate.is_strained,
         )
         self._config = config
-        self._read_cpu = CpuMeter().read if read_cpu is None else read_cpu
+        self._contention = ContentionMeter(config.smoothing)
+        self._read_cpu = self._contention.read if read_cpu is None else read_cpu
         self.handled = Handled(code.name for code in StatusCode)
         self.recent: Recent | None = None  # as long as somebody looks
         self._latency = Histogram()
@@ -108,6 +109,7 @@ class Reporter:
         self._complained: set[str] = set()
         self.tasks = Tasks("server", Random())
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at: float | None = None  # that timer
         self._task_id = SystemRandom().randrange(1, 2**32)
         # Of the asyncio tasks in which grpcio serves requests of this server.
         self.request_name = f"request of lbclient server {self._task_id}"
@@ -124,6 +126,10 @@ class Reporter:
             self.gate.quotas.start(loop)
         self.loop = loop
         self._thread = get_ident()
+        now = self.clock()
+        if self._due_at is not None:
+            self._contention.note_lag(now - self._due_at, now)
+        self._due_at = now + SAMPLE_INTERVAL
         self._timer = loop.call_later(SAMPLE_INTERVAL, self.start, loop)
         self.tasks.attempt(self.sample)
 
@@ -288,6 +294,7 @@ class Reporter:
             latency_bounds=self._latency.bounds,
             latency_counts=tuple(self._latency.counts),
             latency_sum=self._latency.sum,
+            contention=self._contention.statistics(),
             load=self.gate.load(self.clock()),
             refused=self.gate.refused,
             signals=self.gate.signals(),

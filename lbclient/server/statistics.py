@@ -34,6 +34,24 @@ class SignalStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContentionStatistics:
+    """What keeps the task from CPU time that it wants, smoothed as utilization is."""
+
+    waiting: float = 0.0
+    """The share of time in which the event loop's thread waited for a CPU."""
+
+    throttled: float = 0.0
+    """CPU seconds a second that the control group lost to its quota; it has more than
+    1.0 where it is throttled on several CPUs at once."""
+
+    stolen: float = 0.0
+    """The share of the machine's busy CPU time that the hypervisor gave to others."""
+
+    lag: float = 0.0
+    """Seconds that the event loop's timers come late. Not part of the utilization."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaStatistics:
     """Whose requests have no account of their own, and what became of a server's
     exchanges with its quota store."""
@@ -69,6 +87,8 @@ class ServerStatistics:
 
     state: TaskState
     utilization: float
+    """As reported to clients; 1.0 is all that the task can have now."""
+
     qps: float
     eps: float
     active: int
@@ -131,3 +151,5 @@ class ServerStatistics:
     report_floor: float = 0.0
     """Seconds between two reports of a stream, at least, for there are so many streams;
     0.0: each has the pace that it asked for."""
+
+    contention: ContentionStatistics = ContentionStatistics()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -380,6 +381,18 @@ def test_both_utilizations_are_reported() -> None:
     load = reporter.load()
     assert load.application_utilization == pytest.approx(1.5)
     assert load.cpu_utilization == pytest.approx(0.25)
+
+
+async def test_the_lag_of_the_loop_is_told(eventually: Any) -> None:
+    loop = asyncio.get_running_loop()
+    reporter = Reporter(ServerConfig(), loop.time)
+    reporter.start(loop)
+    try:
+        await eventually(lambda: reporter.statistics().contention.lag > 0.0)
+        loop.call_soon(time.sleep, 3 * SAMPLE_INTERVAL)  # as a handler may do
+        await eventually(lambda: reporter.statistics().contention.lag > 0.02)
+    finally:
+        reporter.stop()
 
 
 def _raise() -> float:
