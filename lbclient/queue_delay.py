@@ -65,8 +65,9 @@ class QueueDelay:
             self._rate = max(self._least, self._rate * exp(change))
         elif self._stands(elapsed):
             self._is_limited = True
-            self._rate = max(1.0, self._is_let_in)
-            self._least = LEAST * self._rate
+            self._least = max(1.0, LEAST * self._is_let_in)
+            fits = self._is_let_in * self.target / self.seconds
+            self._rate = max(self._least, fits)
         else:
             return
         self.room = min(1.0, self._rate / max(1.0, self._comes))
