@@ -3,7 +3,7 @@
     python -m benchmarks.overload                  all cells of a minute: about 4 hours
     python -m benchmarks.overload --quick          some, of 8 s: about 6 minutes
     python -m benchmarks.overload --handler 10 --times 10 20 --surroundings quiet
-    python -m benchmarks.overload --handler 10 --without intake letting-go
+    python -m benchmarks.overload --handler 10 --without intake queue-delay
     python -m benchmarks.overload --handler emulated --times 12.5 --critical 0.04
     python -m benchmarks.overload --read FILE FILE --plot FILE
 

@@ -9,7 +9,8 @@ from math import inf
 from typing import Any, TypeVar
 
 from lbclient.admission import Admission
-from lbclient.server import grpc_server, handlers, intake, run_queue
+from lbclient.queue_delay import QueueDelay
+from lbclient.server import grpc_server, handlers, run_queue
 
 T = TypeVar("T")
 
@@ -23,23 +24,15 @@ def leave_in_core() -> None:
     vars(grpc_server)["with_queue"] = make_as_it_is
 
 
-def let_none_go() -> None:
-    """Requests wait in the server's own queue however stale they are."""
-    vars(intake)["STANDING"] = inf
+def forget_the_core() -> None:
+    """How long requests wait in gRPC's core refuses nobody."""
+    delay: Any = QueueDelay
+    delay.sample = lambda *_, **__: None
 
 
 def run_at_once() -> None:
-    """Handlers do not take turns: they begin as soon as they are looked up.
-
-    So nobody sees that they have the loop for long, and 16 requests at most are taken
-    out of gRPC's core ahead of time.
-    """
+    """Handlers do not take turns: they begin as soon as they are looked up."""
     vars(run_queue)["SLICE"] = inf
-
-
-def take_few() -> None:
-    """16 requests at most are taken out of gRPC's core ahead of time."""
-    vars(run_queue)["EAGER"] = inf
 
 
 def serve_the_late() -> None:
@@ -56,8 +49,7 @@ def admit_all() -> None:
 
 MECHANISMS: dict[str, Callable[[], None]] = {
     "intake": leave_in_core,
-    "eager-intake": take_few,
-    "letting-go": let_none_go,
+    "queue-delay": forget_the_core,
     "run-queue": run_at_once,
     "too-late": serve_the_late,
     "admission": admit_all,

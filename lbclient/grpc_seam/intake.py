@@ -7,7 +7,7 @@ override. Where a grpcio has no such method its server is left as it is.
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from threading import Lock
 from typing import Any, Protocol, TypeVar
@@ -16,7 +16,6 @@ import grpc
 from grpc._cython import cygrpc
 
 T = TypeVar("T")
-Metadata = Iterable[tuple[str, str | bytes]]
 
 logger = logging.getLogger(__name__)
 
@@ -59,35 +58,6 @@ class Core:
             take(end.value)
         else:
             future.add_done_callback(answered)
-
-    def metadata(self, request: Any) -> Metadata:
-        return _Lookup().metadata(request)
-
-
-class _Found(Exception):
-    """Ends grpcio's lookup of a handler before it has one."""
-
-
-class _Lookup:
-    """As grpcio's own, for the metadata alone."""
-
-    def metadata(self, request: Any) -> Metadata:
-        self._metadata: Metadata = ()
-        # Since 1.85, and before that.
-        for sought in (("", self), ([self],)):
-            try:
-                cygrpc._handle_rpc(*sought, (), request, None, False).send(None)
-            except _Found:
-                return self._metadata
-            except (AttributeError, TypeError):
-                continue
-        return ()
-
-    def resolve_handler(self, details: Any) -> None:
-        self._metadata = details.invocation_metadata
-        raise _Found
-
-    service = resolve_handler
 
 
 def _subclass() -> Any:

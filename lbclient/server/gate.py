@@ -114,7 +114,7 @@ class Gate:
         rng: Random,
         read_memory: Callable[[float], float] | None = None,
     ) -> None:
-        self.intake = Intake(clock)
+        self.intake = Intake()
         self.queue = RunQueue(clock, self.intake)
         self.unseen = Unseen()
         self.queue_delay = QueueDelay()
@@ -242,15 +242,14 @@ class Gate:
         if self._has_runnable:
             return (self._read_runnable() or 0) / self._cpus
         on_loop = self.queue.load(now, self._monitor.active)
-        on_loop += self.intake.load(now)
         return max(on_loop, self.threads.load(now))
 
-    def refuses_stream(self, now: float) -> Answer | None:
+    def refuses_stream(self) -> Answer | None:
         """The same of a request that may go on for minutes: by what such ones do.
 
         By threshold, as they do not come and go as other requests do.
         """
-        load = 0.0 if self._has_runnable else self.queue.of_streams(now)
+        load = 0.0 if self._has_runnable else self.queue.of_streams()
         if load <= self._most:
             return None
         found = current()

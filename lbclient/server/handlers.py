@@ -190,7 +190,7 @@ class _Wrapped:
         if left is None:
             return False
         self._gate.deadlines.observe(left)
-        if now - call.begun_at > left > 0.0:
+        if now - call.begun_at + self._gate.queue_delay.seconds > left > 0.0:
             return True
         if left > self._quickest.ample:
             return False
@@ -209,7 +209,7 @@ class _Wrapped:
         if self._is_too_late(call, call.begun_at):
             return call.refuse(TOO_LATE, "too-late")
         if self._is_stream:
-            answer = self._gate.refuses_stream(call.begun_at)
+            answer = self._gate.refuses_stream()
             if answer is not None:
                 return call.refuse(answer)
         turn = self._queue.enter(call.begun_at)

@@ -35,9 +35,6 @@ SMOOTHING = 0.2  # seconds, of how long a turn of the loop takes
 STALL = 0.3  # seconds: as long as one turn counts; more is the machine's, not ours
 MEMORY = 16  # requests, of what it costs to begin one
 
-# Seconds that a handler takes from which on all requests are taken in at once.
-EAGER = 0.002
-
 # What takes less counts as less than a request.
 UNIT = 0.01  # seconds
 
@@ -66,14 +63,9 @@ class Line:
             self._gone -= 1
         return None
 
-    def load(self, now: float, cost: float) -> float:
-        waiting = len(self)
-        if not waiting:
-            return 0.0
-        # Where a handler goes on after its first step, the time that the first in the
-        # queue has waited tells more than how long such steps take.
-        age = max(0.0, now - self._waiting[0][1])
-        return min(waiting, max(waiting * cost, age) / UNIT)
+    def load(self, pace: float) -> float:
+        """By how long the last of them will wait, if they go on at that pace."""
+        return len(self) * min(1.0, pace / UNIT)
 
     def __len__(self) -> int:
         return len(self._waiting) - self._gone
@@ -84,7 +76,7 @@ class RunQueue:
 
     def __init__(self, clock: Clock, intake: Intake | None = None) -> None:
         self._clock = clock
-        self._intake = Intake(clock) if intake is None else intake
+        self._intake = Intake() if intake is None else intake
         # Who is new, and streams that go on. They take turns: streams that want all
         # of the loop, however many, leave half of it to who is new.
         self._new, self._going_on = Line(), Line()
@@ -101,6 +93,10 @@ class RunQueue:
         self._give_up_at = self._quiet_at = 0.0
         self._cost = 0.0  # seconds that one takes until it gives the loop back
         self._known = 0  # such costs, up to the memory of their mean
+        # Seconds from one to the next: with what handlers that have begun do then, and
+        # what it takes to refuse others.
+        self._pace = 0.0
+        self._began_at: float | None = None  # the last one, if the next one waits
         self._is_refused = False  # the one whose turn it is
         self._lag = 0.0  # seconds that a turn takes
         self._lag_at = 0.0
@@ -141,15 +137,15 @@ class RunQueue:
         """
         if not len(self) and self._lag < UNIT:
             return 0.0  # as good as: less than one
-        new = self._new.load(now, self._cost)
-        queued = new + min(self.of_streams(now), new + 1.0)
+        new = self._new.load(max(self._cost, self._pace))
+        queued = new + min(self.of_streams(), new + 1.0)
         lag = self._lag * exp(min(0.0, self._lag_at - now) / SMOOTHING)
         active -= max(0.0, self.streams - self._stepped)
         return max(queued, min(active, lag / UNIT))
 
-    def of_streams(self, now: float) -> float:
+    def of_streams(self) -> float:
         """Streams that want to go on: what a new one would be one more of."""
-        return self._going_on.load(now, self._cost)
+        return self._going_on.load(max(self._cost, self._pace))
 
     def __len__(self) -> int:
         return len(self._new) + len(self._going_on)
@@ -180,8 +176,6 @@ class RunQueue:
 
     def _look(self, now: float, took: float) -> None:
         self.is_closed = True
-        if self._cost >= EAGER:
-            self._intake.be_eager(now)
         self._quiet_turns = 0
         self.clear_until = -inf
         self._seen = self.arrived
@@ -209,7 +203,7 @@ class RunQueue:
             self._was_new = not self._was_new
             turn = self._line.next()
         if turn is None:
-            self.is_closed = False
+            self.is_closed, self._began_at = False, None
             return
         # Just before and just behind the step of the task that this wakes.
         loop = asyncio.get_running_loop()
@@ -222,7 +216,10 @@ class RunQueue:
         return self._new if self._was_new else self._going_on
 
     def _begins(self) -> None:
-        self._turn_at = self._clock()
+        now, before = self._clock(), self._began_at
+        self._turn_at = self._began_at = now
+        if before is not None:
+            self._pace += (now - before - self._pace) / MEMORY
 
     def _began(self) -> None:
         now, took = self._timed()

@@ -10,6 +10,7 @@ import pytest
 from lbclient.server.run_queue import (
     CLEAR,
     FLOOD,
+    QUIET,
     SLICE,
     STALL,
     TOUCHY,
@@ -205,6 +206,58 @@ async def test_load_is_forgotten_where_nothing_comes() -> None:
     assert task.queue.load(task.now + 10.0, active=50) < 0.01 * before
 
 
+async def test_a_look_leaves_a_thread_the_time_to_hand_over() -> None:
+    """Turns of a loop with nothing to do are much quicker."""
+    task = Task()
+    task.request(0, 2 * SLICE)
+    await turns_until(lambda: task.queue.is_closed)
+    began_at = task.now
+    await turns_until(lambda: not task.queue.is_closed)
+    assert task.now - began_at >= QUIET
+    await task.end()
+
+
+async def test_what_others_do_in_a_turn_is_not_what_a_handler_takes() -> None:
+    """It would be where many handlers go on, as in a proxy."""
+    task = Task()
+    await task.close()
+    loop = asyncio.get_running_loop()
+
+    def go_on() -> None:
+        task.now += 10 * LONG
+        if len(task.queue):
+            loop.call_soon(go_on)
+
+    for number in range(20):
+        task.request(number, LONG)
+    await asyncio.sleep(0)
+    loop.call_soon(go_on)
+    await turns_until(lambda: len(task.began) == 20)
+    assert f"{LONG:.2f}" in repr(task.queue)
+    await task.end()
+
+
+async def test_load_is_how_long_the_last_one_will_wait() -> None:
+    """Others go on in between, so it takes longer than what their steps take."""
+    task = Task()
+    await task.close()
+    loop = asyncio.get_running_loop()
+
+    def go_on() -> None:
+        task.now += UNIT
+        if task.queue.is_closed:
+            loop.call_soon(go_on)
+
+    for number in range(200):
+        task.request(number, UNIT / 10)
+    await asyncio.sleep(0)
+    loop.call_soon(go_on)
+    await turns_until(lambda: len(task.began) == 102)
+    waiting = len(task.queue)
+    assert task.queue.load(task.now, active=200) > 0.9 * waiting
+    await task.end()
+
+
 class Stream:
     """One of a `Task` whose handler takes so long for each of its steps."""
 
@@ -261,7 +314,7 @@ async def test_streams_are_as_much_load_as_keeps_who_is_new_waiting() -> None:
     async with streaming(UNIT, streams=40) as (task, _):
         await turns_until(lambda: len(task.queue) == 40)
         assert task.queue.load(task.now, active=40) == pytest.approx(1.0, abs=0.1)
-        assert task.queue.of_streams(task.now) == pytest.approx(40.0, abs=0.1)
+        assert task.queue.of_streams() == pytest.approx(40.0, abs=0.1)
         for number in range(10):
             task.request(number, UNIT)
         await turns_until(lambda: len(task.queue) == 50)

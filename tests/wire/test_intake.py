@@ -94,35 +94,6 @@ async def test_a_grpcio_with_another_server_serves_as_it_does(
     assert missing in said.getMessage()
 
 
-async def test_of_what_waits_the_criticality_is_known() -> None:
-    """Or all would be let go alike."""
-    seen: list[Any] = []
-
-    class Keeping:
-        def take_from(self, core: Any) -> None:
-            self._core = core
-
-        async def next(self) -> Any:
-            found = asyncio.get_running_loop().create_future()
-            self._core.ask(found.set_result, found.set_exception)
-            request = await found
-            seen.append(dict(self._core.metadata(request)))
-            return request
-
-    server = intake.with_queue(grpc.aio.server, Keeping())
-    service = grpc.method_handlers_generic_handler("a.B", {"C": BURNING})
-    server.add_generic_rpc_handlers((service,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        method: Any = channel.unary_unary("/a.B/C")
-        for criticality in ("SHEDDABLE", "CRITICAL"):
-            metadata = ((wire.CRITICALITY_KEY, criticality),)
-            assert await method(b"", metadata=metadata, timeout=20) == b""
-    assert [each[wire.CRITICALITY_KEY] for each in seen] == ["SHEDDABLE", "CRITICAL"]
-    await server.stop(None)
-
-
 async def test_what_waits_when_a_server_stops_does_not_keep_it() -> None:
     began, going = asyncio.Event(), asyncio.Event()
 

@@ -218,15 +218,14 @@ async def test_new_streams_are_refused_for_what_the_others_do_the_least_critical
     async with serving(Stream=stream) as (server, _, channel):
         gate = server._reporter.gate
         async with streaming(channel, "unary_stream", 6):
-            await eventually(lambda: gate.queue.of_streams(time.monotonic()) > 2.0)
+            await eventually(lambda: gate.queue.of_streams() > 2.0)
             gate._most = 1.0
-            now = time.monotonic()
-            load = gate.queue.of_streams(now)
+            load = gate.queue.of_streams()
             with lbclient.criticality("SHEDDABLE"):
-                answer = gate.refuses_stream(now)
+                answer = gate.refuses_stream()
             gate._most = load / 2
             with lbclient.criticality("CRITICAL_PLUS"):
-                other = gate.refuses_stream(now)
+                other = gate.refuses_stream()
             gate._most = 0.0  # whatever waits is too much
             with pytest.raises(grpc.aio.AioRpcError, match="streams want to go on"):
                 await begin_until_refused(channel)
