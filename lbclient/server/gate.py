@@ -213,14 +213,15 @@ class Gate:
         refused = sum(map(sum, self._refused.values()))
         refused, self._refused_before = refused - self._refused_before, refused
         elapsed, self._sampled_at = now - self._sampled_at, now
-        if elapsed > 0.0:
-            queue.sample(
-                elapsed,
-                waiting=unseen.waiting,
-                taken=came,
-                let_in=max(0, came - refused),
-                left=self.deadlines.typical,
-            )
+        if elapsed <= 0.0 or self._most == inf:
+            return
+        queue.sample(
+            elapsed,
+            waiting=unseen.waiting,
+            taken=came,
+            let_in=max(0, came - refused),
+            left=self.deadlines.typical,
+        )
         if queue.room != self.admission.room:
             self.admission.observe(self._values, queue.room)
 

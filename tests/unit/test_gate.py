@@ -9,7 +9,7 @@ import pytest
 from grpc import StatusCode
 
 from lbclient import wire, within
-from lbclient.admission import LOAD
+from lbclient.admission import LOAD, QUEUE_NAME
 from lbclient.config import ServerConfig
 from lbclient.criticality import Criticality, current
 from lbclient.errors import ConfigError
@@ -134,6 +134,48 @@ def test_a_load_at_the_target_for_ever_is_no_overload() -> None:
     patience = Patience(LOAD.target)
     for now in range(1000):
         assert patience.read(LOAD.target, float(now)) <= LOAD.target
+
+
+def wait_in_core(task: Task, samples: int) -> None:
+    """A thousand wait, of which a hundred are taken in each sample, for a second."""
+    task.gate.intake.was_behind = lambda: True  # type: ignore[method-assign]
+    task.gate.unseen.count_by(lambda: task.gate.intake.taken + 1000, most=1000)
+    for _ in range(samples):
+        task.gate.intake.taken += 100
+        task.sample()
+
+
+def test_what_waits_unseen_for_a_part_of_its_time_is_too_much() -> None:
+    task = Task()
+    task.gate.deadlines.observe(1.0)
+    wait_in_core(task, samples=20)
+    assert 0.4 < task.refused() < 1.0
+    answer = task.gate._has_no_room(Criticality.SHEDDABLE, 0)
+    assert answer is not None
+    assert "queue delay is 1.00 s, and 0.4 is enough" in answer.details
+    key = wire.CRITICALITY_KEY
+    low = high = 0
+    for _ in range(MANY):
+        low += task.ask((key, "SHEDDABLE")) is None
+        high += task.ask((key, "CRITICAL_PLUS")) is None
+    assert high > 10 * low
+    seen = {one.name: one for one in task.gate.signals()}[QUEUE_NAME]
+    assert seen.value == pytest.approx(1.0, rel=0.01)
+    assert seen.target == pytest.approx(0.4, rel=0.01)
+
+
+def test_who_has_a_minute_may_wait_a_second() -> None:
+    task = Task()
+    task.gate.deadlines.observe(60.0)
+    wait_in_core(task, samples=20)
+    assert task.refused() == 0.0
+
+
+def test_who_wants_no_admission_by_load_waits_in_the_core() -> None:
+    task = Task(max_load=0)
+    task.gate.deadlines.observe(1.0)
+    wait_in_core(task, samples=20)
+    assert task.refused() == 0.0
 
 
 def test_signals_of_ones_own_do_not_go_by_the_names_of_a_servers() -> None:

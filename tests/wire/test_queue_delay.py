@@ -11,6 +11,7 @@ import lbclient
 from benchmarks import frames
 from lbclient.admission import QUEUE_NAME
 from lbclient.server import Server
+from lbclient.server.run_queue import CLEAR
 
 STEP = (
     0.0002  # seconds of the processor, and so many of them: one in a turn of the loop
@@ -73,3 +74,28 @@ async def test_a_crowd_that_has_time_is_not_refused() -> None:
     refused = server.statistics().refused
     await server.stop(None)
     assert sum(sum(counts.values()) for counts in refused.values()) == 0
+
+
+async def test_who_lost_most_of_its_time_in_the_core_is_not_begun(
+    eventually: Any,
+) -> None:
+    began = 0
+
+    async def respond(request: bytes, _context: Any) -> bytes:
+        nonlocal began
+        began += 1
+        return request
+
+    server, port = await started(respond)
+    delay = server._reporter.gate.queue_delay
+    delay.sample = lambda *_, **__: None  # type: ignore[method-assign]
+    delay.seconds = 10.0  # as far as the server knows
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method: Any = channel.unary_unary("/a.B/C")
+        assert await method(b"", timeout=60.0) == b""
+        await asyncio.sleep(2 * CLEAR)  # or it need not ask
+        call = method(b"", timeout=9.0)
+        assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert server.statistics().refused["too-late"]["CRITICAL"] == 1
+    assert began == 1
+    await server.stop(None)
