@@ -200,9 +200,12 @@ class Places:
     when it is full, so what is cheaper must go before it is.
     """
 
-    def __init__(self, limit: int, mix: Tally, rng: Random) -> None:
+    def __init__(
+        self, limit: int, mix: Tally, rng: Random, most_kept: float = 0.5
+    ) -> None:
+        """`most_kept`: the share of places kept for the more critical, at most."""
         self.limit = limit
-        kept = min(limit / 2, KEPT * limit**0.5)
+        kept = min(limit * most_kept, KEPT * limit**0.5)
         self.start = limit - kept  # requests: from here on some are refused
         self._width = kept / WIDTHS
         self._mix = mix

@@ -533,6 +533,11 @@ class ServerConfig(_Sourced):
     """The share of the memory's limit beyond which requests are refused; 0: none for
     that. Ours: later is too late, and caches may fill what is below."""
 
+    adaptive_concurrency: bool = False
+    """Whether unary requests at a time are limited to what the server can serve, which
+    it finds out: for handlers that wait for a pool. Off: where no latency is worth
+    more than any other, a queue within the deadline refuses nobody."""
+
     signals: Mapping[str, Callable[[], float]] | None = None
     """More of them, by name, read every 0.1 s: some requests are refused beyond 1.0,
     and nearly all at 2.0."""
@@ -622,6 +627,7 @@ class ServerConfig(_Sourced):
         _seconds("lame_duck_period", self.lame_duck_period, 0, 86400)
         _seconds("lame_duck_quiet", self.lame_duck_quiet, 0, 3600)
         _true_or_false("udp_health", self.udp_health)
+        _true_or_false("adaptive_concurrency", self.adaptive_concurrency)
         check_secret("udp_secret", self.udp_secret)
 
 

@@ -26,6 +26,7 @@ from lbclient.admission import (
     Places,
     Signal,
 )
+from lbclient.concurrency import Method
 from lbclient.config import ServerConfig
 from lbclient.criticality import DEFAULT, Criticality, adopt, current, parse
 from lbclient.deadlines import Deadlines
@@ -35,6 +36,7 @@ from lbclient.queue_delay import QueueDelay
 from lbclient.quota import OTHERS
 from lbclient.retry import Refusal, parse_attempt
 from lbclient.server.accounting import bill_to
+from lbclient.server.adaptive import AdaptiveConcurrency
 from lbclient.server.answers import (
     FULL,
     OUT_OF_QUOTA,
@@ -159,6 +161,11 @@ class Gate:
         self.admission = Admission(signals, rng)
         self._rng = rng
         self._places: Places | None = None
+        self.adaptive = (
+            AdaptiveConcurrency(clock, self.admission.mix, rng)
+            if config.adaptive_concurrency
+            else None
+        )
         self._refused: dict[str, list[int]] = {
             reason: [0] * len(Criticality) for reason in REASONS
         }
@@ -282,10 +289,15 @@ class Gate:
 
     # Requests
 
-    def refuses(self, metadata: Iterable[tuple[str, str | bytes]]) -> Answer | None:
+    def refuses(
+        self,
+        metadata: Iterable[tuple[str, str | bytes]],
+        method: Method | None = None,
+    ) -> Answer | None:
         """What to answer in place of a handler, if anything.
 
         To be called in the task of the request, whose context learns who asks.
+        `method` is for requests that the adaptive limit is for.
         """
         queue = self.queue
         queue.arrived += 1
@@ -297,20 +309,24 @@ class Gate:
                         break
                     customer = str(value)
             else:  # as almost always: nothing to decide but who pays
+                if method is not None and self._is_full(method, DEFAULT):
+                    return FULL
                 if self._early_quotas is None:
                     return None
                 return self._charged(customer, DEFAULT)
         if queue.arrived > self._asked + 1:
             self.admission.let_in(queue.arrived - self._asked - 1)
         self._asked = queue.arrived
-        return self._decide(metadata)
+        return self._decide(metadata, method)
 
     def let_by(self) -> None:
         """What has come is none of the requests that matter more or less."""
         self.queue.arrived += 1
         self._asked += 1
 
-    def _decide(self, metadata: Iterable[tuple[str, str | bytes]]) -> Answer | None:
+    def _decide(
+        self, metadata: Iterable[tuple[str, str | bytes]], method: Method | None
+    ) -> Answer | None:
         criticality, attempt, customer = self._read(metadata)
         quotas = self._early_quotas
         # Whoever has used it up is refused before anybody is for the load, and is told
@@ -319,12 +335,14 @@ class Gate:
         if quotas is not None and quotas.refuses(customer, criticality):
             return self._out_of_quota(criticality)
         self._look(self._clock())
-        answer = self._has_no_room(criticality, attempt)
+        answer = self._has_no_room(criticality, attempt, method)
         if answer is None and quotas is not None:
             quotas.admit(customer, criticality)
         return answer
 
-    def _has_no_room(self, criticality: Criticality, attempt: int) -> Answer | None:
+    def _has_no_room(
+        self, criticality: Criticality, attempt: int, method: Method | None
+    ) -> Answer | None:
         refusal = self.admission.refuses(criticality, attempt)
         if refusal is not None:
             self.count(refusal.value, criticality)
@@ -333,7 +351,17 @@ class Gate:
         if places is not None and places.refuses(criticality, self._monitor.active):
             self.count("concurrency", criticality)
             return FULL
+        if method is not None and self._is_full(method, criticality):
+            return FULL
         return None
+
+    def _is_full(self, method: Method, criticality: Criticality) -> bool:
+        """By the limit that finds itself."""
+        assert self.adaptive is not None
+        if not self.adaptive.refuses(method, criticality):
+            return False
+        self.count("concurrency", criticality)
+        return True
 
     def _charged(self, customer: str, criticality: Criticality) -> Answer | None:
         assert self.quotas is not None
@@ -413,9 +441,14 @@ class Gate:
         ]
         delay = self.queue_delay
         seen.append(SignalStatistics(QUEUE_NAME, delay.seconds, delay.target))
+        limits = []
         if (places := self._places) is not None:
             taken = self._monitor.active / places.limit
-            target = places.start / places.limit
+            limits.append((taken, places.start / places.limit))
+        if self.adaptive is not None:
+            limits.append(self.adaptive.signal())
+        if limits:
+            taken, target = max(limits, key=lambda limit: limit[0] / limit[1])
             seen.append(SignalStatistics(PLACES_NAME, taken, target))
         return tuple(seen)
 
@@ -426,6 +459,8 @@ class Gate:
             return True
         places = self._places
         if places is not None and self._monitor.active > STRAINED * places.limit:
+            return True
+        if self.adaptive is not None and self.adaptive.taken > STRAINED:
             return True
         return self.load(self._clock()) > self._strained_at[0]
 

@@ -47,6 +47,7 @@ class Wrapper:
         self._reporter = reporter
         self.refuses = reporter.gate.refuses
         self.let_by = reporter.gate.let_by
+        self._adaptive = reporter.gate.adaptive
         self.request_name = reporter.request_name
         self._limit = inf if limit is None else limit
         self.known: dict[str, tuple[Handler, Any]] = {}  # by method
@@ -63,6 +64,22 @@ class Wrapper:
         if handler is None and method in self.known:
             handler = self.known[method][0]
         return Refused(self._reporter, answer, self._counts(handler, method))
+
+    def limited(self, path: str, handler: "Handler | None" = None) -> Any:
+        """What `refuses` is told of a request that the adaptive limit is for, or None.
+
+        `handler` as it was found; None: the last one of that path.
+        """
+        if self._adaptive is None:
+            return None
+        if handler is None:
+            known = self.known.get(path)
+            if known is None:
+                return None
+            handler = known[0]
+        if handler.request_streaming or handler.response_streaming:
+            return None
+        return self._adaptive.method(path)
 
     def _counts(self, handler: "Handler | None", method: str) -> Counts:
         if handler is None or not method:

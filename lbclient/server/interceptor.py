@@ -88,12 +88,14 @@ class WrappedLookup(grpc.GenericRpcHandler):
         if method in UNCOUNTED:
             wrapper.let_by()
             return self._uncounted.wrap(handler)
-        answer = wrapper.refuses(handler_call_details.invocation_metadata or ())
+        limited = wrapper.limited(method, handler)
+        metadata = handler_call_details.invocation_metadata or ()
+        answer = wrapper.refuses(metadata, limited)
         if answer is not None:
             return wrapper.refused(answer, method, handler)
         _name_task(wrapper.request_name)
         wrapped = wrapper.wrap_found(method, handler)
-        if self._is_dictionary and not wrapped.begins_elsewhere:
+        if self._is_dictionary and not wrapped.begins_elsewhere and limited is None:
             self._found[method] = wrapped
         return wrapped
 
@@ -132,7 +134,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
             except BaseException as error:
                 handler = _raising(error)
             return handler and self._uncounted.wrap(handler)
-        answer = wrapper.refuses(handler_call_details.invocation_metadata or ())
+        metadata = handler_call_details.invocation_metadata or ()
+        answer = wrapper.refuses(metadata, wrapper.limited(method))
         if answer is not None:
             return wrapper.refused(answer, method)
         _name_task(wrapper.request_name)

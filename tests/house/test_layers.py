@@ -16,6 +16,7 @@ ABOVE = (
     "account.py",
     "accounts.py",
     "admission.py",
+    "concurrency.py",
     "config.py",
     "criticality.py",
     "customers.py",

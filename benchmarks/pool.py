@@ -1,0 +1,274 @@
+"""A server whose handlers wait for a pool, in more demand than the pool can meet.
+
+    python -m benchmarks.pool                  about 4 minutes
+    python -m benchmarks.pool --quick          about 2
+    python -m benchmarks.pool --kind adaptive --json FILE
+
+A request takes one of 8 places for 50 ms and no processor. Load is open: Poisson
+arrivals from a process of its own, as bare frames, deadline 1 s, half of them CRITICAL
+and half SHEDDABLE. Beside each other are grpcio's server, ours as it is by default, and
+ours with `adaptive_concurrency`. Goodput is what was answered in time, of the pool's
+capacity. How late that process was in sending is told, too: where it cannot keep up,
+nothing else means much. The last run has four times the capacity of 8 places; the pool
+grows to 16 and shrinks to 4. It has followed in the first second from which on, for 3
+seconds, goodput is 0.9 of the new capacity and the median latency twice that of a free
+place at most.
+
+Exit status 1 if a target is missed, all of them of `adaptive_concurrency`: goodput 0.95
+at 2 and 10 times the capacity; p99 of what is served at most twice that of a pool with
+free places; each new size followed within 10 s.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import grpc
+
+import lbclient
+from benchmarks.command import parser_of, verdict, writable, write_json
+from benchmarks.frames import Call, quantile
+
+KINDS = ("grpcio", "lbclient", "adaptive")
+PLACES, COST = 8, 0.05  # seconds
+CAPACITY = PLACES / COST  # requests a second
+PATH = "/benchmark.Pool/Work"
+CALM = 0.25  # of the capacity
+LOADS = (2.0, 10.0)
+SIZES, RESIZED = (8, 16, 4), 4.0  # places one after the other; load, of the capacity
+WARMUP = 10.0  # seconds of each load that do not count
+GOODPUT, P99_TIMES, FOLLOWS = 0.95, 2.0, 10.0
+NEAR, HOLDS = 0.9, 3  # of the goodput, and for how many seconds
+
+
+# --- the server, in a process of its own ---------------------------------------
+
+
+class Pool:
+    """Places, taken in order of arrival."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def resize(self, more: int) -> None:
+        self._free += more
+        while self._waiting and self._free > 0:
+            first = self._waiting.popleft()
+            if not first.done():
+                self._free -= 1
+                first.set_result(None)
+
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        if self._free > 0:
+            self._free -= 1
+        else:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():
+                    self.resize(1)
+                raise
+        try:
+            yield
+        finally:
+            self.resize(1)
+
+
+async def serve(kind: str) -> None:
+    """Until standard input ends, whose lines are places more; says its port first."""
+    pool = Pool(PLACES)
+
+    async def work(request: bytes, _context: Any) -> bytes:
+        async with pool.place():
+            await asyncio.sleep(COST)
+        return request
+
+    server: Any = grpc.aio.server()
+    if kind != "grpcio":
+        config = lbclient.ServerConfig(adaptive_concurrency=kind == "adaptive")
+        server = lbclient.server(config=config)
+    method: Any = grpc.unary_unary_rpc_method_handler(work)
+    handlers = grpc.method_handlers_generic_handler("benchmark.Pool", {"Work": method})
+    server.add_generic_rpc_handlers((handlers,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(port, flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        pool.resize(int(line))
+    os._exit(0)
+
+
+# --- the load, in another ------------------------------------------------------
+
+
+class Server:
+    """`serve` in a process of its own, and what it is asked."""
+
+    def __init__(self, child: asyncio.subprocess.Process, port: int) -> None:
+        self._child = child
+        self._port = port
+
+    async def load(self, times: float, seconds: float) -> list[Call]:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "benchmarks.frames", str(self._port), PATH),
+            *(str(times * CAPACITY), str(seconds)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await child.communicate()
+        return [Call(*of) for of in json.loads(out)]
+
+    def resize(self, more: int) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(b"%d\n" % more)
+
+
+@contextlib.asynccontextmanager
+async def started(kind: str) -> AsyncIterator[Server]:
+    pipe = asyncio.subprocess.PIPE
+    module = (sys.executable, "-m", "benchmarks.pool", "--serve", kind)
+    child = await asyncio.create_subprocess_exec(*module, stdin=pipe, stdout=pipe)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    yield Server(child, int(await child.stdout.readline()))
+    child.stdin.close()
+    await child.wait()
+
+
+# --- what comes of it ----------------------------------------------------------
+
+
+@dataclass
+class Figures:
+    kind: str
+    offered: float  # of the capacity
+    places: int
+    goodput: float  # of the capacity of these places
+    critical: float  # the share of CRITICAL requests that was served
+    p50: float | None  # seconds
+    p99: float | None
+    late: float | None  # seconds by which a request was sent too late, p99
+    follows: float | None = None  # seconds
+
+    def __str__(self) -> str:
+        times = [f"{1e3 * it:.0f}" if it else "-" for it in (self.p50, self.p99)]
+        follows = "" if self.follows is None else f", follows in {self.follows:.0f} s"
+        return (
+            f"{self.kind:9}{self.places:3} places, {self.offered:5.2f} offered: goodput"
+            f" {self.goodput:4.2f}, {self.critical:4.2f} of CRITICAL; "
+            f"p50 {times[0]}, p99 {times[1]} ms{follows}; "
+            f"sent late {1e3 * (self.late or 0.0):.0f} ms"
+        )
+
+
+def figures(
+    kind: str, calls: list[Call], times: float, begin: float, end: float, places: int
+) -> Figures:
+    seen = [call for call in calls if begin <= call.at < end]
+    took = [call.latency for call in seen if call.code == "OK"]
+    critical = [call.code == "OK" for call in seen if call.criticality == "CRITICAL"]
+    goodput = len(took) / (end - begin) / (places / COST)
+    share = sum(critical) / max(1, len(critical))
+    p50, p99 = quantile(took, 0.5), quantile(took, 0.99)
+    late = quantile([call.lateness for call in seen], 0.99)
+    offered = times * PLACES / places
+    return Figures(kind, offered, places, goodput, share, p50, p99, late)
+
+
+def follows(calls: list[Call], begin: float, end: float, places: int) -> float:
+    """Seconds; infinite if it does not. By when calls were answered."""
+    held = 0
+    for second in range(int(end - begin)):
+        at = begin + second
+        took = [
+            call.latency
+            for call in calls
+            if call.code == "OK" and at <= call.at + call.latency < at + 1.0
+        ]
+        is_near = len(took) >= NEAR * places / COST
+        held = held + 1 if is_near and (quantile(took, 0.5) or 0.0) <= 2 * COST else 0
+        if held == HOLDS:
+            return second + 1.0 - HOLDS
+    return float("inf")
+
+
+async def measure(kinds: Sequence[str], seconds: float) -> list[Figures]:
+    found = []
+
+    def say(one: Figures) -> None:
+        found.append(one)
+        print(one, flush=True)
+
+    for kind in kinds:
+        for times in (CALM, *LOADS):
+            warmup = WARMUP if times > 1.0 else 1.0
+            async with started(kind) as server:
+                calls = await server.load(times, warmup + seconds)
+            say(figures(kind, calls, times, warmup, warmup + seconds, PLACES))
+    if "adaptive" not in kinds:
+        return found
+    async with started("adaptive") as server:
+        period = WARMUP + seconds
+        running = asyncio.create_task(server.load(RESIZED, len(SIZES) * period))
+        # The process of the load takes some tenths of a second to begin.
+        for before, after in pairwise(SIZES):
+            await asyncio.sleep(period)
+            server.resize(after - before)
+        calls = await running
+    for number, places in enumerate(SIZES):
+        begin, end = number * period, (number + 1) * period
+        one = figures("adaptive", calls, RESIZED, begin + WARMUP, end, places)
+        if number:
+            one.follows = follows(calls, begin, end, places)
+        say(one)
+    return found
+
+
+def missed(found: list[Figures]) -> list[str]:
+    """Targets that were not met, all of the adaptive server."""
+    own = [one for one in found if one.kind == "adaptive"]
+    if not own:
+        return []
+    alone = next(one.p99 for one in own if one.offered < 1.0)
+    assert alone is not None
+    missing = []
+    for one in own:
+        if one.offered < 1.0:
+            continue
+        name = f"{one.places} places at {one.offered:g}"
+        if one.follows is not None and one.follows > FOLLOWS:
+            missing.append(f"{name}: followed after {one.follows:g} s")
+        if one.goodput < GOODPUT and one.places == PLACES:
+            missing.append(f"{name}: goodput {one.goodput:.2f}")
+        if one.p99 is None or one.p99 > P99_TIMES * alone:
+            missing.append(f"{name}: p99 {1e3 * (one.p99 or 0.0):.0f} ms")
+    return missing
+
+
+def main() -> int:
+    parser = parser_of("pool", __doc__)
+    parser.add_argument("--quick", action="store_true", help="10 s of each load")
+    parser.add_argument("--kind", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--json", metavar="FILE", type=writable)
+    parser.add_argument("--serve", choices=KINDS, help="be a server, for this command")
+    given = parser.parse_args()
+    if given.serve:
+        asyncio.run(serve(given.serve))
+    found = asyncio.run(measure(given.kind, 10.0 if given.quick else 25.0))
+    if given.json:
+        write_json(given.json, [asdict(one) for one in found])
+    return verdict(missed(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Limits unary requests in flight to what `lbclient.concurrency` finds useful.
+
+A request takes its place where its handler is looked up, before it is read. It leaves
+the place at the end of the asyncio task in which grpcio serves it, however that ends.
+Streams take no place: they last as long as their clients like.
+"""
+
+from asyncio import Task, current_task
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from random import Random
+
+from lbclient.admission import Places, Tally
+from lbclient.concurrency import ConcurrencyLimit, Method
+from lbclient.criticality import Criticality
+from lbclient.protocols import Clock
+
+MOST_METHODS = 1024  # clients may invent names for a generic handler; others share one
+
+# Share of the limit that is kept for the more critical at most. Ours: with half of it
+# kept, what is sheddable leaves places of a small pool idle.
+MOST_KEPT = 1 / 3
+
+
+class AdaptiveConcurrency:
+    """Owned by the gate, used on the loop's thread only."""
+
+    def __init__(self, clock: Clock, mix: Tally, rng: Random) -> None:
+        self._clock = clock
+        self._make: Callable[[int], Places] = lambda limit: Places(
+            limit, mix, rng, MOST_KEPT
+        )
+        self._methods: dict[str, Method] = {}
+        self._others: Method | None = None
+        self._places: Places | None = None
+        self.limit = ConcurrencyLimit()
+
+    def method(self, path: str) -> Method:
+        method = self._methods.get(path)
+        if method is not None:
+            return method
+        if len(self._methods) < MOST_METHODS:
+            method = self._methods[path] = self.limit.method()
+            return method
+        self._others = self._others or self.limit.method()
+        return self._others
+
+    def refuses(self, method: Method, criticality: Criticality) -> bool:
+        """Whether there is no place for a request, in whose task this is called.
+
+        Else the request has begun.
+        """
+        now, limit = self._clock(), self.limit
+        most = limit.limit_at(now)
+        if most < inf and method.is_counted and self._is_full(int(most), criticality):
+            limit.refuse(now)
+            return True
+        task = current_task()
+        assert task is not None
+        task.add_done_callback(partial(self._ended, method, limit.begin(method, now)))
+        return False
+
+    def _is_full(self, most: int, criticality: Criticality) -> bool:
+        places, active = self._places, self.limit.active
+        if places is None or places.limit != most:
+            places = self._places = self._make(most)
+        return active >= most or places.refuses(criticality, active)
+
+    def _ended(self, method: Method, number: int, _task: Task[object]) -> None:
+        self.limit.end(method, number, self._clock())
+
+    @property
+    def taken(self) -> float:
+        """The share of the limit that is in flight."""
+        return self.limit.active / self.limit.limit
+
+    def signal(self) -> tuple[float, float]:
+        """That share, and the one from which on some are refused."""
+        if not self.limit.is_engaged:
+            return 0.0, 1.0
+        places = self._make(int(self.limit.limit))
+        return self.taken, places.start / places.limit
+
+    def __repr__(self) -> str:
+        return repr(self.limit)

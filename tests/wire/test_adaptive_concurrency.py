@@ -1,0 +1,223 @@
+"""A server that finds out how many requests at a time are useful, on the wire."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from math import inf
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc import StatusCode
+
+from lbclient import wire
+from lbclient.concurrency import ConcurrencyLimit
+from lbclient.config import ServerConfig
+from lbclient.server import Server
+
+ADAPTIVE = ServerConfig(adaptive_concurrency=True)
+FULL = "Concurrent RPC limit exceeded!"
+
+Host = Callable[..., Awaitable[tuple[Server, grpc.aio.Channel]]]
+
+
+class Passing(grpc.aio.ServerInterceptor):
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        return await continuation(details)
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    async with AsyncExitStack() as stack:
+
+        async def host(handlers: dict[str, Any], **options: Any) -> Any:
+            server = Server(**options)
+            generic = grpc.method_handlers_generic_handler("test.Service", handlers)
+            server.add_generic_rpc_handlers([generic])
+            port = server.add_insecure_port("127.0.0.1:0")
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+            await stack.enter_async_context(channel)
+            return server, channel
+
+        yield host
+
+
+@pytest.fixture
+async def threads() -> AsyncIterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(10)
+    yield pool
+    await asyncio.to_thread(pool.shutdown)
+
+
+def limit_of(server: Server) -> ConcurrencyLimit:
+    adaptive = server._reporter.gate.adaptive
+    assert adaptive is not None
+    return adaptive.limit
+
+
+def concurrency(server: Server) -> Any:
+    signals = {signal.name: signal for signal in server.statistics().signals}
+    return signals["concurrency"]
+
+
+class Waiting:
+    """Handlers that wait until they may go; `quickly` at once."""
+
+    def __init__(self) -> None:
+        self.going = asyncio.Event()
+
+    def handlers(self) -> dict[str, Any]:
+        async def respond(request: bytes, _context: Any) -> bytes:
+            if request != b"quickly":
+                await self.going.wait()
+            return request
+
+        async def generate(request: bytes, _context: Any) -> AsyncIterator[bytes]:
+            yield request
+            await self.going.wait()
+
+        return {
+            "One": grpc.unary_unary_rpc_method_handler(respond),
+            "Many": grpc.unary_stream_rpc_method_handler(generate),
+        }
+
+
+async def limited(server: Server, channel: grpc.aio.Channel, places: float) -> Any:
+    """A server that has found out already; returns its method."""
+    one: Any = channel.unary_unary("/test.Service/One")
+    for _ in range(2):  # with interceptors a method is known from its second request on
+        await one(b"quickly")
+    limit = limit_of(server)
+    limit._move(places)
+    limit._probes_at = inf
+    return one
+
+
+@pytest.mark.parametrize("interceptors", [(), (Passing(),)])
+async def test_what_finds_no_place_is_refused_as_by_a_limit_that_was_set(
+    host: Host, eventually: Any, interceptors: Any
+) -> None:
+    waiting = Waiting()
+    server, channel = await host(
+        waiting.handlers(), config=ADAPTIVE, interceptors=interceptors
+    )
+    one = await limited(server, channel, 2.0)
+    await eventually(lambda: limit_of(server).active == 0)
+    many: Any = channel.unary_stream("/test.Service/Many")
+    streams = [many(b"") for _ in range(5)]
+    for stream in streams:  # which take no place
+        await stream.read()
+    served = [one(b"") for _ in range(3)]
+    await eventually(lambda: limit_of(server).active == 3)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await one(b"")
+    assert refused.value.code() is StatusCode.RESOURCE_EXHAUSTED
+    assert refused.value.details() == FULL
+    trailers = dict(refused.value.trailing_metadata())
+    assert trailers[wire.REFUSAL_KEY] == "overloaded"
+    another = many(b"")  # and are not refused for want of one
+    await another.read()
+    assert concurrency(server).value == 1.0
+    assert server.statistics().refused["concurrency"]["CRITICAL"] == 1
+    waiting.going.set()
+    assert [await call.code() for call in served] == [StatusCode.OK] * 3
+    await eventually(lambda: limit_of(server).active == 0)
+    assert await one(b"") == b""
+
+
+async def test_the_last_places_are_for_the_more_critical(
+    host: Host, eventually: Any
+) -> None:
+    waiting = Waiting()
+    server, channel = await host(waiting.handlers(), config=ADAPTIVE)
+    one = await limited(server, channel, 8.0)
+    await eventually(lambda: limit_of(server).active == 0)
+    served = [one(b"") for _ in range(10)]
+    await eventually(lambda: limit_of(server).active == 10)
+    sheddable = ((wire.CRITICALITY_KEY, "SHEDDABLE"),)
+    assert await one(b"", metadata=sheddable).code() is StatusCode.RESOURCE_EXHAUSTED
+    served.append(one(b""))
+    await eventually(lambda: limit_of(server).active == 11)
+    assert await one(b"").code() is StatusCode.RESOURCE_EXHAUSTED
+    counts = server.statistics().refused["concurrency"]
+    assert (counts["SHEDDABLE"], counts["CRITICAL"]) == (1, 1)
+    waiting.going.set()
+    assert [await call.code() for call in served] == [StatusCode.OK] * 11
+
+
+async def test_a_request_whose_client_leaves_gives_its_place_back(
+    host: Host, eventually: Any
+) -> None:
+    waiting = Waiting()
+    server, channel = await host(waiting.handlers(), config=ADAPTIVE)
+    one = await limited(server, channel, 2.0)
+    await eventually(lambda: limit_of(server).active == 0)
+    calls = [one(b"") for _ in range(3)]
+    await eventually(lambda: limit_of(server).active == 3)
+    for call in calls:
+        call.cancel()
+    await eventually(lambda: limit_of(server).active == 0)
+
+
+async def keep_asking(method: Any, until: Callable[[], bool]) -> None:
+    while not until():
+        try:
+            await method(b"")
+        except grpc.aio.AioRpcError:
+            await asyncio.sleep(0.1)  # or this process has no time for the others
+
+
+async def test_the_size_of_a_pool_is_found_and_followed(host: Host) -> None:
+    """64 stock clients that ask again and again; the pool grows."""
+    places = asyncio.Semaphore(4)
+
+    async def work(request: bytes, _context: Any) -> bytes:
+        async with places:
+            await asyncio.sleep(0.04)
+        return request
+
+    handler: Any = grpc.unary_unary_rpc_method_handler(work)
+    server, channel = await host({"One": handler}, config=ADAPTIVE)
+    one: Any = channel.unary_unary("/test.Service/One")
+    limit = limit_of(server)
+
+    async def ask_until(is_so: Callable[[], bool]) -> None:
+        await asyncio.wait_for(
+            asyncio.gather(*(keep_asking(one, is_so) for _ in range(64))), 100.0
+        )
+
+    for _ in range(20):  # one by one, which shows what a free place is like
+        await one(b"")
+    assert concurrency(server).value == 0.0
+    await ask_until(lambda: limit.limit <= 8)
+    assert server.statistics().refused["concurrency"]["CRITICAL"] > 0
+    for _ in range(8):
+        places.release()
+    await ask_until(lambda: limit.limit >= 12)
+
+
+async def test_by_default_what_is_in_time_is_not_refused(
+    host: Host, threads: ThreadPoolExecutor
+) -> None:
+    """150 clients, of whom each waits for 15 turns in a pool of threads."""
+
+    def work(request: bytes, _context: Any) -> bytes:
+        time.sleep(0.05)
+        return request
+
+    handler: Any = grpc.unary_unary_rpc_method_handler(work)
+    server, channel = await host({"One": handler}, migration_thread_pool=threads)
+    one: Any = channel.unary_unary("/test.Service/One")
+
+    async def client() -> None:
+        for _ in range(3):
+            await one(b"", timeout=30.0)
+
+    await asyncio.gather(*(client() for _ in range(150)))
+    assert server.statistics().requests == {"OK": 450}
+    assert not any(sum(by.values()) for by in server.statistics().refused.values())
