@@ -70,6 +70,10 @@ CPU_SMOOTHING = 1.0  # seconds
 MEMORY_WIDTH = 0.01
 USER_WIDTH = 0.1
 
+# Seconds since something more critical was refused, in which a request is refused, too:
+# a load swings, and what is let in where it is low would be missed where it is high.
+YIELDS = 1.0
+
 STRAINED = 0.5  # of the target: from here on cheaper answers are wanted
 # Of memory's. Ours: half of it is in use where all is well, and a cheaper answer frees
 # none of what is kept.
@@ -159,6 +163,7 @@ class Gate:
         self._is_calm = False  # nothing is, nor was lately; as last sampled
         self._asked = 0  # of those that arrived, the last that admission knows of
         self.admission = Admission(signals, rng)
+        self._refused_at = [-inf] * len(Criticality)  # for what signals say
         self._rng = rng
         self._places: Places | None = None
         self.adaptive = (
@@ -344,6 +349,12 @@ class Gate:
         self, criticality: Criticality, attempt: int, method: Method | None
     ) -> Answer | None:
         refusal = self.admission.refuses(criticality, attempt)
+        now = self._clock()
+        if refusal is not None:
+            self._refused_at[criticality] = now
+        elif now < max(self._refused_at[criticality + 1 :], default=-inf) + YIELDS:
+            in_vain = self.admission.is_in_vain()
+            refusal = Refusal.DONT_RETRY if in_vain else Refusal.OVERLOADED
         if refusal is not None:
             self.count(refusal.value, criticality)
             return Answer(StatusCode.UNAVAILABLE, self._why(), TRAILERS[refusal])
@@ -417,6 +428,8 @@ class Gate:
 
     def _why(self) -> str:
         worst = self.admission.worst
+        if not worst:
+            return "overloaded: what is more critical was refused a moment ago"
         if worst == QUEUE_NAME:
             delay = self.queue_delay
             value, target = delay.seconds, delay.target

@@ -22,6 +22,7 @@ from lbclient.server.gate import (
     RECOVERS,
     TIRES,
     USER_WIDTH,
+    YIELDS,
     Gate,
     Patience,
     degraded,
@@ -119,6 +120,23 @@ def test_what_is_sheddable_goes_first() -> None:
     low = [task.ask((key, "SHEDDABLE")) is None for _ in range(MANY)]
     high = [task.ask((key, "CRITICAL_PLUS")) is None for _ in range(MANY)]
     assert sum(low) < sum(high)
+
+
+def test_what_is_cheaper_waits_until_nothing_above_it_is_refused() -> None:
+    task = Task()
+    task.overload()
+    critical, sheddable = (
+        (wire.CRITICALITY_KEY, name) for name in ("CRITICAL", "SHEDDABLE")
+    )
+    assert task.ask(critical) is not None
+    task.runnable = 0  # its load swings
+    task.sample()
+    assert task.ask(critical) is None
+    answer = task.ask(sheddable)
+    assert answer is not None
+    assert "more critical was refused" in answer.details
+    task.now += 2 * YIELDS
+    assert task.ask(sheddable) is None
 
 
 def test_a_burst_is_let_in_and_a_flood_is_not() -> None:
