@@ -40,12 +40,11 @@ import grpc
 
 from benchmarks.command import add_output, parser_of, verdict, write_json
 from benchmarks.overload import handlers
-from benchmarks.overload.allowed import Costs
 from benchmarks.overload.cells import (
     SURROUNDINGS,
     Cell,
     Figures,
-    costs_of_refusing,
+    cost_of_refusing,
     placed,
     run,
     served_by_bare,
@@ -53,7 +52,7 @@ from benchmarks.overload.cells import (
 from benchmarks.overload.load import CLIENTS, missing
 from benchmarks.overload.neighbours import Impossible
 from benchmarks.overload.picture import picture
-from benchmarks.overload.say import say, say_bare, say_costs
+from benchmarks.overload.say import say, say_bare, say_cost
 from benchmarks.overload.serve import BARE, OURS, WITHOUT
 from benchmarks.overload.targets import late, missed
 from benchmarks.overload.without import MECHANISMS
@@ -77,10 +76,10 @@ def machine() -> dict[str, Any]:
 
 async def measure(given: argparse.Namespace) -> list[Figures]:
     kinds = [*given.kind, *(WITHOUT + name for name in given.without)]
-    runs, costs = [], Costs()
+    runs, cost = [], 0.0
     if kinds != [BARE]:
-        costs = await costs_of_refusing()
-        say_costs(costs)
+        cost = await cost_of_refusing()
+        say_cost(cost)
     for surroundings in given.surroundings:
         try:
             async with placed(surroundings) as place:
@@ -88,7 +87,7 @@ async def measure(given: argparse.Namespace) -> list[Figures]:
                     bare = await served_by_bare(handler, place)
                     say_bare(handlers.named(handler), surroundings, bare)
                     for cell in cells(handler, surroundings, kinds, given):
-                        runs.append(await run(cell, place, bare, costs, given.seconds))
+                        runs.append(await run(cell, place, bare, cost, given.seconds))
                         say(runs[-1])
         except Impossible as error:
             print(f"\nleft out, {surroundings}: {error}", flush=True)

@@ -3,19 +3,19 @@
 The loop's thread of a server does all that takes time, but for what handlers do in
 threads. Of a second it can have what the kernel did not give to others while it wanted
 to run; where a quota holds, no more than what the process's other threads leave of it.
-From that comes off what the requests took that were refused or let go:
+From that comes off what the requests took that were refused:
 
-    left    = available - refused * cost of a refusal - let go * cost of letting go
+    left    = available - refused * cost of a refusal
     allowed = left / cost of a request that is served
 
 all in requests a second, and no more than is offered, nor than the capacity where that
 is not bound by the loop's thread but by what handlers wait for. Serving is measured in
 the same surroundings, of a bare grpcio server that has just enough to do, which is the
-capacity, too; the others once, where it is quiet, of servers that refuse all, or let
-all go, as fast as they can. What the core ends by itself is taken to cost nothing. So a
-server that is idle while it refuses, that refuses at more cost than is needed, or that
-serves who has stopped waiting, is below what is allowed. One that serves at less cost
-than grpcio may be above it.
+capacity, too; refusing once, where it is quiet, of a server that refuses all, as fast
+as it can. What the core ends by itself is taken to cost nothing. So a server that is
+idle while it refuses, that refuses at more cost than is needed, or that serves who has
+stopped waiting, is below what is allowed. One that serves at less cost than grpcio may
+be above it.
 """
 
 from typing import NamedTuple
@@ -31,13 +31,6 @@ class Served(NamedTuple):
     busy: float  # share of the time in which that thread ran or wanted to
 
 
-class Costs(NamedTuple):
-    """Of what is not served, seconds of the loop's thread, each."""
-
-    refused: float = 0.0
-    let_go: float = 0.0
-
-
 def available(ran: float, waited: float, others: float, quota: float) -> float:
     """What the loop's thread could have of each second; all are shares of a core.
 
@@ -51,18 +44,16 @@ def available(ran: float, waited: float, others: float, quota: float) -> float:
     return max(ran, min(1.0 - waited, quota - others))
 
 
-def allowed(
-    served: Served, costs: Costs, available: float, refused: float, let_go: float
-) -> float:
-    """Requests a second that can be served while so many are refused or let go.
+def allowed(served: Served, cost: float, available: float, refused: float) -> float:
+    """Requests a second that can be served while so many are refused at that cost.
 
     >>> of_cpu, of_threads = Served(98.0, 0.01, 1.0), Served(200.0, 0.0005, 0.1)
-    >>> allowed(of_cpu, Costs(0.0002, 0.0001), 1.0, refused=1000.0, let_go=0.0)
+    >>> allowed(of_cpu, 0.0002, 1.0, refused=1000.0)
     80.0
-    >>> allowed(of_threads, Costs(0.0002, 0.0001), 1.0, refused=1000.0, let_go=0.0)
+    >>> allowed(of_threads, 0.0002, 1.0, refused=1000.0)
     200.0
     """
-    left = available - refused * costs.refused - let_go * costs.let_go
+    left = available - refused * cost
     fits = max(0.0, left) / served.cost
     return fits if served.busy >= BUSY else min(served.capacity, fits)
 

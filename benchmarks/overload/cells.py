@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from benchmarks.frames import quantile, saturated
 from benchmarks.overload import handlers, neighbours
-from benchmarks.overload.allowed import Costs, Served, allowed, available, fitting
+from benchmarks.overload.allowed import Served, allowed, available, fitting
 from benchmarks.overload.handlers import PATH
 from benchmarks.overload.load import loading
-from benchmarks.overload.serve import BARE, LETS_GO, REFUSES
+from benchmarks.overload.serve import BARE, REFUSES
 from benchmarks.overload.tally import Tally
 from benchmarks.overload.watch import Rates, Server, serving
 
@@ -25,7 +25,7 @@ CALM = 0.5  # of the capacity, before and after the flood
 BEFORE, AFTER = 1.0, 6.0  # seconds of it
 WARMUP = 2.0  # seconds of the flood that are not counted
 SLICES, SLICE = 3, 3.0  # seconds, of what servers can do at best
-MANY = 256  # requests at a time that are refused, or let go
+MANY = 256  # requests at a time that are refused
 
 
 class Place(NamedTuple):
@@ -79,7 +79,6 @@ class Figures:
     ran: float  # by the loop's thread, of a core
     available: float  # to it
     refused: float  # by the server
-    let_go: float
     by_second: list[float]  # served, from the beginning of the flood on
 
 
@@ -90,13 +89,10 @@ async def served_by_bare(handler: str, place: Place) -> Served:
     return Served(ended, rates.ran / ended, rates.ran + rates.waited)
 
 
-async def costs_of_refusing() -> Costs:
-    place = Place("quiet", None, inf)
-    costs = []
-    for kind in (REFUSES, LETS_GO):
-        rates, ended = await _pressed(kind, "1", place, MANY)
-        costs.append(rates.ran / max(ended, 1.0))
-    return Costs(*costs)
+async def cost_of_refusing() -> float:
+    """Seconds of the loop's thread, of each request."""
+    rates, ended = await _pressed(REFUSES, "1", Place("quiet", None, inf), MANY)
+    return rates.ran / max(ended, 1.0)
 
 
 async def _pressed(
@@ -128,7 +124,7 @@ def _ended(ends: Counter[str]) -> int:
 
 
 async def run(
-    cell: Cell, place: Place, bare: Served, costs: Costs, seconds: float
+    cell: Cell, place: Place, bare: Served, cost: float, seconds: float
 ) -> Figures:
     begin = BEFORE + WARMUP
     span = begin, begin + seconds
@@ -145,7 +141,7 @@ async def run(
         rates, late = await _rates(server, span)
         tally = await load.result()
     growth = (max(memory) - memory[0]) / 1e6
-    found = figures(cell, place, bare, costs, seconds, rates, tally, growth)
+    found = figures(cell, place, bare, cost, seconds, rates, tally, growth)
     if found.lateness is not None:
         found.lateness = max(found.lateness, late)
     return found
@@ -166,7 +162,7 @@ def figures(
     cell: Cell,
     place: Place,
     bare: Served,
-    costs: Costs,
+    cost: float,
     seconds: float,
     rates: Rates,
     tally: Tally,
@@ -182,10 +178,7 @@ def figures(
     return Figures(
         cell=cell,
         capacity=bare.capacity,
-        allowed=min(
-            sum(offered.values()),
-            allowed(bare, costs, could, rates.refused, rates.let_go),
-        ),
+        allowed=min(sum(offered.values()), allowed(bare, cost, could, rates.refused)),
         goodput=goodput,
         p50=quantile(took, 0.5),
         p99=quantile(took, 0.99),
@@ -199,7 +192,6 @@ def figures(
         ran=rates.ran,
         available=could,
         refused=rates.refused,
-        let_go=rates.let_go,
         by_second=[
             float(tally.by_second.get(str(second), 0))
             for second in range(int(BEFORE), last)

@@ -1,6 +1,6 @@
 """What is said of each cell as it comes."""
 
-from benchmarks.overload.allowed import Costs, Served
+from benchmarks.overload.allowed import Served
 from benchmarks.overload.cells import Figures
 from benchmarks.overload.targets import is_late, named
 
@@ -20,18 +20,14 @@ def how(end: str) -> str:
     if end == "OK":
         return "served"
     if end == "CANCELLED" or end.startswith("RST_STREAM"):
-        return f"let go ({end})"
+        return f"ended in gRPC's core ({end})"
     if end == "DEADLINE_EXCEEDED":
         return "too late"
     return f"refused ({end})" if end == end.lower() else end
 
 
-def say_costs(costs: Costs) -> None:
-    print(
-        f"refusing a request takes {costs.refused * 1e3:.3f} ms of the loop, "
-        f"letting one go {costs.let_go * 1e3:.3f} ms",
-        flush=True,
-    )
+def say_cost(cost: float) -> None:
+    print(f"refusing a request takes {cost * 1e3:.3f} ms of the loop", flush=True)
 
 
 def say_bare(handler: str, surroundings: str, bare: Served) -> None:
@@ -57,7 +53,7 @@ def say(run: Figures) -> None:
         f"  goodput {share(run.goodput, run.capacity)} of the capacity, "
         f"{share(run.goodput, run.allowed)} of what is allowed "
         f"({run.allowed:.1f}/s: the loop could have {run.available:.2f} of a core, ran "
-        f"{run.ran:.2f}, refused {run.refused:.0f}/s, let go {run.let_go:.0f}/s)\n"
+        f"{run.ran:.2f}, refused {run.refused:.0f}/s)\n"
         f"  p50 {in_ms(run.p50)}, p99 {in_ms(run.p99)}; {by_criticality}\n"
         f"  {ends}\n"
         f"  sent late {in_ms(run.lateness)}{', so this says nothing' * is_late(run)}; "

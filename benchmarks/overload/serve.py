@@ -3,11 +3,10 @@
     python -m benchmarks.overload.serve KIND HANDLER [CGROUP]
 
 Says its port. For each line of its input it says, whatever its loop is busy with, how
-many requests it has refused and let go; when its input ends so does the process.
+many requests it has refused; when its input ends so does the process.
 """
 
 import asyncio
-import json
 import os
 import sys
 from pathlib import Path
@@ -23,8 +22,7 @@ from lbclient.server.answers import UNSEEN
 from lbclient.server.gate import Gate
 
 BARE, OURS, WITHOUT = "grpcio", "lbclient", "without "
-# To see what a refusal and what letting a request go takes.
-REFUSES, LETS_GO = "refuses all", "lets all go"
+REFUSES = "refuses all"  # to see what a refusal takes
 
 
 def server_of(kind: str, made: handlers.Made) -> Any:
@@ -46,13 +44,12 @@ def server_of(kind: str, made: handlers.Made) -> Any:
 def answer_questions(gate: Gate | None) -> None:
     """In a thread, which reads counts that change one by one."""
     for _ in sys.stdin:
-        refused = let_go = 0
+        refused = 0
         if gate is not None:
             by_reason = gate.refused
             del by_reason[UNSEEN]
             refused = sum(sum(counts.values()) for counts in by_reason.values())
-            let_go = gate.intake.let_go
-        print(json.dumps({"refused": refused, "let_go": let_go}), flush=True)
+        print(refused, flush=True)
     os._exit(0)
 
 
@@ -63,8 +60,6 @@ async def serve(kind: str, handler: str) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     gate: Any = None if kind == BARE else server._reporter.gate
-    if kind == LETS_GO:
-        gate.intake.close()
     print(port, flush=True)
     Thread(target=answer_questions, args=(gate,), daemon=True).start()
     await asyncio.Event().wait()

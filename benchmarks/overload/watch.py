@@ -1,7 +1,6 @@
 """A server's process, and what the kernel and the server itself say of it."""
 
 import asyncio
-import json
 import os
 import sys
 import time
@@ -19,7 +18,6 @@ class Reading(NamedTuple):
     waited: float  # by it, for a processor
     others: float  # ran, by all other threads
     refused: int
-    let_go: int
 
     def rates(self, before: "Reading") -> "Rates":
         """By the second since then."""
@@ -35,7 +33,6 @@ class Rates(NamedTuple):
     waited: float
     others: float
     refused: float
-    let_go: float
 
 
 class Server:
@@ -46,12 +43,11 @@ class Server:
 
     async def read(self) -> Reading:
         self._process.stdin.write(b"\n")
-        told = json.loads(await asyncio.wait_for(self._process.stdout.readline(), 30))
+        refused = int(await asyncio.wait_for(self._process.stdout.readline(), 30))
         threads = schedstat(self.pid)
         ran, waited = threads.pop(self.pid)
         others = sum(ran for ran, _ in threads.values())
-        counts = told["refused"], told["let_go"]
-        return Reading(time.monotonic(), ran, waited, others, *counts)
+        return Reading(time.monotonic(), ran, waited, others, refused)
 
     @asynccontextmanager
     async def memory(self) -> AsyncIterator[list[int]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.frames import Call
-from benchmarks.overload.allowed import Costs, Served, allowed, available, fitting
+from benchmarks.overload.allowed import Served, allowed, available, fitting
 from benchmarks.overload.cells import Cell, Figures
 from benchmarks.overload.neighbours import Impossible, burner, cgroup
 from benchmarks.overload.tally import Tally, from_json, total
@@ -32,7 +32,6 @@ RUN = Figures(
     ran=1.0,
     available=1.0,
     refused=110.0,
-    let_go=0.0,
     by_second=[],
 )
 
@@ -120,11 +119,10 @@ def test_tallies_of_several_processes_are_one() -> None:
 
 
 def test_refusing_takes_from_what_is_allowed() -> None:
-    costs, bare = Costs(refused=0.0002, let_go=0.0001), Served(98.0, 0.01, 1.0)
-    free = allowed(bare, costs, 1.0, 0.0, 0.0)
-    assert free == pytest.approx(100.0)
-    assert allowed(bare, costs, 1.0, 1000.0, 1000.0) == pytest.approx(70.0)
-    assert allowed(bare, costs, 0.1, 1000.0, 0.0) == 0.0
+    bare, cost = Served(98.0, 0.01, 1.0), 0.0002
+    assert allowed(bare, cost, 1.0, 0.0) == pytest.approx(100.0)
+    assert allowed(bare, cost, 1.0, 1000.0) == pytest.approx(80.0)
+    assert allowed(bare, cost, 0.1, 1000.0) == 0.0
 
 
 def test_a_loop_that_had_to_wait_could_have_less() -> None:
