@@ -13,7 +13,10 @@ ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
 # What others import: a program only to say so.
 PARTS = ("command",)
-PACKAGES = {"overload": "overload.__main__"}  # by the name that they are run by
+PACKAGES = {  # by the name that they are run by
+    "overload": "overload.__main__",
+    "refusals": "refusals.__main__",
+}
 
 
 @pytest.mark.parametrize("name", [*sorted({*NAMES} - {*PARTS}), *PACKAGES])

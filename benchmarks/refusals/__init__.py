@@ -1,0 +1,1 @@
+"""What it takes a server to end a request. See `__main__`."""
