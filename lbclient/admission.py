@@ -213,6 +213,8 @@ class Places:
 
     def refuses(self, criticality: Criticality, active: int) -> bool:
         """Whether one that has come is refused while so many are not over."""
+        if active >= self.limit:
+            return True
         excess = (active - self.start) / self._width
         if excess <= 0.0 or not self.is_kept_from(criticality):
             return False

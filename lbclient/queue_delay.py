@@ -22,6 +22,9 @@ SMOOTHING = 0.2  # seconds, of how many come and are taken
 # If e times as many come in as are served the wait grows by a second in each second or
 # so, for any number: then these are critically damped (FAST * FAST = 4 * SLOW).
 FAST, SLOW = 4.0, 4.0
+# In one sample by no more than e to this power. Where the process stood still next to
+# nothing was taken, so the wait looks endless, and then as if it had become so shorter.
+STEEPEST = 10.0
 # Of what came in before something was refused for the queue: where refusing is dear, or
 # more comes than can be refused, to serve nobody would not make it shorter either.
 LEAST = 0.5
@@ -62,7 +65,7 @@ class QueueDelay:
         if self._is_limited:
             change = FAST * (before - self.seconds)
             change += SLOW * (self.target - self.seconds) * elapsed
-            self._rate = max(self._least, self._rate * exp(change))
+            self._rate = max(self._least, self._rate * exp(min(change, STEEPEST)))
         elif self._stands(elapsed):
             self._is_limited = True
             self._least = max(1.0, LEAST * self._is_let_in)

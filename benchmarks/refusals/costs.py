@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 UNIT = "served by grpcio"
@@ -36,15 +37,22 @@ class Cost:
 def for_each(used: Used, idle: Used, ended: float) -> Used:
     """For a request, less what the process takes anyway in that time.
 
+    Where none ended, as a machine may stand still, the slice is the worst of all.
+
     >>> for_each(Used(0.5, 0.75), Used(0.25, 0.25), 1000)
     Used(loop=0.00025, process=0.0005)
     """
+    if not ended:
+        return Used(inf, inf)
     return Used(*(max(0.0, x / ended) for x in used.since(idle)))
 
 
 def best(slices: Sequence[Used]) -> Used:
     """The least of each: they are never that of more work than there was."""
-    return Used(*(min(one) for one in zip(*slices, strict=True)))
+    found = Used(*(min(one) for one in zip(*slices, strict=True)))
+    if found.loop == inf:
+        raise RuntimeError("in no slice a request ended as it was to")
+    return found
 
 
 def costs(slices: Slices, flooded: Slices) -> list[Cost]:

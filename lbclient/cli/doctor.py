@@ -19,7 +19,7 @@ from random import Random
 import grpc
 
 from lbclient import __version__, wire
-from lbclient.cli import peer, probe
+from lbclient.cli import peer, probe, refusals
 from lbclient.cli.layout import count as how_many
 from lbclient.cli.resolve import once, trouble_of
 from lbclient.cli.run import run
@@ -48,7 +48,8 @@ HEADLESS = (
 EPILOG = """\
 Each line is a check: ok, warn or fail, its name, what was found and what to do. Of many
 backends ten are asked. UDP health checks are sealed with the secret of LBCLIENT_CONFIG
-or LBCLIENT_UDP_SECRET, as a channel's.
+or LBCLIENT_UDP_SECRET, as a channel's. With --refusals a server is started on this
+machine, for less than a second, to see how many requests it can refuse.
 
 example:
   lbclient doctor dns:///search.prod:50051
@@ -118,6 +119,8 @@ def main(argv: list[str]) -> int:
                 checks.append(Check("source", WARN, trouble, do))
             asked = members[:MOST_ASKED]
             checks += of_backends(run(ask_all(asked, given)))
+        if given.refusals:
+            checks.append(run(of_refusals()))
     except ConfigError as error:
         print(f"lbclient doctor: {error}", file=sys.stderr)
         return 2
@@ -142,6 +145,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--timeout", default=f"{TIMEOUT:g}", metavar="SECONDS",
         help=f"for the target, and for a backend (default: {TIMEOUT:g})")  # fmt: skip
     peer.add_tls(parser, "the servers' certificates are")
+    what = "measure how many requests a second a server on this machine can refuse"
+    add("--refusals", action="store_true", help=what)
     add("--json", action="store_true", help="print JSON")
     given = parser.parse_args(argv)
     peer.check(given)
@@ -191,6 +196,19 @@ def of_versions(grpcio: str) -> Check:
         return Check("versions", OK, words)
     do = f"install grpcio {'.'.join(map(str, OLDEST_GRPCIO))} or newer"
     return Check("versions", WARN, words, do)
+
+
+async def of_refusals() -> Check:
+    try:
+        rate = await refusals.refused_in_a_second()
+    except (refusals.NotMeasured, OSError) as error:
+        return Check("refusals", WARN, f"not measured: {error}", "try it once more")
+    found = (
+        f"a server here can refuse some {float(f'{rate:.2g}'):,.0f} requests a second"
+        " with all of one core: near that there is little left to serve with, and what"
+        " comes beyond it is ended whatever its criticality"
+    )
+    return Check("refusals", OK, found)
 
 
 # --- the list -----------------------------------------------------------------

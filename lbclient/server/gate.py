@@ -215,8 +215,12 @@ class Gate:
             and not self._is_beyond
             and not self.admission.worst
             and self._load < 1.0
-            and not (self._places and self._places.is_kept_from(DEFAULT))
+            and not (self._places and self._places_are_few(self._places))
         )
+
+    def _places_are_few(self, places: Places) -> bool:
+        """All are taken, or not everybody may have them."""
+        return self._monitor.active >= places.limit or places.is_kept_from(DEFAULT)
 
     def _sample_queue(self, now: float) -> None:
         taken, queue, unseen = self.intake.taken, self.queue_delay, self.unseen

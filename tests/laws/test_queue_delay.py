@@ -120,3 +120,13 @@ def test_where_nothing_is_taken_nothing_is_known() -> None:
     for _ in range(20):
         delay.sample(TICK, waiting=500, taken=0, let_in=0, left=1.0)
     assert (delay.seconds, delay.room) == (0.0, 1.0)
+
+
+def test_a_process_that_stood_still_for_long_does_not_break_the_sum() -> None:
+    delay = QueueDelay()
+    for _ in range(5):
+        delay.sample(0.1, waiting=500, taken=50, let_in=50, left=0.5)
+    assert delay.room < 1.0
+    delay.sample(5.0, waiting=900, taken=1, let_in=1, left=0.5)
+    delay.sample(0.1, waiting=0, taken=900, let_in=900, left=0.5)
+    assert delay.room == 1.0

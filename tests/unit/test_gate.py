@@ -359,6 +359,20 @@ def test_the_last_places_are_kept_for_what_is_more_critical_and_comes() -> None:
     assert signal.value == 7 / 8 > signal.target
 
 
+def test_where_all_places_are_taken_nobody_gets_as_far_as_a_handler() -> None:
+    """To refuse there takes a quarter more, and the request is read first."""
+    task = Task(runnable=None)
+    task.gate.limit(8)
+    task.gate._monitor.active = 8
+    task.sample()
+    answer = task.ask()
+    assert answer is not None
+    assert answer.code is StatusCode.RESOURCE_EXHAUSTED
+    assert task.gate.refused["concurrency"]["CRITICAL"] == 1
+    task.gate._monitor.active = 7
+    assert task.ask() is None
+
+
 def test_without_a_limit_there_is_no_signal_of_it() -> None:
     assert "concurrency" not in [signal.name for signal in Task().gate.signals()]
 

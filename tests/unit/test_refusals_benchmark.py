@@ -13,6 +13,10 @@ def test_what_a_process_takes_anyway_is_no_request_s() -> None:
 
 def test_the_best_slice_counts() -> None:
     assert best([Used(3.0, 4.0), Used(2.0, 5.0)]) == Used(2.0, 4.0)
+    nothing = for_each(Used(3.0, 4.0), Used(0.0, 0.0), 0)
+    assert best([nothing, Used(2.0, 5.0)]) == Used(2.0, 5.0)
+    with pytest.raises(RuntimeError, match="in no slice"):
+        best([nothing])
 
 
 def test_the_unit_is_what_grpcio_takes_to_serve() -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -279,3 +281,31 @@ def test_bad_arguments_are_status_2(
 ) -> None:
     assert main(["doctor", *words.split()]) == 2
     assert "lbclient doctor: " in capsys.readouterr().err
+
+
+async def test_it_measures_what_a_server_here_can_refuse_if_asked_to(
+    start: Callable[..., Awaitable[Any]], doctor: Doctor
+) -> None:
+    task = await start(lbclient.server)
+    status, checks = await doctor("--refusals", task.address)
+    assert status == 0
+    assert checks["refusals"]["level"] == "ok"
+    found = re.search(r"some ([\d,]+) requests a second", checks["refusals"]["found"])
+    assert found is not None
+    assert int(found[1].replace(",", "")) > 100
+    _, checks = await doctor(task.address)
+    assert "refusals" not in checks
+
+
+async def test_where_that_cannot_be_measured_it_says_so(
+    start: Callable[..., Awaitable[Any]],
+    doctor: Doctor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = await start(lbclient.server)
+    for program, why in (("/bin/false", "did not answer"), ("/no/python", "No such")):
+        monkeypatch.setattr(sys, "executable", program)
+        status, checks = await doctor("--refusals", task.address)
+        assert status == 0
+        assert checks["refusals"]["level"] == "warn"
+        assert why in checks["refusals"]["found"]
