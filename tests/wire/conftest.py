@@ -142,6 +142,19 @@ async def host(listen: Listen) -> AsyncIterator[Host]:
         yield host
 
 
+async def echo(request: bytes, context: Any) -> bytes:
+    return request
+
+
+ECHO: Any = grpc.unary_unary_rpc_method_handler(echo)
+
+
+def connect(address: str) -> grpc.aio.Channel:
+    """Over a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    return grpc.aio.insecure_channel(address, options=options)
+
+
 @pytest.fixture
 def search() -> Any:
     """The generated module, `search.Query`, and its stub, `search.SearchStub`."""

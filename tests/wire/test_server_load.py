@@ -21,7 +21,7 @@ from lbclient.config import ServerConfig
 from lbclient.server import Server
 from lbclient.server.reporter import SAMPLE_INTERVAL, Method, Reporter
 from tests.wire import conftest
-from tests.wire.conftest import PATH
+from tests.wire.conftest import PATH, echo
 
 Host = Callable[..., Awaitable[tuple[Server, Any, grpc.aio.Channel]]]
 
@@ -43,10 +43,6 @@ async def pool() -> AsyncIterator[ThreadPoolExecutor]:
     pool = ThreadPoolExecutor(1)
     yield pool
     await asyncio.to_thread(pool.shutdown)
-
-
-async def echo(request: bytes, context: Any) -> bytes:
-    return request
 
 
 async def wait(request: bytes, context: Any) -> bytes:
