@@ -3,7 +3,7 @@
 The best first: those that are well, and of these the least loaded.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from functools import partial
 from heapq import nsmallest
 from random import Random
@@ -16,7 +16,6 @@ from lbclient.turns import Turns
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend
-    from lbclient.waiting import Waiting
 
 BEST_FIRST = (State.INACTIVE, State.STARTING, State.LAME_DUCK, State.REFUSING)
 
@@ -45,7 +44,7 @@ class Waking:
         self._rng = rng
         self._patience = Alarm(tasks, self._wake_more)
         self._more = Alarm(tasks, self._wake_enough)
-        self._waiting: Waiting | None = None
+        self._waiting: Sized = ()
 
     # --- what happened ----------------------------------------------------------
 
@@ -66,7 +65,7 @@ class Waking:
 
     # --- calls ------------------------------------------------------------------
 
-    def wake_for(self, waiting: "Waiting") -> None:
+    def wake_for(self, waiting: Sized) -> None:
         """One connection for the calls that wait, more if they are many: the first
         now, and the others when all calls of this turn have come."""
         self._waiting = waiting
@@ -78,7 +77,7 @@ class Waking:
             self._more.set_unless_sooner(0.0)
 
     def _needed(self) -> int:
-        return 1 + (len(self._waiting) if self._waiting else 0) // SEVERAL
+        return 1 + len(self._waiting) // SEVERAL
 
     def _wake_enough(self) -> None:
         missing = self._needed() - len(self.waking)

@@ -8,9 +8,13 @@ engine that does not start, network namespaces for users other than root.
 import importlib
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Never
 
 import pytest
+
+from benchmarks.faults.network import NoNetworkError
 
 DEMANDED = "TESTS_DEMAND_PROGRAMS"  # by .ci/run; LBCLIENT_* are settings
 
@@ -63,3 +67,13 @@ def _missing(name: str, cure: str) -> Never:
 def skip(reason: str) -> Never:
     """Ends a test of what this machine cannot do, whatever is installed."""
     pytest.skip(reason)
+
+
+@contextmanager
+def namespaces() -> Iterator[None]:
+    """Around what uses `benchmarks.faults.network`."""
+    program("ip")
+    try:
+        yield
+    except NoNetworkError as error:
+        skip(str(error))

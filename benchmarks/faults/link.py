@@ -34,6 +34,10 @@ class Link:
         for flow in self._flows:
             flow.clear()
 
+    def resume(self) -> None:
+        for flow in self._flows:
+            flow.set()
+
     def _accept(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:

@@ -17,6 +17,9 @@ import search_pb2 as pb
 import search_pb2_grpc as pb_grpc
 
 from lbclient.retry import RATIO
+from lbclient.server import Server
+
+PATH = "/test.Service/Method"
 
 
 class SearchTask(pb_grpc.SearchServicer):
@@ -100,6 +103,56 @@ async def start() -> AsyncIterator[StartTask]:
             return task
 
         yield start
+
+
+Listen = Callable[..., Awaitable[tuple[Server, str]]]
+Host = Callable[..., Awaitable[tuple[Server, grpc.aio.Channel]]]
+
+
+@pytest.fixture
+async def listen() -> AsyncIterator[Listen]:
+    """Starts a server of ours, and tells its address; a handler is that of PATH."""
+    async with AsyncExitStack() as stack:
+
+        async def listen(handler: Any = None, **options: Any) -> tuple[Server, str]:
+            server = Server(**options)
+            if handler is not None:
+                methods = {"Method": handler}
+                server.add_generic_rpc_handlers(
+                    [grpc.method_handlers_generic_handler("test.Service", methods)]
+                )
+            port = server.add_insecure_port("127.0.0.1:0")
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            return server, f"127.0.0.1:{port}"
+
+        yield listen
+
+
+@pytest.fixture
+async def host(listen: Listen) -> AsyncIterator[Host]:
+    """Likewise, and connects to it."""
+    async with AsyncExitStack() as stack:
+
+        async def host(*args: Any, **options: Any) -> tuple[Server, grpc.aio.Channel]:
+            server, address = await listen(*args, **options)
+            channel = grpc.aio.insecure_channel(address)
+            return server, await stack.enter_async_context(channel)
+
+        yield host
+
+
+async def echo(request: bytes, context: Any) -> bytes:
+    return request
+
+
+ECHO: Any = grpc.unary_unary_rpc_method_handler(echo)
+
+
+def connect(address: str) -> grpc.aio.Channel:
+    """Over a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    return grpc.aio.insecure_channel(address, options=options)
 
 
 @pytest.fixture

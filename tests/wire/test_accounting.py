@@ -5,7 +5,7 @@ import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, closing
+from contextlib import closing
 from functools import partial
 from threading import current_thread
 from typing import Any
@@ -21,8 +21,9 @@ from lbclient.config import ServerConfig
 from lbclient.server import Server, accounting
 from lbclient.server.accounting import Accounting, Nesting, Steps, bill_to, billed
 from tests import needs
+from tests.wire import conftest
+from tests.wire.conftest import PATH
 
-PATH = "/test.Service/Method"
 PART = 0.01  # CPU seconds
 ROUNDS = 8
 
@@ -40,36 +41,23 @@ def burn(seconds: float) -> None:
 
 
 @pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    async with AsyncExitStack() as stack:
+def host(host: conftest.Host) -> Host:
+    async def of(behavior: Any, arity: str = "unary_unary", **options: Any) -> Any:
+        handler = getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
+        server, channel = await host(handler, **options)
+        method = getattr(channel, arity)(PATH)
 
-        async def host(
-            behavior: Any, arity: str = "unary_unary", **options: Any
-        ) -> tuple[Server, Any]:
-            server = Server(**options)
-            handler = getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
-            methods = {"Method": handler}
-            server.add_generic_rpc_handlers(
-                [grpc.method_handlers_generic_handler("test.Service", methods)]
-            )
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-            await stack.enter_async_context(channel)
-            method = getattr(channel, arity)(PATH)
+        async def ask(customer: str = "", *more: Any, **options: Any) -> Any:
+            metadata = ((wire.CUSTOMER_KEY, customer), *more) if customer else ()
+            request = b"a" if arity.startswith("unary") else iter([b"a"])
+            call = method(request, metadata=metadata, **options)
+            if arity.endswith("stream"):
+                return [message async for message in call]
+            return await call
 
-            async def ask(customer: str = "", *more: Any, **options: Any) -> Any:
-                metadata = ((wire.CUSTOMER_KEY, customer), *more) if customer else ()
-                request = b"a" if arity.startswith("unary") else iter([b"a"])
-                call = method(request, metadata=metadata, **options)
-                if arity.endswith("stream"):
-                    return [message async for message in call]
-                return await call
+        return server, ask
 
-            return server, ask
-
-        yield host
+    return of
 
 
 @pytest.fixture

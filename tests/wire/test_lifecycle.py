@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 import lbclient
+from benchmarks.faults.link import links
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.errors import ResolveError
 from lbclient.model import Endpoint, Endpoints
@@ -362,89 +363,22 @@ async def test_every_change_of_state_is_one_line_in_the_log(
     assert any("is lame duck (was ready)" in line for line in lines)
 
 
-class Link:
-    """A TCP proxy whose connections can stall: nothing is lost, and nothing arrives."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._flows: list[asyncio.Event] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def start(self) -> int:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    @property
-    def accepted(self) -> int:
-        return len(self._flows)
-
-    def stall(self) -> None:
-        """Those that there are now; new ones flow."""
-        for flow in self._flows:
-            flow.clear()
-
-    def resume(self) -> None:
-        for flow in self._flows:
-            flow.set()
-
-    async def _accept(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        flow = asyncio.Event()
-        flow.set()
-        self._flows.append(flow)
-        there, back = await asyncio.open_connection("127.0.0.1", self._port)
-        self._writers += [writer, back]
-        for source, sink in ((reader, back), (there, writer)):
-            task = asyncio.create_task(self._pump(source, sink, flow))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _pump(
-        self,
-        source: asyncio.StreamReader,
-        sink: asyncio.StreamWriter,
-        flow: asyncio.Event,
-    ) -> None:
-        with suppress(OSError):
-            while data := await source.read(65536):
-                await flow.wait()
-                sink.write(data)
-                await sink.drain()
-        sink.close()
-
-    async def close(self) -> None:
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for writer in self._writers:
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
-
-
 async def test_a_connection_that_fell_silent_is_given_up_for_a_new_one(
     start: Any, search: Any, eventually: Any, connections: Any
 ) -> None:
     """And whoever waits on the old one may still get an answer; both are closed."""
     task = await start(quick_server)
-    link = Link(int(task.address.rpartition(":")[2]))
-    port = await link.start()
     config = ChannelConfig(health_interval=0.4)
-    try:
-        async with lbclient.insecure_channel(
-            f"127.0.0.1:{port}", config=config
-        ) as channel:
+    async with links([task]) as (link,):
+        port = int(link.address.rpartition(":")[2])
+        async with lbclient.insecure_channel(link.address, config=config) as channel:
             stub = search.SearchStub(channel)
             await stub.Search(search.Query())
             await eventually(all_ready(channel))
             early = stub.Search(search.Query(text="sleep 0.1"))
             await eventually(lambda: task.servicer.served == 2)
             link.stall()
-            await eventually(lambda: link.accepted == 2)
+            await eventually(lambda: link.dials == 2)
             await eventually(all_ready(channel))
             answer = await stub.Search(search.Query(), timeout=2)
             assert answer.text == task.servicer.name
@@ -454,8 +388,6 @@ async def test_a_connection_that_fell_silent_is_given_up_for_a_new_one(
             assert len(connections(port)) == 2
             del early  # a call that is held keeps its connection
         await eventually(lambda: not connections(port))
-    finally:
-        await link.close()
 
 
 async def test_a_resolver_that_fails_after_an_empty_answer_empties_nothing(

@@ -1,8 +1,7 @@
 """Our client and a server that has no room for its health stream: calls go on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -14,42 +13,19 @@ from lbclient import wire
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.health.watch import NO_ROOM
 from lbclient.server import Server
+from tests.wire.conftest import ECHO, PATH, Listen, connect
 
-Host = Callable[..., Awaitable[tuple[Server, str]]]
 Eventually = Callable[..., Awaitable[None]]
 
-ECHO = "/test.Echo/Echo"
 STREAMS = {wire.WATCH_METHOD, wire.ORCA_METHOD, wire.SERVING_WATCH_METHOD}
 
 
-def echo() -> grpc.GenericRpcHandler:
-    async def respond(request: bytes, context: Any) -> bytes:
-        return request
-
-    handler: Any = grpc.unary_unary_rpc_method_handler(respond)
-    return grpc.method_handlers_generic_handler("test.Echo", {"Echo": handler})
-
-
 @pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    async with AsyncExitStack() as stack:
+def host(listen: Listen) -> Listen:
+    def of(**config: Any) -> Any:
+        return listen(ECHO, config=ServerConfig(**config))
 
-        async def host(**config: Any) -> Any:
-            settings = ServerConfig(**config)
-            server = Server(config=settings)
-            server.add_generic_rpc_handlers((echo(),))
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            return server, f"127.0.0.1:{port}"
-
-        yield host
-
-
-def connect(address: str) -> grpc.aio.Channel:
-    """Over a connection of its own."""
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    return grpc.aio.insecure_channel(address, options=options)
+    return of
 
 
 def watch(channel: grpc.aio.Channel, method: str) -> Any:
@@ -67,7 +43,7 @@ def backend_of(channel: lbclient.Channel) -> Any:
 
 
 async def test_our_client_calls_a_server_that_refuses_it_a_stream(
-    host: Host, eventually: Eventually
+    host: Listen, eventually: Eventually
 ) -> None:
     """It knows state and load from the refusal, and is let in when there is room."""
     server, address = await host(max_streams=1, utilization=lambda: 0.5)
@@ -84,7 +60,7 @@ async def test_our_client_calls_a_server_that_refuses_it_a_stream(
         assert backend_of(channel).utilization == pytest.approx(0.5)
         await eventually(lambda: refused(server) >= 2)
         assert backend_of(channel).state == "ready", "it owes no reports"
-        call: Any = channel.unary_unary(ECHO)
+        call: Any = channel.unary_unary(PATH)
         assert await call(b"hello", timeout=20) == b"hello"
         held.cancel()
         await eventually(lambda: server.statistics().streams["health"] == 1)
@@ -92,7 +68,7 @@ async def test_our_client_calls_a_server_that_refuses_it_a_stream(
 
 
 async def test_our_client_asks_less_and_less_often(
-    host: Host, eventually: Eventually
+    host: Listen, eventually: Eventually
 ) -> None:
     server, address = await host(max_streams=1)
     config = ChannelConfig(health_interval=0.2, idle_after=0)
@@ -111,7 +87,7 @@ async def test_our_client_asks_less_and_less_often(
 
 
 async def test_our_client_hears_that_a_server_which_refuses_it_leaves(
-    host: Host, eventually: Eventually
+    host: Listen, eventually: Eventually
 ) -> None:
     server, address = await host(max_streams=1)
     config = ChannelConfig(health_interval=0.2)
@@ -128,7 +104,7 @@ async def test_our_client_hears_that_a_server_which_refuses_it_leaves(
 
 
 async def test_our_client_waits_for_reports_as_long_as_the_server_tells(
-    host: Host, eventually: Eventually
+    host: Listen, eventually: Eventually
 ) -> None:
     """Else it would find silent who has too many to report to each as it asks."""
     server, address = await host()
@@ -181,12 +157,13 @@ async def test_a_rate_limit_for_health_checks_says_nothing_against_a_server(
 ) -> None:
     limited: Any = RateLimited(methods)
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((limited, echo()))
+    echo = grpc.method_handlers_generic_handler("test.Service", {"Method": ECHO})
+    server.add_generic_rpc_handlers((limited, echo))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with lbclient.insecure_channel(f"127.0.0.1:{port}") as channel:
         await asyncio.wait_for(channel.channel_ready(), 20)
-        call: Any = channel.unary_unary(ECHO)
+        call: Any = channel.unary_unary(PATH)
         assert await call(b"hello", timeout=20) == b"hello"
         assert limited.asked
     await server.stop(None)

@@ -1,8 +1,6 @@
 """What clients are told without sending requests: ours, gRPC's and ORCA's way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from itertools import pairwise
 from math import inf, nan
 from time import monotonic
@@ -19,8 +17,7 @@ from lbclient.config import ServerConfig
 from lbclient.model import TaskState
 from lbclient.server import Server
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
-
-Host = Callable[..., Awaitable[tuple[Server, grpc.aio.Channel]]]
+from tests.wire.conftest import Host
 
 SERVING = compat_pb2.ServingReply.SERVING
 NOT_SERVING = compat_pb2.ServingReply.NOT_SERVING
@@ -28,20 +25,11 @@ SERVICE_UNKNOWN = compat_pb2.ServingReply.SERVICE_UNKNOWN
 
 
 @pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    async with AsyncExitStack() as stack:
+def host(host: Host) -> Host:
+    def of(*handlers: Any, **config: Any) -> Any:
+        return host(handlers=handlers, config=ServerConfig(**config))
 
-        async def host(*handlers: Any, **config: Any) -> Any:
-            server = Server(config=ServerConfig(**config))
-            server.add_generic_rpc_handlers(handlers)
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-            await stack.enter_async_context(channel)
-            return server, channel
-
-        yield host
+    return of
 
 
 def service(name: str, method: str = "Method") -> grpc.GenericRpcHandler:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from math import inf, nan
 from threading import Event, Thread, get_ident
 from typing import Any, cast
@@ -20,34 +20,22 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.server import Server
 from lbclient.server.reporter import SAMPLE_INTERVAL, Method, Reporter
-
-PATH = "/test.Service/Method"
+from tests.wire import conftest
+from tests.wire.conftest import PATH, echo
 
 Host = Callable[..., Awaitable[tuple[Server, Any, grpc.aio.Channel]]]
 
 
 @pytest.fixture
-async def host() -> AsyncIterator[Host]:
+def host(host: conftest.Host) -> Host:
     """Serves one function as a unary method, and returns that method's stub."""
-    async with AsyncExitStack() as stack:
 
-        async def host(
-            behavior: Any, arity: str = "unary_unary", **options: Any
-        ) -> tuple[Server, Any, grpc.aio.Channel]:
-            server = Server(**options)
-            handler = getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
-            methods = {"Method": handler}
-            server.add_generic_rpc_handlers(
-                [grpc.method_handlers_generic_handler("test.Service", methods)]
-            )
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-            await stack.enter_async_context(channel)
-            return server, getattr(channel, arity)(PATH), channel
+    async def of(behavior: Any, arity: str = "unary_unary", **options: Any) -> Any:
+        handler = getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
+        server, channel = await host(handler, **options)
+        return server, getattr(channel, arity)(PATH), channel
 
-        yield host
+    return of
 
 
 @pytest.fixture
@@ -55,10 +43,6 @@ async def pool() -> AsyncIterator[ThreadPoolExecutor]:
     pool = ThreadPoolExecutor(1)
     yield pool
     await asyncio.to_thread(pool.shutdown)
-
-
-async def echo(request: bytes, context: Any) -> bytes:
-    return request
 
 
 async def wait(request: bytes, context: Any) -> bytes:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar, copy_context
 from threading import Event, get_ident
 from typing import Any
@@ -26,36 +26,11 @@ from lbclient.server.accounting import bill_to, billed
 from lbclient.server.cpu import available_cpus
 from lbclient.server.reporter import SAMPLE_INTERVAL
 from tests import needs
+from tests.wire.conftest import PATH, Host
 
-PATH = "/test.Service/Method"
 ARITIES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 KINDS = [(arity, kind) for arity in ARITIES for kind in ("async", "sync")]
 KINDS += [("unary_stream", "generator"), ("stream_stream", "generator")]
-
-Host = Callable[..., Awaitable[tuple[Server, grpc.aio.Channel]]]
-
-
-@pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    async with AsyncExitStack() as stack:
-
-        async def host(handler: Any, **options: Any) -> Any:
-            server = Server(**options)
-            server.add_generic_rpc_handlers(
-                [
-                    grpc.method_handlers_generic_handler(
-                        "test.Service", {"Method": handler}
-                    )
-                ]
-            )
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-            await stack.enter_async_context(channel)
-            return server, channel
-
-        yield host
 
 
 @pytest.fixture

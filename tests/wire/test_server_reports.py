@@ -4,9 +4,9 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -23,10 +23,7 @@ from lbclient.server.calls import Call
 from lbclient.server.handlers import KEPT, Wrapper, behavior_of
 from lbclient.server.reporter import Method, Reporter
 from lbclient.v1 import load_pb2
-
-PATH = "/test.Service/Method"
-
-Host = Callable[..., Awaitable[tuple[Server, grpc.aio.Channel]]]
+from tests.wire.conftest import PATH, Host
 
 
 class Answer:
@@ -46,28 +43,6 @@ class Answer:
     @property
     def own(self) -> list[tuple[str, str]]:
         return [item for item in self.trailers if item[0] != wire.LOAD_KEY]
-
-
-@pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    """Serves one handler, and connects to it."""
-    async with AsyncExitStack() as stack:
-
-        async def host(handler: Any = None, **options: Any) -> Any:
-            server = Server(**options)
-            if handler is not None:
-                methods = {"Method": handler}
-                server.add_generic_rpc_handlers(
-                    [grpc.method_handlers_generic_handler("test.Service", methods)]
-                )
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-            await stack.enter_async_context(channel)
-            return server, channel
-
-        yield host
 
 
 @pytest.fixture

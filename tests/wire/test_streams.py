@@ -5,7 +5,7 @@ And goes on, whether it is a client of ORCA or gRPC's own that checks health.
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -20,11 +20,10 @@ from lbclient.model import TaskState
 from lbclient.server import Server
 from lbclient.server.streams import OPENINGS_IF_STRAINED, SLICE
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
+from tests.wire.conftest import ECHO, PATH, Listen, connect
 
-Host = Callable[..., Awaitable[tuple[Server, str]]]
 Eventually = Callable[..., Awaitable[None]]
 
-ECHO = "/test.Echo/Echo"
 KINDS = {
     "health": wire.WATCH_METHOD,
     "load": wire.ORCA_METHOD,
@@ -39,34 +38,12 @@ REQUESTS = {
 }
 
 
-def echo() -> grpc.GenericRpcHandler:
-    async def respond(request: bytes, context: Any) -> bytes:
-        return request
-
-    handler: Any = grpc.unary_unary_rpc_method_handler(respond)
-    return grpc.method_handlers_generic_handler("test.Echo", {"Echo": handler})
-
-
 @pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    async with AsyncExitStack() as stack:
+def host(listen: Listen) -> Listen:
+    def of(interceptors: Any = None, **config: Any) -> Any:
+        return listen(ECHO, interceptors=interceptors, config=ServerConfig(**config))
 
-        async def host(interceptors: Any = None, **config: Any) -> Any:
-            settings = ServerConfig(**config)
-            server = Server(interceptors=interceptors, config=settings)
-            server.add_generic_rpc_handlers((echo(),))
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            return server, f"127.0.0.1:{port}"
-
-        yield host
-
-
-def connect(address: str) -> grpc.aio.Channel:
-    """Over a connection of its own."""
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    return grpc.aio.insecure_channel(address, options=options)
+    return of
 
 
 def watch(channel: grpc.aio.Channel, method: str) -> Any:
@@ -93,7 +70,7 @@ class Passes(grpc.aio.ServerInterceptor):
 @pytest.mark.parametrize("interceptors", [None, [Passes()]])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_connection_holds_so_many_and_who_is_refused_is_told(
-    host: Host, kind: str, interceptors: Any
+    host: Listen, kind: str, interceptors: Any
 ) -> None:
     server, address = await host(interceptors, max_streams_per_connection=2)
     method = KINDS[kind]
@@ -120,7 +97,7 @@ async def test_a_connection_holds_so_many_and_who_is_refused_is_told(
 @pytest.mark.parametrize("interceptors", [None, [Passes()]])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_server_holds_so_many_and_answers_all_checks(
-    host: Host, kind: str, interceptors: Any, eventually: Eventually
+    host: Listen, kind: str, interceptors: Any, eventually: Eventually
 ) -> None:
     server, address = await host(interceptors, max_streams=1)
     method = KINDS[kind]
@@ -140,7 +117,7 @@ async def test_a_server_holds_so_many_and_answers_all_checks(
 
 
 async def test_a_strained_server_lets_in_few_new_streams_and_answers_all_checks(
-    host: Host, eventually: Eventually
+    host: Listen, eventually: Eventually
 ) -> None:
     """Not yet overloaded: no request is refused. Health checks of strangers go on."""
     server, address = await host(signals={"disk": lambda: 0.9})
@@ -172,7 +149,7 @@ async def _is_over(call: Any) -> bool:
 
 
 async def test_streams_end_with_their_connection(
-    host: Host, eventually: Eventually
+    host: Listen, eventually: Eventually
 ) -> None:
     server, address = await host()
     channel = connect(address)
@@ -186,7 +163,7 @@ async def test_streams_end_with_their_connection(
     assert not streams._by_tick
 
 
-async def test_a_lame_duck_is_told_to_every_stream_of_every_kind(host: Host) -> None:
+async def test_a_lame_duck_is_told_to_every_stream_of_every_kind(host: Listen) -> None:
     """More of them than are woken in a turn of the loop; nobody waits for an hour."""
     _, address = server, _ = await host(max_streams_per_connection=SLICE)
     async with AsyncExitStack() as stack:
@@ -268,7 +245,7 @@ class Unread:
 
 
 async def test_who_does_not_read_holds_up_nobody_and_gets_the_latest(
-    host: Host, eventually: Eventually
+    host: Listen, eventually: Eventually
 ) -> None:
     """Ten reports are due while HTTP/2's window is full; one is kept."""
     server, address = await host(report_interval=0.1)
@@ -320,14 +297,14 @@ def stranger(address: str, service_config: str) -> grpc.aio.Channel:
 
 
 async def test_a_client_with_gRPCs_health_checks_that_is_refused_is_served(
-    host: Host,
+    host: Listen,
 ) -> None:
     """Any other status would make its channel TRANSIENT_FAILURE."""
     server, address = await host(max_streams=1)
     async with connect(address) as other, stranger(address, FOLLOW) as channel:
         held = watch(other, wire.SERVING_WATCH_METHOD)
         await held.read()
-        call: Any = channel.unary_unary(ECHO)
+        call: Any = channel.unary_unary(PATH)
         for _ in range(5):
             assert await call(b"hello", timeout=20) == b"hello"
         assert channel.get_state() is grpc.ChannelConnectivity.READY
@@ -336,7 +313,7 @@ async def test_a_client_with_gRPCs_health_checks_that_is_refused_is_served(
 
 
 async def test_a_client_with_gRPCs_health_checks_does_not_come_to_a_lame_duck(
-    host: Host, eventually: Eventually
+    host: Listen, eventually: Eventually
 ) -> None:
     server, address = await host(max_streams=1)
     async with connect(address) as other, stranger(address, FOLLOW) as channel:
@@ -351,7 +328,7 @@ async def test_a_client_with_gRPCs_health_checks_does_not_come_to_a_lame_duck(
 
 
 async def test_weighted_round_robin_that_is_refused_reports_is_served(
-    host: Host, eventually: Eventually
+    host: Listen, eventually: Eventually
 ) -> None:
     server, address = await host(max_streams=1)
     policy = (
@@ -361,7 +338,7 @@ async def test_weighted_round_robin_that_is_refused_reports_is_served(
     async with connect(address) as other, stranger(address, policy) as channel:
         held = watch(other, wire.WATCH_METHOD)
         await held.read()
-        call: Any = channel.unary_unary(ECHO)
+        call: Any = channel.unary_unary(PATH)
         assert await call(b"hello", timeout=20) == b"hello"
         await eventually(lambda: refused(server))
         assert await call(b"hello", timeout=20) == b"hello"
