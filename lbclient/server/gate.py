@@ -29,10 +29,8 @@ from lbclient.admission import (
 from lbclient.concurrency import Method
 from lbclient.config import ServerConfig
 from lbclient.criticality import DEFAULT, Criticality, adopt, current, parse
-from lbclient.deadlines import Deadlines
 from lbclient.ewma import Ewma
 from lbclient.protocols import Clock
-from lbclient.queue_delay import QueueDelay
 from lbclient.quota import OTHERS
 from lbclient.retry import Refusal, parse_attempt
 from lbclient.server.accounting import bill_to
@@ -46,15 +44,14 @@ from lbclient.server.answers import (
     UNSEEN,
     Answer,
 )
+from lbclient.server.core_queue import CoreQueue
 from lbclient.server.cpu import available_cpus
-from lbclient.server.intake import Intake
 from lbclient.server.memory import MemoryMeter
 from lbclient.server.monitor import LoadMonitor
 from lbclient.server.quotas import Quotas, customer_of_identity
 from lbclient.server.run_queue import RunQueue
 from lbclient.server.statistics import SignalStatistics
 from lbclient.server.threads import Threads
-from lbclient.server.unseen import Unseen
 from lbclient.tasks import is_fatal
 
 # Ours. A burst is no overload: up to three times the target may come at once. While it
@@ -120,13 +117,8 @@ class Gate:
         rng: Random,
         read_memory: Callable[[float], float] | None = None,
     ) -> None:
-        self.intake = Intake()
-        self.queue = RunQueue(clock, self.intake)
-        self.unseen = Unseen()
-        self.queue_delay = QueueDelay()
-        self.deadlines = Deadlines()  # of those that are about to be served
-        self._came = self._refused_before = 0  # as of the last sample
-        self._sampled_at = 0.0
+        self.core = CoreQueue()
+        self.queue = RunQueue(clock, self.core.intake)
         self.threads = Threads()
         self._monitor = monitor
         self._clock = clock
@@ -193,7 +185,7 @@ class Gate:
         """Reads those that are not read for each request."""
         self._cpus = available_cpus() if self._has_runnable else 1.0
         self.threads.sample(now)
-        self._sample_queue(now)
+        self._sample_core(now)
         self._cpu.update(cpu, now)
         values = [-1.0]  # the load, which is looked at now
         if self._max_cpu:
@@ -222,24 +214,13 @@ class Gate:
         """All are taken, or not everybody may have them."""
         return self._monitor.active >= places.limit or places.is_kept_from(DEFAULT)
 
-    def _sample_queue(self, now: float) -> None:
-        taken, queue, unseen = self.intake.taken, self.queue_delay, self.unseen
-        unseen.sample(now, taken, self.intake.was_behind())
-        came, self._came = taken - self._came, taken
-        refused = sum(map(sum, self._refused.values()))
-        refused, self._refused_before = refused - self._refused_before, refused
-        elapsed, self._sampled_at = now - self._sampled_at, now
-        if elapsed <= 0.0 or self._most == inf:
-            return
-        queue.sample(
-            elapsed,
-            waiting=unseen.waiting,
-            taken=came,
-            let_in=max(0, came - refused),
-            left=self.deadlines.typical,
-        )
-        if queue.room != self.admission.room:
-            self.admission.observe(self._values, queue.room)
+    def _sample_core(self, now: float) -> None:
+        self.core.sample(now, sum(map(sum, self._refused.values())))
+        if self._room() != self.admission.room:
+            self.admission.observe(self._values, self._room())
+
+    def _room(self) -> float:
+        return 1.0 if self._most == inf else self.core.delay.room
 
     def _ask(self, name: str) -> float:
         try:
@@ -285,7 +266,7 @@ class Gate:
 
         Those that the core has ended count, too; None: nobody knows.
         """
-        return self.unseen.count(self.queue.arrived + self.intake.let_go)
+        return self.core.unseen.count(self.queue.arrived + self.core.intake.let_go)
 
     def _look(self, now: float) -> None:
         self._load = self.load(now)
@@ -294,7 +275,7 @@ class Gate:
             return  # as in most of a flood: admission knows
         self._values[0] = load
         if self._is_beyond or self.admission.worst or load > self._most:
-            self.admission.observe(self._values, self.queue_delay.room)
+            self.admission.observe(self._values, self._room())
 
     # Requests
 
@@ -435,7 +416,7 @@ class Gate:
         if not worst:
             return "overloaded: what is more critical was refused a moment ago"
         if worst == QUEUE_NAME:
-            delay = self.queue_delay
+            delay = self.core.delay
             value, target = delay.seconds, delay.target
             return f"overloaded: {worst} is {value:.2f} s, and {target:.2g} is enough"
         signal = self._signals[worst]
@@ -456,7 +437,7 @@ class Gate:
             SignalStatistics(signal.name, value, signal.target)
             for signal, value in zip(self._signals.values(), values, strict=True)
         ]
-        delay = self.queue_delay
+        delay = self.core.delay
         seen.append(SignalStatistics(QUEUE_NAME, delay.seconds, delay.target))
         limits = []
         if (places := self._places) is not None:
@@ -487,7 +468,10 @@ class Gate:
             reason: {one.name: counts[one] for one in Criticality}
             for reason, counts in self._refused.items()
         }
-        return {**seen, UNSEEN: {UNKNOWN: self.unseen.ended + self.intake.let_go}}
+        return {
+            **seen,
+            UNSEEN: {UNKNOWN: self.core.unseen.ended + self.core.intake.let_go},
+        }
 
     def __repr__(self) -> str:
         return repr(self.admission)

@@ -96,11 +96,11 @@ class Server(grpc.aio.Server):
                     options=options,
                     compression=compression,
                 ),
-                self._reporter.gate.intake,
+                self._reporter.gate.core.intake,
             )
         )
         self._stopping = Stopping(self._inner)
-        self._reporter.gate.unseen.count_by(read, most)
+        self._reporter.gate.core.unseen.count_by(read, most)
         self.add_generic_rpc_handlers(handlers or ())
         self._number = SERVERS.enter(self)
 
@@ -197,7 +197,7 @@ class Server(grpc.aio.Server):
             self.lame_duck()
             self._reporter.enter(TaskState.LAME_DUCK, stopping=True)
             # In the turn of the loop in which grpcio stops: all before that is served.
-            asyncio.get_running_loop().call_soon(self._reporter.gate.intake.close)
+            asyncio.get_running_loop().call_soon(self._reporter.gate.core.intake.close)
         try:
             await self._stopping.stop(grace)
             self._has_stopped = self._started

@@ -206,8 +206,8 @@ class _Wrapped:
         left = call.inner.time_remaining()
         if left is None:
             return False
-        self._gate.deadlines.observe(left)
-        if now - call.begun_at + self._gate.queue_delay.seconds > left > 0.0:
+        self._gate.core.deadlines.observe(left)
+        if now - call.begun_at + self._gate.core.delay.seconds > left > 0.0:
             return True
         if left > self._quickest.ample:
             return False

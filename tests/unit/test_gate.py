@@ -156,16 +156,18 @@ def test_a_load_at_the_target_for_ever_is_no_overload() -> None:
 
 def wait_in_core(task: Task, samples: int) -> None:
     """A thousand wait, of which a hundred are taken in each sample, for a second."""
-    task.gate.intake.was_behind = lambda: True  # type: ignore[method-assign]
-    task.gate.unseen.count_by(lambda: task.gate.intake.taken + 1000, most=1000)
+    task.gate.core.intake.was_behind = lambda: True  # type: ignore[method-assign]
+    task.gate.core.unseen.count_by(
+        lambda: task.gate.core.intake.taken + 1000, most=1000
+    )
     for _ in range(samples):
-        task.gate.intake.taken += 100
+        task.gate.core.intake.taken += 100
         task.sample()
 
 
 def test_what_waits_unseen_for_a_part_of_its_time_is_too_much() -> None:
     task = Task()
-    task.gate.deadlines.observe(1.0)
+    task.gate.core.deadlines.observe(1.0)
     wait_in_core(task, samples=20)
     assert 0.4 < task.refused() < 1.0
     answer = next(answer for answer in (task.ask() for _ in range(MANY)) if answer)
@@ -183,14 +185,14 @@ def test_what_waits_unseen_for_a_part_of_its_time_is_too_much() -> None:
 
 def test_who_has_a_minute_may_wait_a_second() -> None:
     task = Task()
-    task.gate.deadlines.observe(60.0)
+    task.gate.core.deadlines.observe(60.0)
     wait_in_core(task, samples=20)
     assert task.refused() == 0.0
 
 
 def test_who_wants_no_admission_by_load_waits_in_the_core() -> None:
     task = Task(max_load=0)
-    task.gate.deadlines.observe(1.0)
+    task.gate.core.deadlines.observe(1.0)
     wait_in_core(task, samples=20)
     assert task.refused() == 0.0
 

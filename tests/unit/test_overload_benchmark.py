@@ -54,13 +54,20 @@ def test_what_is_promised_holds() -> None:
         (of(p99=0.51), "p99 is 510 ms, target 500 ms"),
         (of(surroundings="cgroup", p99=0.51), "p99 is 510 ms, target 500 ms"),
         (of(normal_after=2.1), "normal 2.1 s after the flood, target 2 s"),
-        (of(served={"CRITICAL": 79.0}), "CRITICAL has 0.988 of what would fit of it"),
+        (
+            of(times=5.0, served={"CRITICAL": 79.0}),
+            "CRITICAL has 0.988 of what would fit of it",
+        ),
     ],
 )
 def test_each_target_can_be_missed(run: Figures, said: str) -> None:
     (found,) = missed([run]) or []
     assert said in found
     assert run.cell.surroundings in found
+
+
+def test_at_the_capacity_some_of_what_is_critical_is_refused_anyway() -> None:
+    assert missed([of(times=2.0, served={"CRITICAL": 79.0})]) == []
 
 
 def test_goodput_is_no_less_than_that_of_a_bare_server() -> None:

@@ -87,7 +87,7 @@ async def test_who_lost_most_of_its_time_in_the_core_is_not_begun(
         return request
 
     server, port = await started(respond)
-    delay = server._reporter.gate.queue_delay
+    delay = server._reporter.gate.core.delay
     delay.sample = lambda *_, **__: None  # type: ignore[method-assign]
     delay.seconds = 10.0  # as far as the server knows
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
