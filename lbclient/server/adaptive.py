@@ -65,7 +65,7 @@ class AdaptiveConcurrency:
         places, active = self._places, self.limit.active
         if places is None or places.limit != most:
             places = self._places = self._make(most)
-        return active >= most or places.refuses(criticality, active)
+        return places.refuses(criticality, active)
 
     def _ended(self, method: Method, number: int, _task: Task[object]) -> None:
         self.limit.end(method, number, self._clock())
