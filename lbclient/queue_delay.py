@@ -73,6 +73,8 @@ class QueueDelay:
             self._rate = max(self._least, fits)
         else:
             return
+        # More than comes would take time to undo when more comes.
+        self._rate = min(self._rate, max(self._least, self._comes))
         self.room = min(1.0, self._rate / max(1.0, self._comes))
         if self.room == 1.0 and self.seconds <= self.target:
             self._is_limited = False
