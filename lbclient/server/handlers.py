@@ -30,6 +30,9 @@ from lbclient.server.reporter import Counts, Method, Reporter
 from lbclient.server.run_queue import LONG
 from lbclient.server.stream_turns import Turns
 
+# Of the time that a request has left, which it may have waited. What is begun is then
+# answered within half of its deadline, with what it takes and what that is off by.
+WAITS = 0.8
 KEPT = 1024  # methods; a generic handler may serve any name that a client invents
 
 T = TypeVar("T")
@@ -207,7 +210,8 @@ class _Wrapped:
         if left is None:
             return False
         self._gate.core.deadlines.observe(left)
-        if now - call.begun_at + self._gate.core.delay.seconds > left > 0.0:
+        waited = now - call.begun_at + self._gate.core.delay.seconds
+        if waited > WAITS * left > 0.0:
             return True
         if left > self._quickest.ample:
             return False

@@ -28,9 +28,9 @@ QUIET_TURNS, QUIET = 5, 0.0003
 FLOOD = 1.0
 # Where nobody has to wait one turn is timed so often; all are if they take this long.
 CLEAR, TOUCHY = 0.005, 0.001  # seconds
-# Seconds. A handler that has the loop for less is left alone: to refuse its request
-# would take as long as to serve it.
-LONG = 0.0005
+# Seconds. A handler that has the loop for less is left alone: turns would take a good
+# part of what it does, and the loop looks for arrivals often enough without them.
+LONG = 0.002
 SMOOTHING = 0.2  # seconds, of how long a turn of the loop takes
 STALL = 0.3  # seconds: as long as one turn counts; more is the machine's, not ours
 MEMORY = 16  # requests, of what it costs to begin one

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from lbclient.server import run_queue
 from lbclient.server.run_queue import (
     CLEAR,
     FLOOD,
     QUIET,
     SLICE,
     STALL,
-    TOUCHY,
     UNIT,
     RunQueue,
 )
@@ -95,7 +95,7 @@ async def test_nobody_passes_a_queue_that_has_just_been_closed() -> None:
     task = Task()
     for number in range(100):
         task.now += 2 * CLEAR
-        task.request(number, 0.9 * TOUCHY)
+        task.request(number, 1.1 * run_queue.LONG)
         for _ in range(4):
             await asyncio.sleep(0)
         if task.queue.is_closed:
