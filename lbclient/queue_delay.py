@@ -37,6 +37,7 @@ class QueueDelay:
         self.seconds = 0.0  # that what is taken now has waited
         self.target = SHARE  # seconds: what waits longer is too much
         self.room = 1.0  # of what comes, what may come in
+        self._longest = 0.0  # seconds since nothing waited
         self._stood = 0.0  # seconds for which it was too much
         self._is_limited = False
         self._waiting = 0
@@ -58,9 +59,12 @@ class QueueDelay:
         self._comes += (came / elapsed - self._comes) * (1.0 - kept)
         self._is_taken += (taken / elapsed - self._is_taken) * (1.0 - kept)
         self._is_let_in += (let_in / elapsed - self._is_let_in) * (1.0 - kept)
+        # Nothing has waited for longer than since nothing did, however little was taken:
+        # next to nothing is where the process stood still.
+        self._longest = self._longest + elapsed if waiting else 0.0
         before, self.seconds = self.seconds, 0.0
         if waiting and self._is_taken:
-            self.seconds = waiting / self._is_taken
+            self.seconds = min(self._longest, waiting / self._is_taken)
         self.target = SHARE * (left + self.seconds)
         if self._is_limited:
             change = FAST * (before - self.seconds)

@@ -7,9 +7,15 @@ as much comes as could fill the core's queue, and once when that is over.
 """
 
 from collections.abc import Callable
+from math import inf
+
+from lbclient.server.intake import AHEAD
 
 MANY = 64  # requests since the last sample: more may have come than were asked for
-PAUSE = 1.0  # seconds between two questions while that goes on
+# Seconds between two questions while that goes on, and since more waited than was asked
+# for until none does.
+PAUSE = 1.0
+LATE = 0.3  # seconds between two samples: the loop stood still
 
 
 class Unseen:
@@ -21,16 +27,18 @@ class Unseen:
         self.ended = 0  # never less than before
         self._taken = 0  # as of the last sample
         self._is_owed = False  # the question when it is over
-        self._asked_at = 0.0
+        self._asked_at = self._sampled_at = 0.0
+        self._behind_at = -inf  # when more waited than was asked for
         self._gone = 0  # as `ended`, but more precise, and less certain
         self.waiting = 0  # in the core, beyond what it was asked for
 
     def count_by(self, read: Callable[[], int | None], most: int) -> None:
         """`read` says how many calls have begun, or None where that is not known.
 
-        No more than `most` of them wait.
+        The core ends a call where more than `most` wait.
         """
-        self._read, self._most = read, most
+        # Those that it was asked for may be on their way.
+        self._read, self._most = read, most + 1 + AHEAD
 
     def count(self, taken: int) -> int | None:
         """Those that wait in the core or were ended there; None: nobody knows."""
@@ -40,21 +48,27 @@ class Unseen:
     def sample(self, now: float, taken: int, is_behind: bool) -> None:
         """Ten times a second. `is_behind`: more waits than was asked for."""
         came, self._taken = taken - self._taken, taken
+        # That nothing comes does not mean that nothing waits: while a handler has the
+        # loop nothing does, and beside many requests that have begun it comes late.
+        if is_behind or now > self._sampled_at + LATE:
+            self._behind_at = now
+        self._sampled_at = now
+        is_over = now >= self._behind_at + PAUSE
         self.waiting = 0
         if came >= MANY or is_behind:
             self._is_owed = True
-        pause = 0.0 if is_behind else PAUSE
-        if not self._is_owed or (came and now < self._asked_at + pause):
+        if not self._is_owed or (came and is_over and now < self._asked_at + PAUSE):
             return
         unseen = self.count(taken)
         self._asked_at = now
-        if not came:
+        is_certain = is_over and not came
+        if is_certain:
             self._is_owed = False
         if unseen is None:
             return
-        self.ended = max(self.ended, unseen - (self._most if came else 0))
-        if is_behind:
-            self._gone = max(self._gone, unseen - self._most)
-            self.waiting = max(0, unseen - self._gone)
-        else:
+        self.ended = max(self.ended, unseen - (0 if is_certain else self._most))
+        if is_over:
             self._gone = unseen
+        else:
+            self._gone = min(unseen, max(self._gone, unseen - self._most))
+            self.waiting = unseen - self._gone

@@ -130,3 +130,15 @@ def test_a_process_that_stood_still_for_long_does_not_break_the_sum() -> None:
     delay.sample(5.0, waiting=900, taken=1, let_in=1, left=0.5)
     delay.sample(0.1, waiting=0, taken=900, let_in=900, left=0.5)
     assert delay.room == 1.0
+
+
+def test_nothing_has_waited_for_longer_than_since_nothing_waited() -> None:
+    """The loop stood still, and next to nothing was taken."""
+    delay = QueueDelay()
+    for _ in range(10):
+        delay.sample(TICK, waiting=0, taken=50, let_in=50, left=9.0)
+    delay.sample(1.5, waiting=400, taken=1, let_in=1, left=9.0)
+    assert delay.seconds == 1.5
+    delay.sample(TICK, waiting=0, taken=450, let_in=450, left=9.0)
+    delay.sample(TICK, waiting=400, taken=0, let_in=0, left=9.0)
+    assert delay.seconds <= TICK

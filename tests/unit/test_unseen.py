@@ -1,0 +1,76 @@
+"""What waits in gRPC's core, of which only the calls are counted that have begun."""
+
+from lbclient.server.intake import AHEAD
+from lbclient.server.unseen import MANY, PAUSE, Unseen
+
+MOST = 1000 + 1 + AHEAD
+TICK = 0.1  # seconds
+
+
+class Core:
+    """`began` requests have arrived here, and `taken` of them were handed over."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.began = self.taken = 0
+        self.unseen = Unseen()
+        self.unseen.count_by(lambda: self.began, 1000)
+
+    def sample(
+        self, *, came: int, taken: int, is_behind: bool, after: float = TICK
+    ) -> int:
+        self.now += after
+        self.began += came
+        self.taken += taken
+        self.unseen.sample(self.now, self.taken, is_behind)
+        return self.unseen.waiting
+
+
+def flooded() -> Core:
+    core = Core()
+    for waiting in range(100, 500, 100):
+        assert core.sample(came=200, taken=100, is_behind=True) == waiting
+    return core
+
+
+def test_what_waits_still_waits_while_nothing_is_taken() -> None:
+    """Beside hundreds of requests that have begun events of the core come late."""
+    core = flooded()
+    assert core.sample(came=150, taken=0, is_behind=False) == 550
+    assert core.sample(came=150, taken=16, is_behind=False) == 684
+    assert core.sample(came=150, taken=400, is_behind=True) == 434
+    assert core.unseen.ended == 0
+
+
+def test_what_came_while_the_loop_stood_still_waits() -> None:
+    core = flooded()
+    assert core.sample(came=300, taken=0, is_behind=False, after=2 * PAUSE) == 700
+    assert core.unseen.ended == 0
+
+
+def test_what_the_core_ended_does_not_wait() -> None:
+    core = flooded()
+    core.sample(came=MOST - 400 + 300, taken=0, is_behind=True)
+    assert (core.unseen.waiting, core.unseen.ended) == (MOST, 300)
+    core.sample(came=0, taken=MOST, is_behind=True)
+    assert core.sample(came=0, taken=0, is_behind=False) == 0
+    for _ in range(round(PAUSE / TICK) + 1):
+        core.sample(came=0, taken=0, is_behind=False)
+    assert (core.unseen.waiting, core.unseen.ended) == (0, 300)
+
+
+def test_who_takes_all_that_comes_has_none_waiting() -> None:
+    core = Core()
+    for _ in range(50):
+        assert core.sample(came=2 * MANY, taken=2 * MANY, is_behind=False) == 0
+    assert core.unseen.ended == 0
+
+
+def test_nothing_is_asked_where_nothing_comes() -> None:
+    core = flooded()
+    core.sample(came=0, taken=400, is_behind=True)
+    for _ in range(round(PAUSE / TICK) + 1):
+        core.sample(came=0, taken=0, is_behind=False)
+    asked_at = core.unseen._asked_at
+    core.sample(came=0, taken=0, is_behind=False)
+    assert core.unseen._asked_at == asked_at
