@@ -14,22 +14,25 @@ class CoreQueue:
         self.unseen = Unseen()
         self.delay = QueueDelay()
         self.deadlines = Deadlines()  # of requests that are about to be served
-        self._taken = self._refused = 0  # as of the last sample
+        self._handed = self._refused = 0  # as of the last sample
         self._sampled_at = 0.0
 
     def sample(self, now: float, refused: int) -> None:
         """Ten times a second. `refused`: how many requests were, ever."""
-        taken, before = self.intake.taken, self._taken
-        self.unseen.sample(now, taken, self.intake.was_behind())
+        intake, unseen = self.intake, self.unseen
+        unseen.sample(now, intake.taken, intake.was_behind())
+        # Beside many requests that have begun grpcio is slow to serve what was taken.
+        waiting = unseen.waiting + len(intake) if unseen.waiting else 0
+        handed, before = intake.taken - len(intake), self._handed
         refused_now = refused - self._refused
         elapsed = now - self._sampled_at
-        self._taken, self._refused, self._sampled_at = taken, refused, now
+        self._handed, self._refused, self._sampled_at = handed, refused, now
         if elapsed > 0.0:
             self.delay.sample(
                 elapsed,
-                waiting=self.unseen.waiting,
-                taken=taken - before,
-                let_in=max(0, taken - before - refused_now),
+                waiting=waiting,
+                taken=handed - before,
+                let_in=max(0, handed - before - refused_now),
                 left=self.deadlines.typical,
             )
 
