@@ -59,8 +59,8 @@ class QueueDelay:
         self._comes += (came / elapsed - self._comes) * (1.0 - kept)
         self._is_taken += (taken / elapsed - self._is_taken) * (1.0 - kept)
         self._is_let_in += (let_in / elapsed - self._is_let_in) * (1.0 - kept)
-        # Nothing has waited for longer than since nothing did, however few were taken, as
-        # where the process stood still.
+        # Nothing has waited for longer than since nothing did, however few were
+        # taken, as where the process stood still.
         self._longest = self._longest + elapsed if waiting else 0.0
         before, self.seconds = self.seconds, 0.0
         if waiting and self._is_taken:

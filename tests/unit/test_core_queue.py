@@ -1,4 +1,4 @@
-"""What waits before grpcio serves it: in its core, and where it was taken from there."""
+"""What waits before grpcio serves it: in its core, and once taken from there."""
 
 import pytest
 
