@@ -163,7 +163,11 @@ class Admission:
         share = self.shares[criticality]
         if share >= 1.0 or self._random() < share:
             return None
-        if attempt == LAST or self.is_in_vain():
+        return self.refusal(attempt)
+
+    def refusal(self, attempt: int = 0) -> Refusal:
+        """What a refused request is told: whether it may try elsewhere."""
+        if attempt >= LAST or self.is_in_vain():
             return Refusal.DONT_RETRY
         return Refusal.OVERLOADED
 

@@ -255,8 +255,7 @@ class Gate:
         most = self._most * PATIENCE[criticality]
         if load <= most:
             return None
-        in_vain = self.admission.is_in_vain()
-        refusal = Refusal.DONT_RETRY if in_vain else Refusal.OVERLOADED
+        refusal = self.admission.refusal()
         self.count(refusal.value, criticality)
         why = f"overloaded: {load:.2f} streams want to go on, and {most:g} is enough"
         return Answer(StatusCode.UNAVAILABLE, why, TRAILERS[refusal])
@@ -324,22 +323,21 @@ class Gate:
         # who pays is known only later, `asks` comes after all this.)
         if quotas is not None and quotas.refuses(customer, criticality):
             return self._out_of_quota(criticality)
-        self._look(self._clock())
-        answer = self._has_no_room(criticality, attempt, method)
+        now = self._clock()
+        self._look(now)
+        answer = self._has_no_room(criticality, attempt, method, now)
         if answer is None and quotas is not None:
             quotas.admit(customer, criticality)
         return answer
 
     def _has_no_room(
-        self, criticality: Criticality, attempt: int, method: Method | None
+        self, criticality: Criticality, attempt: int, method: Method | None, now: float
     ) -> Answer | None:
         refusal = self.admission.refuses(criticality, attempt)
-        now = self._clock()
         if refusal is not None:
             self._refused_at[criticality] = now
         elif now < max(self._refused_at[criticality + 1 :], default=-inf) + YIELDS:
-            in_vain = self.admission.is_in_vain()
-            refusal = Refusal.DONT_RETRY if in_vain else Refusal.OVERLOADED
+            refusal = self.admission.refusal(attempt)
         if refusal is not None:
             self.count(refusal.value, criticality)
             return Answer(StatusCode.UNAVAILABLE, self._why(), TRAILERS[refusal])

@@ -135,6 +135,9 @@ def test_what_is_cheaper_waits_until_nothing_above_it_is_refused() -> None:
     answer = task.ask(sheddable)
     assert answer is not None
     assert "more critical was refused" in answer.details
+    last = task.ask(sheddable, (wire.ATTEMPT_KEY, "2"))
+    assert last is not None
+    assert dict(last.trailers)[wire.REFUSAL_KEY] == "overloaded-dont-retry"
     task.now += 2 * YIELDS
     assert task.ask(sheddable) is None
 
