@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
 from math import inf
 from typing import Any
 
@@ -17,11 +16,10 @@ from lbclient import wire
 from lbclient.concurrency import ConcurrencyLimit
 from lbclient.config import ServerConfig
 from lbclient.server import Server
+from tests.wire.conftest import Host
 
 ADAPTIVE = ServerConfig(adaptive_concurrency=True)
 FULL = "Concurrent RPC limit exceeded!"
-
-Host = Callable[..., Awaitable[tuple[Server, grpc.aio.Channel]]]
 
 
 class Passing(grpc.aio.ServerInterceptor):
@@ -30,21 +28,12 @@ class Passing(grpc.aio.ServerInterceptor):
 
 
 @pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    async with AsyncExitStack() as stack:
+def host(host: Host) -> Host:
+    async def of(handlers: dict[str, Any], **options: Any) -> Any:
+        generic = grpc.method_handlers_generic_handler("test.Service", handlers)
+        return await host(handlers=[generic], **options)
 
-        async def host(handlers: dict[str, Any], **options: Any) -> Any:
-            server = Server(**options)
-            generic = grpc.method_handlers_generic_handler("test.Service", handlers)
-            server.add_generic_rpc_handlers([generic])
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-            await stack.enter_async_context(channel)
-            return server, channel
-
-        yield host
+    return of
 
 
 @pytest.fixture
