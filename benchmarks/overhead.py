@@ -34,6 +34,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.wrappers_pb2 import DoubleValue, StringValue
 
 import lbclient
+from benchmarks.child import running
 from benchmarks.command import add_output, parser_of, verdict, write_json
 from lbclient import wire
 from lbclient.cli.pictures import blank, write
@@ -215,18 +216,9 @@ async def serve(kind: str, count: int) -> None:
 
 @contextlib.asynccontextmanager
 async def spawned(kind: str, count: int) -> AsyncIterator[list[int]]:
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.overhead", "--serve", kind, str(count)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    try:
-        yield json.loads(await child.stdout.readline())
-    finally:
-        child.stdin.close()
-        await child.wait()
+    words = ("benchmarks.overhead", "--serve", kind, str(count))
+    async with running(*words) as (_, line):
+        yield json.loads(line)
 
 
 # --- the two comparisons ------------------------------------------------------

@@ -30,6 +30,7 @@ import grpc
 
 import lbclient
 from benchmarks import frames
+from benchmarks.child import running
 from benchmarks.command import add_output, parser_of, verdict, write_json
 from benchmarks.overhead import (
     COLOR,
@@ -59,23 +60,6 @@ SUBSET = 10  # of a client that calls directly
 TOO_MUCH = 3.0  # of what a proxy can forward
 PROGRAMS = {"lbclient": "lbclient", "in core": "benchmarks.proxy"}
 OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
-
-
-@asynccontextmanager
-async def running(*words: str) -> AsyncIterator[tuple[int, str]]:
-    """A module's process and its first line; it ends when its input does, or by us."""
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", *words),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert child.stdout is not None
-    try:
-        line = await asyncio.wait_for(child.stdout.readline(), 60)
-        yield child.pid, line.decode()
-    finally:
-        child.kill()
-        await child.wait()
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import grpc
 
 import lbclient
+from benchmarks.child import running
 from benchmarks.overload.watch import schedstat
 from benchmarks.refusals.costs import UNIT, Used
 
@@ -110,20 +111,10 @@ class Server(NamedTuple):
 
 @asynccontextmanager
 async def spawned(name: str) -> AsyncIterator[Server]:
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.refusals.ends", name),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    try:
-        port = int(await child.stdout.readline())
+    async with running("benchmarks.refusals.ends", name) as (pid, line):
+        port = int(line)
         async with before_all(port, KINDS[name].first):
-            yield Server(child.pid, port)
-    finally:
-        child.stdin.close()
-        await child.wait()
+            yield Server(pid, port)
 
 
 @asynccontextmanager

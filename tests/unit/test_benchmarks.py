@@ -12,7 +12,7 @@ from tests import needs
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
 # What others import: a program only to say so.
-PARTS = ("command",)
+PARTS = ("child", "command")
 PACKAGES = {  # by the name that they are run by
     "overload": "overload.__main__",
     "refusals": "refusals.__main__",
