@@ -181,7 +181,10 @@ class Streams:
     # Who gets in
 
     def closed_to(self, kind: Kind) -> Full | None:
-        """Why no stream of this kind may begin now, whoever asks; counts that."""
+        """Why no stream of this kind may begin now, whoever asks; counts that.
+
+        Many may ask before the first of them enters, so `enter` asks again.
+        """
         if not self.per_connection:
             return self._refuse(Full.SLOTS)
         if len(self._all) >= self.most:
@@ -198,8 +201,8 @@ class Streams:
 
         The first report is to be sent at once. `pace`: one of PACES, or 0.0.
         """
-        if len(self._all) >= self.most:
-            return self._refuse(Full.SERVER)
+        if (reason := self.closed_to(kind)) is not None:
+            return reason
         if peer.startswith(NUMBERED):
             on = (peer, kind)
             held = self._on.get(on, 0)

@@ -227,6 +227,19 @@ async def test_new_streams_are_let_in_at_a_bounded_rate() -> None:
     assert served.streams.refused[Full.OPENINGS] > 0
 
 
+@pytest.mark.parametrize("kind", Kind)
+async def test_streams_that_all_ask_before_one_enters_are_let_in_no_faster(
+    kind: Kind,
+) -> None:
+    served = Served(most=100)
+    served.is_strained = True
+    asking = [n for n in range(100) if served.streams.closed_to(kind) is None]
+    found = [served.streams.enter(kind, f"ipv4:h:{n}", 0.0) for n in asking]
+    expected = 100 if kind is Kind.SERVING else OPENINGS_IF_STRAINED
+    assert len([one for one in found if isinstance(one, Stream)]) == expected
+    assert len(asking) == 100
+
+
 async def test_news_goes_to_all_in_slices() -> None:
     """A turn of the loop takes no longer for 2,000 streams than for a few."""
     served = Served()
