@@ -108,9 +108,9 @@ UDP = {
 }
 
 CONTENTION = {
-    "waiting": NUMBER,
-    "throttled": NUMBER,
-    "stolen": NUMBER,
+    "waiting": MAYBE,
+    "throttled": MAYBE,
+    "stolen": MAYBE,
     "lag": NUMBER,
 }
 

@@ -375,9 +375,10 @@ def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     rates = f"{now['qps']:.1f} requests/s, {now['eps']:.1f} errors/s"
     yield item("load", f"{busy}, {rates}")
     kept = now["contention"]
-    waits = f"waits for a CPU {kept['waiting']:.0%} of the time"
-    lost = f"throttled {kept['throttled']:.0%}, stolen {kept['stolen']:.0%}"
-    yield item("contention", f"{waits}, {lost}, timers {ms(kept['lag'])} late")
+    lost = ", ".join(
+        f"{kind} {percent(kept[kind])}" for kind in ("waiting", "throttled", "stolen")
+    )
+    yield item("contention", f"{lost}, timers {ms(kept['lag'])} late")
     yield item("latency", f"p50 {ms(now['p50'])}, p99 {ms(now['p99'])}")
     yield item("requests", counts(now["requests"]))
     for signal in now["signals"]:
@@ -434,6 +435,14 @@ def counts(by_name: dict[str, int]) -> str:
 
 def ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{short(1000 * seconds)} ms"
+
+
+def percent(share: float | None) -> str:
+    """
+    >>> percent(None), percent(0.251)
+    ('unknown', '25%')
+    """
+    return "unknown" if share is None else f"{share:.0%}"
 
 
 def age(seconds: float | None) -> str:

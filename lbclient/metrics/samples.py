@@ -166,9 +166,9 @@ def server_gauges(server: ServerStatistics) -> Samples:
     yield ("lbclient_server_active_requests",), server.active
     yield ("lbclient_server_utilization",), server.utilization
     kept = server.contention
-    yield ("lbclient_server_contention", "waiting"), kept.waiting
-    yield ("lbclient_server_contention", "throttled"), kept.throttled
-    yield ("lbclient_server_contention", "stolen"), kept.stolen
+    for kind in ("waiting", "throttled", "stolen"):
+        if (share := getattr(kept, kind)) is not None:
+            yield ("lbclient_server_contention", kind), share
     yield ("lbclient_server_loop_lag_seconds",), kept.lag
     yield ("lbclient_server_load",), server.load
     for signal in server.signals:

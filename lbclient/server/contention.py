@@ -8,7 +8,8 @@ task that uses 0.4 of that CPU is nearly full. Three figures of Linux tell:
 - how long a control group around us was throttled: cpu.stat.
 - how much of the machine's CPU time the hypervisor gave to others: /proc/stat.
 
-What cannot be read counts as none, so where there is no /proc only used time counts.
+What cannot be read is unknown, and adds nothing to what was used. Without /proc, as on
+macOS, only used time counts.
 """
 
 import logging
@@ -18,7 +19,12 @@ from math import inf
 from pathlib import Path
 
 from lbclient.ewma import Ewma
-from lbclient.server.cpu import RECHECK_AFTER, CpuMeter, limited_folders
+from lbclient.server.cpu import (
+    RECHECK_AFTER,
+    CpuMeter,
+    cgroup_folders,
+    limited_folders,
+)
 from lbclient.server.statistics import ContentionStatistics
 
 # Seconds between two looks at throttling, whose period is 0.1 s, and at steal, which is
@@ -45,11 +51,12 @@ def wanted(
     # part of its waiting that they have of the CPU time which it leaves.
     others = used * cpus - by_loop
     by_own = min(1.0, max(0.0, others / max(0.01, most - by_loop)))
-    waited = (used * cpus + seen.waiting * (1.0 - by_own)) / most
-    # Other processes may be in the group, and an idle task loses nothing by throttling.
-    throttled = used * (1.0 + seen.throttled / cpus)
+    waited = (used * cpus + (seen.waiting or 0.0) * (1.0 - by_own)) / most
+    # All in the group would use so much more of it, this process as much as others that
+    # used up the quota. An idle task loses nothing by throttling.
+    throttled = used * (1.0 + (seen.throttled or 0.0))
     # Some kernels count throttled time as waiting, too: so the larger, not the sum.
-    got = 1.0 - min(0.99, seen.stolen)
+    got = 1.0 - min(0.99, seen.stolen or 0.0)
     return max(used, min(1.0, max(waited, throttled) / got))
 
 
@@ -68,9 +75,9 @@ class ContentionMeter:
         self._throttling = _Throttling(root)
         self._steal = _Steal(str(root / "proc/stat"))
         self._has_complained = False
-        self._waiting = Ewma(smoothing)
-        self._throttled = Ewma(smoothing)
-        self._stolen = Ewma(smoothing)
+        self._waiting = _Figure(smoothing)
+        self._throttled = _Figure(smoothing)
+        self._stolen = _Figure(smoothing)
         self._lag = Ewma(smoothing)
 
     def read(self, now: float) -> float:
@@ -99,14 +106,16 @@ class ContentionMeter:
             lag=self._lag.value,
         )
 
-    def _read_thread(self, now: float) -> tuple[float, float]:
+    def _read_thread(self, now: float) -> tuple[float, float | None]:
         """Seconds a second that the loop's thread ran, and that it waited for a CPU."""
         before, since = self._thread, self._read_at
         self._thread, self._read_at = _schedstat(self._schedstat), now
-        if self._thread is None and not self._has_complained:
-            self._has_complained = True
-            logger.info("no schedstat here: time spent waiting for a CPU is not seen")
-        if before is None or self._thread is None or since is None or now <= since:
+        if self._thread is None:
+            if not self._has_complained:
+                self._has_complained = True
+                logger.info("no schedstat: time spent waiting for a CPU is unknown")
+            return 0.0, None
+        if before is None or since is None or now <= since:
             return 0.0, 0.0
         ran, waited = (
             min(1.0, max(0, after - count) * 1e-9 / (now - since))
@@ -117,46 +126,74 @@ class ContentionMeter:
     def __repr__(self) -> str:
         seen = self.statistics()
         return (
-            f"<{seen.waiting:.2f} waiting, {seen.throttled:.2f} throttled, "
-            f"{seen.stolen:.2f} stolen, {seen.lag * 1e3:.1f} ms late>"
+            f"<{_said(seen.waiting)} waiting, {_said(seen.throttled)} throttled, "
+            f"{_said(seen.stolen)} stolen, {seen.lag * 1e3:.1f} ms late>"
         )
 
 
-class _Throttling:
-    """How many CPU seconds a second the group that is throttled most lost by that.
+class _Figure:
+    """A smoothed figure, or None while it cannot be read."""
 
-    More than 1.0 where a group of several CPUs is throttled. Only groups with a quota
-    are read: in version 2 the kernel sums a group up over all processors each time.
+    def __init__(self, smoothing: float) -> None:
+        self._ewma = Ewma(smoothing)
+        self.value: float | None = None
+
+    def update(self, value: float | None, now: float) -> None:
+        if value is not None:
+            self._ewma.update(value, now)
+        self.value = None if value is None else self._ewma.value
+
+
+def _said(figure: float | None) -> str:
+    return "unknown" if figure is None else f"{figure:.2f}"
+
+
+class _Throttling:
+    """What the group that is throttled most lost by that, over its own quota.
+
+    Seconds, as the kernel sums them over the CPUs that a group could not use, and a
+    quota is CPU seconds a second, too. (The number of throttled periods is the same
+    whether a period lost 1 ms or 90.) Only groups with a quota are read: in version 2
+    the kernel sums a group up over all processors each time.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._recheck_at = self._due_at = -inf
         self._read_at = 0.0
-        self._files: list[str] = []
-        self._counts: dict[str, float] = {}
-        self._share = 0.0
+        self._quotas: dict[str, float] = {}  # CPUs, by file
+        self._is_told = False  # whether there are quotas, and what they cost
+        self._lost: dict[str, float] = {}  # CPU seconds ever, by file
+        self._share: float | None = None
 
-    def read(self, now: float) -> float:
+    def read(self, now: float) -> float | None:
         if now < self._due_at:
             return self._share
         if now >= self._recheck_at:
-            folders = limited_folders(self._root)
-            self._files = [str(folder / "cpu.stat") for folder in folders]
+            self._find()
             self._recheck_at = now + RECHECK_AFTER
-        before, since = self._counts, self._read_at
-        self._counts, self._read_at = dict(self._read_files()), now
+        before, since = self._lost, self._read_at
+        self._lost, self._read_at = dict(self._read_files()), now
         self._due_at = now + SLOW
-        growth = [
-            count - before[file]
-            for file, count in self._counts.items()
+        lost = [
+            (seconds - before[file]) / self._quotas[file]
+            for file, seconds in self._lost.items()
             if file in before
         ]
-        self._share = max([0.0, *growth]) / max(SLOW, now - since)
+        is_told = self._is_told and len(self._lost) == len(self._quotas)
+        self._share = max([0.0, *lost]) / max(SLOW, now - since) if is_told else None
         return self._share
 
+    def _find(self) -> None:
+        quotas = limited_folders(self._root)
+        self._quotas = {str(one / "cpu.stat"): cpus for one, cpus in quotas.items()}
+        # Without a mounted group to look into, nobody says that there is no quota.
+        self._is_told = bool(quotas) or any(
+            folder.is_dir() for folder in cgroup_folders(self._root, "cpu")
+        )
+
     def _read_files(self) -> Iterator[tuple[str, float]]:
-        for file in self._files:
+        for file in self._quotas:
             fields = _fields(file)
             if "throttled_usec" in fields:
                 yield file, fields["throttled_usec"] * 1e-6
@@ -174,18 +211,25 @@ class _Steal:
     def __init__(self, file: str) -> None:
         self._file = file
         self._due_at = -inf
-        self._busy = self._stolen = 0
-        self._share = 0.0
+        self._counts: tuple[int, int] | None = None  # busy and stolen
+        self._share: float | None = None
 
-    def read(self, now: float) -> float:
+    def read(self, now: float) -> float | None:
         if now < self._due_at:
             return self._share
-        busy, stolen = _busy(self._file)
-        grown = busy - self._busy
-        if self._due_at > -inf and grown > 0:
-            self._share = min(1.0, max(0.0, (stolen - self._stolen) / grown))
-        self._busy, self._stolen = busy, stolen
-        self._due_at = now + (SLOW if stolen else RECHECK_AFTER)
+        before, self._counts = self._counts, _busy(self._file)
+        self._due_at = now + RECHECK_AFTER
+        if self._counts is None:
+            self._share = None
+            return None
+        busy, stolen = self._counts
+        grown = busy - before[0] if before else 0
+        if before and grown > 0:
+            self._share = min(1.0, max(0.0, (stolen - before[1]) / grown))
+        elif self._share is None:
+            self._share = 0.0
+        if stolen:
+            self._due_at = now + SLOW
         return self._share
 
 
@@ -222,11 +266,14 @@ def _fields(file: str) -> dict[str, int]:
     }
 
 
-def _busy(file: str) -> tuple[int, int]:
+def _busy(file: str) -> tuple[int, int] | None:
     """Ticks of all processors that were not idle, and of those the stolen ones."""
     first, _, _ = _read(file).partition(b"\n")
     try:
-        user, nice, system, _, _, irq, softirq, stolen = map(int, first.split()[1:9])
+        times = [int(ticks) for ticks in first.split()[1:9]]
+        user, nice, system, _, _, irq, softirq, stolen = times
     except ValueError:
-        return 0, 0
+        return None
+    if not any(times):
+        return None  # of a sandbox that does not count
     return user + nice + system + irq + softirq + stolen, stolen

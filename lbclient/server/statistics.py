@@ -35,16 +35,20 @@ class SignalStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentionStatistics:
-    """What keeps the task from CPU time that it wants, smoothed as utilization is."""
+    """What keeps the task from CPU time that it wants, smoothed as utilization is.
 
-    waiting: float = 0.0
+    None is what the system does not tell, as where there is no /proc.
+    """
+
+    waiting: float | None = None
     """The share of time in which the event loop's thread waited for a CPU."""
 
-    throttled: float = 0.0
-    """CPU seconds a second that the control group lost to its quota; it has more than
-    1.0 where it is throttled on several CPUs at once."""
+    throttled: float | None = None
+    """CPU time that a control group around the task lost to its quota, over that quota;
+    of several groups the largest. More than 1.0 where a group that could use several
+    quotas' worth of CPUs is throttled most of the time. 0.0 without a quota."""
 
-    stolen: float = 0.0
+    stolen: float | None = None
     """The share of the machine's busy CPU time that the hypervisor gave to others."""
 
     lag: float = 0.0

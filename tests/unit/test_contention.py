@@ -93,12 +93,12 @@ def test_what_is_missed_adds_nothing_beyond_all(used: float) -> None:
 
 def test_an_idle_task_loses_nothing_by_a_group_that_is_throttled() -> None:
     """A sidecar uses up the quota. Who uses a fifth of it can have another fifth."""
-    assert wanted(0.0, 0.5, 0.0, seen(throttled=0.5)) == 0.0
-    assert wanted(0.2, 0.5, 0.1, seen(throttled=0.5)) == pytest.approx(0.4)
+    assert wanted(0.0, 0.5, 0.0, seen(throttled=1.0)) == 0.0
+    assert wanted(0.2, 0.5, 0.1, seen(throttled=1.0)) == pytest.approx(0.4)
 
 
 def test_throttling_is_counted_once_where_it_is_waiting_as_well() -> None:
-    figures = seen(throttled=0.5, waiting=0.3)
+    figures = seen(throttled=1.0, waiting=0.3)
     assert wanted(0.2, 0.5, 0.1, figures) == pytest.approx(0.4)
 
 
@@ -115,7 +115,7 @@ def test_the_loops_thread_is_read(tmp_path: Path) -> None:
     assert machine.read() == pytest.approx(0.75)
     assert machine.meter.statistics().waiting == pytest.approx(0.5)
     assert repr(machine.meter) == (
-        "<0.50 waiting, 0.00 throttled, 0.00 stolen, 0.0 ms late>"
+        "<0.50 waiting, unknown throttled, unknown stolen, 0.0 ms late>"
     )
     machine.used, machine.ran = 0.5, 0.5
     machine.schedstat()
@@ -129,7 +129,7 @@ def test_a_throttled_group_is_read(tmp_path: Path) -> None:
     machine.used, machine.throttled = 0.1, 0.5
     machine.group()
     assert machine.read() == pytest.approx(0.4)
-    assert machine.meter.statistics().throttled == pytest.approx(0.5)
+    assert machine.meter.statistics().throttled == pytest.approx(1.0)
 
 
 def test_a_throttled_group_of_the_first_version_is_read(tmp_path: Path) -> None:
@@ -145,19 +145,30 @@ def test_a_throttled_group_of_the_first_version_is_read(tmp_path: Path) -> None:
     assert machine.read() == pytest.approx(0.4)
 
 
-def test_of_groups_in_groups_the_one_counts_that_is_throttled_most(
-    tmp_path: Path,
+OUTER = "sys/fs/cgroup"
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "lost"),
+    [
+        (0.1, 4.0, 0.5),  # half of the outer quota, and a fifth of the inner one
+        (0.4, 4.0, 0.8),  # fewer seconds, of a smaller quota
+        (0.0, 4.0, 0.5),  # who uses up the outer quota keeps it from us, too
+    ],
+)
+def test_of_groups_in_groups_the_one_counts_that_lost_most_of_its_own_quota(
+    tmp_path: Path, inner: float, outer: float, lost: float
 ) -> None:
     machine = Machine(tmp_path, cpus=0.5)
-    outer = "sys/fs/cgroup/cpu.stat"
-    machine.write("sys/fs/cgroup/cpu.max", "100000 100000")
-    machine.write(outer, "throttled_usec 0")
+    machine.write(f"{OUTER}/cpu.max", "800000 100000")
+    machine.write(f"{OUTER}/cpu.stat", "throttled_usec 0")
     machine.group()
     machine.read()
-    machine.used, machine.throttled = 0.1, 0.1
+    machine.used, machine.throttled = 0.1, inner
     machine.group()
-    machine.write(outer, "throttled_usec 500000")
-    assert machine.read() == pytest.approx(0.4)
+    machine.write(f"{OUTER}/cpu.stat", f"throttled_usec {int(outer * 1e6)}")
+    assert machine.read() == pytest.approx(0.2 * (1.0 + lost))
+    assert machine.meter.statistics().throttled == pytest.approx(lost)
 
 
 def test_a_group_without_a_quota_is_not_read(tmp_path: Path) -> None:
@@ -168,6 +179,45 @@ def test_a_group_without_a_quota_is_not_read(tmp_path: Path) -> None:
     machine.used, machine.throttled = 0.1, 0.5
     machine.write(f"{GROUP}/cpu.stat", "throttled_usec 500000\n")
     assert machine.read() == pytest.approx(0.1)
+    assert machine.meter.statistics().throttled == 0.0
+
+
+def test_where_no_group_is_mounted_throttling_is_unknown(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.write("proc/self/cgroup", "0::/pod\n")
+    machine.read()
+    assert machine.meter.statistics().throttled is None
+
+
+def test_a_quota_whose_cost_one_group_hides_is_unknown(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, cpus=0.5)
+    machine.group()
+    machine.write(f"{OUTER}/cpu.max", "800000 100000")
+    machine.read()
+    assert machine.meter.statistics().throttled is None
+
+
+def test_what_can_be_read_again_is_known_again(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.read()
+    assert machine.meter.statistics() == ContentionStatistics()
+    machine.schedstat()
+    machine.read()
+    assert machine.meter.statistics().waiting == 0.0
+
+
+def test_a_sandbox_that_counts_no_time_of_processors_tells_of_no_steal(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path)
+    machine.write("proc/stat", "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0\n")
+    machine.read()
+    assert machine.meter.statistics().stolen is None
+    machine = Machine(tmp_path)
+    machine.user = 5
+    machine.stat()
+    machine.read()
+    assert machine.meter.statistics().stolen == 0.0
 
 
 def test_what_the_hypervisor_steals_is_read(tmp_path: Path) -> None:
@@ -210,9 +260,7 @@ def test_where_nothing_is_told_what_was_used_counts_and_the_log_says_so_once(
         found.append(machine.read())
         machine.used += 0.4
     assert found == pytest.approx([0.0, 0.4, 0.4])
-    assert caplog.messages == [
-        "no schedstat here: time spent waiting for a CPU is not seen"
-    ]
+    assert caplog.messages == ["no schedstat: time spent waiting for a CPU is unknown"]
     assert machine.meter.statistics() == ContentionStatistics()
 
 

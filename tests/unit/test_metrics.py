@@ -212,6 +212,15 @@ def test_a_server_is_shown() -> None:
     assert scraped("lbclient_server_refused_total", **said) == 7
 
 
+def test_contention_that_cannot_be_read_has_no_sample() -> None:
+    kept = ContentionStatistics(waiting=0.0, lag=0.002)
+    scraped = Scraped(_server := FakeServer(replace(SERVER, contention=kept)))
+    assert scraped("lbclient_server_contention", kind="waiting") == 0.0
+    assert scraped("lbclient_server_contention", kind="throttled") is None
+    assert scraped("lbclient_server_contention", kind="stolen") is None
+    assert scraped("lbclient_server_loop_lag_seconds") == 0.002
+
+
 def test_buckets_accumulate_up_to_infinity() -> None:
     scraped = Scraped(_channel := FakeChannel())
     name = "lbclient_attempt_latency_seconds"

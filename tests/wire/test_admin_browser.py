@@ -241,6 +241,18 @@ def test_one_that_cannot_be_described_is_shown_with_its_error(page: Browser) -> 
     assert page.run(f"{ROWS}.length") == 3, "the others are as ever"
 
 
+def test_contention_that_is_not_known_is_said_to_be_unknown(page: Browser) -> None:
+    shown = page.run(
+        "const said = structuredClone(past.at(-1));"
+        "said.clock += 1;"
+        "said.servers[0].contention = arguments[0];"
+        "show(said);"
+        "return document.body.innerText",
+        {"waiting": 0.25, "throttled": None, "stolen": 0.0, "lag": 0.001},
+    )
+    assert "waiting 25 %, throttled unknown, stolen 0 %, timers 1" in shown
+
+
 def test_what_is_left_out_is_counted(page: Browser) -> None:
     said = page.run(
         "const said = structuredClone(past.at(-1));"

@@ -228,6 +228,19 @@ async def test_what_was_left_out_is_counted(inspect: Inspect) -> None:
     assert "and 1 server more" in out
 
 
+async def test_contention_that_is_not_known_is_said_to_be_unknown(
+    inspect: Inspect, start: Any
+) -> None:
+    await start(lbclient.server)
+    told = snapshot()
+    kept = {"waiting": 0.25, "throttled": None, "stolen": None, "lag": 0.001}
+    told["servers"] = [one | {"contention": kept} for one in told["servers"][-1:]]
+    async with saying(json.dumps(told | {"channels": []}).encode()) as place:
+        status, out, complaint = await inspect("--interval", "0.5", place)
+    assert (status, complaint) == (0, "")
+    assert "waiting 25%, throttled unknown, stolen unknown," in " ".join(out.split())
+
+
 async def test_nobody_there_is_status_1(
     inspect: Inspect, free_port: Callable[[], int]
 ) -> None:

@@ -284,7 +284,8 @@ class ServerSection extends Section {
     facts.set("State", word, { kind });
     facts.set("Utilization", percent(server.utilization));
     const kept = server.contention;
-    facts.set("Contention", `waits for a CPU ${percent(kept.waiting)} of the time, throttled ${percent(kept.throttled)}, stolen ${percent(kept.stolen)}, timers ${milliseconds(kept.lag)} late`);
+    const lost = ["waiting", "throttled", "stolen"].map((kind) => `${kind} ${kept[kind] === null ? "unknown" : percent(kept[kind])}`);
+    facts.set("Contention", `${lost.join(", ")}, timers ${milliseconds(kept.lag)} late`);
     facts.set("Load for each processor", fixed(server.load, 1));
     facts.set("Requests a second", rate(server.qps));
     facts.set("Errors a second", rate(server.eps), { kind: server.eps >= 0.05 ? "ill" : "" });
