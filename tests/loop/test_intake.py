@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.server.intake import AHEAD, Intake
+from lbclient.server.intake import AHEAD, BATCH, MOST, Intake
 
 
 class Core:
@@ -15,9 +15,11 @@ class Core:
     def __init__(self) -> None:
         self.asked: list[tuple[Callable[[Any], None], Callable[[Any], None]]] = []
         self.waiting: list[Any] = []
+        self.asked_in_all = 0
 
     def ask(self, take: Callable[[Any], None], fail: Callable[[Any], None]) -> None:
         self.asked.append((take, fail))
+        self.asked_in_all += 1
         asyncio.get_running_loop().call_soon(self.hand_over)
 
     def come(self, *requests: Any) -> None:
@@ -50,14 +52,32 @@ async def test_requests_are_served_in_their_order() -> None:
     assert await task.take(10 * AHEAD) == list(range(10 * AHEAD))
 
 
-async def test_few_are_taken_at_once() -> None:
-    """Beside hundreds that have begun their events would come late."""
+async def test_no_more_are_asked_for_than_that() -> None:
+    """A core hands over all that was asked for before grpcio serves the next one.
+
+    Beside hundreds of requests that have begun their events would come late.
+    """
+    task = Task()
+    task.core.come(*range(20 * AHEAD))
+    most = 0
+    for number in range(19 * AHEAD - MOST):
+        assert await task.take(1) == [number]
+        assert len(task.core.asked) <= AHEAD
+        assert len(task.intake) + len(task.core.asked) < MOST
+        task.core.hand_over()
+        most = max(most, len(task.intake))
+    assert AHEAD < most < MOST
+
+
+async def test_they_are_asked_for_many_at_a_time() -> None:
     task = Task()
     task.core.come(*range(10 * AHEAD))
-    for number in range(9 * AHEAD):
-        assert await task.take(1) == [number]
-        assert len(task.intake) <= AHEAD
-        assert len(task.core.asked) <= AHEAD
+    times = before = 0
+    for _ in range(9 * AHEAD):
+        await task.take(1)
+        times += task.core.asked_in_all > before
+        before = task.core.asked_in_all
+    assert times <= 9 * AHEAD / BATCH + 1
 
 
 async def test_where_more_waits_than_is_asked_for_it_is_known() -> None:
@@ -69,19 +89,28 @@ async def test_where_more_waits_than_is_asked_for_it_is_known() -> None:
     assert not task.intake.was_behind()  # since then
 
 
-async def test_what_comes_one_by_one_leaves_none_behind() -> None:
+async def test_a_busy_loop_knows_it_too() -> None:
+    """Each third time grpcio serves a batch before the core's events come."""
+    task = Task()
+    task.core.come(*range(30 * BATCH))
+    for number in range(28):
+        await task.take(BATCH)
+        if number % 3:
+            await asyncio.sleep(0)  # the core hands over
+    assert task.intake.was_behind()
+
+
+@pytest.mark.parametrize("at_once", [1, BATCH])
+async def test_what_comes_a_few_at_a_time_leaves_none_behind(at_once: int) -> None:
+    """However many come in all: the loop is not behind."""
     task = Task()
     for number in range(100):
-        taking = asyncio.ensure_future(task.take(1))
+        taking = asyncio.ensure_future(task.take(at_once))
         await asyncio.sleep(0)
-        task.core.come(number)
-        assert await taking == [number]
-    task.intake.was_behind()  # at first all is asked for
-    for number in range(100):
-        taking = asyncio.ensure_future(task.take(1))
-        await asyncio.sleep(0)
-        task.core.come(number)
-        await taking
+        task.core.come(*range(at_once))
+        assert await taking == list(range(at_once))
+        if number == 0:
+            task.intake.was_behind()  # at first all is asked for
     assert not task.intake.was_behind()
 
 
