@@ -1,20 +1,26 @@
-"""How much time requests have until their deadline."""
+"""How much time requests have, from when they come to this task to their deadline."""
 
-ASSUMED = 1.0  # seconds that requests have, as long as none had a deadline
-MEMORY = 16  # requests
+ASSUMED = 1.0  # seconds that a request without a deadline has
+MEMORY = 16  # requests: one counts e times less when as many more have come
 
 
 class Deadlines:
-    """The harmonic mean of late: that of a second and an hour is two seconds.
+    """The harmonic mean of the time that the last requests had.
 
-    Another mean would be no use to those who have a second.
+    Of a second and an hour that is two seconds: those who have an hour must not make
+    those wait who have a second. A request without a deadline counts as one of a
+    second: somebody waits for it, too, and the few that have deadlines, or had some an
+    hour ago, must not decide alone how long all others may wait.
     """
 
     def __init__(self) -> None:
-        self._hurry = 1.0 / ASSUMED
+        self._hurry = 1.0 / ASSUMED  # the mean of 1 / seconds
         self._known = 0  # up to MEMORY
 
-    def observe(self, seconds: float) -> None:
+    def observe(self, seconds: float | None) -> None:
+        """Of one request; None: it has no deadline."""
+        if seconds is None:
+            seconds = ASSUMED
         if seconds > 0.0:
             self._known = min(self._known + 1, MEMORY)
             self._hurry += (1.0 / seconds - self._hurry) / self._known

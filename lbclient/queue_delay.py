@@ -47,11 +47,11 @@ class QueueDelay:
         self._comes = self._is_taken = self._is_let_in = 0.0
 
     def sample(
-        self, elapsed: float, *, waiting: int, taken: int, let_in: int, left: float
+        self, elapsed: float, *, waiting: int, taken: int, let_in: int, time: float
     ) -> None:
         """What waits, and what was taken and let in within `elapsed` seconds.
 
-        What is taken has `left` seconds until its deadline.
+        What comes has `time` seconds until its deadline.
         """
         # What the core has ended, as more waited than it keeps, has not come.
         came, self._waiting = taken + waiting - self._waiting, waiting
@@ -65,7 +65,7 @@ class QueueDelay:
         before, self.seconds = self.seconds, 0.0
         if waiting and self._is_taken:
             self.seconds = min(self._longest, waiting / self._is_taken)
-        self.target = SHARE * (left + self.seconds)
+        self.target = SHARE * time
         if self._is_limited:
             change = FAST * (before - self.seconds)
             change += SLOW * (self.target - self.seconds) * elapsed

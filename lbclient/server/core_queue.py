@@ -13,7 +13,7 @@ class CoreQueue:
         self.intake = Intake()
         self.unseen = Unseen()
         self.delay = QueueDelay()
-        self.deadlines = Deadlines()  # of requests that are about to be served
+        self.deadlines = Deadlines()  # of requests as they came to this task
         self._handed = self._refused = 0  # as of the last sample
         self._sampled_at = 0.0
 
@@ -33,7 +33,7 @@ class CoreQueue:
                 waiting=waiting,
                 taken=handed - before,
                 let_in=max(0, handed - before - refused_now),
-                left=self.deadlines.typical,
+                time=self.deadlines.typical,
             )
 
     def __repr__(self) -> str:

@@ -206,11 +206,12 @@ class _Wrapped:
 
     def _is_too_late(self, call: Call, now: float) -> bool:
         """What has lost most of its time here is: whoever asks gives up soon."""
-        left = call.inner.time_remaining()
+        core, left = self._gate.core, call.inner.time_remaining()
         if left is None:
+            core.deadlines.observe(None)
             return False
-        self._gate.core.deadlines.observe(left)
-        waited = now - call.begun_at + self._gate.core.delay.seconds
+        waited = now - call.begun_at + core.delay.seconds
+        core.deadlines.observe(left + waited)
         if waited > WAITS * left > 0.0:
             return True
         if left > self._quickest.ample:

@@ -68,8 +68,7 @@ class Threads:
     def waited(self, wait: float, left: float | None) -> None:
         """A request got a thread after so many seconds, and has so many left."""
         self._wait = wait
-        if left is not None and left > 0.0:
-            self._deadlines.observe(wait + left)
+        self._deadlines.observe(None if left is None else wait + left)
 
     def sample(self, now: float) -> None:
         """Every now and then; costs nothing until anybody has come to queue."""

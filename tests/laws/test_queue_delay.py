@@ -44,14 +44,12 @@ def serve(
                 left -= refusal
         owed = min(0.0, left)
         queue = min(queue, MOST)
-        waited = queue * TICK / taken if taken else 0.0
-        left_of_it = max(0.01, DEADLINE - waited)
         delay.sample(
             TICK,
             waiting=queue,
             taken=taken,
             let_in=admitted,
-            left=left_of_it,
+            time=DEADLINE,
         )
         samples.append(Sample(at, came, admitted, delay.seconds, delay.room))
     return samples
@@ -96,39 +94,39 @@ def test_who_can_do_all_that_comes_refuses_nobody() -> None:
 def test_what_comes_while_a_handler_has_the_loop_is_no_queue_that_stands() -> None:
     delay = QueueDelay()
     for _ in range(10):
-        delay.sample(TICK, waiting=0, taken=50, let_in=50, left=DEADLINE)
-    delay.sample(0.4, waiting=184, taken=16, let_in=16, left=0.8 * DEADLINE)
+        delay.sample(TICK, waiting=0, taken=50, let_in=50, time=DEADLINE)
+    delay.sample(0.4, waiting=184, taken=16, let_in=16, time=DEADLINE)
     assert delay.seconds > delay.target
     assert delay.room == 1.0
-    delay.sample(TICK, waiting=0, taken=234, let_in=234, left=0.7 * DEADLINE)
+    delay.sample(TICK, waiting=0, taken=234, let_in=234, time=DEADLINE)
     assert delay.room == 1.0
 
 
 def test_who_has_more_time_may_wait_longer() -> None:
     delay = QueueDelay()
     for _ in range(20):
-        delay.sample(TICK, waiting=500, taken=100, let_in=100, left=5.0)
+        delay.sample(TICK, waiting=500, taken=100, let_in=100, time=5.0)
     assert delay.seconds == pytest.approx(0.5, rel=0.01)
     assert delay.room == 1.0
     for _ in range(20):
-        delay.sample(TICK, waiting=500, taken=100, let_in=100, left=0.5)
+        delay.sample(TICK, waiting=500, taken=100, let_in=100, time=0.5)
     assert delay.room < 1.0
 
 
 def test_where_nothing_is_taken_nothing_is_known() -> None:
     delay = QueueDelay()
     for _ in range(20):
-        delay.sample(TICK, waiting=500, taken=0, let_in=0, left=1.0)
+        delay.sample(TICK, waiting=500, taken=0, let_in=0, time=1.0)
     assert (delay.seconds, delay.room) == (0.0, 1.0)
 
 
 def test_a_process_that_stood_still_for_long_does_not_break_the_sum() -> None:
     delay = QueueDelay()
     for _ in range(5):
-        delay.sample(0.1, waiting=500, taken=50, let_in=50, left=0.5)
+        delay.sample(0.1, waiting=500, taken=50, let_in=50, time=0.5)
     assert delay.room < 1.0
-    delay.sample(5.0, waiting=900, taken=1, let_in=1, left=0.5)
-    delay.sample(0.1, waiting=0, taken=900, let_in=900, left=0.5)
+    delay.sample(5.0, waiting=900, taken=1, let_in=1, time=0.5)
+    delay.sample(0.1, waiting=0, taken=900, let_in=900, time=0.5)
     assert delay.room == 1.0
 
 
@@ -136,9 +134,9 @@ def test_nothing_has_waited_for_longer_than_since_nothing_waited() -> None:
     """The loop stood still, and next to nothing was taken."""
     delay = QueueDelay()
     for _ in range(10):
-        delay.sample(TICK, waiting=0, taken=50, let_in=50, left=9.0)
-    delay.sample(1.5, waiting=400, taken=1, let_in=1, left=9.0)
+        delay.sample(TICK, waiting=0, taken=50, let_in=50, time=9.0)
+    delay.sample(1.5, waiting=400, taken=1, let_in=1, time=9.0)
     assert delay.seconds == 1.5
-    delay.sample(TICK, waiting=0, taken=450, let_in=450, left=9.0)
-    delay.sample(TICK, waiting=400, taken=0, let_in=0, left=9.0)
+    delay.sample(TICK, waiting=0, taken=450, let_in=450, time=9.0)
+    delay.sample(TICK, waiting=400, taken=0, let_in=0, time=9.0)
     assert delay.seconds <= TICK

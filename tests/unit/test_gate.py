@@ -174,7 +174,7 @@ def test_what_waits_unseen_for_a_part_of_its_time_is_too_much() -> None:
     wait_in_core(task, samples=20)
     assert 0.4 < task.refused() < 1.0
     answer = next(answer for answer in (task.ask() for _ in range(MANY)) if answer)
-    assert "queue delay is 1.00 s, and 0.4 is enough" in answer.details
+    assert "queue delay is 1.00 s, and 0.2 is enough" in answer.details
     key = wire.CRITICALITY_KEY
     low = high = 0
     for _ in range(MANY):
@@ -183,7 +183,7 @@ def test_what_waits_unseen_for_a_part_of_its_time_is_too_much() -> None:
     assert high > 10 * low
     seen = {one.name: one for one in task.gate.signals()}[QUEUE_NAME]
     assert seen.value == pytest.approx(1.0, rel=0.01)
-    assert seen.target == pytest.approx(0.4, rel=0.01)
+    assert seen.target == pytest.approx(0.2, rel=0.01)
 
 
 def test_who_has_a_minute_may_wait_a_second() -> None:

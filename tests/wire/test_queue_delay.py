@@ -76,6 +76,22 @@ async def test_a_crowd_that_has_time_is_not_refused() -> None:
     assert sum(sum(counts.values()) for counts in refused.values()) == 0
 
 
+async def test_the_time_that_requests_have_counts_from_when_they_came() -> None:
+    """Else what has waited for long would make the wait that is enough shorter still.
+
+    What the core is said to keep it for comes on top of what is left in Python.
+    """
+    server, port = await started(at_once)
+    core = server._reporter.gate.core
+    core.delay.sample = lambda *_, **__: None  # type: ignore[method-assign]
+    core.delay.seconds = waited = 2.0  # as far as the server knows
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method: Any = channel.unary_unary("/a.B/C")
+        await method(b"", timeout=4.0)
+    assert 4.0 < core.deadlines.typical <= 4.1 + waited
+    await server.stop(None)
+
+
 async def test_who_lost_most_of_its_time_in_the_core_is_not_begun(
     eventually: Any,
 ) -> None:
