@@ -78,7 +78,7 @@ KINDS = {
         *(endless, ("RESOURCE_EXHAUSTED",), "stays"),
     ),
     "too late": Kind(
-        lbclient.server, slow, ("overloaded-dont-retry",), "is waited for"
+        lbclient.server, slow, ("overloaded", "overloaded-dont-retry"), "is waited for"
     ),
     "ended in gRPC's core": Kind(with_little_room, stalling, ("CANCELLED",)),
 }

@@ -32,11 +32,20 @@ FULL = Answer(
     "Concurrent RPC limit exceeded!",
     TRAILERS[Refusal.OVERLOADED],
 )
-TOO_LATE = Answer(
+EXPIRED = Answer(
     StatusCode.DEADLINE_EXCEEDED,
-    "refused: too late to be served before its deadline",
+    "refused: its deadline has passed",
     TRAILERS[Refusal.DONT_RETRY],
 )
+# An estimate: its deadline is still to come, and another task may be quicker.
+TOO_LATE = {
+    refusal: Answer(
+        StatusCode.UNAVAILABLE,
+        "overloaded: too late to be served before its deadline",
+        TRAILERS[refusal],
+    )
+    for refusal in (Refusal.OVERLOADED, Refusal.DONT_RETRY)
+}
 # It says nothing of the task: the clients of all others would shun who serves little
 # beside one customer's flood, for its errors, and crowd on who serves much.
 OUT_OF_QUOTA = Answer(

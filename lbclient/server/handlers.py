@@ -24,7 +24,7 @@ from lbclient.admission import Quickest
 from lbclient.criticality import current
 from lbclient.handled import OTHERS
 from lbclient.server.accounting import Steps, begun, billed
-from lbclient.server.answers import FULL, TOO_LATE, Answer
+from lbclient.server.answers import EXPIRED, FULL, TOO_LATE, Answer
 from lbclient.server.calls import AsyncCall, Call, ClientHasLeft, Early, SyncCall
 from lbclient.server.reporter import Counts, Method, Reporter
 from lbclient.server.run_queue import LONG
@@ -204,19 +204,26 @@ class _Wrapped:
         """Of a stream, in its task."""
         return Turns(self._queue, self._reporter.clock)
 
-    def _is_too_late(self, call: Call, now: float) -> bool:
-        """What has lost most of its time here is: whoever asks gives up soon."""
+    def _too_late(self, call: Call, now: float) -> Answer | None:
+        """What a request is told that has too little time left, if it has.
+
+        What has lost most of its time here has: whoever asks gives up soon.
+        """
         core, left = self._gate.core, call.inner.time_remaining()
         if left is None:
             core.deadlines.observe(None)
-            return False
+            return None
         waited = now - call.begun_at + core.delay.seconds
         core.deadlines.observe(left + waited)
-        if waited > WAITS * left > 0.0:
-            return True
-        if left > self._quickest.ample:
-            return False
-        if left > 0.0 and self._method.quickest is None:
+        if left <= 0.0:
+            return EXPIRED
+        if waited > WAITS * left or self._is_hopeless(left, now):
+            return TOO_LATE[self._gate.admission.refusal()]
+        return None
+
+    def _is_hopeless(self, left: float, now: float) -> bool:
+        """Whether no request of this method was served in so little time lately."""
+        if left > self._quickest.ample or self._method.quickest is None:
             return False
         self._reporter.settle()
         return self._quickest.is_too_late(left, now)
@@ -228,8 +235,9 @@ class _Wrapped:
         """
         if self._monitor.active > self._limit:
             return call.refuse(FULL, "concurrency")
-        if self._is_too_late(call, call.begun_at):
-            return call.refuse(TOO_LATE, "too-late")
+        answer = self._too_late(call, call.begun_at)
+        if answer is not None:
+            return call.refuse(answer, "too-late")
         if self._is_stream:
             answer = self._gate.refuses_stream()
             if answer is not None:
@@ -242,9 +250,10 @@ class _Wrapped:
     async def _wait(self, turn: Awaitable[None] | None, call: AsyncCall) -> None:
         if turn is not None:
             await turn
-            if self._is_too_late(call, self._reporter.clock()):
+            answer = self._too_late(call, self._reporter.clock())
+            if answer is not None:
                 self._queue.refuse()
-                await call.refuse(TOO_LATE, "too-late")
+                await call.refuse(answer, "too-late")
         if self._gate.asks_context and (answer := self._gate.asks(call)) is not None:
             await call.refuse(answer)
 
@@ -395,8 +404,7 @@ class _InThread(_Wrapped):
         self._gate.threads.leave(call)
         self._gate.threads.waited(now - call.begun_at, call.inner.time_remaining())
         answer = call.refusal
-        if answer is None and self._is_too_late(call, now):
-            answer = TOO_LATE
+        if answer is None and (answer := self._too_late(call, now)) is not None:
             loop, count = self._reporter.loop, self._gate.count
             loop.call_soon_threadsafe(count, "too-late", call.run(current))
         if answer is None and self._gate.asks_context:

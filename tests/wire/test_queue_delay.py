@@ -9,6 +9,7 @@ import grpc.aio
 
 import lbclient
 from benchmarks import frames
+from lbclient import wire
 from lbclient.admission import QUEUE_NAME
 from lbclient.server import Server
 from lbclient.server.run_queue import CLEAR
@@ -88,8 +89,8 @@ async def test_the_time_that_requests_have_counts_from_when_they_came() -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         method: Any = channel.unary_unary("/a.B/C")
         await method(b"", timeout=4.0)
-    assert 4.0 < core.deadlines.typical <= 4.1 + waited
     await server.stop(None)
+    assert 4.0 < core.deadlines.typical <= 4.1 + waited
 
 
 async def test_who_lost_most_of_its_time_in_the_core_is_not_begun(
@@ -111,7 +112,33 @@ async def test_who_lost_most_of_its_time_in_the_core_is_not_begun(
         assert await method(b"", timeout=60.0) == b""
         await asyncio.sleep(2 * CLEAR)  # or it need not ask
         call = method(b"", timeout=9.0)
-        assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
+        said = dict(await call.trailing_metadata())
+    assert said[wire.REFUSAL_KEY] == "overloaded"
+    assert wire.PUSHBACK_KEY not in said
     assert server.statistics().refused["too-late"]["CRITICAL"] == 1
     assert began == 1
     await server.stop(None)
+
+
+async def test_who_is_too_late_at_one_backend_is_served_by_another() -> None:
+    """Its deadline is still to come: a refusal, and no failure of that backend."""
+    late, first = await started(at_once)
+    quick, second = await started(at_once)
+    delay = late._reporter.gate.core.delay
+    delay.sample = lambda *_, **__: None  # type: ignore[method-assign]
+    delay.seconds = 10.0  # as far as the server knows
+    target = f"ipv4:127.0.0.1:{first},127.0.0.1:{second}"
+    async with lbclient.insecure_channel(target) as channel:
+        method = channel.unary_unary("/a.B/C")
+        for _ in range(200):
+            assert await method(b"", timeout=9.0) == b""
+            if late.statistics().refused["too-late"]["CRITICAL"]:
+                break
+            await asyncio.sleep(2 * CLEAR)  # or it need not ask
+        said = channel.statistics()
+    assert late.statistics().refused["too-late"]["CRITICAL"] == 1
+    assert (said.attempts["rejected"], said.attempts["failed"]) == (1, 0)
+    assert not any(backend.ejected for backend in said.backends)
+    await late.stop(None)
+    await quick.stop(None)

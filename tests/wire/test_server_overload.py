@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar, copy_context
 from threading import Event, get_ident
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -24,6 +25,7 @@ from lbclient.criticality import Criticality, current
 from lbclient.server import Server
 from lbclient.server.accounting import bill_to, billed
 from lbclient.server.cpu import available_cpus
+from lbclient.server.handlers import Wrapper
 from lbclient.server.reporter import SAMPLE_INTERVAL
 from tests import needs
 from tests.wire.conftest import PATH, Host
@@ -416,11 +418,38 @@ async def test_what_cannot_be_done_in_time_is_not_begun(
     for _ in range(2):
         assert (await ask(channel, "unary_unary", timeout=20))[0] == b"done"
     _, call = await ask(channel, "unary_unary", timeout=0.2)
-    assert await call.code() is StatusCode.DEADLINE_EXCEEDED
+    assert await call.code() is StatusCode.UNAVAILABLE  # it had 0.2 s left, or nearly
+    assert dict(await call.trailing_metadata())[wire.REFUSAL_KEY] == "overloaded"
     await asyncio.sleep(0)
     assert began == 2
     assert server.statistics().refused["too-late"]["CRITICAL"] == 1
     assert (await ask(channel, "unary_unary", timeout=20))[0] == b"done"
+
+
+@pytest.mark.parametrize(
+    ("left", "waited", "code"),
+    [
+        (None, 100.0, None),
+        (1.0, 0.5, None),
+        (1.0, 0.9, StatusCode.UNAVAILABLE),
+        (0.001, 9.0, StatusCode.UNAVAILABLE),
+        (0.0, 0.5, StatusCode.DEADLINE_EXCEEDED),
+        (-1.0, 0.5, StatusCode.DEADLINE_EXCEEDED),
+    ],
+)
+async def test_only_a_deadline_that_has_passed_is_said_to_be_exceeded(
+    left: float | None, waited: float, code: StatusCode | None
+) -> None:
+    """Of itself a client does not see that: it gives up when the server would say it.
+
+    By fakes, as no request can be had whose deadline passes between two lines.
+    """
+    reporter = lbclient.server()._reporter
+    handler = handler_of("unary_unary", "async", str)
+    context: Any = SimpleNamespace(time_remaining=lambda: left)
+    call: Any = SimpleNamespace(inner=context, begun_at=0.0)
+    answer = Wrapper(reporter, None).wrap(handler)._too_late(call, waited)
+    assert (answer and answer.code) is code
 
 
 async def test_of_a_stream_nobody_knows_how_long_it_takes(host: Host) -> None:
