@@ -121,23 +121,25 @@ class Admission:
         self._random = rng.random
         self.mix = Tally(len(Criticality), MIX_MEMORY)
         self._attempts = Tally(ATTEMPTS, ATTEMPT_MEMORY)
-        self.room = 1.0  # of all that comes, what may come in whatever signals say
+        # The share of what comes that may come in at most, whatever signals say.
+        self.admissible = 1.0
         self.excess = 0.0  # widths by which the worst signal is beyond its target
         self.worst = ""  # the name of that signal; "": all are well
         self.shares = [1.0] * len(Criticality)  # that get in, by criticality
 
-    def observe(self, values: Sequence[float], room: float = 1.0) -> None:
+    def observe(self, values: Sequence[float], admissible: float = 1.0) -> None:
         """Takes what each signal says now, in the order they were given.
 
-        `room` is for what is known to fit: no more than that share comes in.
+        `admissible`: the share of what comes that may come in at most, by what the
+        task is known to get done.
         """
-        self.room = room
+        self.admissible = admissible
         self.excess, self.worst = 0.0, ""
         for signal, value in zip(self._signals, values, strict=True):
             excess = (value - signal.target) / signal.width
             if excess > self.excess:
                 self.excess, self.worst = excess, signal.name
-        if room < 1.0 and not self.worst:
+        if admissible < 1.0 and not self.worst:
             self.worst = QUEUE_NAME
         self._share_out()
 
@@ -146,7 +148,7 @@ class Admission:
         if not self.worst:
             self.shares = [1.0] * len(offered)
             return
-        most = sum(offered) * self.room
+        most = sum(offered) * self.admissible
         rooms = [min(room, most) for room in _rooms(offered, self.excess)]
         self.shares = shares(rooms, offered)
 

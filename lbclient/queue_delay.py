@@ -36,7 +36,7 @@ class QueueDelay:
     def __init__(self) -> None:
         self.seconds = 0.0  # that what is taken now has waited
         self.target = SHARE  # seconds: what waits longer is too much
-        self.room = 1.0  # of what comes, what may come in
+        self.admissible = 1.0  # the share of what comes that may come in
         self._longest = 0.0  # seconds since nothing waited
         self._stood = 0.0  # seconds for which it was too much
         self._is_limited = False
@@ -79,8 +79,8 @@ class QueueDelay:
             return
         # More than comes would take time to undo when more comes.
         self._rate = min(self._rate, max(self._least, self._comes))
-        self.room = min(1.0, self._rate / max(1.0, self._comes))
-        if self.room == 1.0 and self.seconds <= self.target:
+        self.admissible = min(1.0, self._rate / max(1.0, self._comes))
+        if self.admissible == 1.0 and self.seconds <= self.target:
             self._is_limited = False
 
     def _stands(self, elapsed: float) -> bool:

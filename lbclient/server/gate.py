@@ -216,11 +216,12 @@ class Gate:
 
     def _sample_core(self, now: float) -> None:
         self.core.sample(now, sum(map(sum, self._refused.values())))
-        if self._room() != self.admission.room:
-            self.admission.observe(self._values, self._room())
+        if self._admissible() != self.admission.admissible:
+            self.admission.observe(self._values, self._admissible())
 
-    def _room(self) -> float:
-        return 1.0 if self._most == inf else self.core.delay.room
+    def _admissible(self) -> float:
+        """The share of what comes that may come in, by the queue delay."""
+        return 1.0 if self._most == inf else self.core.delay.admissible
 
     def _ask(self, name: str) -> float:
         try:
@@ -243,9 +244,11 @@ class Gate:
         return max(on_loop, self.threads.load(now))
 
     def refuses_stream(self) -> Answer | None:
-        """The same of a request that may go on for minutes: by what such ones do.
+        """Refuses a new stream while too many of those that are open want the loop.
 
-        By threshold, as they do not come and go as other requests do.
+        It may stay for minutes, so what decides is what open streams do now. Beyond a
+        threshold all new streams of a criticality are refused: open ones do not end
+        soon, so to let in a share of the new ones would only add to them.
         """
         load = 0.0 if self._has_runnable else self.queue.of_streams()
         if load <= self._most:
@@ -265,7 +268,8 @@ class Gate:
 
         Those that the core has ended count, too; None: nobody knows.
         """
-        return self.core.unseen.count(self.queue.arrived + self.core.intake.let_go)
+        dropped = self.core.intake.dropped_at_stop
+        return self.core.unseen.count(self.queue.arrived + dropped)
 
     def _look(self, now: float) -> None:
         self._load = self.load(now)
@@ -274,7 +278,7 @@ class Gate:
             return  # as in most of a flood: admission knows
         self._values[0] = load
         if self._is_beyond or self.admission.worst or load > self._most:
-            self.admission.observe(self._values, self._room())
+            self.admission.observe(self._values, self._admissible())
 
     # Requests
 
@@ -466,10 +470,8 @@ class Gate:
             reason: {one.name: counts[one] for one in Criticality}
             for reason, counts in self._refused.items()
         }
-        return {
-            **seen,
-            UNSEEN: {UNKNOWN: self.core.unseen.ended + self.core.intake.let_go},
-        }
+        unseen = self.core.unseen.ended + self.core.intake.dropped_at_stop
+        return {**seen, UNSEEN: {UNKNOWN: unseen}}
 
     def __repr__(self) -> str:
         return repr(self.admission)

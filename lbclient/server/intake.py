@@ -41,7 +41,7 @@ class Intake:
         self._is_closed = False
         self._times_asked = self._times_all_came = 0  # since `was_behind` was called
         self.taken = 0  # requests, whatever becomes of them
-        self.let_go = 0
+        self.dropped_at_stop = 0  # requests, which grpcio serves no more
 
     def take_from(self, core: Core) -> None:
         self._core = core
@@ -92,7 +92,7 @@ class Intake:
         self._asked -= 1
         self.taken += 1
         if self._is_closed:
-            self.let_go += 1
+            self.dropped_at_stop += 1
         else:
             self._waiting.append(request)
         self._wake()
@@ -103,12 +103,12 @@ class Intake:
         self._wake()
 
     def close(self) -> None:
-        """Lets all go: grpcio stops, and serves none of what waits.
+        """Drops what waits, and what still comes: grpcio stops, and serves none of it.
 
-        Else it would wait for them.
+        A server that stops would wait for requests that it holds.
         """
         self._is_closed = True
-        self.let_go += len(self._waiting)
+        self.dropped_at_stop += len(self._waiting)
         self._waiting.clear()
 
     def _wake(self) -> None:
@@ -116,4 +116,4 @@ class Intake:
             self._wanted.set_result(None)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} wait, {self.let_go} were let go>"
+        return f"<{len(self)} wait, {self.dropped_at_stop} were dropped at stop>"

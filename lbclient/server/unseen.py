@@ -29,7 +29,8 @@ class Unseen:
         self._is_owed = False  # the question when it is over
         self._asked_at = self._sampled_at = 0.0
         self._behind_at = -inf  # when more waited than was asked for
-        self._gone = 0  # as `ended`, but more precise, and less certain
+        # The best guess at what `ended` is: that never is too high, this may be.
+        self._likely_ended = 0
         self.waiting = 0  # in the core, beyond what it was asked for
 
     def count_by(self, read: Callable[[], int | None], most: int) -> None:
@@ -68,7 +69,8 @@ class Unseen:
             return
         self.ended = max(self.ended, unseen - (0 if is_certain else self._most))
         if is_over:
-            self._gone = unseen
+            self._likely_ended = unseen
         else:
-            self._gone = min(unseen, max(self._gone, unseen - self._most))
-            self.waiting = unseen - self._gone
+            least = max(self._likely_ended, unseen - self._most)
+            self._likely_ended = min(unseen, least)
+            self.waiting = unseen - self._likely_ended

@@ -37,7 +37,7 @@ def serve(
         left, taken, admitted = TICK + owed, 0, 0
         while queue and left > 0.0:
             queue, taken = queue - 1, taken + 1
-            if rng.random() < delay.room:
+            if rng.random() < delay.admissible:
                 admitted += 1
                 left -= cost
             else:
@@ -51,7 +51,7 @@ def serve(
             let_in=admitted,
             time=DEADLINE,
         )
-        samples.append(Sample(at, came, admitted, delay.seconds, delay.room))
+        samples.append(Sample(at, came, admitted, delay.seconds, delay.admissible))
     return samples
 
 
@@ -97,9 +97,9 @@ def test_what_comes_while_a_handler_has_the_loop_is_no_queue_that_stands() -> No
         delay.sample(TICK, waiting=0, taken=50, let_in=50, time=DEADLINE)
     delay.sample(0.4, waiting=184, taken=16, let_in=16, time=DEADLINE)
     assert delay.seconds > delay.target
-    assert delay.room == 1.0
+    assert delay.admissible == 1.0
     delay.sample(TICK, waiting=0, taken=234, let_in=234, time=DEADLINE)
-    assert delay.room == 1.0
+    assert delay.admissible == 1.0
 
 
 def test_who_has_more_time_may_wait_longer() -> None:
@@ -107,27 +107,27 @@ def test_who_has_more_time_may_wait_longer() -> None:
     for _ in range(20):
         delay.sample(TICK, waiting=500, taken=100, let_in=100, time=5.0)
     assert delay.seconds == pytest.approx(0.5, rel=0.01)
-    assert delay.room == 1.0
+    assert delay.admissible == 1.0
     for _ in range(20):
         delay.sample(TICK, waiting=500, taken=100, let_in=100, time=0.5)
-    assert delay.room < 1.0
+    assert delay.admissible < 1.0
 
 
 def test_where_nothing_is_taken_nothing_is_known() -> None:
     delay = QueueDelay()
     for _ in range(20):
         delay.sample(TICK, waiting=500, taken=0, let_in=0, time=1.0)
-    assert (delay.seconds, delay.room) == (0.0, 1.0)
+    assert (delay.seconds, delay.admissible) == (0.0, 1.0)
 
 
 def test_a_process_that_stood_still_for_long_does_not_break_the_sum() -> None:
     delay = QueueDelay()
     for _ in range(5):
         delay.sample(0.1, waiting=500, taken=50, let_in=50, time=0.5)
-    assert delay.room < 1.0
+    assert delay.admissible < 1.0
     delay.sample(5.0, waiting=900, taken=1, let_in=1, time=0.5)
     delay.sample(0.1, waiting=0, taken=900, let_in=900, time=0.5)
-    assert delay.room == 1.0
+    assert delay.admissible == 1.0
 
 
 def test_nothing_has_waited_for_longer_than_since_nothing_waited() -> None:

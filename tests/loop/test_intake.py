@@ -133,7 +133,7 @@ async def test_the_end_of_the_core_is_the_end() -> None:
     task.core.end()
     with pytest.raises(ConnectionError):
         await task.take(1)
-    assert task.intake.let_go == 3
+    assert task.intake.dropped_at_stop == 3
 
 
 async def test_a_core_that_ends_later_than_the_queue_is_heard() -> None:
