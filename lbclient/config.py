@@ -110,7 +110,8 @@ def _signals(field: str, value: object) -> None:
         if not isinstance(name, str) or not name:
             raise ConfigError(field, name, "names of signals")
         if name in OWN_SIGNALS:
-            want = f"other names than {', '.join(OWN_SIGNALS)}"
+            own = ", ".join(map(repr, OWN_SIGNALS))
+            want = f"another name: {own} are the server's own signals"
             raise ConfigError(field, name, want)
         _signal(f"{field}[{name!r}]", signal)
 

@@ -87,6 +87,12 @@ def test_a_wrong_channel_setting_is_named_with_its_value_and_bound(
         ("signals", ["disk"], r"signals = \['disk'\]: want callables .*, by name"),
         ("signals", {"": float}, "signals = '': want names"),
         ("signals", {7: float}, "signals = 7: want names"),
+        (
+            "signals",
+            {"disk": float, "queue delay": float},
+            "^signals = 'queue delay': want another name: 'load', 'CPU utilization',"
+            " 'memory', 'concurrency', 'queue delay' are the server's own signals$",
+        ),
         ("signals", {"disk": 0.5}, r"signals\['disk'\] = 0.5: want a callable"),
         ("signals", {"disk": asyncio.sleep}, "no coroutine"),
         ("quota_store", 7, "redis://host:port/db.fleet=name"),

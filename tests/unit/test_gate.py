@@ -203,7 +203,7 @@ def test_who_wants_no_admission_by_load_waits_in_the_core() -> None:
 def test_signals_of_ones_own_do_not_go_by_the_names_of_a_servers() -> None:
     full = Task(max_cpu=0.8, max_memory=0.9)
     for signal in full.gate.signals():
-        with pytest.raises(ConfigError, match="other names than load"):
+        with pytest.raises(ConfigError, match="want another name: 'load'"):
             Task(signals={signal.name: lambda: 0.5})
 
 
