@@ -1,128 +1,98 @@
-"""Finds how many requests at a time are useful where handlers wait for a pool.
+"""A concurrency limit that finds itself, for handlers that wait for a pool.
 
 A pool of 8 connections serves 8 requests at a time, whatever is in flight. The others
 queue in the pool, and under overload all of them end late. Little's law gives the size
-of the pool from outside:
+of the pool from outside (see `lbclient.latency_window`), from two latencies: the one
+while the pool is full, which windows measure, and the baseline, which probes measure. A
+probe lowers the limit until the queue has drained and a few requests have found a free
+place.
 
-    places = throughput while all places are taken * latency of a request that finds one
+There is no limit at first. Once requests take twice their baseline the limit verifies:
+a probe measures the baselines anew. If requests did queue, the pool's size is known.
+From then on each window corrects it, and a short probe every 2 s the baselines.
 
-Throughput is measured while at least as many requests are in flight as there seem to be
-places. Latency is that of requests that begin while at most three quarters of them are
-taken. Sustained overload leaves none of these, so every 2 s the limit is lowered until
-the queue has drained and some requests have begun: a probe. Both figures are measured
-anew all the time, so no error lasts. If the estimate is too high, the next probe
-measures latency at three quarters of it; if it is too low, throughput grows with the
-limit.
-
-There is no limit until requests take twice as long as those that found a free place.
-
-Sources: BBR (ACM Queue, 2016) for the two figures that need different loads; Envoy's
-adaptive_concurrency and Netflix' concurrency-limits, which have a gradient of latencies
-in place of Little's law.
+Sources: BBR (ACM Queue, 2016), whose two figures need different loads, too; Envoy's
+adaptive_concurrency filter, whose minRTT is our baseline.
 """
 
+from dataclasses import dataclass
+from enum import Enum, auto
 from math import inf
+
+from lbclient.latency_probe import Probe
+from lbclient.latency_window import Method, Window
 
 # limit / places. Some requests must queue, so that a place that becomes free is taken
 # at once. Ours, from tests/laws/test_concurrency.py: with 8 places and Poisson arrivals
 # at twice the capacity, 1.35 keeps 98 % of the places busy.
 HEADROOM = 1.35
-CALM = 0.75  # in flight / places, up to which the latency of a new request counts
-FIRST = 32  # places, before anything is known
 
-# A throughput is a mean over at least so many latencies and requests. 64 exponential
-# service times have a mean within 1/8; requests that end in step, 8 at a time, too.
-WINDOW, ENDS = 8.0, 64
-UNLIMITED = 0.5  # seconds of a window without a limit
-GAIN = 0.2  # weight of a window that confirms the estimate
-BAND = 1.25  # ratio between two windows and the estimate: the pool has been resized
-GROWTH = 1.15  # the same where it has become larger: there is less to be seen of that
-QUEUED = 0.5  # latency of a free place / latency, below which there is a limit
-LEAST = 0.5  # the least ratio that is believed: a pool may have stood still
+# Without a limit.
+CROWD = 32  # requests in flight, below which there is no need of one
+QUEUED = 2.0  # latency / baseline, beyond which requests may queue
 
-# A probe begins at most every PAUSE seconds and PAUSES latencies, until PROBE requests
-# have begun, half as many as may be in flight. With 8 places it takes 1 % of the
-# throughput.
-PAUSE, PAUSES = 2.0, 40.0
-PROBE, MOST = 12, 64
-KEPT = 5  # probes, whose latencies make a mean
-OUTLIER = 8.0  # times the mean: what a longer latency counts as; all stood still
-# A probe that replaces all latencies: requests, and how many of them at a time.
-FRESH, FEW = 32, 8
-# Seconds and latencies, after which a probe ends without all of its requests.
-PATIENT, PATIENCE = 2.0, 12.0
-# Seconds without a limit, if the first probe did not get its requests: twice as many
-# after the next one.
-REST, LONGEST_REST = 2.0, 600.0
-FRESH_EVERY = 8  # probes: whatever misled the latencies, it is forgotten
+# With a limit.
+GAIN = 0.2  # weight of a window's estimate
+# A window's estimate / places. Twice beyond these, the pool has been resized, or the
+# baselines are wrong. One that grew shows less: the limit hides all further places.
+SHRUNK, GROWN = 0.75, 1.15
+
+PROBE_LIMIT = 0.75  # of the places: all requests of a probe find one
+
+# Verification. It knows no size yet. If there seem to be no more places than in flight,
+# these requests may have queued themselves: the next probe has half as many.
+VERIFY_LIMIT = 8  # requests in flight
+CLEARLY_MORE = 2.0  # places / requests in flight; windows of a flood err
+FIRST = 3.0  # places, at least, of a first limit; Envoy's min_concurrency
+REST, LONGEST_REST = 2.0, 600.0  # seconds after one that failed, twice that after two
 
 # Seconds. Requests that take longer, such as long polls, take no place: where they wait
-# there is room for all of them, and to wait for their end would be to know nothing.
+# there is room for all of them, and a probe cannot wait for their end.
 LONG = 10.0
-APART = 8  # requests in flight of a method that takes no place, whose latency counts
 
 
-class Method:
-    """The requests of one method: their latency where they find a free place."""
+class Outcome(Enum):
+    SERVED = auto()
+    GIVEN_UP = auto()  # by its client or at its deadline, with or without a place
+    FAILED = auto()  # perhaps at once, as if refused: its latency says nothing
 
-    __slots__ = ("apart", "ends", "known", "latency")
 
-    def __init__(self) -> None:
-        self.apart: dict[int, float] = {}  # requests that take no place: since when
-        self.latency = 0.0
-        self.known = 0  # latencies in the mean
-        self.ends = 0  # in this window, while all places were taken
+@dataclass(slots=True, eq=False)
+class Request:
+    """One in flight. `outcome` is to be set by whoever ends it."""
 
-    def observe(self, latency: float, kept: int) -> None:
-        if self.known >= PROBE:
-            latency = min(latency, OUTLIER * self.latency)
-        self.known = min(self.known + 1, kept)
-        self.latency += (latency - self.latency) / self.known
-
-    @property
-    def is_counted(self) -> bool:
-        """Its requests take places, as far as is known."""
-        return 0.0 < self.latency <= LONG
+    method: Method
+    began_at: float
+    takes_place: bool
+    is_measured: bool  # its latency is one of the baseline
+    outcome: Outcome = Outcome.SERVED
 
 
 class ConcurrencyLimit:
     """Owned by a server. Its requests call `begin` and `end`, or `refuse`."""
 
     def __init__(self) -> None:
-        self.places = float(FIRST)
-        self.limit = inf  # requests in flight; a probe has less
+        self.places = inf
+        self.limit = inf  # requests in flight; a probe has fewer
+        self._in_flight: dict[Request, None] = {}  # the oldest first
         self._methods: list[Method] = []
-        self._all = Method()
-        self._taken = FIRST  # in flight: no place is free
-        self._calm = FEW
-        # When counted requests in flight began, the oldest first; negative if their
-        # latency does not count.
-        self._begun: dict[int, float] = {}
-        self._number = 0
-        self._forgets_at = 0.0
-        self._since = 0.0  # latencies count of requests that began later
-        # This window, while all places were taken: seconds, and in flight * seconds.
-        self._at = self._seconds = self._sum = 0.0
-        self._ends = self._refused = 0
-        self._lasted = 0.0  # seconds, those that ended
-        self._window = UNLIMITED
-        self._lasting = 0.0  # seconds, a request of the last window
+        self._baseline = Method()  # of all methods together
+        # This window. Time counts while the pool is full as far as is known.
+        self._window = Window()
+        self._at = 0.0
+        self._full = CROWD
+        self._has_refused = False
+        self._trend = 0  # of the window before: -1 too many places, 1 too few
+        self._probe = Probe(VERIFY_LIMIT)
+        # Verification.
+        self._suspect: Window | None = None  # the window that a probe is to judge
+        self._measures_since = 0.0  # requests that began earlier are not measured
         self._rest, self._rests_until = REST, 0.0
-        self._ratio = 1.0  # of what the last window found to the estimate
-        self._probes_at = 0.0
-        self._probes_until = 0.0  # 0.0: no probe
-        self._probes = 0
-        self._probed, self._wanted = 0, PROBE  # requests
-        self._kept = KEPT * PROBE  # latencies
-        # Whether the latencies may be of requests that queued: until a window confirms
-        # the estimate, once a probe has replaced them all.
-        self._doubts = self._is_fresh = False
-        self._is_confirmed = False  # that requests queue, by a probe
 
     @property
     def active(self) -> int:
         """Requests in flight that take places."""
-        return len(self._begun)
+        return len(self._in_flight)
 
     @property
     def is_engaged(self) -> bool:
@@ -134,187 +104,137 @@ class ConcurrencyLimit:
         self._methods.append(method)
         return method
 
+    def takes_place(self, method: Method) -> bool:
+        """Whether its requests do: once their latency is known, unless it is long."""
+        return 0.0 < method.baseline <= LONG
+
     def limit_at(self, now: float) -> float:
         """How many requests may be in flight, a new one included."""
-        if self._probes_until:
-            if self._probed < self._wanted and now < self._probes_until:
-                return self._calm
-            self._pause(now)
-        elif (self._refused or self._is_fresh) and now >= self._probes_at:
-            if self._probes % FRESH_EVERY == FRESH_EVERY - 1 and not self._doubts:
-                self._doubt(now)
-            if self._probed < self._wanted:
-                longest = PATIENT + PATIENCE * self._all.latency
-                self._probes_until = now + longest + 2.0 * self._lasting
-                self._probed = 0
-                return self._calm
-            self._pause(now)  # enough requests found a free place without a probe
+        probe = self._probe
+        if probe.is_running:
+            if not probe.is_over(now):
+                return probe.limit
+            self._end_probe(now)
+        elif self._has_refused and probe.is_due(now):
+            if not probe.has_all:
+                probe.begin(now, self._baseline.baseline)
+                return probe.limit
+            self._end_probe(now)  # requests found free places without a probe
         return self.limit
-
-    def _pause(self, now: float) -> None:
-        """Until the next probe."""
-        self._probes_at = now + max(PAUSE, PAUSES * self._all.latency)
-        self._probes_until = 0.0
-        self._probes += 1
-        if self._is_fresh:
-            self._is_fresh = False
-            self._begin_window()
-            if self._probed < self._wanted and not self._is_confirmed:
-                self._release()
-                self._rests_until = now + self._rest
-                self._rest = min(LONGEST_REST, self._rest * 2.0)
-                return
-        self._be_calm()
-
-    def _release(self) -> None:
-        """No limit, as before: no request queues, or nobody can tell."""
-        self.limit = inf
-        self._doubts = False
-        self._ratio = 1.0
-        self._taken, self._calm = FIRST, FEW
-        self._begin_window()
-
-    def _be_calm(self) -> None:
-        """How many requests a probe needs, and how many of them at a time."""
-        self._probed = 0
-        self._calm = max(1, int(CALM * self.places))
-        self._wanted = min(MOST, max(PROBE, self._calm // 2))
-        self._kept = KEPT * self._wanted
-        if self._doubts:
-            self._calm = min(FEW, self._calm)
-        if self._is_fresh:
-            self._wanted = FRESH
 
     def refuse(self, now: float) -> None:
         """A request was refused as there were as many as `limit_at` says, or nearly."""
-        self._refused += 1
-        if now >= self._forgets_at:
-            self._forget(now)
+        self._has_refused = True
+        # Requests that take long, or will never end, must not fill the limit for ever.
+        while self._in_flight:
+            oldest = next(iter(self._in_flight))
+            if now - oldest.began_at <= LONG:
+                break
+            del self._in_flight[oldest]
 
-    def begin(self, method: Method, now: float) -> int:
+    def begin(self, method: Method, now: float) -> Request:
         """Returns what `end` is to be told."""
-        self._number = number = self._number + 1
-        if not 0.0 < method.latency <= LONG:
-            if len(method.apart) < APART:
-                method.apart[number] = now
-            return number
-        active = len(self._begun)
-        if self._taken <= active <= self.limit:
-            passed = now - self._at
-            self._seconds += passed
-            self._sum += active * passed
-        self._at = now
-        if active < self._calm:
-            self._probed += 1
-            self._begun[number] = now
-        else:
-            self._begun[number] = -now
-        return number
+        if not self.takes_place(method):
+            is_measured = method.sampling < VERIFY_LIMIT
+            method.sampling += is_measured
+            return Request(method, now, False, is_measured)
+        active = len(self._in_flight)
+        self._pass_time(active, now)
+        request = Request(method, now, True, active < self._probe.limit)
+        self._in_flight[request] = None
+        return request
 
-    def end(self, method: Method, number: int, now: float) -> None:
+    def end(self, request: Request, now: float) -> None:
         """However it ended: what has gone takes no place."""
-        active = len(self._begun)
-        begun = self._begun.pop(number, None)
-        if begun is None:
-            if method.apart and (begun := method.apart.pop(number, None)) is not None:
-                method.observe(now - begun, self._kept)
+        method, latency = request.method, now - request.began_at
+        is_measured = request.is_measured and request.outcome is Outcome.SERVED
+        if not request.takes_place:
+            method.sampling -= request.is_measured
+            if is_measured:
+                method.observe(latency)
             return
-        if self._taken <= active <= self.limit:
-            passed = now - self._at
-            self._seconds += passed
-            self._sum += active * passed
-            self._ends += 1
-            self._lasted += now - abs(begun)
-            method.ends += 1
+        if request not in self._in_flight:
+            return  # forgotten
+        active = len(self._in_flight)
+        self._pass_time(active, now)
+        del self._in_flight[request]
+        if active >= self._full and request.outcome is not Outcome.FAILED:
+            self._window.end(method, latency, request.outcome is Outcome.SERVED)
+        if is_measured and request.began_at >= self._measures_since:
+            method.observe(latency)
+            self._baseline.observe(latency)
+            self._probe.measure()
+        if self._window.is_complete:
+            window, self._window = self._window, Window()
+            if self._suspect is None:
+                self._conclude(window, now)
+            self._has_refused = False
+
+    def _pass_time(self, active: int, now: float) -> None:
+        if active >= self._full:
+            self._window.pass_time(now - self._at, active)
         self._at = now
-        if begun >= self._since:
-            method.observe(now - begun, self._kept)
-            self._all.observe(now - begun, self._kept)
-        if self._ends >= ENDS and self._seconds >= self._window:
-            self._conclude(now)
 
-    def _forget(self, now: float) -> None:
-        """Requests that take long, or will never end."""
-        self._forgets_at = now + PAUSE
-        for number, begun in list(self._begun.items()):
-            if now - abs(begun) <= LONG:
-                return
-            del self._begun[number]
+    # What a window says
 
-    def _conclude(self, now: float) -> None:
-        """At the end of a window."""
-        in_flight = self._sum / self._seconds
-        alone = sum(method.ends * method.latency for method in self._methods)
-        # By how much longer requests took than alone, which does not mistake requests
-        # that have not ended yet for such as queue; and by throughput.
-        found = in_flight * alone / max(self._lasted, 1e-9)
-        if self.is_engaged:
-            found = max(found, alone / self._seconds)
-        # There may be more places than requests, but who knows.
-        found = min(found, in_flight)
-        was_refused = self._refused > 0
-        self._lasting = self._lasted / self._ends
-        self._begin_window()
+    def _conclude(self, window: Window, now: float) -> None:
+        estimate = window.places
         if not self.is_engaged:
-            ratio, before = found / in_flight, self._ratio
-            self._ratio = ratio
-            if max(ratio, before) < QUEUED and now >= self._rests_until:
-                # Or a free place has become slower, which a probe will tell.
-                self._is_confirmed = False
-                self._move(in_flight / HEADROOM)
-                self._doubt(now)
-        elif self._is_fresh:
-            return
-        elif not self._is_confirmed and found > QUEUED * in_flight:
-            self._release()
+            trend = -1 if window.slowdown > QUEUED or window.has_collapsed else 0
         else:
-            self._is_confirmed = True
-            # Where nobody was refused nobody would have taken more places. But the
-            # first limit is what was in flight: a fixed number of clients meets it.
-            least = LEAST if was_refused else 1.0
-            if self._doubts:
-                least = 0.0
-            self._follow(max(least, found / self.places), now)
+            ratio = estimate / self.places
+            if not self._has_refused:  # nobody would have taken more places
+                ratio = max(1.0, ratio)
+            trend = -1 if ratio < SHRUNK else 1 if ratio > GROWN else 0
+            if trend == self._trend == 1:
+                self._resize(estimate)
+            else:
+                self._resize(self.places * (1.0 + GAIN * (ratio - 1.0)))
+        lasts, self._trend = trend == self._trend, trend
+        if trend == -1 and lasts and now >= self._rests_until:
+            self._verify(window, VERIFY_LIMIT, now)
 
-    def _begin_window(self) -> None:
-        for method in self._methods:
-            method.ends = 0
-        self._ends = self._refused = 0
-        self._seconds = self._sum = self._lasted = 0.0
-        self._window = WINDOW * self._all.latency if self.is_engaged else UNLIMITED
-
-    def _follow(self, ratio: float, now: float) -> None:
-        before, self._ratio = self._ratio, ratio
-        if self._doubts:
-            before = ratio
-        if min(ratio, before) > GROWTH:
-            self._move(self.places * ratio)
-        elif max(ratio, before) < 1.0 / BAND:
-            self._move(self.places * ratio)
-            if not self._doubts:
-                self._doubt(now)
-        else:
-            self._move(self.places * (1.0 + GAIN * (ratio - 1.0)))
-            if self._doubts:
-                self._doubts = False
-                self._be_calm()
-
-    def _move(self, places: float) -> None:
+    def _resize(self, places: float) -> None:
         self.places = places = max(1.0, places)
-        self._taken = round(places)
-        self.limit = max(self._taken + 1, round(HEADROOM * places))
-        if not self._doubts:
-            self._calm = max(1, int(CALM * places))
+        self._full = round(places)
+        self.limit = max(self._full + 1, round(HEADROOM * places))
+        self._probe.limit = max(1, int(PROBE_LIMIT * places + 0.25))  # 3 of 3.9, 1 of 2
 
-    def _doubt(self, now: float) -> None:
-        """The latencies so far may be of requests that queued: measures them anew."""
-        self._doubts = self._is_fresh = True
-        self._since = self._probes_at = now
-        self._probes_until = 0.0
-        self._ratio = 1.0
-        self._be_calm()
-        for method in (self._all, *self._methods):
-            method.known = 0
+    # What a probe says
+
+    def _end_probe(self, now: float) -> None:
+        has_all = self._probe.has_all
+        self._probe.end(now, self._baseline.baseline)
+        window, self._suspect = self._suspect, None
+        if window is not None:
+            self._judge(window, has_all, now)
+
+    def _verify(self, window: Window, limit: int, now: float) -> None:
+        """Measures the baselines anew: they may be of requests that queued."""
+        self._suspect = window
+        self._measures_since = now
+        for method in (self._baseline, *self._methods):
+            method.samples = 0
+        self._probe = Probe(limit)
+        self._probe.begin(now, window.latency)
+
+    def _judge(self, window: Window, is_verified: bool, now: float) -> None:
+        """Ends a verification: what the new baselines make of the window."""
+        limit, places = self._probe.limit, window.places
+        if not self.is_engaged:
+            places = min(places, window.busy_places)
+        self._probe.limit = VERIFY_LIMIT
+        self._window, self._trend = Window(), 0
+        if not is_verified:
+            self._rests_until = now + self._rest
+            self._rest = min(LONGEST_REST, 2.0 * self._rest)
+            if self.is_engaged:
+                self._resize(self.places)
+        elif places < CLEARLY_MORE * limit and limit > 1:
+            self._verify(window, limit // 2, now)
+        elif self.is_engaged or QUEUED * places < window.in_flight:
+            # Of a flood in which all gave up nothing is known: the next windows tell.
+            self._resize(places if self.is_engaged else max(places, limit, FIRST))
 
     def __repr__(self) -> str:
         if not self.is_engaged:

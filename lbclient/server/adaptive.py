@@ -1,19 +1,25 @@
 """Limits unary requests in flight to what `lbclient.concurrency` finds useful.
 
-A request takes its place where its handler is looked up, before it is read. It leaves
-the place at the end of the asyncio task in which grpcio serves it, however that ends.
-Streams take no place: they last as long as their clients like.
+A request begins where its handler is looked up, before it is read. It ends with the
+asyncio task in which grpcio serves it. Whoever knows how it ended notes that before, in
+the request's context: a request that was refused after all, for instance by a quota,
+takes next to no time, and must not look like a quick one. Streams take no place: they
+last as long as their clients like.
 """
 
 from asyncio import Task, current_task
 from collections.abc import Callable
+from contextvars import Context, ContextVar
 from functools import partial
 from math import inf
 from random import Random
 
+from grpc import StatusCode
+
 from lbclient.admission import Places, Tally
-from lbclient.concurrency import ConcurrencyLimit, Method
+from lbclient.concurrency import ConcurrencyLimit, Outcome, Request
 from lbclient.criticality import Criticality
+from lbclient.latency_window import Method
 from lbclient.protocols import Clock
 
 MOST_METHODS = 1024  # clients may invent names for a generic handler; others share one
@@ -21,6 +27,25 @@ MOST_METHODS = 1024  # clients may invent names for a generic handler; others sh
 # Share of the limit that is kept for the more critical at most. Ours: with half of it
 # kept, what is sheddable leaves places of a small pool idle.
 MOST_KEPT = 1 / 3
+
+_request: ContextVar[Request | None] = ContextVar("limited request", default=None)
+
+_OUTCOMES = {
+    StatusCode.OK: Outcome.SERVED,
+    StatusCode.CANCELLED: Outcome.GIVEN_UP,
+    StatusCode.DEADLINE_EXCEEDED: Outcome.GIVEN_UP,
+}
+
+
+def note_status(status: StatusCode, context: Context | None = None) -> None:
+    """How the request of this context ends, or of the one given."""
+    note_outcome(_OUTCOMES.get(status, Outcome.FAILED), context)
+
+
+def note_outcome(outcome: Outcome, context: Context | None = None) -> None:
+    request = _request.get() if context is None else context.get(_request)
+    if request is not None:
+        request.outcome = outcome
 
 
 class AdaptiveConcurrency:
@@ -53,12 +78,18 @@ class AdaptiveConcurrency:
         """
         now, limit = self._clock(), self.limit
         most = limit.limit_at(now)
-        if most < inf and method.is_counted and self._is_full(int(most), criticality):
+        if (
+            most < inf
+            and limit.takes_place(method)
+            and self._is_full(int(most), criticality)
+        ):
             limit.refuse(now)
             return True
         task = current_task()
         assert task is not None
-        task.add_done_callback(partial(self._ended, method, limit.begin(method, now)))
+        request = limit.begin(method, now)
+        _request.set(request)
+        task.add_done_callback(partial(self._ended, request))
         return False
 
     def _is_full(self, most: int, criticality: Criticality) -> bool:
@@ -67,8 +98,8 @@ class AdaptiveConcurrency:
             places = self._places = self._make(most)
         return places.refuses(criticality, active)
 
-    def _ended(self, method: Method, number: int, _task: Task[object]) -> None:
-        self.limit.end(method, number, self._clock())
+    def _ended(self, request: Request, _task: Task[object]) -> None:
+        self.limit.end(request, self._clock())
 
     @property
     def taken(self) -> float:

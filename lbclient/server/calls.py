@@ -20,10 +20,12 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient import grpc_seam, wire, within
+from lbclient.concurrency import Outcome
 from lbclient.grpc_codes import STATUS_OF_NUMBER
 from lbclient.retry import Refusal
 from lbclient.server import raised
 from lbclient.server.accounting import account, run_timed
+from lbclient.server.adaptive import note_outcome, note_status
 from lbclient.server.answers import Answer
 from lbclient.server.gate import Gate
 from lbclient.server.reporter import Method, Trailers
@@ -198,8 +200,17 @@ class Call:
         if not self._finished:
             self._finished = True
             status = code()
+            if status is not _OK:
+                self._note(status)
             is_error = status is not _OK and self._is_error(status)
             self._reporter.finish(status, self.begun_at, self._method, is_error)
+
+    def _note(self, status: StatusCode, context: Context | None = None) -> None:
+        """For the adaptive limit: what fails at once is no quick request."""
+        if self.refusal is not None:
+            note_outcome(Outcome.FAILED, context)
+        else:
+            note_status(status, context)
 
     def _is_error(self, status: StatusCode) -> bool:
         """Of this task; a customer out of quota, here or below, is none."""
@@ -369,6 +380,7 @@ class SyncCall(Call):
         self._answered: StatusCode | None = None
         self._request = Early(reporter.gate, inner)
         self.adopt(copy_context())
+        note_outcome(Outcome.GIVEN_UP)  # unless its thread answers
         reporter.gate.threads.queue(self, self.begun_at)
 
     def enter(self, inner: Any) -> None:
@@ -454,6 +466,7 @@ class SyncCall(Call):
 
     def _answer(self, code: Any) -> Trailers:
         self._answered = status_of(code)
+        self._note(self._answered, self._context)
         return self._merged(self._trailers)
 
     def _interrupted(self) -> StatusCode:

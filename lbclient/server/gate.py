@@ -26,15 +26,16 @@ from lbclient.admission import (
     Places,
     Signal,
 )
-from lbclient.concurrency import Method
+from lbclient.concurrency import Outcome
 from lbclient.config import ServerConfig
 from lbclient.criticality import DEFAULT, Criticality, adopt, current, parse
 from lbclient.ewma import Ewma
+from lbclient.latency_window import Method
 from lbclient.protocols import Clock
 from lbclient.quota import OTHERS
 from lbclient.retry import Refusal, parse_attempt
 from lbclient.server.accounting import bill_to
-from lbclient.server.adaptive import AdaptiveConcurrency
+from lbclient.server.adaptive import AdaptiveConcurrency, note_outcome
 from lbclient.server.answers import (
     FULL,
     OUT_OF_QUOTA,
@@ -366,6 +367,7 @@ class Gate:
         clock = self._clock
         payer = self.quotas.quota.enter(customer, criticality, clock())
         if payer is None:
+            note_outcome(Outcome.FAILED)
             return self._out_of_quota(criticality)
         bill_to(payer)
         return None

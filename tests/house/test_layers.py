@@ -31,6 +31,8 @@ ABOVE = (
     "histogram.py",
     "judgement.py",
     "latency.py",
+    "latency_probe.py",
+    "latency_window.py",
     "lifecycle.py",
     "load.py",
     "locality.py",

@@ -13,7 +13,7 @@ import pytest
 from grpc import StatusCode
 
 from lbclient import wire
-from lbclient.concurrency import ConcurrencyLimit
+from lbclient.concurrency import ConcurrencyLimit, Outcome, Request
 from lbclient.config import ServerConfig
 from lbclient.server import Server
 from tests.wire.conftest import Host
@@ -82,8 +82,8 @@ async def limited(server: Server, channel: grpc.aio.Channel, places: float) -> A
     for _ in range(2):  # with interceptors a method is known from its second request on
         await one(b"quickly")
     limit = limit_of(server)
-    limit._move(places)
-    limit._probes_at = inf
+    limit._resize(places)
+    limit._probe._next_at = inf
     return one
 
 
@@ -151,6 +151,111 @@ async def test_a_request_whose_client_leaves_gives_its_place_back(
     for call in calls:
         call.cancel()
     await eventually(lambda: limit_of(server).active == 0)
+
+
+SERVED_IN = 0.05  # seconds, at least
+
+
+def served_slowly(request: bytes) -> Any:
+    """Handlers of one method: a coroutine, and one in a thread. "no" fails at once."""
+
+    async def respond(request: bytes, context: Any) -> bytes:
+        if request == b"no":
+            await context.abort(StatusCode.NOT_FOUND, "no")
+        if request == b"raise":
+            raise ValueError(request)
+        await asyncio.sleep(SERVED_IN)
+        return request
+
+    def work(request: bytes, context: Any) -> bytes:
+        if request == b"no":
+            context.abort(StatusCode.NOT_FOUND, "no")
+        if request == b"raise":
+            raise ValueError(request)
+        time.sleep(SERVED_IN)
+        return request
+
+    return respond if request == b"async" else work
+
+
+@pytest.mark.parametrize("kind", [b"async", b"thread"])
+@pytest.mark.parametrize("bad", [b"no", b"raise"])
+async def test_what_fails_at_once_is_no_latency(
+    host: Host, threads: ThreadPoolExecutor, eventually: Any, kind: bytes, bad: bytes
+) -> None:
+    handler: Any = grpc.unary_unary_rpc_method_handler(served_slowly(kind))
+    server, channel = await host(
+        {"One": handler}, config=ADAPTIVE, migration_thread_pool=threads
+    )
+    one: Any = channel.unary_unary("/test.Service/One")
+    for request in 3 * [b"", bad, bad]:
+        await one(request).code()
+    (method,) = limit_of(server)._methods
+    await eventually(lambda: limit_of(server).active == 0)
+    assert method.baseline >= SERVED_IN
+
+
+@pytest.mark.parametrize("customer", [None, lambda _context: "greedy"])
+async def test_what_a_quota_refuses_is_no_latency(
+    host: Host, eventually: Any, customer: Any
+) -> None:
+    """It is refused after it has taken its place."""
+
+    async def spin(request: bytes, _context: Any) -> bytes:
+        began_at = time.thread_time()
+        while time.thread_time() < began_at + SERVED_IN:
+            pass
+        return request
+
+    handler: Any = grpc.unary_unary_rpc_method_handler(spin)
+    config = ServerConfig(
+        adaptive_concurrency=True, customer=customer, default_quota=0.01
+    )
+    server, channel = await host({"One": handler}, config=config)
+    one: Any = channel.unary_unary("/test.Service/One")
+
+    async def refused() -> int:
+        await one(b"").code()
+        return sum(server.statistics().refused["quota"].values())
+
+    while await refused() < 9:
+        pass
+    (method,) = limit_of(server)._methods
+    await eventually(lambda: limit_of(server).active == 0)
+    assert method.baseline >= SERVED_IN
+
+
+@pytest.mark.parametrize("kind", [b"async", b"thread"])
+async def test_what_is_given_up_is_known_for_that(
+    host: Host,
+    threads: ThreadPoolExecutor,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: bytes,
+) -> None:
+    handler: Any = grpc.unary_unary_rpc_method_handler(served_slowly(kind))
+    server, channel = await host(
+        {"One": handler}, config=ADAPTIVE, migration_thread_pool=threads
+    )
+    one: Any = channel.unary_unary("/test.Service/One")
+    await one(b"")
+    limit = limit_of(server)
+    await eventually(lambda: limit.active == 0)
+    outcomes: list[Outcome] = []
+    end = limit.end
+
+    def noting(request: Request, now: float) -> None:
+        outcomes.append(request.outcome)
+        end(request, now)
+
+    monkeypatch.setattr(limit, "end", noting)
+    call = one(b"")
+    await eventually(lambda: limit.active == 1)
+    call.cancel()
+    await eventually(lambda: len(outcomes) == 1)
+    await one(b"")
+    await eventually(lambda: len(outcomes) == 2)
+    assert outcomes == [Outcome.GIVEN_UP, Outcome.SERVED]
 
 
 async def keep_asking(method: Any, until: Callable[[], bool]) -> None:
