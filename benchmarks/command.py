@@ -7,7 +7,7 @@ import argparse
 from typing import Any
 
 from lbclient.cli import files, pictures
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 
 
 def parser_of(name: str, doc: str | None) -> argparse.ArgumentParser:

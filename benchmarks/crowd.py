@@ -31,7 +31,7 @@ from benchmarks.command import add_output, parser_of, verdict, write_json
 from lbclient import pace
 from lbclient.balancer import Balancer
 from lbclient.config import ChannelConfig
-from lbclient.model import Endpoint, Endpoints, State, snapshot
+from lbclient.core.model import Endpoint, Endpoints, State, snapshot
 from lbclient.pickers import picker_factory
 from lbclient.v1 import health_pb2
 

@@ -64,8 +64,8 @@ from dns.resolver import Resolver as DnsPython
 
 import lbclient
 from benchmarks.command import parser_of
-from lbclient.model import Endpoint, Endpoints
-from lbclient.protocols import Resolver
+from lbclient.core.model import Endpoint, Endpoints
+from lbclient.core.protocols import Resolver
 from lbclient.resolvers import Dns, File, Srv, parse_target
 from lbclient.resolvers.dns import Addresses
 from lbclient.resolvers.kubernetes import Api, Kubernetes

@@ -19,11 +19,11 @@ from random import Random
 from typing import Any, NamedTuple
 
 from benchmarks.command import parser_of
-from lbclient.ewma import Ewma
-from lbclient.model import LoadReport, Outcome, Verdict
+from lbclient.core.ewma import Ewma
+from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import PICKERS, picker_factory
 from lbclient.pickers.slow_start import SLOW_START
-from lbclient.protocols import PickerFactory
 from lbclient.testing import FakeNode, fake_nodes
 
 HALF_ROUND_TRIP = 0.0005

@@ -10,8 +10,8 @@ for each pick, on the same requests.
 from collections.abc import Sequence
 
 from benchmarks.command import parser_of
+from lbclient.core.protocols import N
 from lbclient.pickers import WeightedLeastLoaded
-from lbclient.protocols import N
 from lbclient.sim import SCENARIOS, simulate
 from lbclient.sim.traffic import draw
 

@@ -17,9 +17,9 @@ from statistics import median
 from time import process_time
 
 from benchmarks.command import parser_of
-from lbclient.model import LoadReport, Outcome, Verdict
+from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.core.protocols import Picker
 from lbclient.pickers import PICKERS
-from lbclient.protocols import Picker
 from lbclient.testing import FakeNode, fake_nodes
 
 SIZES = (3, 20, 100)

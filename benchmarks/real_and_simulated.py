@@ -31,8 +31,8 @@ from benchmarks.command import parser_of, writable
 from examples.fleet.figures import balance, percentile
 from examples.fleet.traffic import Traffic as Requests
 from lbclient.cli.layout import table
+from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import WeightedRoundRobin, picker_factory
-from lbclient.protocols import PickerFactory
 from lbclient.sim import Scenario
 from lbclient.sim.simulation import Simulation
 from lbclient.sim.traffic import Traffic

@@ -43,7 +43,7 @@ import grpc
 
 import lbclient
 from benchmarks.command import add_output, parser_of, write_json
-from lbclient.model import Endpoint, Endpoints
+from lbclient.core.model import Endpoint, Endpoints
 from lbclient.subsets import ALGORITHMS
 from lbclient.subsets.properties import balance, choose, churn
 

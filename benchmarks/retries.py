@@ -31,7 +31,7 @@ import grpc
 import lbclient
 from benchmarks.command import add_output, parser_of, verdict, write_json
 from lbclient.cli.pictures import blank, write
-from lbclient.retry import RATIO, Refusal
+from lbclient.core.retry import RATIO, Refusal
 from lbclient.wire import REFUSAL_KEY
 
 if TYPE_CHECKING:

@@ -49,8 +49,9 @@ from importlib.metadata import version
 
 from lbclient.channel import Channel, info, insecure_channel, secure_channel
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.criticality import Criticality, criticality
-from lbclient.errors import ConfigError, LbError, ResolveError
+from lbclient.core.criticality import Criticality, criticality
+from lbclient.core.errors import ConfigError, LbError, ResolveError
+from lbclient.core.model import Endpoint
 from lbclient.grpc_seam import (
     BackendsFull,
     DeadlineWhileWaiting,
@@ -59,7 +60,6 @@ from lbclient.grpc_seam import (
     OutOfQuota,
     Throttled,
 )
-from lbclient.model import Endpoint
 from lbclient.server import Server, ServerStatistics, degraded, serve, server
 from lbclient.statistics import BackendStatistics, CallInfo, ChannelStatistics
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 
 from lbclient import wire
-from lbclient.criticality import Criticality
+from lbclient.core.criticality import Criticality
+from lbclient.core.model import Outcome, Verdict
+from lbclient.core.retry import Decision, Failure, Refusal, Retry, parse_pushback
+from lbclient.core.text import printable
 from lbclient.grpc_codes import VERDICT_OF_NUMBER
 from lbclient.grpc_seam import (
     CANCELLED,
@@ -24,9 +27,6 @@ from lbclient.grpc_seam import (
     was_ended_there,
     was_not_sent,
 )
-from lbclient.model import Outcome, Verdict
-from lbclient.retry import Decision, Failure, Refusal, Retry, parse_pushback
-from lbclient.text import printable
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend

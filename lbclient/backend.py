@@ -16,18 +16,18 @@ from typing import Protocol
 import grpc
 
 from lbclient import wire
-from lbclient.demand import Attention
+from lbclient.core.demand import Attention
+from lbclient.core.lifecycle import Lifecycle, Order, Step
+from lbclient.core.load import Load
+from lbclient.core.model import Endpoint, LoadReport, State, TaskState, Verdict
+from lbclient.core.protocols import Clock
+from lbclient.core.shared_address import SharedAddress
+from lbclient.core.stream_permit import StreamPermit
 from lbclient.grpc_seam import PINGED, Options, give_up, has_calls, lighten, step
 from lbclient.health.check import check, reason_of
-from lbclient.health.stream_permit import StreamPermit
 from lbclient.health.udp import Prober, Watch, locate
 from lbclient.health.watch import HealthWatch
-from lbclient.lifecycle import Lifecycle, Order, Step
-from lbclient.load import Load
-from lbclient.model import Endpoint, LoadReport, State, TaskState, Verdict
 from lbclient.pace import Pace
-from lbclient.protocols import Clock
-from lbclient.shared_address import SharedAddress
 from lbclient.tasks import is_fatal, leaving_no_trace
 
 logger = logging.getLogger(__name__)

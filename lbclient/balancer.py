@@ -19,9 +19,27 @@ import grpc
 
 from lbclient.backend import Backend, Dial
 from lbclient.config import ChannelConfig
-from lbclient.criticality import Criticality, named
-from lbclient.customers import Customers
-from lbclient.demand import Demand
+from lbclient.core.call_counts import Handled
+from lbclient.core.criticality import Criticality, named
+from lbclient.core.customer_throttles import Customers
+from lbclient.core.demand import Demand
+from lbclient.core.histogram import Histogram
+from lbclient.core.judgement import compared
+from lbclient.core.model import (
+    Endpoint,
+    Endpoints,
+    Outcome,
+    State,
+    TaskState,
+    Verdict,
+)
+from lbclient.core.outliers import Outliers
+from lbclient.core.pool import LOST, PRESENT, Change, Limits, Pool
+from lbclient.core.protocols import Clock, Picker, Resolver, Subset
+from lbclient.core.recent import Recent
+from lbclient.core.retry import BURST, Budget, Retry
+from lbclient.core.text import printable
+from lbclient.core.throttle import Throttle
 from lbclient.grpc_codes import STATUS_OF_NUMBER, told_against
 from lbclient.grpc_seam import (
     DEADLINE_EXCEEDED,
@@ -31,29 +49,11 @@ from lbclient.grpc_seam import (
     Throttled,
     is_ready,
 )
-from lbclient.handled import Handled
 from lbclient.health.udp import Prober
-from lbclient.histogram import Histogram
-from lbclient.judgement import compared
-from lbclient.model import (
-    Endpoint,
-    Endpoints,
-    Outcome,
-    State,
-    TaskState,
-    Verdict,
-)
-from lbclient.outliers import Outliers
 from lbclient.pace import Pace
-from lbclient.pool import LOST, PRESENT, Change, Limits, Pool
 from lbclient.probing import Probing
-from lbclient.protocols import Clock, Picker, Resolver, Subset
-from lbclient.recent import Recent
 from lbclient.resolvers.following import Following
-from lbclient.retry import BURST, Budget, Retry
 from lbclient.tasks import AT_ONCE, Alarm, Tasks, is_fatal
-from lbclient.text import printable
-from lbclient.throttle import Throttle
 from lbclient.turns import Turns
 from lbclient.waiting import Waiter, Waiting
 from lbclient.waking import Waking

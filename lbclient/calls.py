@@ -34,7 +34,8 @@ from lbclient.attempt import (
 )
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
-from lbclient.criticality import Criticality
+from lbclient.core.criticality import Criticality
+from lbclient.core.retry import Retry
 from lbclient.grpc_seam import (
     CANCELLED,
     BackendsFull,
@@ -56,7 +57,6 @@ from lbclient.grpc_seam import (
     was_not_begun,
 )
 from lbclient.requests import Requests
-from lbclient.retry import Retry
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,13 @@ import grpc
 from lbclient import calls, methods
 from lbclient.attempt import last_words
 from lbclient.balancer import Balancer
-from lbclient.census import CHANNELS
 from lbclient.config import ChannelConfig, is_disabled
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
+from lbclient.core.locality import Mixed, Near
+from lbclient.core.model import Endpoint
+from lbclient.core.protocols import Clock, Resolver, Subset
+from lbclient.core.registry import CHANNELS
+from lbclient.core.text import printable
 from lbclient.grpc_seam import (
     Options,
     beneath,
@@ -31,14 +35,10 @@ from lbclient.grpc_seam import (
     marked,
 )
 from lbclient.identity import find_identity, find_zone
-from lbclient.locality import Mixed, Near
-from lbclient.model import Endpoint
 from lbclient.pickers import picker_factory
-from lbclient.protocols import Clock, Resolver, Subset
 from lbclient.resolvers import parse_target
 from lbclient.statistics import CallInfo, ChannelStatistics, channel_statistics
 from lbclient.subsets.numbered import Choice
-from lbclient.text import printable
 
 logger = logging.getLogger(__name__)
 

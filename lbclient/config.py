@@ -16,17 +16,17 @@ from inspect import iscoroutinefunction
 from math import inf
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from lbclient.admission import OWN_SIGNALS
-from lbclient.criticality import Criticality, named
-from lbclient.errors import ConfigError
+from lbclient.core.admission import OWN_SIGNALS
+from lbclient.core.criticality import Criticality, named
+from lbclient.core.errors import ConfigError
+from lbclient.core.protocols import PickerFactory, Subset, UsageStore
+from lbclient.core.quota import limits, rooms
+from lbclient.core.retry import ATTEMPTS
+from lbclient.core.throttle import K
 from lbclient.pickers import picker_factory
 from lbclient.pickers.slow_start import SLOW_START
-from lbclient.protocols import PickerFactory, Subset, UsageStore
-from lbclient.quota import limits, rooms
 from lbclient.redis_place import FORM, redis_place
-from lbclient.retry import ATTEMPTS
 from lbclient.subsets import ALGORITHMS
-from lbclient.throttle import K
 
 WhenFull = Literal["wait", "fail"]
 Health = Literal["auto", "watch", "off"]
@@ -374,7 +374,7 @@ class ChannelConfig(_Sourced):
 
     locality: bool = False
     """Whether calls stay in the client's zone while its backends have room, and most of
-    its subset is there: see `lbclient.locality`. Off: zones mean nothing."""
+    its subset is there: see `lbclient.core.locality`. Off: zones mean nothing."""
 
     picker: str | PickerFactory = "weighted_least_loaded"
     """A name of `lbclient.pickers.PICKERS`, or what makes one from a Random."""
@@ -524,7 +524,7 @@ class ServerConfig(_Sourced):
 
     max_load: float = 8.0
     """Requests that run or want to, for each processor, beyond which some are refused;
-    0: none for that. Ours: see `lbclient.admission.LOAD`."""
+    0: none for that. Ours: see `lbclient.core.admission.LOAD`."""
 
     max_cpu: float = 0.0
     """The CPU utilization beyond which requests are refused; 0: none for that. Off, as

@@ -22,6 +22,7 @@ from lbclient.attempt import (
     story,
     was_cut_off,
 )
+from lbclient.core.retry import Retry
 from lbclient.grpc_seam import (
     CANCELLED,
     UNAVAILABLE,
@@ -36,7 +37,6 @@ from lbclient.grpc_seam import (
     tell,
     was_not_begun,
 )
-from lbclient.retry import Retry
 
 if TYPE_CHECKING:
     from lbclient.balancer import Balancer

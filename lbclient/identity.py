@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from socket import gethostname
 
 from lbclient.config import ChannelConfig
-from lbclient.errors import ConfigError
-from lbclient.model import Identity
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import Identity
 
 OWN = "LBCLIENT_TASK_INDEX"
 ZONE = "LBCLIENT_ZONE"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from google.protobuf import descriptor_pool
 
-from lbclient.retry import ATTEMPTS
+from lbclient.core.retry import ATTEMPTS
 
 
 def is_idempotent(path: str, marked: Collection[str]) -> bool:

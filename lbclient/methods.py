@@ -14,7 +14,8 @@ from lbclient import calls, within
 from lbclient.attempt import new_attempt
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
-from lbclient.criticality import DEFAULT, Criticality, current, parse
+from lbclient.core.criticality import DEFAULT, Criticality, current, parse
+from lbclient.core.retry import Retry
 from lbclient.direct import DirectCall
 from lbclient.grpc_seam import (
     Throttled,
@@ -29,7 +30,6 @@ from lbclient.grpc_seam import (
 )
 from lbclient.method_config import is_idempotent, max_attempts
 from lbclient.requests import Requests
-from lbclient.retry import Retry
 from lbclient.wire import ATTEMPT_KEY, CRITICALITY_KEY
 
 OVER = grpc.ChannelConnectivity.SHUTDOWN

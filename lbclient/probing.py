@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 import grpc
 
 from lbclient import wire
+from lbclient.core.model import LoadReport
+from lbclient.core.protocols import Clock, Picker, ProbingPicker
 from lbclient.grpc_seam import cause_of
-from lbclient.model import LoadReport
-from lbclient.protocols import Clock, Picker, ProbingPicker
 from lbclient.tasks import is_cancelled, is_fatal, leaving_no_trace
 
 if TYPE_CHECKING:

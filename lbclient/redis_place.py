@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
-from lbclient.errors import ConfigError
-from lbclient.text import HIDDEN, has_user, is_printable
+from lbclient.core.errors import ConfigError
+from lbclient.core.text import HIDDEN, has_user, is_printable
 
 FORM = "redis://host:port/db?fleet=name, or rediss:// or unix:// of that kind"
 ESCAPED = f"{FORM}; in a password write @ : / ? # % as %40 and so on"

@@ -7,14 +7,14 @@ rates per second.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lbclient.criticality import Criticality
+from lbclient.core.criticality import Criticality
+from lbclient.core.text import printable
 from lbclient.grpc_codes import STATUS_OF_NUMBER, told_against
-from lbclient.text import printable
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend
     from lbclient.balancer import Balancer
-    from lbclient.histogram import Histogram
+    from lbclient.core.histogram import Histogram
 
 
 @dataclass(frozen=True, slots=True)

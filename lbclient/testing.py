@@ -8,8 +8,8 @@
 
 from dataclasses import dataclass, field
 
-from lbclient.load import Load
-from lbclient.model import Endpoint, State
+from lbclient.core.load import Load
+from lbclient.core.model import Endpoint, State
 
 
 @dataclass(eq=False)

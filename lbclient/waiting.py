@@ -12,10 +12,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from lbclient.config import ChannelConfig
-from lbclient.criticality import Criticality
+from lbclient.core.criticality import Criticality
+from lbclient.core.model import State
+from lbclient.core.pool import Pool
 from lbclient.grpc_seam import BackendsFull, LocalRpcError, NoBackend
-from lbclient.model import State
-from lbclient.pool import Pool
 from lbclient.waking import Waking
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from heapq import nsmallest
 from random import Random
 from typing import TYPE_CHECKING
 
-from lbclient.demand import SEVERAL
-from lbclient.model import State
+from lbclient.core.demand import SEVERAL
+from lbclient.core.model import State
 from lbclient.tasks import Alarm, Tasks
 from lbclient.turns import Turns
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from lbclient.model import LoadReport, TaskState
-from lbclient.quota import LONGEST, OTHERS
-from lbclient.retry import Refusal
+from lbclient.core.model import LoadReport, TaskState
+from lbclient.core.quota import LONGEST, OTHERS
+from lbclient.core.retry import Refusal
 from lbclient.v1 import health_pb2, load_pb2
 
 LOAD_KEY = "lbclient-load-bin"

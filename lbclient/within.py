@@ -15,8 +15,8 @@ from typing import Protocol
 import grpc
 
 from lbclient import wire
+from lbclient.core.retry import Refusal, parse_pushback
 from lbclient.grpc_seam import BackendsFull, NoBackend, OutOfQuota, Throttled
-from lbclient.retry import Refusal, parse_pushback
 
 
 class Below(IntEnum):

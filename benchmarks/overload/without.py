@@ -8,8 +8,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, TypeVar
 
-from lbclient.admission import Admission
-from lbclient.queue_delay import QueueDelay
+from lbclient.core.admission import Admission
+from lbclient.core.queue_delay import QueueDelay
 from lbclient.server import grpc_server, handlers, run_queue
 
 T = TypeVar("T")

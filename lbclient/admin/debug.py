@@ -9,7 +9,7 @@ import grpc.aio
 from google.protobuf import descriptor_pool
 
 from lbclient import wire
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.server import Server
 from lbclient.server.signals import check_server
 

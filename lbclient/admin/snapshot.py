@@ -21,13 +21,13 @@ import grpc
 
 import lbclient
 from lbclient.admin import shape
-from lbclient.census import CHANNELS, SERVERS
 from lbclient.channel import Channel
 from lbclient.config import ChannelConfig, ServerConfig, settings
-from lbclient.model import TaskState
-from lbclient.recent import Recent
+from lbclient.core.model import TaskState
+from lbclient.core.recent import Recent
+from lbclient.core.registry import CHANNELS, SERVERS
+from lbclient.core.text import brief, printable
 from lbclient.server import Server
-from lbclient.text import brief, printable
 
 MOST_CHANNELS = 100
 MOST_SERVERS = 20

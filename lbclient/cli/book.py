@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lbclient.cli import files
 from lbclient.cli.numbers import whole
 from lbclient.cli.pictures import require, write
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.sim.book import EXPERIMENTS, Claim, Experiment
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 
 
 def check(field: str, file: str) -> None:

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 from lbclient.admin.shape import VERSION, flaw
 from lbclient.cli.layout import count, item, short, table
 from lbclient.cli.run import run
-from lbclient.errors import ConfigError
-from lbclient.load import errors_held
-from lbclient.text import harmless, printable
+from lbclient.core.errors import ConfigError
+from lbclient.core.load import errors_held
+from lbclient.core.text import harmless, printable
 
 TIMEOUT = 5.0  # seconds; for a whole answer, however it comes
 MOST = 16 * 1024 * 1024  # bytes; what our page tells is a tenth of that

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.grpc_seam import dial_target
 
 CERTIFICATE, KEY = "CERTIFICATE", "PRIVATE KEY"

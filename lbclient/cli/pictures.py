@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from lbclient.cli import files
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

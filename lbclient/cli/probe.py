@@ -22,11 +22,11 @@ from lbclient.cli import peer
 from lbclient.cli.layout import short
 from lbclient.cli.run import run
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import LoadReport, TaskState
+from lbclient.core.text import printable
 from lbclient.health import datagram
 from lbclient.health.check import PASSING, reason_of
-from lbclient.model import LoadReport, TaskState
-from lbclient.text import printable
 from lbclient.v1 import compat_pb2
 
 TIMEOUT = 1.0  # seconds; as grpc_health_probe, and Kubernetes' probes themselves

@@ -24,7 +24,7 @@ from lbclient.channel import Channel, insecure_channel, secure_channel
 from lbclient.cli.numbers import whole
 from lbclient.cli.peer import CERTIFICATE, pair, pem
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.proxy import Forwarder
 from lbclient.server import Server, serve, server
 

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from lbclient.config import ServerConfig
-from lbclient.errors import LbError
+from lbclient.core.errors import LbError
 from lbclient.server.grpc_server import Server
 
 METHOD = "/lbclient.Doctor/Refuse"

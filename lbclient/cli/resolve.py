@@ -15,13 +15,13 @@ from typing import Any
 from lbclient.cli.layout import item, short, table
 from lbclient.cli.run import run
 from lbclient.config import ChannelConfig
-from lbclient.errors import ConfigError, ResolveError
-from lbclient.model import Endpoint, Endpoints
-from lbclient.pool import parted
-from lbclient.protocols import Resolver
+from lbclient.core.errors import ConfigError, ResolveError
+from lbclient.core.model import Endpoint, Endpoints
+from lbclient.core.pool import parted
+from lbclient.core.protocols import Resolver
+from lbclient.core.text import printable
 from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import number, with_tasks
-from lbclient.text import printable
 
 FIRST_PAUSE = 1.0  # seconds after an error, doubled by each that follows
 

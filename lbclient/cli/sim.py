@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lbclient.cli import book, files
 from lbclient.cli.layout import table
 from lbclient.cli.pictures import blank, check, write
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS, Result, Scenario, simulate
 from lbclient.sim.result import over_seeds

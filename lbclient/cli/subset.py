@@ -13,7 +13,7 @@ from math import inf
 from lbclient.cli.numbers import real, whole
 from lbclient.cli.subset_answers import Answer, Fleet, advise, compare, measure, single
 from lbclient.cli.subset_plots import PICTURES, Scene, draw, sizes
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.subsets import ALGORITHMS, job_offset
 from lbclient.subsets.advice import Bursts
 

@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 
 from lbclient.cli.layout import count, fill, histogram, item, ratio, short, table
-from lbclient.errors import ConfigError
-from lbclient.protocols import Algorithm
+from lbclient.core.errors import ConfigError
+from lbclient.core.protocols import Algorithm
 from lbclient.subsets import ALGORITHMS, order
 from lbclient.subsets.advice import (
     DRAWS,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lbclient.cli.pictures import blank, write
 from lbclient.cli.subset_answers import Fleet
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.subsets.consistent import place as consistent_place
 from lbclient.subsets.properties import balance, churn, scenarios
 from lbclient.subsets.ring import rank, reverse

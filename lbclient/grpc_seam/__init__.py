@@ -18,7 +18,7 @@ from grpc.aio import _channel as channel_objects
 from grpc.aio import _interceptor as interceptor  # for `Intercepted` alone
 from grpc.aio._utils import _timeout_to_deadline
 
-from lbclient.errors import ConfigError, LbError
+from lbclient.core.errors import ConfigError, LbError
 
 T = TypeVar("T")
 READY: int = grpc.ChannelConnectivity.READY.value[0]

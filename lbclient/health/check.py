@@ -12,8 +12,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from lbclient import wire
-from lbclient.model import TaskState
-from lbclient.text import printable
+from lbclient.core.model import TaskState
+from lbclient.core.text import printable
 from lbclient.v1 import compat_pb2
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from hmac import compare_digest, digest
 from struct import Struct
 from typing import NamedTuple
 
-from lbclient.model import LoadReport, TaskState
+from lbclient.core.model import LoadReport, TaskState
 
 MAGIC = b"LBH\x01"  # the last byte is the version
 PROBE, ANSWER, NEWS = 1, 2, 3

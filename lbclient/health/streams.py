@@ -12,9 +12,9 @@ from math import inf
 import grpc
 
 from lbclient import wire
+from lbclient.core.text import printable
 from lbclient.health.check import NOT_OFFERED_CODES, PASSING
 from lbclient.tasks import is_cancelled
-from lbclient.text import printable
 
 logger = logging.getLogger(__name__)
 

@@ -28,6 +28,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
 from lbclient import wire
+from lbclient.core.model import LoadReport, TaskState
+from lbclient.core.stream_permit import LONGEST_ANSWER, Patience, StreamPermit
 from lbclient.health.check import (
     NoState,
     ask,
@@ -36,14 +38,12 @@ from lbclient.health.check import (
     serving_reason,
     serving_state,
 )
-from lbclient.health.stream_permit import LONGEST_ANSWER, Patience, StreamPermit
 from lbclient.health.streams import (
     NotOfferedError,
     RefusedError,
     Streams,
     TaskNotServing,
 )
-from lbclient.model import LoadReport, TaskState
 from lbclient.tasks import leaving_no_trace
 from lbclient.v1 import compat_pb2, health_pb2
 

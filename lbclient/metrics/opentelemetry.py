@@ -18,11 +18,11 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
+from lbclient.core.protocols import Clock
 from lbclient.metrics import own
 from lbclient.metrics.families import HANDLED, HIGHEST, SAMPLES, Family
 from lbclient.metrics.samples import Sample
 from lbclient.metrics.sums import Sums, labelled
-from lbclient.protocols import Clock
 
 __all__ = ["export"]
 

@@ -9,9 +9,9 @@ from itertools import accumulate
 
 import grpc
 
+from lbclient.core.histogram import Histogram
+from lbclient.core.model import State, TaskState, Verdict
 from lbclient.grpc_seam import REASONS
-from lbclient.histogram import Histogram
-from lbclient.model import State, TaskState, Verdict
 from lbclient.pickers import PICKERS
 from lbclient.server.statistics import ServerStatistics
 from lbclient.statistics import ChannelStatistics

@@ -14,7 +14,7 @@ from weakref import ReferenceType, ref
 import grpc
 
 from lbclient.channel import Channel
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.metrics import samples
 from lbclient.metrics.families import HIGHEST
 from lbclient.metrics.samples import MAX_LABEL, OTHER, Sample

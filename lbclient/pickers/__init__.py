@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
+from lbclient.core.protocols import Picker, PickerFactory
 from lbclient.pickers.least_loaded import LeastLoaded
 from lbclient.pickers.p2c import P2c
 from lbclient.pickers.peak_ewma import PeakEwma
@@ -12,7 +13,6 @@ from lbclient.pickers.random import Random
 from lbclient.pickers.round_robin import RoundRobin
 from lbclient.pickers.weighted_least_loaded import WeightedLeastLoaded
 from lbclient.pickers.weighted_round_robin import WeightedRoundRobin
-from lbclient.protocols import Picker, PickerFactory
 
 __all__ = [
     "PICKERS",

@@ -15,8 +15,8 @@ from collections.abc import Collection, Sequence
 from math import exp, log
 from statistics import median
 
-from lbclient.load import Load
-from lbclient.protocols import Node
+from lbclient.core.load import Load
+from lbclient.core.protocols import Node
 
 NONSENSE = 1e6  # no utilization is; the bound keeps what is computed finite
 ENOUGH = 10  # requests of ours tell their mean within a third

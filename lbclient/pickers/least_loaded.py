@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from lbclient.load import FORGOTTEN_AFTER
+from lbclient.core.load import FORGOTTEN_AFTER
+from lbclient.core.protocols import N, Node
 from lbclient.pickers.round_robin import resume
-from lbclient.protocols import N, Node
 
 
 class LeastLoaded:

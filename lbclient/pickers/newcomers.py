@@ -9,9 +9,9 @@ weight is never picked.
 from collections.abc import Sequence
 from math import inf
 
-from lbclient.load import Load
+from lbclient.core.load import Load
+from lbclient.core.protocols import Node
 from lbclient.pickers.slow_start import MOMENT, SlowStart
-from lbclient.protocols import Node
 
 REPORT_LAG = 3.0  # seconds; servers smooth over 2 s what they report
 ABSENT = -1  # the index of one that is not ready, or not compared

@@ -1,6 +1,6 @@
 """A picker's options, checked when it is made."""
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 
 
 def between(field: str, value: float, low: float, high: float) -> float:

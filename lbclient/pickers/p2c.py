@@ -8,8 +8,8 @@ not grow with their number, and never all clients at the same idle one. Mitzenma
 from collections.abc import Sequence
 from random import Random
 
-from lbclient.load import FORGOTTEN_AFTER
-from lbclient.protocols import N, Node
+from lbclient.core.load import FORGOTTEN_AFTER
+from lbclient.core.protocols import N, Node
 
 
 def two(rng: Random, count: int) -> tuple[int, int]:

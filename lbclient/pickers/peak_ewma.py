@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from math import exp
 from random import Random
 
-from lbclient.load import LATENCY_GAIN, Load
-from lbclient.model import Verdict
+from lbclient.core.load import LATENCY_GAIN, Load
+from lbclient.core.model import Verdict
+from lbclient.core.protocols import N, Node
 from lbclient.pickers.options import between
 from lbclient.pickers.p2c import requests, two
-from lbclient.protocols import N, Node
 
 SERVED = Verdict.SERVED
 SHORTEST, LONGEST = 1e-9, 1e9  # seconds; the bounds keep shares finite

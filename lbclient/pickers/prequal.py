@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from lbclient.load import FORGOTTEN_AFTER
-from lbclient.model import LoadReport
+from lbclient.core.load import FORGOTTEN_AFTER
+from lbclient.core.model import LoadReport
+from lbclient.core.protocols import N, Node
 from lbclient.pickers.asking import MOST_WANTED
 from lbclient.pickers.options import between
-from lbclient.protocols import N, Node
 
 MAX_AGE = 1.0  # seconds; the paper's
 SURPLUS = 1.0  # the paper's delta, in how often a probe is used

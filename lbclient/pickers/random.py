@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from math import inf
 from random import Random as Generator
 
+from lbclient.core.protocols import N
 from lbclient.pickers.options import between
 from lbclient.pickers.slow_start import MOMENT, SLOW_START, STEP, SlowStart
-from lbclient.protocols import N
 
 
 class Random:

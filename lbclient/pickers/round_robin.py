@@ -10,9 +10,9 @@ from itertools import chain
 from math import inf
 from random import Random
 
+from lbclient.core.protocols import N, Node
 from lbclient.pickers.options import between
 from lbclient.pickers.slow_start import MOMENT, SLOW_START, STEP, SlowStart
-from lbclient.protocols import N, Node
 
 
 def resume(before: Sequence[Node], turn: int, ready: Sequence[Node]) -> int | None:

@@ -13,7 +13,7 @@ task knows.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lbclient.protocols import Node
+from lbclient.core.protocols import Node
 
 SLOW_START = 10.0  # seconds; the default, see `ChannelConfig.slow_start`
 FLOOR = 0.1  # where a ramp starts; Envoy's default too

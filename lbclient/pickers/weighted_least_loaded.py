@@ -39,14 +39,14 @@ from collections.abc import Sequence
 from math import exp, inf
 from random import Random
 
-from lbclient.load import FORGOTTEN_AFTER, Load
-from lbclient.model import LoadReport, Verdict
+from lbclient.core.load import FORGOTTEN_AFTER, Load
+from lbclient.core.model import LoadReport, Verdict
+from lbclient.core.protocols import N, Node
 from lbclient.pickers.asking import MOST_WANTED, Asking
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.pickers.newcomers import ABSENT, Candidate, Newcomers
 from lbclient.pickers.options import between
 from lbclient.pickers.slow_start import SLOW_START, SlowStart
-from lbclient.protocols import N, Node
 
 MEAN_GAIN = 0.2  # of what was told in a refresh period, in the mean of others' requests
 # Of the mean time that requests found there will yet take, E[x^2] / 2 E[x]: half of it

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from math import floor
 from random import Random
 
-from lbclient.load import Load
+from lbclient.core.load import Load
+from lbclient.core.protocols import N, Node
 from lbclient.pickers.options import between
 from lbclient.pickers.slow_start import SLOW_START, SlowStart
-from lbclient.protocols import N, Node
 
 MAX_WEIGHT = 65535  # "scaled such that the largest weight is 65535", gRFC A58
 OFFSET = 32767  # half of it: equal weights do not all skip the same generation

@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from random import Random
 from typing import NamedTuple
 
-from lbclient.errors import ResolveError
-from lbclient.model import Endpoints
+from lbclient.core.errors import ResolveError
+from lbclient.core.model import Endpoints
+from lbclient.core.text import printable
 from lbclient.resolvers.listing import Listing, in_pieces, is_installed, join_host
 from lbclient.resolvers.polling import Answer, Polling
-from lbclient.text import printable
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from lbclient.errors import ConfigError, ResolveError
-from lbclient.model import Endpoints
+from lbclient.core.errors import ConfigError, ResolveError
+from lbclient.core.model import Endpoints
 from lbclient.resolvers.json_items import members
 from lbclient.resolvers.listing import MAX_ENDPOINTS, Listing, join_host, ordinal
 

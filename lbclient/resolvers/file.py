@@ -19,8 +19,8 @@ from reprlib import Repr
 from stat import S_ISREG
 from typing import NamedTuple
 
-from lbclient.errors import ConfigError, ResolveError
-from lbclient.model import Endpoint, Endpoints
+from lbclient.core.errors import ConfigError, ResolveError
+from lbclient.core.model import Endpoint, Endpoints
 from lbclient.resolvers import json_items
 from lbclient.resolvers.listing import MAX_ENDPOINTS, Listing
 

@@ -14,9 +14,9 @@ from math import inf
 from random import Random
 from typing import Any
 
-from lbclient.errors import ResolveError
-from lbclient.model import Endpoint, Endpoints
-from lbclient.protocols import Resolver
+from lbclient.core.errors import ResolveError
+from lbclient.core.model import Endpoint, Endpoints
+from lbclient.core.protocols import Resolver
 from lbclient.resolvers.listing import listing
 from lbclient.resolvers.polling import Hinted
 from lbclient.tasks import Alarm, Tasks, in_own_task, is_cancelled, is_own_end

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import aiohttp
 
-from lbclient.errors import ResolveError
-from lbclient.model import Endpoints
+from lbclient.core.errors import ResolveError
+from lbclient.core.model import Endpoints
 from lbclient.resolvers.endpoint_slices import GONE, NONSENSE, Gone, Slices
 from lbclient.resolvers.listing import join_host
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from lbclient.core.text import printable
 from lbclient.resolvers.dns import Addresses, system_lookup
 from lbclient.resolvers.srv import Service, Services
-from lbclient.text import printable
 
 if TYPE_CHECKING:
     import dns.resolver

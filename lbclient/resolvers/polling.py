@@ -11,7 +11,7 @@ from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
-from lbclient.model import Endpoints
+from lbclient.core.model import Endpoints
 
 # Of the time that an answer holds, so that within all of it a new backend is known,
 # connected and has calls.

@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from random import Random
 from typing import NamedTuple
 
-from lbclient.errors import ResolveError
-from lbclient.model import Endpoint, Endpoints
+from lbclient.core.errors import ResolveError
+from lbclient.core.model import Endpoint, Endpoints
 from lbclient.resolvers.listing import Listing, in_pieces, join_host
 from lbclient.resolvers.polling import Answer, Polling
 

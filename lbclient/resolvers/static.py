@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 
-from lbclient.model import Endpoint, Endpoints, snapshot
+from lbclient.core.model import Endpoint, Endpoints, snapshot
 
 
 class Static:

@@ -12,15 +12,15 @@ from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from lbclient.errors import ConfigError
-from lbclient.model import Endpoint
-from lbclient.protocols import Resolver
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import Endpoint
+from lbclient.core.protocols import Resolver
+from lbclient.core.text import brief, harmless
 from lbclient.resolvers.dns import Dns
 from lbclient.resolvers.file import SUFFIXES, YAML, File
 from lbclient.resolvers.listing import join_host, require
 from lbclient.resolvers.srv import Srv
 from lbclient.resolvers.static import Static
-from lbclient.text import brief, harmless
 
 # doc/naming.md: "If a port is not specified, 443 is used."
 DEFAULT_PORT = 443

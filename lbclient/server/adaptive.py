@@ -1,4 +1,4 @@
-"""Limits unary requests in flight to what `lbclient.concurrency` finds useful.
+"""Limits unary requests in flight to what `lbclient.core.concurrency` finds useful.
 
 A request begins where its handler is looked up, before it is read. It ends with the
 asyncio task in which grpcio serves it. Whoever knows how it ended notes that before, in
@@ -16,11 +16,11 @@ from random import Random
 
 from grpc import StatusCode
 
-from lbclient.admission import Places, Tally
-from lbclient.concurrency import ConcurrencyLimit, Outcome, Request
-from lbclient.criticality import Criticality
-from lbclient.latency_window import Method
-from lbclient.protocols import Clock
+from lbclient.core.admission import Places, Tally
+from lbclient.core.concurrency import ConcurrencyLimit, Outcome, Request
+from lbclient.core.criticality import Criticality
+from lbclient.core.latency_window import Method
+from lbclient.core.protocols import Clock
 
 MOST_METHODS = 1024  # clients may invent names for a generic handler; others share one
 

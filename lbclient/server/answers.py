@@ -5,7 +5,7 @@ from typing import NamedTuple
 from grpc import StatusCode
 
 from lbclient import wire
-from lbclient.retry import Refusal
+from lbclient.core.retry import Refusal
 
 
 class Answer(NamedTuple):

@@ -20,9 +20,9 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient import grpc_seam, wire, within
-from lbclient.concurrency import Outcome
+from lbclient.core.concurrency import Outcome
+from lbclient.core.retry import Refusal
 from lbclient.grpc_codes import STATUS_OF_NUMBER
-from lbclient.retry import Refusal
 from lbclient.server import raised
 from lbclient.server.accounting import account, run_timed
 from lbclient.server.adaptive import note_outcome, note_status

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
-from lbclient.ewma import Ewma
+from lbclient.core.ewma import Ewma
 from lbclient.server.cpu import (
     RECHECK_AFTER,
     CpuMeter,

@@ -1,7 +1,7 @@
 """The queue in gRPC's core: what it hands over, what waits there, and for how long."""
 
-from lbclient.deadlines import Deadlines
-from lbclient.queue_delay import QueueDelay
+from lbclient.core.deadlines import Deadlines
+from lbclient.core.queue_delay import QueueDelay
 from lbclient.server.intake import Intake
 from lbclient.server.unseen import Unseen
 

@@ -4,7 +4,7 @@ That is before a message is read, let alone deserialized, and the request's meta
 there: to refuse costs what grpcio takes to begin and end a call, and little more. What
 is refused has not been executed, and is told so.
 
-Signals are read here, `lbclient.admission` decides. SRE book, ch. 21.
+Signals are read here, `lbclient.core.admission` decides. SRE book, ch. 21.
 """
 
 import logging
@@ -15,7 +15,8 @@ from random import Random
 from grpc import StatusCode
 
 from lbclient import wire, within
-from lbclient.admission import (
+from lbclient.config import ServerConfig
+from lbclient.core.admission import (
     CPU_NAME,
     LOAD,
     MEMORY_NAME,
@@ -26,14 +27,14 @@ from lbclient.admission import (
     Places,
     Signal,
 )
-from lbclient.concurrency import Outcome
-from lbclient.config import ServerConfig
-from lbclient.criticality import DEFAULT, Criticality, adopt, current, parse
-from lbclient.ewma import Ewma
-from lbclient.latency_window import Method
-from lbclient.protocols import Clock
-from lbclient.quota import OTHERS
-from lbclient.retry import Refusal, parse_attempt
+from lbclient.core.concurrency import Outcome
+from lbclient.core.criticality import DEFAULT, Criticality, adopt, current, parse
+from lbclient.core.ewma import Ewma
+from lbclient.core.latency_window import Method
+from lbclient.core.load_monitor import LoadMonitor
+from lbclient.core.protocols import Clock
+from lbclient.core.quota import OTHERS
+from lbclient.core.retry import Refusal, parse_attempt
 from lbclient.server.accounting import bill_to
 from lbclient.server.adaptive import AdaptiveConcurrency, note_outcome
 from lbclient.server.answers import (
@@ -48,7 +49,6 @@ from lbclient.server.answers import (
 from lbclient.server.core_queue import CoreQueue
 from lbclient.server.cpu import available_cpus
 from lbclient.server.memory import MemoryMeter
-from lbclient.server.monitor import LoadMonitor
 from lbclient.server.quotas import Quotas, customer_of_identity
 from lbclient.server.run_queue import RunQueue
 from lbclient.server.statistics import SignalStatistics

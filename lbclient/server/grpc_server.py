@@ -19,13 +19,13 @@ import grpc
 import grpc.aio
 
 from lbclient import grpc_seam, within
-from lbclient.census import SERVERS
 from lbclient.config import ServerConfig, is_disabled
-from lbclient.criticality import adopt
-from lbclient.errors import ConfigError
+from lbclient.core.criticality import adopt
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import TaskState
+from lbclient.core.protocols import Clock
+from lbclient.core.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
-from lbclient.model import TaskState
-from lbclient.protocols import Clock
 from lbclient.server.accounting import account
 from lbclient.server.handlers import Wrapper
 from lbclient.server.health import HealthServices

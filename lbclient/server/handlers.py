@@ -20,9 +20,9 @@ import grpc
 import grpc.aio
 
 from lbclient import grpc_seam, within
-from lbclient.admission import Quickest
-from lbclient.criticality import current
-from lbclient.handled import OTHERS
+from lbclient.core.admission import Quickest
+from lbclient.core.call_counts import OTHERS
+from lbclient.core.criticality import current
 from lbclient.server.accounting import Steps, begun, billed
 from lbclient.server.answers import EXPIRED, FULL, TOO_LATE, Answer
 from lbclient.server.calls import AsyncCall, Call, ClientHasLeft, Early, SyncCall

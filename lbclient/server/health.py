@@ -21,10 +21,10 @@ import grpc.aio
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.model import TaskState
+from lbclient.core.model import TaskState
+from lbclient.core.text import printable
 from lbclient.server.reporter import Reporter
 from lbclient.server.streams import Full, Kind, pace_beyond, pace_within
-from lbclient.text import printable
 from lbclient.v1 import compat_pb2, health_pb2
 
 ANY_SERVICE = "*"  # the name of one that answers for all

@@ -14,9 +14,9 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient import grpc_seam, wire, within
-from lbclient.model import Verdict
+from lbclient.core.load_monitor import LoadMonitor
+from lbclient.core.model import Verdict
 from lbclient.server.handlers import Handler, Wrapper
-from lbclient.server.monitor import LoadMonitor
 from lbclient.server.uncounted import Uncounted
 
 # Streams that last as long as a connection, and their likes. Not load, whoever

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from math import inf
 
-from lbclient.protocols import Clock
+from lbclient.core.protocols import Clock
 
 POLL_INTERVAL = 0.02  # seconds; fine enough for any sensible lame_duck_quiet
 GRACE_SHARE = 1 / 3  # of lame_duck_period, for calls in flight after GOAWAY

@@ -1,9 +1,9 @@
 """Who pays for a request, and what all tasks together have given whom.
 
-`lbclient.quota` decides; here it gets the customer, the CPU seconds that were used, and
-the fleet's word. That word comes from a store which all tasks share, asked once an
-interval by a task of its own: no request ever waits for it, and where it is gone the
-last shares hold for a while, and then the configured ones.
+`lbclient.core.quota` decides; here it gets the customer, the CPU seconds that were
+used, and the fleet's word. That word comes from a store which all tasks share, asked
+once an interval by a task of its own: no request ever waits for it, and where it is
+gone the last shares hold for a while, and then the configured ones.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from typing import Any
 from uuid import uuid4
 
 from lbclient.config import ServerConfig
-from lbclient.criticality import Criticality
-from lbclient.errors import ConfigError
-from lbclient.protocols import Clock, FleetUsage, UsageStore
-from lbclient.quota import OTHERS, UNLIMITED, Quota, allot, is_name, limits, rooms
+from lbclient.core.criticality import Criticality
+from lbclient.core.errors import ConfigError
+from lbclient.core.protocols import Clock, FleetUsage, UsageStore
+from lbclient.core.quota import OTHERS, UNLIMITED, Quota, allot, is_name, limits, rooms
+from lbclient.core.text import printable
 from lbclient.server.accounting import Accounting, Nesting, bill_to
 from lbclient.server.statistics import QuotaStatistics
 from lbclient.server.stores import INTERVAL, ProcessStore, StoreError, find_store
 from lbclient.tasks import Tasks, in_own_task, is_cancelled, is_own_end
-from lbclient.text import printable
 
 LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says
 HEARD = 10_000  # customers of whom a store is believed; to share them out takes 10 ms

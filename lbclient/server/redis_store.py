@@ -15,12 +15,12 @@ from math import inf
 from typing import Any
 from zlib import crc32
 
-from lbclient.errors import ConfigError
-from lbclient.protocols import FleetUsage
-from lbclient.quota import LONGEST
+from lbclient.core.errors import ConfigError
+from lbclient.core.protocols import FleetUsage
+from lbclient.core.quota import LONGEST
+from lbclient.core.text import HIDDEN, printable
 from lbclient.redis_place import redis_place
 from lbclient.server.stores import INTERVAL, StoreError
-from lbclient.text import HIDDEN, printable
 
 # Ours. What an exchange may carry: some 50 kB at most for names of 30 characters.
 TOLD = 1000  # customers that a task tells of, and asks for: those it gave most,

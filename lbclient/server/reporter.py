@@ -17,24 +17,24 @@ from typing import Any
 from grpc import StatusCode
 
 from lbclient import wire
-from lbclient.admission import Quickest
 from lbclient.config import ServerConfig
-from lbclient.criticality import Criticality
+from lbclient.core.admission import Quickest
+from lbclient.core.call_counts import Handled
+from lbclient.core.criticality import Criticality
+from lbclient.core.histogram import Histogram
+from lbclient.core.load_monitor import LoadMonitor
+from lbclient.core.model import LoadReport, TaskState, Verdict
+from lbclient.core.protocols import Clock
+from lbclient.core.recent import Recent
+from lbclient.core.text import printable
 from lbclient.grpc_codes import verdict_of
-from lbclient.handled import Handled
-from lbclient.histogram import Histogram
-from lbclient.model import LoadReport, TaskState, Verdict
-from lbclient.protocols import Clock
-from lbclient.recent import Recent
 from lbclient.server.answers import Answer
 from lbclient.server.contention import ContentionMeter
 from lbclient.server.gate import Gate
 from lbclient.server.lame_duck import Drain
-from lbclient.server.monitor import LoadMonitor
 from lbclient.server.statistics import QuotaStatistics, ServerStatistics
 from lbclient.server.streams import TICK, Streams
 from lbclient.tasks import Tasks, is_fatal
-from lbclient.text import printable
 from lbclient.v1 import health_pb2, load_pb2
 
 SAMPLE_INTERVAL = TICK  # seconds; how often reports change in lbclient's simulations

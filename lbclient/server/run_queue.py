@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from math import exp, inf
 
-from lbclient.protocols import Clock
+from lbclient.core.protocols import Clock
 from lbclient.server.intake import Intake
 
 # Seconds in which handlers have the loop before it looks for arrivals. All are in when

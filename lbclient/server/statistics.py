@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lbclient.model import TaskState
+from lbclient.core.model import TaskState
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class QuotaStatistics:
 
     forgotten: int = 0
     """Accounts that made way for others while their customers were ahead of their
-    limits: see `lbclient.accounts`."""
+    limits: see `lbclient.core.accounts`."""
 
     tasks: int = 0
     """That were heard of lately, this one too; 0 where there is nobody to hear of."""

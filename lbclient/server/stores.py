@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from weakref import WeakValueDictionary
 
-from lbclient.errors import LbError
-from lbclient.protocols import Clock, FleetUsage, UsageStore
+from lbclient.core.errors import LbError
+from lbclient.core.protocols import Clock, FleetUsage, UsageStore
 
 INTERVAL = 1.0  # seconds between two exchanges. Ours: a fifth of quota.SMOOTHING
 

@@ -13,7 +13,7 @@ from math import inf
 from types import coroutine
 from typing import Any, TypeVar
 
-from lbclient.protocols import Clock
+from lbclient.core.protocols import Clock
 from lbclient.server.run_queue import LONG, RunQueue
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from enum import Enum
 from itertools import islice
 from typing import TypeVar
 
-from lbclient.protocols import Clock
+from lbclient.core.protocols import Clock
 
 TICK = 0.1  # seconds; as often as there is something new to tell: see the reporter
 SLICE = 50  # streams that are woken in a turn of the loop; each takes it for 0.05 ms

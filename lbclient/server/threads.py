@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from lbclient.deadlines import Deadlines
+from lbclient.core.deadlines import Deadlines
 from lbclient.server.cpu import available_cpus
 from lbclient.server.run_queue import UNIT
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from lbclient.core.model import LoadReport, TaskState
+from lbclient.core.protocols import Clock
 from lbclient.health import datagram
-from lbclient.model import LoadReport, TaskState
-from lbclient.protocols import Clock
 from lbclient.server.statistics import UdpStatistics
 
 ANSWER_RATE = 1000.0  # a second: 10,000 inactive clients ask 83 at most, but for bursts

@@ -16,7 +16,7 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient import grpc_seam
-from lbclient.protocols import Clock
+from lbclient.core.protocols import Clock
 from lbclient.server import raised
 from lbclient.server.calls import interrupted, status_of
 from lbclient.server.handlers import (

@@ -12,7 +12,7 @@ from inspect import isawaitable, iscoroutinefunction
 from threading import Thread
 from typing import TypeAlias
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 
 Warmup: TypeAlias = Callable[[], Awaitable[object] | object]
 """A coroutine function, which runs on the server's loop, or any other callable."""

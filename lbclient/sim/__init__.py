@@ -6,8 +6,8 @@
 0.0
 """
 
+from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import PICKERS, picker_factory
-from lbclient.protocols import PickerFactory
 from lbclient.sim.result import Result
 from lbclient.sim.scenario import Scenario
 from lbclient.sim.scenarios import SCENARIOS

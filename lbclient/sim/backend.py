@@ -14,12 +14,12 @@ from math import inf
 from random import Random
 from typing import Any
 
-from lbclient.admission import LOAD, Admission
-from lbclient.criticality import Criticality
-from lbclient.ewma import Ewma
-from lbclient.latency import LatencyEstimate
-from lbclient.model import LoadReport, Verdict
-from lbclient.retry import ATTEMPTS, Refusal
+from lbclient.core.admission import LOAD, Admission
+from lbclient.core.criticality import Criticality
+from lbclient.core.ewma import Ewma
+from lbclient.core.latency import LatencyEstimate
+from lbclient.core.model import LoadReport, Verdict
+from lbclient.core.retry import ATTEMPTS, Refusal
 from lbclient.sim.client import Node
 from lbclient.sim.scenario import Scenario
 

@@ -11,16 +11,16 @@ from itertools import islice
 from random import Random
 from typing import Protocol, cast
 
-from lbclient.criticality import Criticality
-from lbclient.load import Load
-from lbclient.locality import Near, mixed
-from lbclient.model import Endpoint, Endpoints, LoadReport, Outcome, State, Verdict
-from lbclient.pool import Limits, Pool
-from lbclient.protocols import Picker, PickerFactory, ProbingPicker
-from lbclient.retry import Budget, Failure, Refusal, Retry
+from lbclient.core.criticality import Criticality
+from lbclient.core.load import Load
+from lbclient.core.locality import Near, mixed
+from lbclient.core.model import Endpoint, Endpoints, LoadReport, Outcome, State, Verdict
+from lbclient.core.pool import Limits, Pool
+from lbclient.core.protocols import Picker, PickerFactory, ProbingPicker
+from lbclient.core.retry import Budget, Failure, Refusal, Retry
+from lbclient.core.throttle import Throttle
 from lbclient.sim.scenario import Scenario
 from lbclient.subsets import order
-from lbclient.throttle import Throttle
 
 
 class Accepting(Protocol):

@@ -12,7 +12,7 @@ import tomllib
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.subsets import ALGORITHMS
 
 COSTS = ("lognormal", "exponential", "heavy", "equal")

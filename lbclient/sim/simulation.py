@@ -15,9 +15,9 @@ from math import inf, prod
 from random import Random
 from typing import Any
 
-from lbclient.model import Endpoint, LoadReport, Outcome, Verdict, snapshot
-from lbclient.protocols import PickerFactory
-from lbclient.retry import Refusal
+from lbclient.core.model import Endpoint, LoadReport, Outcome, Verdict, snapshot
+from lbclient.core.protocols import PickerFactory
+from lbclient.core.retry import Refusal
 from lbclient.sim.backend import TICK, Answer, Backend, Heap
 from lbclient.sim.client import Client, Node, Question
 from lbclient.sim.result import Result, Second, measure

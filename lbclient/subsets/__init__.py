@@ -9,8 +9,8 @@ from functools import partial
 from hashlib import blake2b
 from itertools import islice
 
-from lbclient.errors import ConfigError
-from lbclient.protocols import Algorithm
+from lbclient.core.errors import ConfigError
+from lbclient.core.protocols import Algorithm
 from lbclient.subsets.consistent import consistent
 from lbclient.subsets.deterministic import deterministic
 from lbclient.subsets.deterministic_leftover import deterministic_leftover

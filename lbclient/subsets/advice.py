@@ -16,8 +16,8 @@ from itertools import chain
 from math import ceil
 from random import Random
 
-from lbclient.errors import ConfigError
-from lbclient.protocols import Algorithm
+from lbclient.core.errors import ConfigError
+from lbclient.core.protocols import Algorithm
 from lbclient.subsets.properties import Balance, Subsets, balance, choose
 
 # Which clients are hot is drawn anew so often; of their excesses, lowest first, the

@@ -14,8 +14,8 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple
 
-from lbclient.errors import ConfigError
-from lbclient.model import Endpoint, Endpoints, Identity
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import Endpoint, Endpoints, Identity
 from lbclient.subsets import job_offset, order
 from lbclient.subsets.rendezvous import Rendezvous
 

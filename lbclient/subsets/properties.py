@@ -16,7 +16,7 @@ from itertools import chain, islice
 from math import ceil
 from statistics import fmean
 
-from lbclient.protocols import Algorithm
+from lbclient.core.protocols import Algorithm
 from lbclient.subsets import whole_number
 
 Subsets = Sequence[Sequence[int]]

@@ -10,7 +10,7 @@ subsets. Thaler and Ravishankar, "Using name-based mappings to increase hit rate
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
-from lbclient.model import Endpoint, Endpoints
+from lbclient.core.model import Endpoint, Endpoints
 
 
 class Rendezvous:

@@ -11,7 +11,7 @@ CACM 2023, "Ringsteady subsetting" and "Frontend and backend scaling".
 
 from collections.abc import Iterator
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.subsets.ring import first, walk
 
 

@@ -19,11 +19,11 @@ from lbclient import tasks as tasks_module
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
 from lbclient.config import ServerConfig
+from lbclient.core.lifecycle import Lifecycle
+from lbclient.core.model import State
+from lbclient.core.protocols import FleetUsage
 from lbclient.health.watch import HealthWatch
-from lbclient.lifecycle import Lifecycle
-from lbclient.model import State
 from lbclient.probing import Probing
-from lbclient.protocols import FleetUsage
 from lbclient.resolvers.following import Following
 from lbclient.server.quotas import Quotas
 from lbclient.server.reporter import Reporter

@@ -10,11 +10,11 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from lbclient.judgement import compared
-from lbclient.model import Endpoint, LoadReport, Outcome, State, Verdict
-from lbclient.outliers import Outliers
+from lbclient.core.judgement import compared
+from lbclient.core.model import Endpoint, LoadReport, Outcome, State, Verdict
+from lbclient.core.outliers import Outliers
+from lbclient.core.pool import Limits, Pool
 from lbclient.pickers import PICKERS
-from lbclient.pool import Limits, Pool
 from lbclient.testing import FakeNode
 
 OK = 0

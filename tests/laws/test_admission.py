@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.admission import (
+from lbclient.core.admission import (
     IN_VAIN,
     LOAD,
     MIX_MEMORY,
@@ -28,10 +28,10 @@ from lbclient.admission import (
     Signal,
     Tally,
 )
-from lbclient.criticality import Criticality
-from lbclient.model import Verdict
-from lbclient.retry import Budget, Failure, Retry
-from lbclient.throttle import Throttle
+from lbclient.core.criticality import Criticality
+from lbclient.core.model import Verdict
+from lbclient.core.retry import Budget, Failure, Retry
+from lbclient.core.throttle import Throttle
 
 CAPACITY = 200.0  # requests a second
 TICK = 0.01  # seconds between two looks at a signal that is not instantaneous

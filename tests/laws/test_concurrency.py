@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lbclient.concurrency import HEADROOM, LONG, ConcurrencyLimit, Outcome
-from lbclient.concurrency import Request as Place
-from lbclient.latency_window import Method as Known
+from lbclient.core.concurrency import HEADROOM, LONG, ConcurrencyLimit, Outcome
+from lbclient.core.concurrency import Request as Place
+from lbclient.core.latency_window import Method as Known
 from tests.examples import examples
 
 COST = 0.05  # seconds

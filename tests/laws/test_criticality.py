@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.criticality import Criticality, shares
+from lbclient.core.criticality import Criticality, shares
 
 amounts = st.floats(0.0, 1e6)
 fours = st.lists(amounts, min_size=len(Criticality), max_size=len(Criticality))

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from lbclient.demand import (
+from lbclient.core.demand import (
     CREDIT,
     MEMORY,
     PARTS,

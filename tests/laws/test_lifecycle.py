@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lbclient.lifecycle import (
+from lbclient.core.lifecycle import (
     FIRST_LOOK,
     LOOK_PERIOD,
     LOOK_SPREAD,
@@ -19,7 +19,7 @@ from lbclient.lifecycle import (
     Order,
     Step,
 )
-from lbclient.model import State, TaskState
+from lbclient.core.model import State, TaskState
 
 INTERVAL = 2.0
 READY = State.READY

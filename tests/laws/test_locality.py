@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.load import Load
-from lbclient.locality import (
+from lbclient.core.load import Load
+from lbclient.core.locality import (
     FAR,
     FLOOR,
     GAIN,
@@ -24,9 +24,9 @@ from lbclient.locality import (
     mixed,
     moved,
 )
-from lbclient.model import Endpoint, Identity, LoadReport, snapshot
+from lbclient.core.model import Endpoint, Identity, LoadReport, snapshot
+from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import PICKERS, RoundRobin
-from lbclient.protocols import PickerFactory
 from lbclient.subsets.numbered import Choice
 from lbclient.testing import FakeNode
 from tests.examples import examples

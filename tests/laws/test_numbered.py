@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.model import Endpoint, Endpoints, Identity, snapshot
+from lbclient.core.model import Endpoint, Endpoints, Identity, snapshot
 from lbclient.subsets import ALGORITHMS
 from lbclient.subsets.numbered import AUTO, Choice
 

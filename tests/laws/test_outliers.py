@@ -6,8 +6,8 @@ it within 5 %.
 
 import pytest
 
+from lbclient.core.standings import FIRST
 from lbclient.pickers import PICKERS
-from lbclient.standings import FIRST
 from tests.laws.outlier_fleet import (
     INTERNAL,
     LATENCY,

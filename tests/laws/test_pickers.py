@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.load import FORGOTTEN_AFTER, Load
-from lbclient.model import LoadReport, Outcome, Verdict
+from lbclient.core.load import FORGOTTEN_AFTER, Load
+from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.core.protocols import Picker
 from lbclient.pickers import PICKERS, Prequal, WeightedLeastLoaded
 from lbclient.pickers.weighted_least_loaded import AGEING_STEP
-from lbclient.protocols import Picker
 from lbclient.testing import FakeNode, fake_nodes
 from tests.examples import examples
 

@@ -8,9 +8,9 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lbclient.model import Endpoint, Outcome, State, Verdict, snapshot
+from lbclient.core.model import Endpoint, Outcome, State, Verdict, snapshot
+from lbclient.core.pool import PRESENT, Change, Limits, Pool
 from lbclient.pickers import PICKERS
-from lbclient.pool import PRESENT, Change, Limits, Pool
 from lbclient.testing import FakeNode
 
 LIMIT = 2

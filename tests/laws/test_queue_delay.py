@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from lbclient.queue_delay import SHARE, QueueDelay
+from lbclient.core.queue_delay import SHARE, QueueDelay
 
 TICK = 0.1  # seconds, of a sample
 MOST = 1000  # requests that the core keeps; the others are ended

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.account import TICK
-from lbclient.accounts import MOST
-from lbclient.criticality import Criticality
-from lbclient.quota import RESERVE, Quota, allot, room
+from lbclient.core.account import TICK
+from lbclient.core.accounts import MOST
+from lbclient.core.criticality import Criticality
+from lbclient.core.quota import RESERVE, Quota, allot, room
 
 CRITICAL = Criticality.CRITICAL
 COST = 0.02

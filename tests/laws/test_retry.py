@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.retry import RATIO, RESENDS, Budget, Failure, Refusal, Retry
+from lbclient.core.retry import RATIO, RESENDS, Budget, Failure, Refusal, Retry
 
 pushbacks = st.none() | st.floats(-1.0, 10.0)
 failures = st.builds(

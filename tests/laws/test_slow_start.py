@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.fleet import Fleet, Simulation
-from lbclient.model import LoadReport, Outcome, Verdict
+from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.core.protocols import Picker
 from lbclient.pickers import PICKERS, WITHOUT_SLOW_START, picker_factory
 from lbclient.pickers.slow_start import FLOOR, MOMENT, SLOW_START, STEP
-from lbclient.protocols import Picker
 from lbclient.testing import FakeNode, fake_nodes
 from tests.examples import examples
 

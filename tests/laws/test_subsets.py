@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.model import Endpoint, Endpoints, snapshot
-from lbclient.protocols import Subset
+from lbclient.core.model import Endpoint, Endpoints, snapshot
+from lbclient.core.protocols import Subset
+from lbclient.core.text import printable
 from lbclient.subsets import ALGORITHMS, Rendezvous, order, subset
-from lbclient.text import printable
 from tests.examples import examples
 
 Algorithm = Callable[[str], Subset]

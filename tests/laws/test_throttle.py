@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.criticality import Criticality
-from lbclient.model import Verdict
-from lbclient.throttle import K, Throttle
+from lbclient.core.criticality import Criticality
+from lbclient.core.model import Verdict
+from lbclient.core.throttle import K, Throttle
 
 CRITICAL = Criticality.CRITICAL
 OVERLOAD = 10

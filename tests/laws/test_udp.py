@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbclient.core.model import LoadReport, TaskState
 from lbclient.health import datagram
-from lbclient.model import LoadReport, TaskState
 from lbclient.server.udp import Responder
 
 SECRETS = st.sampled_from(["", "a secret that both sides know"])

@@ -20,7 +20,7 @@ from lbclient import wire
 from lbclient.balancer import Balancer
 from lbclient.channel import Channel
 from lbclient.config import ChannelConfig
-from lbclient.model import Endpoint, Endpoints, snapshot
+from lbclient.core.model import Endpoint, Endpoints, snapshot
 from lbclient.pickers import picker_factory
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
 

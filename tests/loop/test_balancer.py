@@ -14,12 +14,12 @@ import pytest
 
 import lbclient
 from lbclient import wire
-from lbclient.demand import SEVERAL
-from lbclient.lifecycle import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD, MISSES
+from lbclient.core.demand import SEVERAL
+from lbclient.core.lifecycle import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD, MISSES
+from lbclient.core.model import State
+from lbclient.core.retry import ATTEMPTS, BURST, RATIO
+from lbclient.core.standings import PATIENCE
 from lbclient.metrics import samples
-from lbclient.model import State
-from lbclient.retry import ATTEMPTS, BURST, RATIO
-from lbclient.standings import PATIENCE
 from lbclient.v1 import load_pb2
 from lbclient.waking import WAKE_NEXT
 from tests.loop.fleet import (

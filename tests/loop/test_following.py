@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from lbclient import tasks as tasks_module
-from lbclient.errors import ResolveError
-from lbclient.model import Endpoint, Endpoints
+from lbclient.core.errors import ResolveError
+from lbclient.core.model import Endpoint, Endpoints
 from lbclient.resolvers import listing
 from lbclient.resolvers.following import BURST, MOST, PERIOD, Following
 from lbclient.tasks import PAUSE, Alarm, Tasks

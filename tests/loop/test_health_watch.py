@@ -12,7 +12,9 @@ import pytest
 
 from lbclient import wire
 from lbclient.backend import Backend
-from lbclient.health.stream_permit import FIRST_PAUSE, LEAST_PATIENCE, LONGEST_ANSWER
+from lbclient.core.model import State
+from lbclient.core.shared_address import MEMORY, MOST_TASKS, RECENT
+from lbclient.core.stream_permit import FIRST_PAUSE, LEAST_PATIENCE, LONGEST_ANSWER
 from lbclient.health.watch import (
     ASKED,
     CHECK_FAILED,
@@ -21,8 +23,6 @@ from lbclient.health.watch import (
     RAREST_CHECK,
 )
 from lbclient.metrics import samples
-from lbclient.model import State
-from lbclient.shared_address import MEMORY, MOST_TASKS, RECENT
 from lbclient.v1 import load_pb2
 from tests.loop.fleet import INTERVAL, FakeCall, Fleet, Front, Server
 

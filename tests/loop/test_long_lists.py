@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.model import Endpoint, Endpoints, Identity
+from lbclient.core.model import Endpoint, Endpoints, Identity
 from lbclient.resolvers import Dns, Srv
 from lbclient.resolvers.dns import Addresses
 from lbclient.resolvers.endpoint_slices import Slices

@@ -7,10 +7,10 @@ from random import Random, SystemRandom
 
 import pytest
 
-from lbclient.demand import MEMORY, Demand
+from lbclient.core.demand import MEMORY, Demand
+from lbclient.core.model import Endpoint, LoadReport, TaskState
 from lbclient.health import datagram, udp
 from lbclient.health.udp import Prober, ProberStatistics, Watch, locate
-from lbclient.model import Endpoint, LoadReport, TaskState
 
 SECRET = "a secret that both sides know"
 HOST, PORT = "192.0.2.1", 50051

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lbclient.config import ServerConfig
-from lbclient.criticality import Criticality
-from lbclient.protocols import FleetUsage
-from lbclient.quota import HOLD
+from lbclient.core.criticality import Criticality
+from lbclient.core.protocols import FleetUsage
+from lbclient.core.quota import HOLD
 from lbclient.server.accounting import account
 from lbclient.server.quotas import HEARD, Quotas
 from lbclient.server.stores import INTERVAL, MemoryStore, _of_process

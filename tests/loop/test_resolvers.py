@@ -10,8 +10,8 @@ import pytest
 
 from lbclient.cli.resolve import answers
 from lbclient.config import ChannelConfig
-from lbclient.errors import ResolveError
-from lbclient.model import Endpoint, Endpoints
+from lbclient.core.errors import ResolveError
+from lbclient.core.model import Endpoint, Endpoints
 from lbclient.resolvers import Dns, Static
 from lbclient.resolvers.dns import Addresses, system_lookup
 from lbclient.resolvers.listing import MAX_ENDPOINTS

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from lbclient.config import ServerConfig
-from lbclient.model import LoadReport
+from lbclient.core.model import LoadReport
 from lbclient.server.cpu import CpuMeter
 from lbclient.server.health import HealthServices
 from lbclient.server.reporter import Reporter

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.model import Endpoint, LoadReport, Verdict
+from lbclient.core.model import Endpoint, LoadReport, Verdict
 from lbclient.pickers import Prequal, RoundRobin
 from lbclient.sim.backend import FAILING, LIE, TICK, Answer, Backend, Heap
 from lbclient.sim.client import Client, Node, Question

@@ -19,7 +19,7 @@ from lbclient.cli.sim import (
     picture,
     scenario_of,
 )
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS, Result, Scenario, simulate
 from lbclient.sim.scenario import BOUNDS, parse

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from lbclient.locality import LEVEL
+from lbclient.core.locality import LEVEL
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS
 from lbclient.sim.result import Result

@@ -5,8 +5,8 @@ from statistics import fmean
 
 import pytest
 
+from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import PICKERS, WeightedRoundRobin
-from lbclient.protocols import PickerFactory
 from lbclient.sim import SCENARIOS, Scenario, simulate
 from lbclient.sim.result import variation
 from lbclient.sim.simulation import Simulation

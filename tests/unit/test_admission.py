@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from lbclient.admission import (
+from lbclient.core.admission import (
     ATTEMPT_MEMORY,
     MEMORY,
     PATIENCE,
@@ -17,8 +17,8 @@ from lbclient.admission import (
     Signal,
     Tally,
 )
-from lbclient.criticality import Criticality
-from lbclient.retry import ATTEMPTS, Refusal
+from lbclient.core.criticality import Criticality
+from lbclient.core.retry import ATTEMPTS, Refusal
 
 CRITICAL, SHEDDABLE = Criticality.CRITICAL, Criticality.SHEDDABLE
 CPU = Signal("cpu", 0.9, 0.03)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.subsets.advice import DRAWS, PERCENTILE, Adviser, Bursts
 from lbclient.subsets.properties import Subsets, choose
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
-from lbclient.criticality import Criticality
-from lbclient.errors import ConfigError
-from lbclient.protocols import FleetUsage
+from lbclient.core.criticality import Criticality
+from lbclient.core.errors import ConfigError
+from lbclient.core.protocols import FleetUsage
 from lbclient.server.stores import find_store
 from tests import needs
 

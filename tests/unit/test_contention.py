@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lbclient import wire
-from lbclient.admission import CPU_NAME
 from lbclient.config import ServerConfig
+from lbclient.core.admission import CPU_NAME
 from lbclient.server import reporter as reporting
 from lbclient.server.contention import ContentionMeter, wanted
 from lbclient.server.cpu import CpuMeter

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Generator
 
 import pytest
 
-from lbclient.criticality import (
+from lbclient.core.criticality import (
     DEFAULT,
     Criticality,
     criticality,
@@ -14,7 +14,7 @@ from lbclient.criticality import (
     named,
     parse,
 )
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 
 
 @pytest.mark.parametrize("one", Criticality)

@@ -22,9 +22,9 @@ from lbclient import pace
 from lbclient.backend import Backend
 from lbclient.balancer import REVIEW_PAUSE
 from lbclient.config import ChannelConfig
-from lbclient.criticality import Criticality
-from lbclient.model import State
-from lbclient.pool import Limits, Pool
+from lbclient.core.criticality import Criticality
+from lbclient.core.model import State
+from lbclient.core.pool import Limits, Pool
 from lbclient.resolvers.following import Following
 from lbclient.tasks import AT_ONCE, Tasks
 from lbclient.testing import FakeNode

@@ -5,10 +5,10 @@ from random import Random
 import pytest
 
 from lbclient import wire
-from lbclient.criticality import Criticality
-from lbclient.customers import MOST, Customers
-from lbclient.model import Verdict
-from lbclient.throttle import COLD, WINDOW
+from lbclient.core.criticality import Criticality
+from lbclient.core.customer_throttles import MOST, Customers
+from lbclient.core.model import Verdict
+from lbclient.core.throttle import COLD, WINDOW
 
 CRITICAL, PLUS = Criticality.CRITICAL, Criticality.CRITICAL_PLUS
 RATE = 200  # requests a second

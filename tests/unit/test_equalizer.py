@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from lbclient.model import Endpoint, LoadReport, Outcome, Verdict
+from lbclient.core.model import Endpoint, LoadReport, Outcome, Verdict
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.testing import FakeNode, fake_nodes
 

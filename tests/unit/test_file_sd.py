@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from lbclient.model import Endpoint
+from lbclient.core.model import Endpoint
 from lbclient.resolvers.file import endpoints_of
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lbclient.cli import files
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 
 
 def test_a_file_that_is_there_keeps_what_it_has(tmp_path: Path) -> None:

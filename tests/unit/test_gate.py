@@ -9,10 +9,11 @@ import pytest
 from grpc import StatusCode
 
 from lbclient import wire, within
-from lbclient.admission import LOAD, QUEUE_NAME
 from lbclient.config import ServerConfig
-from lbclient.criticality import Criticality, current
-from lbclient.errors import ConfigError
+from lbclient.core.admission import LOAD, QUEUE_NAME
+from lbclient.core.criticality import Criticality, current
+from lbclient.core.errors import ConfigError
+from lbclient.core.load_monitor import LoadMonitor
 from lbclient.server.accounting import account
 from lbclient.server.answers import Answer
 from lbclient.server.calls import Early
@@ -27,7 +28,6 @@ from lbclient.server.gate import (
     Patience,
     degraded,
 )
-from lbclient.server.monitor import LoadMonitor
 
 MANY = 400
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbclient.latency_window import MEMORY, Method, Window
+from lbclient.core.latency_window import MEMORY, Method, Window
 
 
 def method_of(baseline: float) -> Method:

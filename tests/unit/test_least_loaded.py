@@ -2,7 +2,7 @@
 
 from random import Random
 
-from lbclient.model import Outcome, Verdict
+from lbclient.core.model import Outcome, Verdict
 from lbclient.pickers import LeastLoaded
 from lbclient.testing import FakeNode, fake_nodes
 

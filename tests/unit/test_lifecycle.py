@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from lbclient.lifecycle import (
+from lbclient.core.lifecycle import (
     FIRST_LOOK,
     LOOK_PERIOD,
     MISSES,
@@ -15,7 +15,7 @@ from lbclient.lifecycle import (
     Order,
     Step,
 )
-from lbclient.model import State, TaskState
+from lbclient.core.model import State, TaskState
 
 INTERVAL = 2.0
 MOMENT = 0.01

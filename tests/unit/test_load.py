@@ -5,8 +5,8 @@ from math import e, inf, isclose
 
 import pytest
 
-from lbclient.load import ERROR_MEMORY, RATIO_MEMORY, Load
-from lbclient.model import LoadReport, Outcome, Verdict
+from lbclient.core.load import ERROR_MEMORY, RATIO_MEMORY, Load
+from lbclient.core.model import LoadReport, Outcome, Verdict
 
 SERVED = Outcome(Verdict.SERVED, 0.02)
 FAILED = Outcome(Verdict.FAILED, 0.001)

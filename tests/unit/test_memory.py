@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lbclient.admission import LOAD
+from lbclient.core.admission import LOAD
 from lbclient.server.memory import RECHECK_AFTER, UNLIMITED, MemoryMeter, reader
 from lbclient.server.threads import Threads, schedstat
 

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lbclient import Channel, ChannelStatistics, Server, ServerStatistics, metrics
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import TaskState
 from lbclient.metrics import samples, sums
-from lbclient.model import TaskState
 from lbclient.server.statistics import (
     ContentionStatistics,
     QuotaStatistics,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lbclient.model import LoadReport, Verdict
-from lbclient.server.monitor import LoadMonitor
+from lbclient.core.load_monitor import LoadMonitor
+from lbclient.core.model import LoadReport, Verdict
 
 STEP = 0.1
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lbclient.errors import ConfigError
-from lbclient.model import Endpoint, Endpoints, Identity, snapshot
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import Endpoint, Endpoints, Identity, snapshot
 from lbclient.subsets import ALGORITHMS, Rendezvous, job_offset, subset
 from lbclient.subsets.numbered import (
     AUTO,

@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
-from lbclient.judgement import Judgement, compared
-from lbclient.load import Load
-from lbclient.model import Endpoint, Outcome, State, Verdict
-from lbclient.outliers import METHODS, UNUSED, Outliers
+from lbclient.core.judgement import Judgement, compared
+from lbclient.core.load import Load
+from lbclient.core.model import Endpoint, Outcome, State, Verdict
+from lbclient.core.outliers import METHODS, UNUSED, Outliers
+from lbclient.core.pool import Limits, Pool
+from lbclient.core.standings import FIRST, LONGEST, PATIENCE
 from lbclient.pickers import RoundRobin
-from lbclient.pool import Limits, Pool
-from lbclient.standings import FIRST, LONGEST, PATIENCE
 from lbclient.testing import FakeNode
 
 NOT_FOUND, UNIMPLEMENTED = 5, 12

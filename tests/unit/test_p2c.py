@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from lbclient.load import ERROR_MEMORY
-from lbclient.model import Outcome, Verdict
+from lbclient.core.load import ERROR_MEMORY
+from lbclient.core.model import Outcome, Verdict
 from lbclient.pickers import P2c
 from lbclient.pickers.p2c import two
 from lbclient.testing import fake_nodes

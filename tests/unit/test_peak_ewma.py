@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from lbclient.errors import ConfigError
-from lbclient.model import Outcome, Verdict
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import Outcome, Verdict
 from lbclient.pickers import PeakEwma
 from lbclient.testing import FakeNode, fake_nodes
 

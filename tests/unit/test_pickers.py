@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.pickers import (
     PICKERS,
     WITHOUT_SLOW_START,

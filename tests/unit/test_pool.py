@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from lbclient.model import (
+from lbclient.core.model import (
     Endpoint,
     Endpoints,
     LoadReport,
@@ -13,7 +13,7 @@ from lbclient.model import (
     Verdict,
     snapshot,
 )
-from lbclient.pool import Limits, Pool
+from lbclient.core.pool import Limits, Pool
 from lbclient.testing import FakeNode
 
 SERVED = Outcome(Verdict.SERVED, 0.01)

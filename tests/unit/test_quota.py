@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from lbclient.account import FLOOD, MOMENT, SMOOTHING, TICK, Account, Payer, Spent
-from lbclient.accounts import MOST
-from lbclient.criticality import Criticality
-from lbclient.errors import ConfigError
-from lbclient.quota import (
+from lbclient.core.account import FLOOD, MOMENT, SMOOTHING, TICK, Account, Payer, Spent
+from lbclient.core.accounts import MOST
+from lbclient.core.criticality import Criticality
+from lbclient.core.errors import ConfigError
+from lbclient.core.quota import (
     HOLD,
     LONGEST,
     OTHERS,
@@ -19,7 +19,7 @@ from lbclient.quota import (
     room,
     rooms,
 )
-from lbclient.retry import Refusal
+from lbclient.core.retry import Refusal
 
 CRITICAL, SHEDDABLE = Criticality.CRITICAL, Criticality.SHEDDABLE
 COST = 0.01  # CPU seconds of a request

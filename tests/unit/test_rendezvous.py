@@ -1,6 +1,6 @@
 """Rendezvous hashing: the very order, so that no release reshuffles a fleet."""
 
-from lbclient.model import Endpoint
+from lbclient.core.model import Endpoint
 from lbclient.subsets import Rendezvous
 
 ENDPOINTS = tuple(Endpoint(f"10.0.0.{i}:50051") for i in range(5))

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from lbclient.admin.http import Site
+from lbclient.core.model import Endpoint
+from lbclient.core.recent import Latencies, Recent
 from lbclient.metrics.sums import Sums
-from lbclient.model import Endpoint
-from lbclient.recent import Latencies, Recent
 from lbclient.resolvers.endpoint_slices import Slices
 from lbclient.resolvers.name_servers import NameServers
 from lbclient.resolvers.polling import Answer, Hinted, Polling

@@ -2,8 +2,8 @@
 
 import pytest
 
+from lbclient.core.model import LoadReport, TaskState
 from lbclient.health import datagram, udp
-from lbclient.model import LoadReport, TaskState
 from lbclient.server.udp import (
     ANSWER_RATE,
     RECENT_AFTER,

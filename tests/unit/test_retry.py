@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from lbclient.retry import (
+from lbclient.core.retry import (
     ATTEMPTS,
     BURST,
     LONGEST_PAUSE,

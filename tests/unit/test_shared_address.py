@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
-from lbclient.model import LoadReport, TaskState
-from lbclient.shared_address import MEMORY, MOST, MOST_TASKS, RECENT, SharedAddress
+from lbclient.core.model import LoadReport, TaskState
+from lbclient.core.shared_address import MEMORY, MOST, MOST_TASKS, RECENT, SharedAddress
 
 A, B, C = 11, 22, 33
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbclient.health.stream_permit import (
+from lbclient.core.stream_permit import (
     FIRST_PAUSE,
     LEAST_PATIENCE,
     LONGEST_ANSWER,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.subsets import ALGORITHMS, job_offset, order, subset
 from lbclient.subsets.deterministic import shuffled as shuffled_backends
 from lbclient.subsets.ringsteady import ringsteady

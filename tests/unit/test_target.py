@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.resolvers import Dns, File, Srv, Static, Target, parse_target
 from lbclient.resolvers.kubernetes import Kubernetes
 
@@ -255,7 +255,7 @@ for extra in ("dns", "aiohttp", "yaml"):
 
 from random import Random
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 from lbclient.resolvers import Dns, parse_target
 from lbclient.resolvers.dns import system_lookup
 

@@ -9,12 +9,13 @@ import pytest
 
 from lbclient.admin.http import neighbourhood
 from lbclient.cli.peer import CERTIFICATE, KEY, pair, pem
-from lbclient.criticality import Criticality
-from lbclient.errors import ConfigError, ResolveError
-from lbclient.handled import LONGEST, OTHERS, Handled
-from lbclient.model import LONGEST_ADDRESS, LONGEST_ZONE, Endpoint
-from lbclient.protocols import FleetUsage
-from lbclient.quota import Quota, room
+from lbclient.core.call_counts import LONGEST, OTHERS, Handled
+from lbclient.core.criticality import Criticality
+from lbclient.core.errors import ConfigError, ResolveError
+from lbclient.core.model import LONGEST_ADDRESS, LONGEST_ZONE, Endpoint
+from lbclient.core.protocols import FleetUsage
+from lbclient.core.quota import Quota, room
+from lbclient.core.text import MOST_READ, MOST_SHOWN, brief, harmless
 from lbclient.redis_place import redis_place
 from lbclient.resolvers import parse_target
 from lbclient.resolvers.endpoint_slices import Slices
@@ -24,7 +25,6 @@ from lbclient.server.quotas import _sound
 from lbclient.server.redis_store import without
 from lbclient.sim.scenario import parse
 from lbclient.subsets.numbered import NAMED
-from lbclient.text import MOST_READ, MOST_SHOWN, brief, harmless
 
 UNPRINTABLE = ["a\n:1", "a\x1b[2J:1", "a\u202e:1", "a\u200b:1", "a\ufeff:1", "\x85:1"]
 
@@ -221,7 +221,7 @@ def test_of_megabytes_in_an_error_only_the_beginning_is_looked_at(
         looked_at.append(len(text))
         return harmless(text)
 
-    monkeypatch.setattr("lbclient.text.harmless", counting)
+    monkeypatch.setattr("lbclient.core.text.harmless", counting)
     text = unit * (5_000_000 // len(unit))
     for value in (text, [text], {"a": text}, text.encode(), Said(text)):
         assert len(brief(value)) <= 2 * MOST_SHOWN + 3

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from lbclient.criticality import Criticality
-from lbclient.model import Verdict
-from lbclient.throttle import (
+from lbclient.core.criticality import Criticality
+from lbclient.core.model import Verdict
+from lbclient.core.throttle import (
     COLD,
     EVIDENCE,
     GROWTH,

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from lbclient.model import LoadReport, Outcome, Verdict
+from lbclient.core.model import LoadReport, Outcome, Verdict
 from lbclient.pickers import WeightedLeastLoaded
 from lbclient.testing import FakeNode, fake_nodes
 

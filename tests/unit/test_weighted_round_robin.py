@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from lbclient.model import LoadReport, Outcome, Verdict
+from lbclient.core.model import LoadReport, Outcome, Verdict
 from lbclient.pickers import WeightedRoundRobin
 from lbclient.pickers.weighted_round_robin import strides
 from lbclient.testing import FakeNode, fake_nodes

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from lbclient.errors import ConfigError
-from lbclient.model import Endpoint, LoadReport, Outcome, Verdict
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import Endpoint, LoadReport, Outcome, Verdict
 from lbclient.pickers import PICKERS
 from lbclient.testing import FakeNode
 

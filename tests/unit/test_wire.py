@@ -5,8 +5,8 @@ from math import inf, nan
 import pytest
 
 from lbclient import wire
-from lbclient.model import LoadReport, TaskState
-from lbclient.retry import Refusal
+from lbclient.core.model import LoadReport, TaskState
+from lbclient.core.retry import Refusal
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire import Health
 

@@ -16,8 +16,8 @@ import pytest
 from grpc import StatusCode
 
 from lbclient import wire
-from lbclient.account import Payer
 from lbclient.config import ServerConfig
+from lbclient.core.account import Payer
 from lbclient.server import Server, accounting
 from lbclient.server.accounting import Accounting, Nesting, Steps, bill_to, billed
 from tests import needs

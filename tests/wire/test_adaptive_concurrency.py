@@ -13,8 +13,8 @@ import pytest
 from grpc import StatusCode
 
 from lbclient import wire
-from lbclient.concurrency import ConcurrencyLimit, Outcome, Request
 from lbclient.config import ServerConfig
+from lbclient.core.concurrency import ConcurrencyLimit, Outcome, Request
 from lbclient.server import Server
 from tests.wire.conftest import Host
 

@@ -14,7 +14,7 @@ from lbclient import admin
 from lbclient.admin.http import CONNECTIONS, HEAD_SIZE, OF_ONE, Site
 from lbclient.admin.shape import flaw
 from lbclient.admin.snapshot import LONGEST, MOST_BACKENDS, snapshot
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2
 
 import lbclient
 from lbclient import admin
-from lbclient.retry import Refusal
+from lbclient.core.retry import Refusal
 from tests import needs
 
 channelz_pb2 = needs.module("grpc_channelz.v1.channelz_pb2")

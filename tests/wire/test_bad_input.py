@@ -19,10 +19,10 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.config import ChannelConfig
-from lbclient.errors import ConfigError
-from lbclient.model import Endpoint
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import Endpoint
+from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import PICKERS, WeightedLeastLoaded, WeightedRoundRobin
-from lbclient.protocols import PickerFactory
 from lbclient.subsets.rendezvous import Rendezvous
 from lbclient.v1 import health_pb2, load_pb2
 

@@ -20,8 +20,8 @@ import lbclient
 from benchmarks.faults.link import Link
 from lbclient import backend
 from lbclient.config import ChannelConfig
+from lbclient.core.model import Endpoint, Endpoints
 from lbclient.grpc_seam import KEPT_ALIVE, inner_options
-from lbclient.model import Endpoint, Endpoints
 from tests.wire.delay import Delay
 
 CONFIG = ChannelConfig(health_interval=0.2)

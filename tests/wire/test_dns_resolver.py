@@ -13,7 +13,7 @@ from dns.name import from_text
 from dns.resolver import Resolver as DnsPython
 
 import lbclient
-from lbclient.errors import ResolveError
+from lbclient.core.errors import ResolveError
 from lbclient.resolvers import Dns, parse_target
 from lbclient.resolvers.name_servers import NameServers, is_local
 from tests.wire.name_server import NameServer, name_server

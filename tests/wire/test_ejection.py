@@ -15,8 +15,8 @@ from benchmarks.faults.link import Link
 from lbclient.admin import shape
 from lbclient.admin.snapshot import snapshot
 from lbclient.cli.inspect import channel as told
+from lbclient.core.model import State
 from lbclient.metrics import samples
-from lbclient.model import State
 
 OLD, NEW, PAGES = "/test.Search/Old", "/test.Search/New", "/test.Search/Pages"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import lbclient
-from lbclient.errors import ResolveError
+from lbclient.core.errors import ResolveError
 from lbclient.resolvers import File
 from tests.wire.disk import Disk
 

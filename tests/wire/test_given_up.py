@@ -15,7 +15,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig
-from lbclient.lifecycle import Order
+from lbclient.core.lifecycle import Order
 from tests.wire.conftest import eventually
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")

@@ -12,12 +12,13 @@ import grpc
 import pytest
 
 import lbclient
-from lbclient import backend, balancer, lifecycle
+from lbclient import backend, balancer
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.demand import SEVERAL
+from lbclient.core import lifecycle
+from lbclient.core.demand import SEVERAL
+from lbclient.core.model import Endpoint
 from lbclient.health import udp
 from lbclient.health.udp import Prober
-from lbclient.model import Endpoint
 
 IDLE_AFTER = 0.4
 CONFIG = ChannelConfig(idle_after=IDLE_AFTER, health_interval=0.2)

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 import lbclient
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "channel": lambda: lbclient.insecure_channel("127.0.0.1:1"),

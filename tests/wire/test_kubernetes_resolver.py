@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import lbclient
-from lbclient.errors import ResolveError
-from lbclient.model import Endpoints
+from lbclient.core.errors import ResolveError
+from lbclient.core.model import Endpoints
 from lbclient.resolvers import kubernetes
 from lbclient.resolvers.kubernetes import Api, Kubernetes, Patience, in_cluster
 from tests import needs

@@ -19,10 +19,10 @@ from grpc import StatusCode
 import lbclient
 from lbclient import wire
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.model import Verdict
-from lbclient.retry import Refusal
+from lbclient.core.model import Verdict
+from lbclient.core.retry import Refusal
+from lbclient.core.throttle import COLD
 from lbclient.server.calls import AsyncCall, Early, SyncCall
-from lbclient.throttle import COLD
 from lbclient.v1 import load_pb2
 from tests.wire.conftest import earn, eventually
 

@@ -17,8 +17,8 @@ import pytest
 import lbclient
 from benchmarks.faults.link import links
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.errors import ResolveError
-from lbclient.model import Endpoint, Endpoints
+from lbclient.core.errors import ResolveError
+from lbclient.core.model import Endpoint, Endpoints, TaskState
 from tests.ports import free_port
 
 QUICK = ServerConfig(lame_duck_quiet=0.2)
@@ -89,7 +89,7 @@ async def test_a_response_alone_tells_of_a_lame_duck(
         stub = search.SearchStub(channel)
         await stub.Search(search.Query())
         # As if the health report were still on its way.
-        task.server._reporter.state = lbclient.model.TaskState.LAME_DUCK
+        task.server._reporter.state = TaskState.LAME_DUCK
         task.server._reporter.sample()
         await stub.Search(search.Query())
         assert states(channel) == {task.address: "lame duck"}

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 import lbclient
-from lbclient.census import CHANNELS, SERVERS
-from lbclient.recent import LOOK
+from lbclient.core.recent import LOOK
+from lbclient.core.registry import CHANNELS, SERVERS
 
 Eventually = Callable[..., Awaitable[None]]
 

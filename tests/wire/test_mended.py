@@ -15,11 +15,11 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.config import ChannelConfig
-from lbclient.criticality import current
-from lbclient.errors import ConfigError
-from lbclient.model import Endpoint, Endpoints
+from lbclient.core.criticality import current
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import Endpoint, Endpoints
+from lbclient.core.retry import Refusal
 from lbclient.pickers import RoundRobin
-from lbclient.retry import Refusal
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
 from tests.wire.conftest import earn
 

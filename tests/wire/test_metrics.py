@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
 import lbclient
+from lbclient.core.model import Endpoint, Endpoints
 from lbclient.metrics import export
-from lbclient.model import Endpoint, Endpoints
 from tests import needs
 
 Series = dict[tuple[str, str], float]

@@ -10,7 +10,7 @@ import pytest
 import lbclient
 from lbclient.backend import Backend
 from lbclient.config import ChannelConfig
-from lbclient.model import LoadReport
+from lbclient.core.model import LoadReport
 from lbclient.pickers import Prequal
 from lbclient.pickers.random import Random as ByLot
 

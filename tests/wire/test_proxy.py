@@ -20,9 +20,9 @@ from lbclient import wire
 from lbclient.cli import main
 from lbclient.cli.proxy import SUBSET_SIZE
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.model import TaskState
+from lbclient.core.model import TaskState
+from lbclient.core.retry import Refusal
 from lbclient.proxy import Forwarder
-from lbclient.retry import Refusal
 from lbclient.server.answers import TRAILERS
 from lbclient.v1 import compat_pb2
 from tests.certificates import certify

@@ -10,7 +10,7 @@ import grpc.aio
 import lbclient
 from benchmarks import frames
 from lbclient import wire
-from lbclient.admission import QUEUE_NAME
+from lbclient.core.admission import QUEUE_NAME
 from lbclient.server import Server
 from lbclient.server.run_queue import CLEAR
 

@@ -13,7 +13,7 @@ from grpc import StatusCode
 from benchmarks import frames
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.criticality import current
+from lbclient.core.criticality import current
 from lbclient.server import Server
 
 PATH = "/test.Service/Method"

@@ -13,9 +13,9 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.config import ChannelConfig
-from lbclient.model import Verdict
+from lbclient.core.model import Verdict
+from lbclient.core.retry import ATTEMPTS, RATIO, RESENDS
 from lbclient.requests import KEPT
-from lbclient.retry import ATTEMPTS, RATIO, RESENDS
 from tests.wire.conftest import earn, eventually
 from tests.wire.refuser import refuser
 

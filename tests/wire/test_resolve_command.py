@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lbclient.cli import main, resolve
-from lbclient.model import Endpoint
+from lbclient.core.model import Endpoint
 from lbclient.resolvers import Static
 
 COMMAND = [sys.executable, "-u", "-m", "lbclient", "resolve"]

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 import lbclient
 from lbclient import metrics
-from lbclient.model import Endpoints
+from lbclient.core.model import Endpoints
 from lbclient.resolvers import Dns, File, Srv
 from lbclient.resolvers.kubernetes import Kubernetes, Patience
 from lbclient.resolvers.name_servers import NameServers

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import lbclient
-from lbclient.model import Endpoint
+from lbclient.core.model import Endpoint
 from lbclient.resolvers import Dns, File, Srv, listing
 from lbclient.resolvers.kubernetes import Kubernetes
 from lbclient.resolvers.name_servers import NameServers

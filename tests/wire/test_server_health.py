@@ -14,7 +14,7 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.model import TaskState
+from lbclient.core.model import TaskState
 from lbclient.server import Server
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
 from tests.wire.conftest import Host

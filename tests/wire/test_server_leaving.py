@@ -18,7 +18,7 @@ from grpc import ChannelConnectivity, StatusCode
 import lbclient
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.model import TaskState
+from lbclient.core.model import TaskState
 from lbclient.server import Server, serve
 from lbclient.server.lame_duck import Drain
 from lbclient.server.stopping import FOREVER

@@ -19,9 +19,9 @@ from grpc import StatusCode
 
 import lbclient
 from lbclient import admin, wire, within
-from lbclient.account import Payer
 from lbclient.config import ServerConfig
-from lbclient.criticality import Criticality, current
+from lbclient.core.account import Payer
+from lbclient.core.criticality import Criticality, current
 from lbclient.server import Server
 from lbclient.server.accounting import bill_to, billed
 from lbclient.server.cpu import available_cpus

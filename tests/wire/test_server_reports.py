@@ -16,8 +16,8 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.errors import ConfigError
-from lbclient.model import LoadReport, TaskState
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import LoadReport, TaskState
 from lbclient.server import Server
 from lbclient.server.calls import Call
 from lbclient.server.handlers import KEPT, Wrapper, behavior_of

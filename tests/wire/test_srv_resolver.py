@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import lbclient
-from lbclient.errors import ResolveError
-from lbclient.model import Endpoints
+from lbclient.core.errors import ResolveError
+from lbclient.core.model import Endpoints
 from lbclient.resolvers import Srv
 from lbclient.resolvers.name_servers import NameServers
 from lbclient.subsets.numbered import number

@@ -16,7 +16,7 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.model import TaskState
+from lbclient.core.model import TaskState
 from lbclient.server import Server
 from lbclient.server.streams import OPENINGS_IF_STRAINED, SLICE
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2

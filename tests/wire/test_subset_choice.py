@@ -14,7 +14,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig
-from lbclient.model import Endpoint, Endpoints
+from lbclient.core.model import Endpoint, Endpoints
 from lbclient.subsets import Rendezvous, subset
 
 SIZE = 3
@@ -215,12 +215,12 @@ READ_HERE = ("LBCLIENT_", "JOB_", "KUBERNETES_", "NOMAD_")
         (
             "None",
             {"LBCLIENT_SUBSET": "ringsteady"},
-            "lbclient.errors.ConfigError: task_index = None: want this client's number",
+            "errors.ConfigError: task_index = None: want this client's number",
         ),
         (
             "lbclient.ChannelConfig()",
             {"LBCLIENT_TASK_INDEX": "-1"},
-            "lbclient.errors.ConfigError: LBCLIENT_TASK_INDEX = '-1': want a whole",
+            "errors.ConfigError: LBCLIENT_TASK_INDEX = '-1': want a whole",
         ),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig
-from lbclient.model import Endpoint, Endpoints
+from lbclient.core.model import Endpoint, Endpoints
 from lbclient.subsets import ALGORITHMS
 from lbclient.subsets.properties import Subsets, balance, choose, churn
 

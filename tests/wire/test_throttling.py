@@ -11,9 +11,9 @@ import pytest
 import lbclient
 from lbclient import Criticality, wire
 from lbclient.config import ChannelConfig
+from lbclient.core.retry import ATTEMPTS, RATIO, Refusal
+from lbclient.core.throttle import COLD
 from lbclient.proxy import Forwarder
-from lbclient.retry import ATTEMPTS, RATIO, Refusal
-from lbclient.throttle import COLD
 from tests.wire.conftest import earn, eventually
 
 CALLS = round(COLD) + 200

@@ -17,10 +17,10 @@ import pytest
 
 from lbclient import wire
 from lbclient.config import ServerConfig
+from lbclient.core.model import Endpoint, LoadReport, TaskState
+from lbclient.core.protocols import Clock
 from lbclient.health import datagram
 from lbclient.health.udp import PROBES, Prober, locate
-from lbclient.model import Endpoint, LoadReport, TaskState
-from lbclient.protocols import Clock
 from lbclient.server import Server
 from lbclient.server.udp import (
     ANSWER_RATE,

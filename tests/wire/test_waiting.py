@@ -9,8 +9,8 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig
+from lbclient.core.model import Endpoints
 from lbclient.grpc_seam import BackendsFull, DeadlineWhileWaiting, NoBackend
-from lbclient.model import Endpoints
 from tests.ports import HOST, free_port
 
 

@@ -18,7 +18,7 @@ import pytest
 import lbclient
 from lbclient import ChannelConfig, ConfigError, ServerConfig, wire
 from lbclient.channel import Channel
-from lbclient.model import TaskState
+from lbclient.core.model import TaskState
 from lbclient.pickers import PICKERS, WITHOUT_SLOW_START
 from lbclient.pickers.slow_start import FLOOR
 from lbclient.v1 import compat_pb2, health_pb2

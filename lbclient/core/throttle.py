@@ -15,9 +15,9 @@ nothing is held back and the past is forgotten.
 from math import exp, log
 from random import Random
 
-from lbclient.criticality import Criticality
-from lbclient.model import Verdict
-from lbclient.window import Window
+from lbclient.core.criticality import Criticality
+from lbclient.core.model import Verdict
+from lbclient.core.window import Window
 
 K = 2.0  # SRE book, ch. 21: lower spares backends, higher notices recovery sooner
 WINDOW = 120.0  # seconds; likewise

@@ -8,8 +8,8 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
-from lbclient.errors import ConfigError
-from lbclient.text import is_printable
+from lbclient.core.errors import ConfigError
+from lbclient.core.text import is_printable
 
 # Characters. A name of DNS has 253, a path of a socket 107, a zone of Kubernetes 63.
 LONGEST_ADDRESS = 400

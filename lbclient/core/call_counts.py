@@ -8,7 +8,7 @@ printed, share one entry, whose name is empty.
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from lbclient.text import is_printable
+from lbclient.core.text import is_printable
 
 MOST = 500  # methods. Ours: ten times those of a large service
 LONGEST = 400  # characters of a path

@@ -30,12 +30,12 @@ from math import inf
 from random import Random
 from typing import Generic
 
-from lbclient.handled import Method
-from lbclient.judgement import Judgement
-from lbclient.model import State
-from lbclient.pool import Pool
-from lbclient.protocols import N, Picker
-from lbclient.standings import Ejection, Watch
+from lbclient.core.call_counts import Method
+from lbclient.core.judgement import Judgement
+from lbclient.core.model import State
+from lbclient.core.pool import Pool
+from lbclient.core.protocols import N, Picker
+from lbclient.core.standings import Ejection, Watch
 
 QUIET = 60.0  # seconds without an error until a method's counts are let go
 UNUSED = 600.0  # seconds without an answer, likewise, with ejections and all

@@ -17,7 +17,7 @@ from inspect import (
 )
 from typing import Any, Final, TypeVar, cast
 
-from lbclient.errors import ConfigError
+from lbclient.core.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")

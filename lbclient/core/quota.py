@@ -6,19 +6,19 @@ Limits may add up to more than there is. SRE book, ch. 21, "Per-Customer Limits"
 
 A task knows what it gave; from what all tasks gave, `allot` says what each may give.
 Names come from the network: who is listed has an account for good, others as
-`lbclient.accounts` has it, and names that are too long or cannot be printed share one
-with those who give none.
+`lbclient.core.accounts` has it, and names that are too long or cannot be printed share
+one with those who give none.
 """
 
 from collections.abc import Collection, Mapping
 from math import inf
 
-from lbclient.account import Account, Payer, Spent
-from lbclient.accounts import Accounts
-from lbclient.criticality import Criticality, named
-from lbclient.errors import ConfigError
-from lbclient.retry import Refusal
-from lbclient.text import is_printable
+from lbclient.core.account import Account, Payer, Spent
+from lbclient.core.accounts import Accounts
+from lbclient.core.criticality import Criticality, named
+from lbclient.core.errors import ConfigError
+from lbclient.core.retry import Refusal
+from lbclient.core.text import is_printable
 
 OTHERS = ""  # the account of whoever has none of their own
 

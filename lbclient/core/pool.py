@@ -17,8 +17,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
-from lbclient.model import Endpoint, Endpoints, Outcome, State
-from lbclient.protocols import Node, Subset
+from lbclient.core.model import Endpoint, Endpoints, Outcome, State
+from lbclient.core.protocols import Node, Subset
 
 N = TypeVar("N", bound=Node)
 

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from lbclient.load import ERROR_MEMORY, Load
-from lbclient.model import Outcome, Verdict
+from lbclient.core.load import ERROR_MEMORY, Load
+from lbclient.core.model import Outcome, Verdict
 
 SERVED, FAILED, ABANDONED = Verdict.SERVED, Verdict.FAILED, Verdict.ABANDONED
 

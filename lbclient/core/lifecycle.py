@@ -25,7 +25,7 @@ from math import inf
 from random import Random
 from typing import NamedTuple
 
-from lbclient.model import State, TaskState
+from lbclient.core.model import State, TaskState
 
 # After so many health intervals of silence a connection is given up for a new one. A
 # healed network carries on with the old one only when TCP tries again, which after a

@@ -9,7 +9,7 @@ was: a rate that stays the same changes nothing for long.
 from collections import deque
 from math import inf
 
-from lbclient.ewma import DecayingCount
+from lbclient.core.ewma import DecayingCount
 
 # One connection's health reports come at the pace of its calls, in coarse steps.
 STEP = 4.0  # between one pace and the next slower one

@@ -11,7 +11,7 @@ from itertools import accumulate
 from math import exp, inf
 from operator import mul
 
-from lbclient.criticality import Criticality
+from lbclient.core.criticality import Criticality
 
 SMOOTHING = 5.0  # seconds, of what a request costs and of what is told. Ours
 TICK = 0.5  # seconds between two looks at one account

@@ -22,8 +22,15 @@ from math import exp, inf, log
 from random import Random
 from typing import Generic, NamedTuple, cast
 
-from lbclient.model import Endpoint, Endpoints, LoadReport
-from lbclient.protocols import N, Node, Picker, PickerFactory, ProbingPicker, Subset
+from lbclient.core.model import Endpoint, Endpoints, LoadReport
+from lbclient.core.protocols import (
+    N,
+    Node,
+    Picker,
+    PickerFactory,
+    ProbingPicker,
+    Subset,
+)
 
 # Of each four in the order of preference so many are near, while there are any. Ours:
 # with 20 connections 15 to spread over, and 5 that can take what is too much.

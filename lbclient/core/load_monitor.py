@@ -7,9 +7,9 @@ up is neither served nor failed, and so is in no rate.
 from collections import deque
 from typing import Any
 
-from lbclient.ewma import Ewma
-from lbclient.latency import LatencyEstimate
-from lbclient.model import LoadReport, Verdict
+from lbclient.core.ewma import Ewma
+from lbclient.core.latency import LatencyEstimate
+from lbclient.core.model import LoadReport, Verdict
 
 
 class LoadMonitor:

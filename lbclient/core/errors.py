@@ -3,7 +3,7 @@
 Errors are shown to people, so each is one line of bounded length, whatever is in it.
 """
 
-from lbclient.text import brief, printable
+from lbclient.core.text import brief, printable
 
 MOST_WORDS = 1000  # characters of a ConfigError; what is wanted may be a list of names
 

@@ -10,9 +10,9 @@ refused now and then can displace.
 from itertools import islice
 from random import Random
 
-from lbclient.criticality import Criticality
-from lbclient.model import Verdict
-from lbclient.throttle import Throttle
+from lbclient.core.criticality import Criticality
+from lbclient.core.model import Verdict
+from lbclient.core.throttle import Throttle
 
 MOST = 100  # customers. Ours: who is refused at all is one in many
 REVIEW = 10.0  # seconds between two looks at who needs one still

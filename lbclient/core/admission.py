@@ -16,8 +16,8 @@ from math import exp, inf
 from random import Random
 from typing import NamedTuple
 
-from lbclient.criticality import DEFAULT, Criticality, shares
-from lbclient.retry import ATTEMPTS, Refusal
+from lbclient.core.criticality import DEFAULT, Criticality, shares
+from lbclient.core.retry import ATTEMPTS, Refusal
 
 
 class Signal(NamedTuple):

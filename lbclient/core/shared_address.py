@@ -12,7 +12,7 @@ compares with addresses of single tasks.
 from math import inf
 from typing import NamedTuple
 
-from lbclient.model import LoadReport, TaskState
+from lbclient.core.model import LoadReport, TaskState
 
 MEMORY = 600.0  # seconds; how long an address counts as shared without new evidence
 RECENT = 10.0  # seconds; older reports count neither in the mean nor as tasks

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
-from lbclient.load import errors_held
-from lbclient.model import State
-from lbclient.protocols import Node
+from lbclient.core.load import errors_held
+from lbclient.core.model import State
+from lbclient.core.protocols import Node
 
 LOOK = 60.0  # seconds; longer than anybody's pause between two looks
 PICKS = 32

@@ -2,7 +2,7 @@
 
 A pool of 8 connections serves 8 requests at a time, whatever is in flight. The others
 queue in the pool, and under overload all of them end late. Little's law gives the size
-of the pool from outside (see `lbclient.latency_window`), from two latencies: the one
+of the pool from outside (see `lbclient.core.latency_window`), from two latencies: the one
 while the pool is full, which windows measure, and the baseline, which probes measure. A
 probe lowers the limit until the queue has drained and a few requests have found a free
 place.
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 
-from lbclient.latency_probe import Probe
-from lbclient.latency_window import Method, Window
+from lbclient.core.latency_probe import Probe
+from lbclient.core.latency_window import Method, Window
 
 # limit / places. Some requests must queue, so that a place that becomes free is taken
 # at once. Ours, from tests/laws/test_concurrency.py: with 8 places and Poisson arrivals

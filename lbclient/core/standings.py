@@ -6,15 +6,15 @@
 from math import inf, log
 from typing import TYPE_CHECKING, Generic
 
-from lbclient.ewma import DecayingCount
-from lbclient.handled import Method
-from lbclient.judgement import Against, Judgement, Shares
-from lbclient.load import ERROR_MEMORY
-from lbclient.model import State
-from lbclient.protocols import N
+from lbclient.core.call_counts import Method
+from lbclient.core.ewma import DecayingCount
+from lbclient.core.judgement import Against, Judgement, Shares
+from lbclient.core.load import ERROR_MEMORY
+from lbclient.core.model import State
+from lbclient.core.protocols import N
 
 if TYPE_CHECKING:
-    from lbclient.outliers import Outliers
+    from lbclient.core.outliers import Outliers
 
 # Times the others' share of a status. Keys differ between backends: three times the
 # NOT_FOUND of the others is usual, and a share that is estimated is no exact one.

@@ -1,0 +1,1 @@
+"""What decides: no clock, no loop, no wire, no chance of its own."""
