@@ -13,7 +13,6 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome, Verdict
 from lbclient.core.retry import Decision, Failure, Refusal, Retry, parse_pushback
 from lbclient.core.text import printable
-from lbclient.grpc_codes import VERDICT_OF_NUMBER
 from lbclient.grpc_seam import (
     CANCELLED,
     DEADLINE_EXCEEDED,
@@ -27,6 +26,7 @@ from lbclient.grpc_seam import (
     was_ended_there,
     was_not_sent,
 )
+from lbclient.wire.codes import VERDICT_OF_NUMBER
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend

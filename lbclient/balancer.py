@@ -40,7 +40,6 @@ from lbclient.core.recent import Recent
 from lbclient.core.retry import BURST, Budget, Retry
 from lbclient.core.text import printable
 from lbclient.core.throttle import Throttle
-from lbclient.grpc_codes import STATUS_OF_NUMBER, told_against
 from lbclient.grpc_seam import (
     DEADLINE_EXCEEDED,
     REASONS,
@@ -58,6 +57,7 @@ from lbclient.turns import Turns
 from lbclient.waiting import Waiter, Waiting
 from lbclient.waking import Waking
 from lbclient.wire import find_customer
+from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 
 if TYPE_CHECKING:
     from lbclient.attempt import Attempt

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import grpc
 
-from lbclient import within
 from lbclient.attempt import (
     Attempt,
     decide,
@@ -57,6 +56,7 @@ from lbclient.grpc_seam import (
     was_not_begun,
 )
 from lbclient.requests import Requests
+from lbclient.wire import propagation
 
 logger = logging.getLogger(__name__)
 
@@ -353,7 +353,7 @@ class Call:
         )
         tell(error, said)
         retry = self._retry
-        within.learn(error, was_retried=retry is not None and retry.attempt > 0)
+        propagation.learn(error, was_retried=retry is not None and retry.attempt > 0)
 
     async def _observed(self) -> Any:
         """Like `_sent`, but an error is an answer (None), not an exception."""

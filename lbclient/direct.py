@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
-from lbclient import within
 from lbclient.attempt import (
     Attempt,
     decide,
@@ -37,6 +36,7 @@ from lbclient.grpc_seam import (
     tell,
     was_not_begun,
 )
+from lbclient.wire import propagation
 
 if TYPE_CHECKING:
     from lbclient.balancer import Balancer
@@ -174,7 +174,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
                 return (yield from super().__await__())
             except grpc.aio.AioRpcError as error:
                 if self.later is None:
-                    within.learn(error)
+                    propagation.learn(error)
                     tell(error, self._explain(error))
                     raise
             except CancelledError:
@@ -212,7 +212,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         if self.later is not None:
             return await self.later.code()
         if code is not OK:
-            within.learn(error_of(self))
+            propagation.learn(error_of(self))
         return code
 
     async def details(self) -> str:

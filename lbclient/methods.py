@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from lbclient import calls, within
+from lbclient import calls
 from lbclient.attempt import new_attempt
 from lbclient.backend import Backend
 from lbclient.balancer import Balancer
@@ -28,9 +28,9 @@ from lbclient.grpc_seam import (
     read_once,
     with_compression,
 )
-from lbclient.method_config import is_idempotent, max_attempts
 from lbclient.requests import Requests
-from lbclient.wire import ATTEMPT_KEY, CRITICALITY_KEY
+from lbclient.wire import ATTEMPT_KEY, CRITICALITY_KEY, propagation
+from lbclient.wire.method_config import is_idempotent, max_attempts
 
 OVER = grpc.ChannelConnectivity.SHUTDOWN
 
@@ -164,7 +164,7 @@ class Method:
     ) -> Any:
         options["metadata"] = metadata = read_once(options["metadata"])
         if balancer.propagates_deadline:
-            timeout = within.limited(timeout)
+            timeout = propagation.limited(timeout)
         message, error = None, flaw_of(metadata)
         try:
             message = self.prepared(request)
@@ -345,7 +345,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         # The hot path, written out: sent at once, on grpc.aio's own call object.
         balancer = self._get_balancer()
         if balancer.propagates_deadline:
-            timeout = within.limited(timeout)
+            timeout = propagation.limited(timeout)
         if metadata is not None:
             metadata = read_once(metadata)
             if (flaw := flaw_of(metadata)) is not None:

@@ -18,9 +18,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from lbclient import wire, within
+from lbclient import wire
 from lbclient.grpc_seam import Trailers, cancellations, step
 from lbclient.server.health import ANY_SERVICE
+from lbclient.wire import propagation
 
 # Of health and load the proxy speaks for itself.
 OWN = ("/grpc.health.v1.", "/lbclient.v1.", "/xds.service.orca.v3.")
@@ -113,7 +114,7 @@ async def _forward(begin: Callable[..., Any], _requests: Any, context: Any) -> N
         if code is not grpc.StatusCode.OK:
             # The error that was raised may not have known of a refusal.
             said = grpc.aio.Metadata.from_tuple(trailers)
-            within.learn(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), said))
+            propagation.learn(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), said))
             await context.abort(code, details, trailers)
         context.set_trailing_metadata(trailers)
     finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lbclient.core.criticality import Criticality
 from lbclient.core.text import printable
-from lbclient.grpc_codes import STATUS_OF_NUMBER, told_against
+from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 
 if TYPE_CHECKING:
     from lbclient.backend import Backend

@@ -25,9 +25,9 @@ from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.text import printable
-from lbclient.health import datagram
 from lbclient.health.check import PASSING, reason_of
 from lbclient.v1 import compat_pb2
+from lbclient.wire import datagram
 
 TIMEOUT = 1.0  # seconds; as grpc_health_probe, and Kubernetes' probes themselves
 UDP_TRIES = 3  # within the timeout: a datagram may be lost

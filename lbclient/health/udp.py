@@ -21,7 +21,7 @@ from random import SystemRandom
 from typing import Any, Protocol
 
 from lbclient.core.model import Endpoint, LoadReport, TaskState
-from lbclient.health import datagram
+from lbclient.wire import datagram
 
 PERIOD = 10.0  # seconds between probes after a change
 STRETCH = 1.5  # 7 probes in the first 5 minutes after it

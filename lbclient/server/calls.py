@@ -19,16 +19,17 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
-from lbclient import grpc_seam, wire, within
+from lbclient import grpc_seam, wire
 from lbclient.core.concurrency import Outcome
 from lbclient.core.retry import Refusal
-from lbclient.grpc_codes import STATUS_OF_NUMBER
 from lbclient.server import raised
 from lbclient.server.accounting import account, run_timed
 from lbclient.server.adaptive import note_outcome, note_status
 from lbclient.server.answers import Answer
 from lbclient.server.gate import Gate
 from lbclient.server.reporter import Method, Trailers
+from lbclient.wire import propagation
+from lbclient.wire.codes import STATUS_OF_NUMBER
 
 # In a server's metadata each of these ends the process: a failed check in C-core.
 LETHAL = frozenset({"grpc-timeout", "grpclb_client_stats"})
@@ -36,7 +37,7 @@ LETHAL = frozenset({"grpc-timeout", "grpclb_client_stats"})
 _OK = StatusCode.OK
 # Statuses that clients retry, or take for a refusal.
 HANDED_UP = frozenset({StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED})
-WELL = within.Below.WELL
+WELL = propagation.Below.WELL
 
 T = TypeVar("T")
 
@@ -122,9 +123,11 @@ class Call:
             own = _without_report(own)
         if wire.REFUSAL_KEY in keys:
             word = wire.find_refusal(own)
-            found = within.Below.REFUSED if word is None else within.said(word)
+            found = (
+                propagation.Below.REFUSED if word is None else propagation.said(word)
+            )
             self.below = max(self.below, found)
-            own = within.handed_up(own, self.below)
+            own = propagation.handed_up(own, self.below)
         return own
 
     def _hand_up(self, code: Any) -> None:
@@ -134,9 +137,9 @@ class Call:
         that is being handled.
         """
         if status_of(code) in HANDED_UP:
-            self.below = max(self.below, within.below(sys.exception()))
+            self.below = max(self.below, propagation.below(sys.exception()))
             if self.below is not WELL:
-                self._trailers = within.handed_up(self._trailers, self.below)
+                self._trailers = propagation.handed_up(self._trailers, self.below)
 
     # What becomes of it
 
@@ -181,10 +184,10 @@ class Call:
 
         grpcio would say UNKNOWN, and log it with a traceback.
         """
-        refusal = None if self._finished else within.refusal_in(error)
+        refusal = None if self._finished else propagation.refusal_in(error)
         if refusal is None:
             return None
-        self.below = max(self.below, within.below(refusal))
+        self.below = max(self.below, propagation.below(refusal))
         return refusal.code(), refusal.details() or ""
 
     def ended(self, _task: object = None) -> None:
@@ -216,7 +219,7 @@ class Call:
         """Of this task; a customer out of quota, here or below, is none."""
         if self.refusal is not None:
             return self.refusal.is_error
-        if self.below < within.Below.OUT_OF_QUOTA or status not in HANDED_UP:
+        if self.below < propagation.Below.OUT_OF_QUOTA or status not in HANDED_UP:
             return True
         return wire.find_refusal(self._trailers) is not Refusal.QUOTA
 
@@ -316,7 +319,7 @@ class AsyncCall(Call):
             self._raised()
         elif isinstance(error, asyncio.CancelledError):
             await self._cancelled(error)
-        elif isinstance(error, GeneratorExit) and within.current() is not self:
+        elif isinstance(error, GeneratorExit) and propagation.current() is not self:
             self.ended()  # it is not raised, but ends what nobody runs any more
         else:
             await self._tell(error, self._code_of_error(), raised.told(error))
@@ -402,7 +405,7 @@ class SyncCall(Call):
     def adopt(self, context: Context) -> None:
         """Its handler runs in this context: that of the request's own task."""
         self._context = context
-        context.run(within.enter, self._request)
+        context.run(propagation.enter, self._request)
 
     def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """In the context of the request, and at the cost of whoever pays for that."""

@@ -14,7 +14,7 @@ from random import Random
 
 from grpc import StatusCode
 
-from lbclient import wire, within
+from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.admission import (
     CPU_NAME,
@@ -54,6 +54,7 @@ from lbclient.server.run_queue import RunQueue
 from lbclient.server.statistics import SignalStatistics
 from lbclient.server.threads import Threads
 from lbclient.tasks import is_fatal
+from lbclient.wire import propagation
 
 # Ours. A burst is no overload: up to three times the target may come at once. While it
 # stays beyond the target patience goes, slower than a task that has twice the work it
@@ -484,5 +485,5 @@ def degraded() -> bool:
 
     False where no request is being served.
     """
-    request = within.current()
+    request = propagation.current()
     return request is not None and request.is_strained

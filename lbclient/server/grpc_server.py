@@ -18,7 +18,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
-from lbclient import grpc_seam, within
+from lbclient import grpc_seam
 from lbclient.config import ServerConfig, is_disabled
 from lbclient.core.criticality import adopt
 from lbclient.core.errors import ConfigError
@@ -37,6 +37,7 @@ from lbclient.server.stopping import Stopping
 from lbclient.server.udp import UdpHealth, host_of
 from lbclient.server.uncounted import Uncounted
 from lbclient.server.warmup import Warmup, check, warm_up
+from lbclient.wire import propagation
 
 logger = logging.getLogger(__name__)
 
@@ -281,7 +282,7 @@ class Server(grpc.aio.Server):
 
 def _forget_request() -> None:
     adopt(None)
-    within.enter(None)
+    propagation.enter(None)
     account.set(None)
 
 

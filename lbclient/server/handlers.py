@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 
-from lbclient import grpc_seam, within
+from lbclient import grpc_seam
 from lbclient.core.admission import Quickest
 from lbclient.core.call_counts import OTHERS
 from lbclient.core.criticality import current
@@ -29,6 +29,7 @@ from lbclient.server.calls import AsyncCall, Call, ClientHasLeft, Early, SyncCal
 from lbclient.server.reporter import Counts, Method, Reporter
 from lbclient.server.run_queue import LONG
 from lbclient.server.stream_turns import Turns
+from lbclient.wire import propagation
 
 # Of the time that a request has left, which it may have waited. What is begun is then
 # answered within half of its deadline, with what it takes and what that is off by.
@@ -285,7 +286,7 @@ class AsyncResponse(_Wrapped):
 
         async def respond(request: Any, context: Any) -> Any:
             call = AsyncCall(method, context)
-            within.enter(call)
+            propagation.enter(call)
             left = context.time_remaining()
             try:
                 if (
@@ -326,7 +327,7 @@ class AsyncWriter(_Wrapped):
 
     async def respond(self, request: Any, context: Any) -> None:
         call = AsyncCall(self._method, context)
-        within.enter(call)
+        propagation.enter(call)
         try:
             if (entering := self._enter(call)) is not None:
                 await entering
@@ -345,7 +346,7 @@ class AsyncWriter(_Wrapped):
 class AsyncResponses(_Wrapped):
     async def respond(self, request: Any, context: Any) -> AsyncIterator[Any]:
         call = AsyncCall(self._method, context)
-        within.enter(call)
+        propagation.enter(call)
         _at_end_of_task(call.ended)  # which may come while a response is being sent
         call.preset()
         try:

@@ -13,11 +13,12 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
-from lbclient import grpc_seam, wire, within
+from lbclient import grpc_seam, wire
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import Verdict
 from lbclient.server.handlers import Handler, Wrapper
 from lbclient.server.uncounted import Uncounted
+from lbclient.wire import propagation
 
 # Streams that last as long as a connection, and their likes. Not load, whoever
 # serves them; and a draining task must not wait for their end.
@@ -141,7 +142,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         _name_task(wrapper.request_name)
         # Among the active while the user's interceptors have it; then it begins.
         self._monitor.active += 1
-        within.enter(wrapper.early())
+        propagation.enter(wrapper.early())
         try:
             handler = await continuation(handler_call_details)
         except BaseException as error:

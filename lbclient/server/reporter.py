@@ -27,7 +27,6 @@ from lbclient.core.model import LoadReport, TaskState, Verdict
 from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.core.text import printable
-from lbclient.grpc_codes import verdict_of
 from lbclient.server.answers import Answer
 from lbclient.server.contention import ContentionMeter
 from lbclient.server.gate import Gate
@@ -36,6 +35,7 @@ from lbclient.server.statistics import QuotaStatistics, ServerStatistics
 from lbclient.server.streams import TICK, Streams
 from lbclient.tasks import Tasks, is_fatal
 from lbclient.v1 import health_pb2, load_pb2
+from lbclient.wire.codes import verdict_of
 
 SAMPLE_INTERVAL = TICK  # seconds; how often reports change in lbclient's simulations
 

@@ -16,8 +16,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
-from lbclient.health import datagram
 from lbclient.server.statistics import UdpStatistics
+from lbclient.wire import datagram
 
 ANSWER_RATE = 1000.0  # a second: 10,000 inactive clients ask 83 at most, but for bursts
 RECENT_PROBERS = 10_000  # 4.4 MB

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.health import datagram
 from lbclient.server.udp import Responder
+from lbclient.wire import datagram
 
 SECRETS = st.sampled_from(["", "a secret that both sides know"])
 STATES = st.sampled_from(list(TaskState))

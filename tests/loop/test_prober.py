@@ -9,8 +9,9 @@ import pytest
 
 from lbclient.core.demand import MEMORY, Demand
 from lbclient.core.model import Endpoint, LoadReport, TaskState
-from lbclient.health import datagram, udp
+from lbclient.health import udp
 from lbclient.health.udp import Prober, ProberStatistics, Watch, locate
+from lbclient.wire import datagram
 
 SECRET = "a secret that both sides know"
 HOST, PORT = "192.0.2.1", 50051

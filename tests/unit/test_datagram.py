@@ -8,8 +8,8 @@ from math import inf, nan
 import pytest
 
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.health import datagram
-from lbclient.health.datagram import ANSWER_SIZE, HEADERS, PROBE_SIZE, UNKNOWN
+from lbclient.wire import datagram
+from lbclient.wire.datagram import ANSWER_SIZE, HEADERS, PROBE_SIZE, UNKNOWN
 
 SECRET = b"a secret that both sides know"
 OTHER = b"a secret that only one side knows"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from grpc import StatusCode
 
-from lbclient import wire, within
+from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.admission import LOAD, QUEUE_NAME
 from lbclient.core.criticality import Criticality, current
@@ -28,6 +28,7 @@ from lbclient.server.gate import (
     Patience,
     degraded,
 )
+from lbclient.wire import propagation
 
 MANY = 400
 
@@ -78,7 +79,7 @@ def in_request(
 
     def serve() -> object:
         assert task.gate.refuses(metadata) is None
-        within.enter(Early(task.gate))
+        propagation.enter(Early(task.gate))
         return ask()
 
     return copy_context().run(serve)

@@ -3,7 +3,7 @@
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor_pb2 import MethodOptions
 
-from lbclient.method_config import is_idempotent
+from lbclient.wire.method_config import is_idempotent
 
 PACKAGE = "lbclient.test.idempotent"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.health import datagram, udp
+from lbclient.health import udp
 from lbclient.server.udp import (
     ANSWER_RATE,
     RECENT_AFTER,
@@ -11,6 +11,7 @@ from lbclient.server.udp import (
     Responder,
     host_of,
 )
+from lbclient.wire import datagram
 
 SECRET = "a secret that both sides know"
 REPORT = LoadReport(0.5, 10.0, 0.0, 3)

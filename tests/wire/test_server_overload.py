@@ -18,7 +18,7 @@ import pytest
 from grpc import StatusCode
 
 import lbclient
-from lbclient import admin, wire, within
+from lbclient import admin, wire
 from lbclient.config import ServerConfig
 from lbclient.core.account import Payer
 from lbclient.core.criticality import Criticality, current
@@ -27,6 +27,7 @@ from lbclient.server.accounting import bill_to, billed
 from lbclient.server.cpu import available_cpus
 from lbclient.server.handlers import Wrapper
 from lbclient.server.reporter import SAMPLE_INTERVAL
+from lbclient.wire import propagation
 from tests import needs
 from tests.wire.conftest import PATH, Host
 
@@ -263,7 +264,7 @@ async def test_a_handler_knows_how_much_its_request_matters(
 class Starter:
     """A request within which a server is started: it has no time left."""
 
-    below = within.Below.WELL
+    below = propagation.Below.WELL
     is_strained = True
 
     def time_remaining(self) -> float:
@@ -292,7 +293,7 @@ async def test_a_request_has_nothing_of_the_one_that_started_its_server(
             )
 
     def start() -> Awaitable[Any]:
-        within.enter(Starter())
+        propagation.enter(Starter())
         bill_to(Payer())
         OF_STARTER.set("the user's own")
         return asyncio.ensure_future(sheddable())
@@ -322,7 +323,7 @@ async def test_a_health_check_of_the_users_own_has_no_deadline_of_the_starters()
     """It is not wrapped, so nothing else sets what it inherits."""
 
     async def look(request: bytes, context: Any) -> bytes:
-        return str(within.limited(None)).encode()
+        return str(propagation.limited(None)).encode()
 
     server = Server()
     methods: Any = {"Check": grpc.unary_unary_rpc_method_handler(look)}
@@ -332,7 +333,7 @@ async def test_a_health_check_of_the_users_own_has_no_deadline_of_the_starters()
     port = server.add_insecure_port("127.0.0.1:0")
 
     def start() -> Awaitable[None]:
-        within.enter(Starter())
+        propagation.enter(Starter())
         return asyncio.ensure_future(server.start())
 
     await copy_context().run(start)

@@ -19,7 +19,6 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.model import Endpoint, LoadReport, TaskState
 from lbclient.core.protocols import Clock
-from lbclient.health import datagram
 from lbclient.health.udp import PROBES, Prober, locate
 from lbclient.server import Server
 from lbclient.server.udp import (
@@ -31,6 +30,7 @@ from lbclient.server.udp import (
     UdpHealth,
 )
 from lbclient.v1 import health_pb2
+from lbclient.wire import datagram
 from tests.wire import conftest
 
 HOST = "127.0.0.1"
