@@ -20,6 +20,7 @@ from lbclient import calls, methods
 from lbclient.attempt import last_words
 from lbclient.balancer import Balancer
 from lbclient.config import ChannelConfig, is_disabled
+from lbclient.config.identity import find_identity, find_zone
 from lbclient.core.errors import ConfigError
 from lbclient.core.locality import Mixed, Near
 from lbclient.core.model import Endpoint
@@ -34,7 +35,6 @@ from lbclient.grpc_seam import (
     inner_options,
     marked,
 )
-from lbclient.identity import find_identity, find_zone
 from lbclient.pickers import picker_factory
 from lbclient.resolvers import parse_target
 from lbclient.statistics import CallInfo, ChannelStatistics, channel_statistics

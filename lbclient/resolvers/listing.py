@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from itertools import islice
 
+from lbclient.config.identity import ORDINAL
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import Endpoint, Endpoints, snapshot
-from lbclient.identity import ORDINAL
 
 # Past any answer that DNS can carry (64 kB hold 4,000 records), and a bound for a
 # source that is not DNS.

@@ -15,11 +15,11 @@ from math import inf
 from typing import Any
 from zlib import crc32
 
+from lbclient.config.redis_url import redis_place
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import FleetUsage
 from lbclient.core.quota import LONGEST
 from lbclient.core.text import HIDDEN, printable
-from lbclient.redis_place import redis_place
 from lbclient.server.stores import INTERVAL, StoreError
 
 # Ours. What an exchange may carry: some 50 kB at most for names of 30 characters.

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from lbclient.admin.snapshot import text_of
 from lbclient.cli.inspect import url_of
 from lbclient.config import ChannelConfig, ServerConfig
+from lbclient.config.redis_url import redis_place
 from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.text import LONGEST, brief, harmless, is_printable, printable
-from lbclient.redis_place import redis_place
 from lbclient.resolvers import parse_target
 
 # --- text -------------------------------------------------------------------------

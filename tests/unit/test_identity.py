@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from lbclient.config import ChannelConfig
+from lbclient.config.identity import find_identity, find_zone
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import Identity
-from lbclient.identity import find_identity, find_zone
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 

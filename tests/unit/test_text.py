@@ -9,6 +9,7 @@ import pytest
 
 from lbclient.admin.http import neighbourhood
 from lbclient.cli.peer import CERTIFICATE, KEY, pair, pem
+from lbclient.config.redis_url import redis_place
 from lbclient.core.call_counts import LONGEST, OTHERS, Handled
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError, ResolveError
@@ -16,7 +17,6 @@ from lbclient.core.model import LONGEST_ADDRESS, LONGEST_ZONE, Endpoint
 from lbclient.core.protocols import FleetUsage
 from lbclient.core.quota import Quota, room
 from lbclient.core.text import MOST_READ, MOST_SHOWN, brief, harmless
-from lbclient.redis_place import redis_place
 from lbclient.resolvers import parse_target
 from lbclient.resolvers.endpoint_slices import Slices
 from lbclient.resolvers.file import ADDRESS

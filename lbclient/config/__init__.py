@@ -16,6 +16,7 @@ from inspect import iscoroutinefunction
 from math import inf
 from typing import Any, ClassVar, Literal, Self, get_args
 
+from lbclient.config.redis_url import FORM, redis_place
 from lbclient.core.admission import OWN_SIGNALS
 from lbclient.core.criticality import Criticality, named
 from lbclient.core.errors import ConfigError
@@ -25,7 +26,6 @@ from lbclient.core.retry import ATTEMPTS
 from lbclient.core.throttle import K
 from lbclient.pickers import picker_factory
 from lbclient.pickers.slow_start import SLOW_START
-from lbclient.redis_place import FORM, redis_place
 from lbclient.subsets import ALGORITHMS
 
 WhenFull = Literal["wait", "fail"]
@@ -362,7 +362,7 @@ class ChannelConfig(_Sourced):
 
     task_index: int | None = None
     """The number of this client in its job, from 0, where it is known here. None:
-    what `lbclient.identity` finds."""
+    what `lbclient.config.identity` finds."""
 
     client_job: str = ""
     """What tells this client's job from other jobs that call the same backends: so
