@@ -28,8 +28,8 @@ from typing import Any
 import grpc
 
 from benchmarks.command import add_output, parser_of, verdict, write_json
-from lbclient import pace
-from lbclient.balancer import Balancer
+from lbclient.client import connect_pacer
+from lbclient.client.balancer import Balancer
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoint, Endpoints, State, snapshot
 from lbclient.pickers import picker_factory
@@ -340,7 +340,7 @@ async def until(is_true: Callable[[], bool], what: str) -> None:
 
 
 def child(arguments: argparse.Namespace) -> None:
-    pace.AT_ONCE, pace.HOLD = 10**9, 0.0  # as fast as they can
+    connect_pacer.AT_ONCE, connect_pacer.HOLD = 10**9, 0.0  # as fast as they can
     print(json.dumps(asyncio.run(faked(arguments.child, time.thread_time))))
 
 

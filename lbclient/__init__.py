@@ -47,7 +47,8 @@ What decides imports no asyncio, grpc, time or logging: time is an argument, cha
 
 from importlib.metadata import version
 
-from lbclient.channel import Channel, info, insecure_channel, secure_channel
+from lbclient.client.channel import Channel, info, insecure_channel, secure_channel
+from lbclient.client.statistics import BackendStatistics, CallInfo, ChannelStatistics
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.criticality import Criticality, criticality
 from lbclient.core.errors import ConfigError, LbError, ResolveError
@@ -61,7 +62,6 @@ from lbclient.grpc_seam import (
     Throttled,
 )
 from lbclient.server import Server, ServerStatistics, degraded, serve, server
-from lbclient.statistics import BackendStatistics, CallInfo, ChannelStatistics
 
 __all__ = [
     "BackendStatistics",

@@ -5,10 +5,10 @@
 JSON is an object: `client`, "ours" or "theirs" (plain grpc.aio); `target`, and how many
 `backends` it stands for; `rate`, calls a second with a deadline of `timeout`; `held`,
 calls without a deadline, all begun at the start; `settings` of a ChannelConfig;
-`options` of the channel; `farewell`, `lbclient.backend.FAREWELL`. Prints "ready" when
-the first call was answered, or the held ones are on their way. Then each line of
-standard input is answered with one line: "tally", all calls that have ended so far, or
-"states", what `statistics()` says. It ends when standard input does.
+`options` of the channel; `farewell`, `lbclient.client.backend.FAREWELL`. Prints
+"ready" when the first call was answered, or the held ones are on their way. Then each
+line of standard input is answered with one line: "tally", all calls that have ended so
+far, or "states", what `statistics()` says. It ends when standard input does.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ import grpc
 
 import lbclient
 from benchmarks.faults.harness import ROUND_ROBIN, Tally, send_one, states, until
-from lbclient import backend
+from lbclient.client import backend
 
 
 def channel_of(told: dict[str, Any]) -> Any:

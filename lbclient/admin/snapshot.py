@@ -21,7 +21,7 @@ import grpc
 
 import lbclient
 from lbclient.admin import shape
-from lbclient.channel import Channel
+from lbclient.client.channel import Channel
 from lbclient.config import ChannelConfig, ServerConfig, settings
 from lbclient.core.model import TaskState
 from lbclient.core.recent import Recent

@@ -23,12 +23,12 @@ from lbclient.cli import peer, probe, refusals
 from lbclient.cli.layout import count as how_many
 from lbclient.cli.resolve import once, trouble_of
 from lbclient.cli.run import run
+from lbclient.client.health.check import PASSING, reason_of
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.config.identity import find_identity
 from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.model import Endpoints, TaskState
 from lbclient.core.pool import parted
-from lbclient.health.check import PASSING, reason_of
 from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import number
 

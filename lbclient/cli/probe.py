@@ -21,11 +21,11 @@ from lbclient import wire
 from lbclient.cli import peer
 from lbclient.cli.layout import short
 from lbclient.cli.run import run
+from lbclient.client.health.check import PASSING, reason_of
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.text import printable
-from lbclient.health.check import PASSING, reason_of
 from lbclient.v1 import compat_pb2
 from lbclient.wire import datagram
 

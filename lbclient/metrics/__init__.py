@@ -12,7 +12,7 @@ import grpc
 from prometheus_client import REGISTRY, CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from lbclient.channel import Channel
+from lbclient.client.channel import Channel
 from lbclient.metrics.families import FAMILIES, HANDLED, SAMPLES, Family
 from lbclient.metrics.sums import Sums, labelled
 from lbclient.server import Server

@@ -9,12 +9,12 @@ from itertools import accumulate
 
 import grpc
 
+from lbclient.client.statistics import ChannelStatistics
 from lbclient.core.histogram import Histogram
 from lbclient.core.model import State, TaskState, Verdict
 from lbclient.grpc_seam import REASONS
 from lbclient.pickers import PICKERS
 from lbclient.server.statistics import ServerStatistics
-from lbclient.statistics import ChannelStatistics
 
 Sample = tuple[str, ...]
 """Its name, and the values of its labels."""

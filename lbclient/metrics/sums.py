@@ -13,7 +13,7 @@ from weakref import ReferenceType, ref
 
 import grpc
 
-from lbclient.channel import Channel
+from lbclient.client.channel import Channel
 from lbclient.core.errors import ConfigError
 from lbclient.metrics import samples
 from lbclient.metrics.families import HIGHEST

@@ -16,20 +16,20 @@ import pytest
 from benchmarks.crowd import Network, Told, balancer_of, fleet
 from benchmarks.faults.harness import until
 from lbclient import tasks as tasks_module
-from lbclient.backend import Backend
-from lbclient.balancer import Balancer
+from lbclient.client.backend import Backend
+from lbclient.client.balancer import Balancer
+from lbclient.client.health.watch import HealthWatch
+from lbclient.client.probing import Probing
+from lbclient.client.waking import Waking
 from lbclient.config import ServerConfig
 from lbclient.core.lifecycle import Lifecycle
 from lbclient.core.model import State
 from lbclient.core.protocols import FleetUsage
-from lbclient.health.watch import HealthWatch
-from lbclient.probing import Probing
 from lbclient.resolvers.following import Following
 from lbclient.server.quotas import Quotas
 from lbclient.server.reporter import Reporter
 from lbclient.tasks import Tasks
 from lbclient.turns import Turns
-from lbclient.waking import Waking
 
 BACKENDS = 3
 

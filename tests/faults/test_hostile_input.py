@@ -20,11 +20,11 @@ from lbclient.admin.http import Site
 from lbclient.admin.snapshot import snapshot
 from lbclient.cli import main
 from lbclient.cli.proxy import exposition, metrics_at
+from lbclient.client.health.check import check
 from lbclient.core.call_counts import LONGEST, MOST, OTHERS
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import TaskState
 from lbclient.core.text import is_printable
-from lbclient.health.check import check
 from lbclient.resolvers.kubernetes import Api, Kubernetes, Patience
 from lbclient.server import Server
 from lbclient.server.redis_store import RedisStore

@@ -1,6 +1,7 @@
 """The docs tell the truth where a machine can see it."""
 
 import ast
+import logging
 import pkgutil
 import re
 from pathlib import Path
@@ -57,7 +58,9 @@ def test_every_alert_is_explained() -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is an object, a module or something of our protos."""
+    """Whether a dotted name is an object, a module, a logger, or of our protos."""
+    if name in logging.Logger.manager.loggerDict:
+        return True
     try:
         pkgutil.resolve_name(name)
     except (ImportError, AttributeError):

@@ -17,8 +17,8 @@ import grpc
 
 from benchmarks.crowd import FakeChannel, FakeStream, Network, Told
 from lbclient import wire
-from lbclient.balancer import Balancer
-from lbclient.channel import Channel
+from lbclient.client.balancer import Balancer
+from lbclient.client.channel import Channel
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoint, Endpoints, snapshot
 from lbclient.pickers import picker_factory

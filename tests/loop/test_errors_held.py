@@ -11,8 +11,8 @@ import grpc
 from lbclient.admin import shape
 from lbclient.admin.snapshot import of_channel
 from lbclient.cli.inspect import channel as told
+from lbclient.client.statistics import ChannelStatistics
 from lbclient.metrics import samples
-from lbclient.statistics import ChannelStatistics
 from tests.loop.fleet import FakeCall, Fleet
 
 Code = grpc.StatusCode

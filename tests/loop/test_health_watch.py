@@ -11,17 +11,17 @@ import grpc
 import pytest
 
 from lbclient import wire
-from lbclient.backend import Backend
-from lbclient.core.model import State
-from lbclient.core.shared_address import MEMORY, MOST_TASKS, RECENT
-from lbclient.core.stream_permit import FIRST_PAUSE, LEAST_PATIENCE, LONGEST_ANSWER
-from lbclient.health.watch import (
+from lbclient.client.backend import Backend
+from lbclient.client.health.watch import (
     ASKED,
     CHECK_FAILED,
     LONGEST_PAUSE,
     NO_SERVICE,
     RAREST_CHECK,
 )
+from lbclient.core.model import State
+from lbclient.core.shared_address import MEMORY, MOST_TASKS, RECENT
+from lbclient.core.stream_permit import FIRST_PAUSE, LEAST_PATIENCE, LONGEST_ANSWER
 from lbclient.metrics import samples
 from lbclient.v1 import load_pb2
 from tests.loop.fleet import INTERVAL, FakeCall, Fleet, Front, Server

@@ -3,7 +3,7 @@
 import asyncio
 from random import Random
 
-from lbclient.pace import AT_ONCE, HOLD, Pace
+from lbclient.client.connect_pacer import AT_ONCE, HOLD, Pace
 
 
 async def begun(count: int) -> list[float]:

@@ -7,10 +7,10 @@ from random import Random, SystemRandom
 
 import pytest
 
+from lbclient.client.health import udp
+from lbclient.client.health.udp import Prober, ProberStatistics, Watch, locate
 from lbclient.core.demand import MEMORY, Demand
 from lbclient.core.model import Endpoint, LoadReport, TaskState
-from lbclient.health import udp
-from lbclient.health.udp import Prober, ProberStatistics, Watch, locate
 from lbclient.wire import datagram
 
 SECRET = "a secret that both sides know"

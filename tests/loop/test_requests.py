@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.requests import KEPT, Requests
+from lbclient.client.calls.request_stream import KEPT, Requests
 
 
 def plain(count: int) -> Iterator[int]:

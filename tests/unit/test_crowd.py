@@ -18,9 +18,11 @@ import pytest
 
 from benchmarks import crowd
 from benchmarks.crowd import Network, Probe, Told, balancer_of, fleet, say
-from lbclient import pace
-from lbclient.backend import Backend
-from lbclient.balancer import REVIEW_PAUSE
+from lbclient.client import connect_pacer
+from lbclient.client.backend import Backend
+from lbclient.client.balancer import REVIEW_PAUSE
+from lbclient.client.pending import Waiting
+from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
@@ -29,8 +31,6 @@ from lbclient.resolvers.following import Following
 from lbclient.tasks import AT_ONCE, Tasks
 from lbclient.testing import FakeNode
 from lbclient.turns import Turns
-from lbclient.waiting import Waiting
-from lbclient.waking import Waking
 
 FEW, MANY = 150, 300
 MOST_GROWTH = 3.0  # 2 where each costs the same, 4 where each looks at all others
@@ -67,8 +67,8 @@ async def longest_turns(count: int) -> dict[str, float]:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "AT_ONCE", 10**9)
-    monkeypatch.setattr(pace, "HOLD", 0.0)
+    monkeypatch.setattr(connect_pacer, "AT_ONCE", 10**9)
+    monkeypatch.setattr(connect_pacer, "HOLD", 0.0)
 
 
 async def test_no_turn_grows_faster_than_the_number_of_backends() -> None:

@@ -11,6 +11,11 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lbclient import Channel, ChannelStatistics, Server, ServerStatistics, metrics
+from lbclient.client.statistics import (
+    BackendStatistics,
+    LatencyStatistics,
+    ResolverStatistics,
+)
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
 from lbclient.metrics import samples, sums
@@ -19,11 +24,6 @@ from lbclient.server.statistics import (
     QuotaStatistics,
     SignalStatistics,
     UdpStatistics,
-)
-from lbclient.statistics import (
-    BackendStatistics,
-    LatencyStatistics,
-    ResolverStatistics,
 )
 
 READY = grpc.ChannelConnectivity.READY

@@ -2,8 +2,8 @@
 
 import pytest
 
+from lbclient.client.health import udp
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.health import udp
 from lbclient.server.udp import (
     ANSWER_RATE,
     RECENT_AFTER,

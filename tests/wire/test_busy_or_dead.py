@@ -18,7 +18,7 @@ import pytest
 
 import lbclient
 from benchmarks.faults.link import Link
-from lbclient import backend
+from lbclient.client import backend
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.grpc_seam import KEPT_ALIVE, inner_options

@@ -15,11 +15,11 @@ import pytest
 
 import lbclient
 from lbclient import wire
+from lbclient.client.health.check import TRIES, check
 from lbclient.config import ChannelConfig
 from lbclient.core.demand import CREDIT, STEP
 from lbclient.core.lifecycle import MISSES
 from lbclient.core.model import TaskState
-from lbclient.health.check import TRIES, check
 from lbclient.v1 import health_pb2, load_pb2
 
 SERVER = Path(__file__).parents[2] / "examples" / "hello_server.py"

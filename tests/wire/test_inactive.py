@@ -12,13 +12,13 @@ import grpc
 import pytest
 
 import lbclient
-from lbclient import backend, balancer
+from lbclient.client import backend, balancer
+from lbclient.client.health import udp
+from lbclient.client.health.udp import Prober
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core import lifecycle
 from lbclient.core.demand import SEVERAL
 from lbclient.core.model import Endpoint
-from lbclient.health import udp
-from lbclient.health.udp import Prober
 
 IDLE_AFTER = 0.4
 CONFIG = ChannelConfig(idle_after=IDLE_AFTER, health_interval=0.2)

@@ -10,8 +10,8 @@ from grpc import StatusCode
 
 import lbclient
 from lbclient import wire
+from lbclient.client.health.watch import NO_ROOM
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.health.watch import NO_ROOM
 from lbclient.server import Server
 from tests.wire.conftest import ECHO, PATH, Listen, connect
 

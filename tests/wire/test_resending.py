@@ -12,10 +12,10 @@ import pytest
 
 import lbclient
 from lbclient import wire
+from lbclient.client.calls.request_stream import KEPT
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Verdict
 from lbclient.core.retry import ATTEMPTS, RATIO, RESENDS
-from lbclient.requests import KEPT
 from tests.wire.conftest import earn, eventually
 from tests.wire.refuser import refuser
 

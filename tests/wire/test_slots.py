@@ -10,8 +10,8 @@ import pytest
 
 import lbclient
 from lbclient import wire
+from lbclient.client.health.watch import SWITCHED_OFF
 from lbclient.config import ChannelConfig
-from lbclient.health.watch import SWITCHED_OFF
 from lbclient.v1 import compat_pb2, load_pb2
 
 LIMIT = "grpc.max_concurrent_streams"

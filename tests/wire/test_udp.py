@@ -16,10 +16,10 @@ import grpc.aio
 import pytest
 
 from lbclient import wire
+from lbclient.client.health.udp import PROBES, Prober, locate
 from lbclient.config import ServerConfig
 from lbclient.core.model import Endpoint, LoadReport, TaskState
 from lbclient.core.protocols import Clock
-from lbclient.health.udp import PROBES, Prober, locate
 from lbclient.server import Server
 from lbclient.server.udp import (
     ANSWER_RATE,

@@ -17,7 +17,7 @@ import pytest
 
 import lbclient
 from lbclient import ChannelConfig, ConfigError, ServerConfig, wire
-from lbclient.channel import Channel
+from lbclient.client.channel import Channel
 from lbclient.core.model import TaskState
 from lbclient.pickers import PICKERS, WITHOUT_SLOW_START
 from lbclient.pickers.slow_start import FLOOR

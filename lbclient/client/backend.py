@@ -16,6 +16,10 @@ from typing import Protocol
 import grpc
 
 from lbclient import wire
+from lbclient.client.connect_pacer import Pace
+from lbclient.client.health.check import check, reason_of
+from lbclient.client.health.udp import Prober, Watch, locate
+from lbclient.client.health.watch import HealthWatch
 from lbclient.core.demand import Attention
 from lbclient.core.lifecycle import Lifecycle, Order, Step
 from lbclient.core.load import Load
@@ -24,10 +28,6 @@ from lbclient.core.protocols import Clock
 from lbclient.core.shared_address import SharedAddress
 from lbclient.core.stream_permit import StreamPermit
 from lbclient.grpc_seam import PINGED, Options, give_up, has_calls, lighten, step
-from lbclient.health.check import check, reason_of
-from lbclient.health.udp import Prober, Watch, locate
-from lbclient.health.watch import HealthWatch
-from lbclient.pace import Pace
 from lbclient.tasks import is_fatal, leaving_no_trace
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from lbclient.core.text import printable
 from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 
 if TYPE_CHECKING:
-    from lbclient.backend import Backend
-    from lbclient.balancer import Balancer
+    from lbclient.client.backend import Backend
+    from lbclient.client.balancer import Balancer
     from lbclient.core.histogram import Histogram
 
 

@@ -17,7 +17,7 @@ from lbclient.grpc_seam import cause_of
 from lbclient.tasks import is_cancelled, is_fatal, leaving_no_trace
 
 if TYPE_CHECKING:
-    from lbclient.backend import Backend
+    from lbclient.client.backend import Backend
 
 logger = logging.getLogger(__name__)
 

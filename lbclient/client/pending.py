@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
+from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
 from lbclient.core.pool import Pool
 from lbclient.grpc_seam import BackendsFull, LocalRpcError, NoBackend
-from lbclient.waking import Waking
 
 if TYPE_CHECKING:
-    from lbclient.backend import Backend
+    from lbclient.client.backend import Backend
 
 
 class Waiter(Protocol):

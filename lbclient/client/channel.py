@@ -16,9 +16,11 @@ from typing import Any, Self, TypeVar, cast
 
 import grpc
 
-from lbclient import calls, methods
-from lbclient.attempt import last_words
-from lbclient.balancer import Balancer
+from lbclient.client import methods
+from lbclient.client.attempt import last_words
+from lbclient.client.balancer import Balancer
+from lbclient.client.calls import wrapped
+from lbclient.client.statistics import CallInfo, ChannelStatistics, channel_statistics
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.config.identity import find_identity, find_zone
 from lbclient.core.errors import ConfigError
@@ -37,7 +39,6 @@ from lbclient.grpc_seam import (
 )
 from lbclient.pickers import picker_factory
 from lbclient.resolvers import parse_target
-from lbclient.statistics import CallInfo, ChannelStatistics, channel_statistics
 from lbclient.subsets.numbered import Choice
 
 logger = logging.getLogger(__name__)
@@ -302,7 +303,7 @@ def info(call: object) -> CallInfo:
             said = last_words(attempt, inner, balancer, was_closed)
             history = (*history, said) if said else history
         return CallInfo(address, attempt.number, attempt.waited, history)
-    waited = sent.waited() if isinstance(sent, calls.Call) else 0.0
+    waited = sent.waited() if isinstance(sent, wrapped.Call) else 0.0
     return CallInfo(None, 0, waited, history)
 
 

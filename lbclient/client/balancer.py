@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from lbclient.backend import Backend, Dial
+from lbclient.client.backend import Backend, Dial
+from lbclient.client.connect_pacer import Pace
+from lbclient.client.health.udp import Prober
+from lbclient.client.pending import Waiter, Waiting
+from lbclient.client.probing import Probing
+from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
 from lbclient.core.call_counts import Handled
 from lbclient.core.criticality import Criticality, named
@@ -48,21 +53,16 @@ from lbclient.grpc_seam import (
     Throttled,
     is_ready,
 )
-from lbclient.health.udp import Prober
-from lbclient.pace import Pace
-from lbclient.probing import Probing
 from lbclient.resolvers.following import Following
 from lbclient.tasks import AT_ONCE, Alarm, Tasks, is_fatal
 from lbclient.turns import Turns
-from lbclient.waiting import Waiter, Waiting
-from lbclient.waking import Waking
 from lbclient.wire import find_customer
 from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 
 if TYPE_CHECKING:
-    from lbclient.attempt import Attempt
+    from lbclient.client.attempt import Attempt
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("lbclient.balancer")
 
 Connectivity = grpc.ChannelConnectivity
 

@@ -15,7 +15,7 @@ from lbclient.tasks import Alarm, Tasks
 from lbclient.turns import Turns
 
 if TYPE_CHECKING:
-    from lbclient.backend import Backend
+    from lbclient.client.backend import Backend
 
 BEST_FIRST = (State.INACTIVE, State.STARTING, State.LAME_DUCK, State.REFUSING)
 

@@ -29,8 +29,8 @@ from lbclient.grpc_seam import (
 from lbclient.wire.codes import VERDICT_OF_NUMBER
 
 if TYPE_CHECKING:
-    from lbclient.backend import Backend
-    from lbclient.balancer import Balancer
+    from lbclient.client.backend import Backend
+    from lbclient.client.balancer import Balancer
 
 REJECTED, ABANDONED = Verdict.REJECTED, Verdict.ABANDONED
 # What the throttle counts as refused: a task has too much, whoever asks. One customer's

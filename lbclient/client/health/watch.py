@@ -28,9 +28,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
 from lbclient import wire
-from lbclient.core.model import LoadReport, TaskState
-from lbclient.core.stream_permit import LONGEST_ANSWER, Patience, StreamPermit
-from lbclient.health.check import (
+from lbclient.client.health.check import (
     NoState,
     ask,
     ask_serving,
@@ -38,12 +36,14 @@ from lbclient.health.check import (
     serving_reason,
     serving_state,
 )
-from lbclient.health.streams import (
+from lbclient.client.health.streams import (
     NotOfferedError,
     RefusedError,
     Streams,
     TaskNotServing,
 )
+from lbclient.core.model import LoadReport, TaskState
+from lbclient.core.stream_permit import LONGEST_ANSWER, Patience, StreamPermit
 from lbclient.tasks import leaving_no_trace
 from lbclient.v1 import compat_pb2, health_pb2
 

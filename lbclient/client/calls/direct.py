@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
-from lbclient.attempt import (
+from lbclient.client.attempt import (
     Attempt,
     decide,
     explanation,
@@ -39,8 +39,8 @@ from lbclient.grpc_seam import (
 from lbclient.wire import propagation
 
 if TYPE_CHECKING:
-    from lbclient.balancer import Balancer
-    from lbclient.calls import UnaryUnaryCall as Call
+    from lbclient.client.balancer import Balancer
+    from lbclient.client.calls.wrapped import UnaryUnaryCall as Call
 
 OK = grpc.StatusCode.OK
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from lbclient.attempt import (
+from lbclient.client.attempt import (
     Attempt,
     decide,
     explanation,
@@ -31,8 +31,9 @@ from lbclient.attempt import (
     story,
     was_cut_off,
 )
-from lbclient.backend import Backend
-from lbclient.balancer import Balancer
+from lbclient.client.backend import Backend
+from lbclient.client.balancer import Balancer
+from lbclient.client.calls.request_stream import Requests
 from lbclient.core.criticality import Criticality
 from lbclient.core.retry import Retry
 from lbclient.grpc_seam import (
@@ -55,7 +56,6 @@ from lbclient.grpc_seam import (
     tell,
     was_not_begun,
 )
-from lbclient.requests import Requests
 from lbclient.wire import propagation
 
 logger = logging.getLogger(__name__)

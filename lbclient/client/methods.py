@@ -10,13 +10,14 @@ from typing import Any
 
 import grpc
 
-from lbclient import calls
-from lbclient.attempt import new_attempt
-from lbclient.backend import Backend
-from lbclient.balancer import Balancer
+from lbclient.client.attempt import new_attempt
+from lbclient.client.backend import Backend
+from lbclient.client.balancer import Balancer
+from lbclient.client.calls import wrapped
+from lbclient.client.calls.direct import DirectCall
+from lbclient.client.calls.request_stream import Requests
 from lbclient.core.criticality import DEFAULT, Criticality, current, parse
 from lbclient.core.retry import Retry
-from lbclient.direct import DirectCall
 from lbclient.grpc_seam import (
     Throttled,
     active_calls,
@@ -28,7 +29,6 @@ from lbclient.grpc_seam import (
     read_once,
     with_compression,
 )
-from lbclient.requests import Requests
 from lbclient.wire import ATTEMPT_KEY, CRITICALITY_KEY, propagation
 from lbclient.wire.method_config import is_idempotent, max_attempts
 
@@ -107,7 +107,7 @@ class Method:
     """
 
     kind: str
-    wrapper: type[calls.Call]
+    wrapper: type[wrapped.Call]
     inner_serializer: Any
 
     def __init__(
@@ -321,7 +321,7 @@ class _StreamRequest(Method):
 
 class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
     kind = "unary_unary"
-    wrapper = calls.UnaryUnaryCall
+    wrapper = wrapped.UnaryUnaryCall
 
     def __call__(
         self,
@@ -407,13 +407,13 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
 
     def carry_on(
         self, call: DirectCall, retry: Retry, delay: float
-    ) -> calls.UnaryUnaryCall:
+    ) -> wrapped.UnaryUnaryCall:
         """Sends it again, in so many seconds."""
         options = {
             "metadata": call._metadata,  # with the compression by now
             "credentials": call.credentials,
         }
-        return calls.UnaryUnaryCall(
+        return wrapped.UnaryUnaryCall(
             call.balancer,
             Sending(
                 self, call.balancer, call._request, call.attempt.criticality, options
@@ -429,9 +429,9 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
 
     def end(
         self, call: DirectCall, error: grpc.aio.AioRpcError
-    ) -> calls.UnaryUnaryCall:
+    ) -> wrapped.UnaryUnaryCall:
         """A call that is over with this error, in place of one that we gave up."""
-        return calls.UnaryUnaryCall(
+        return wrapped.UnaryUnaryCall(
             call.balancer,
             Sending(self, call.balancer, None, call.attempt.criticality, {}),
             call.time_remaining(),
@@ -443,14 +443,14 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
 
 class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable[Any, Any]):
     kind = "unary_stream"
-    wrapper = calls.UnaryStreamCall
+    wrapper = wrapped.UnaryStreamCall
 
 
 class StreamUnary(_StreamRequest, grpc.aio.StreamUnaryMultiCallable):  # type: ignore[type-arg]
     kind = "stream_unary"
-    wrapper = calls.StreamUnaryCall
+    wrapper = wrapped.StreamUnaryCall
 
 
 class StreamStream(_StreamRequest, grpc.aio.StreamStreamMultiCallable):  # type: ignore[type-arg]
     kind = "stream_stream"
-    wrapper = calls.StreamStreamCall
+    wrapper = wrapped.StreamStreamCall

@@ -1,0 +1,1 @@
+"""The client's side: a channel that balances calls over many backends."""

@@ -1,0 +1,1 @@
+"""A call in each of the four arities, as its caller sees it."""
