@@ -16,6 +16,7 @@ from typing import Protocol
 import grpc
 
 from lbclient import wire
+from lbclient.background.tasks import is_fatal, leaving_no_trace
 from lbclient.client.connect_pacer import Pace
 from lbclient.client.health.check import check, reason_of
 from lbclient.client.health.udp import Prober, Watch, locate
@@ -28,7 +29,6 @@ from lbclient.core.protocols import Clock
 from lbclient.core.shared_address import SharedAddress
 from lbclient.core.stream_permit import StreamPermit
 from lbclient.grpc_seam import PINGED, Options, give_up, has_calls, lighten, step
-from lbclient.tasks import is_fatal, leaving_no_trace
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from lbclient.background.tasks import AT_ONCE, Alarm, Tasks, is_fatal
+from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend, Dial
 from lbclient.client.connect_pacer import Pace
 from lbclient.client.health.udp import Prober
@@ -54,8 +56,6 @@ from lbclient.grpc_seam import (
     is_ready,
 )
 from lbclient.resolvers.following import Following
-from lbclient.tasks import AT_ONCE, Alarm, Tasks, is_fatal
-from lbclient.turns import Turns
 from lbclient.wire import find_customer
 from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, cast
 import grpc
 
 from lbclient import wire
+from lbclient.background.tasks import is_cancelled, is_fatal, leaving_no_trace
 from lbclient.core.model import LoadReport
 from lbclient.core.protocols import Clock, Picker, ProbingPicker
 from lbclient.grpc_seam import cause_of
-from lbclient.tasks import is_cancelled, is_fatal, leaving_no_trace
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend

@@ -9,10 +9,10 @@ from heapq import nsmallest
 from random import Random
 from typing import TYPE_CHECKING
 
+from lbclient.background.tasks import Alarm, Tasks
+from lbclient.background.turns import Turns
 from lbclient.core.demand import SEVERAL
 from lbclient.core.model import State
-from lbclient.tasks import Alarm, Tasks
-from lbclient.turns import Turns
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend

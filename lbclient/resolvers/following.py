@@ -14,12 +14,18 @@ from math import inf
 from random import Random
 from typing import Any
 
+from lbclient.background.tasks import (
+    Alarm,
+    Tasks,
+    in_own_task,
+    is_cancelled,
+    is_own_end,
+)
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.protocols import Resolver
 from lbclient.resolvers.listing import listing
 from lbclient.resolvers.polling import Hinted
-from lbclient.tasks import Alarm, Tasks, in_own_task, is_cancelled, is_own_end
 
 logger = logging.getLogger(__name__)
 

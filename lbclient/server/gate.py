@@ -15,6 +15,7 @@ from random import Random
 from grpc import StatusCode
 
 from lbclient import wire
+from lbclient.background.tasks import is_fatal
 from lbclient.config import ServerConfig
 from lbclient.core.admission import (
     CPU_NAME,
@@ -53,7 +54,6 @@ from lbclient.server.quotas import Quotas, customer_of_identity
 from lbclient.server.run_queue import RunQueue
 from lbclient.server.statistics import SignalStatistics
 from lbclient.server.threads import Threads
-from lbclient.tasks import is_fatal
 from lbclient.wire import propagation
 
 # Ours. A burst is no overload: up to three times the target may come at once. While it

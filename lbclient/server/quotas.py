@@ -20,6 +20,7 @@ from random import Random
 from typing import Any
 from uuid import uuid4
 
+from lbclient.background.tasks import Tasks, in_own_task, is_cancelled, is_own_end
 from lbclient.config import ServerConfig
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError
@@ -29,7 +30,6 @@ from lbclient.core.text import printable
 from lbclient.server.accounting import Accounting, Nesting, bill_to
 from lbclient.server.statistics import QuotaStatistics
 from lbclient.server.stores import INTERVAL, ProcessStore, StoreError, find_store
-from lbclient.tasks import Tasks, in_own_task, is_cancelled, is_own_end
 
 LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says
 HEARD = 10_000  # customers of whom a store is believed; to share them out takes 10 ms

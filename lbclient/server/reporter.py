@@ -17,6 +17,7 @@ from typing import Any
 from grpc import StatusCode
 
 from lbclient import wire
+from lbclient.background.tasks import Tasks, is_fatal
 from lbclient.config import ServerConfig
 from lbclient.core.admission import Quickest
 from lbclient.core.call_counts import Handled
@@ -33,7 +34,6 @@ from lbclient.server.gate import Gate
 from lbclient.server.lame_duck import Drain
 from lbclient.server.statistics import QuotaStatistics, ServerStatistics
 from lbclient.server.streams import TICK, Streams
-from lbclient.tasks import Tasks, is_fatal
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire.codes import verdict_of
 

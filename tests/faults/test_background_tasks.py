@@ -15,7 +15,9 @@ import pytest
 
 from benchmarks.crowd import Network, Told, balancer_of, fleet
 from benchmarks.faults.harness import until
-from lbclient import tasks as tasks_module
+from lbclient.background import tasks as tasks_module
+from lbclient.background.tasks import Tasks
+from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.health.watch import HealthWatch
@@ -28,8 +30,6 @@ from lbclient.core.protocols import FleetUsage
 from lbclient.resolvers.following import Following
 from lbclient.server.quotas import Quotas
 from lbclient.server.reporter import Reporter
-from lbclient.tasks import Tasks
-from lbclient.turns import Turns
 
 BACKENDS = 3
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from lbclient import tasks as tasks_module
+from lbclient.background import tasks as tasks_module
+from lbclient.background.tasks import PAUSE, Alarm, Tasks
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.resolvers import listing
 from lbclient.resolvers.following import BURST, MOST, PERIOD, Following
-from lbclient.tasks import PAUSE, Alarm, Tasks
 
 ANSWER = (Endpoint("a:1"),)
 

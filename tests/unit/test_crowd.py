@@ -18,6 +18,8 @@ import pytest
 
 from benchmarks import crowd
 from benchmarks.crowd import Network, Probe, Told, balancer_of, fleet, say
+from lbclient.background.tasks import AT_ONCE, Tasks
+from lbclient.background.turns import Turns
 from lbclient.client import connect_pacer
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import REVIEW_PAUSE
@@ -28,9 +30,7 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
 from lbclient.core.pool import Limits, Pool
 from lbclient.resolvers.following import Following
-from lbclient.tasks import AT_ONCE, Tasks
 from lbclient.testing import FakeNode
-from lbclient.turns import Turns
 
 FEW, MANY = 150, 300
 MOST_GROWTH = 3.0  # 2 where each costs the same, 4 where each looks at all others

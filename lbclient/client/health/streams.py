@@ -12,9 +12,9 @@ from math import inf
 import grpc
 
 from lbclient import wire
+from lbclient.background.tasks import is_cancelled
 from lbclient.client.health.check import NOT_OFFERED_CODES, PASSING
 from lbclient.core.text import printable
-from lbclient.tasks import is_cancelled
 
 logger = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
 from lbclient import wire
+from lbclient.background.tasks import leaving_no_trace
 from lbclient.client.health.check import (
     NoState,
     ask,
@@ -44,7 +45,6 @@ from lbclient.client.health.streams import (
 )
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.stream_permit import LONGEST_ANSWER, Patience, StreamPermit
-from lbclient.tasks import leaving_no_trace
 from lbclient.v1 import compat_pb2, health_pb2
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from lbclient.tasks import AT_ONCE, PAUSE, Tasks
+from lbclient.background.tasks import AT_ONCE, PAUSE, Tasks
 
 
 class Turns:

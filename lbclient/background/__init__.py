@@ -1,0 +1,1 @@
+"""Work beside the calls: tasks that live again, and work in slices."""
