@@ -20,7 +20,7 @@ import grpc.aio
 
 from lbclient import wire
 from lbclient.grpc_seam import Trailers, cancellations, step
-from lbclient.server.health import ANY_SERVICE
+from lbclient.server.report.health import ANY_SERVICE
 from lbclient.wire import propagation
 
 # Of health and load the proxy speaks for itself.

@@ -19,7 +19,7 @@ from benchmarks.faults.harness import PATIENCE, Tally, Task, drive, fleet, their
 from benchmarks.faults.row import Result, Row
 from benchmarks.faults.task import STREAM
 from lbclient import wire
-from lbclient.server.streams import REPORTS
+from lbclient.server.report.streams import REPORTS
 
 CALLS = 25.0  # a second, of the victim
 DEADLINE = 1.0  # seconds

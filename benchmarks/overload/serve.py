@@ -18,8 +18,8 @@ import grpc
 import lbclient
 from benchmarks.overload import handlers
 from benchmarks.overload.without import MECHANISMS
-from lbclient.server.answers import UNSEEN
-from lbclient.server.gate import Gate
+from lbclient.server.overload.gate import Gate
+from lbclient.server.overload.refusals import UNSEEN
 
 BARE, OURS, WITHOUT = "grpcio", "lbclient", "without "
 REFUSES = "refuses all"  # to see what a refusal takes

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 from lbclient.core.admission import Admission
 from lbclient.core.queue_delay import QueueDelay
-from lbclient.server import grpc_server, handlers, run_queue
+from lbclient.server import grpc_server
+from lbclient.server.overload import run_queue
+from lbclient.server.requests import wrapping
 
 T = TypeVar("T")
 
@@ -37,7 +39,7 @@ def run_at_once() -> None:
 
 def serve_the_late() -> None:
     """Handlers begin however little time their requests have left."""
-    wrapped: Any = handlers._Wrapped
+    wrapped: Any = wrapping._Wrapped
     wrapped._too_late = lambda *_: None
 
 

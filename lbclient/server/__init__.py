@@ -1,7 +1,7 @@
 """The server's side: it reports its load, answers health checks, leaves in order."""
 
-from lbclient.server.gate import degraded
 from lbclient.server.grpc_server import Server, server
+from lbclient.server.overload.gate import degraded
 from lbclient.server.signals import serve
 from lbclient.server.statistics import ServerStatistics
 

@@ -26,16 +26,16 @@ from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
-from lbclient.server.accounting import account
-from lbclient.server.handlers import Wrapper
-from lbclient.server.health import HealthServices
-from lbclient.server.interceptor import Interceptor, UnknownMethods, WrappedLookup
 from lbclient.server.lame_duck import Drain
-from lbclient.server.reporter import Reporter
+from lbclient.server.quotas.accounting import account
+from lbclient.server.report.health import HealthServices
+from lbclient.server.report.reporter import Reporter
+from lbclient.server.report.udp import UdpHealth, host_of
+from lbclient.server.requests.lookup import Interceptor, UnknownMethods, WrappedLookup
+from lbclient.server.requests.uncounted import Uncounted
+from lbclient.server.requests.wrapping import Wrapper
 from lbclient.server.statistics import ServerStatistics
 from lbclient.server.stopping import Stopping
-from lbclient.server.udp import UdpHealth, host_of
-from lbclient.server.uncounted import Uncounted
 from lbclient.server.warmup import Warmup, check, warm_up
 from lbclient.wire import propagation
 

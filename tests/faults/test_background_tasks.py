@@ -28,8 +28,8 @@ from lbclient.core.lifecycle import Lifecycle
 from lbclient.core.model import State
 from lbclient.core.protocols import FleetUsage
 from lbclient.resolvers.following import Following
-from lbclient.server.quotas import Quotas
-from lbclient.server.reporter import Reporter
+from lbclient.server.quotas.quotas import Quotas
+from lbclient.server.report.reporter import Reporter
 
 BACKENDS = 3
 

@@ -27,7 +27,7 @@ from lbclient.core.model import TaskState
 from lbclient.core.text import is_printable
 from lbclient.resolvers.kubernetes import Api, Kubernetes, Patience
 from lbclient.server import Server
-from lbclient.server.redis_store import RedisStore
+from lbclient.server.quotas.redis_store import RedisStore
 from lbclient.v1 import health_pb2, load_pb2
 from tests import needs
 from tests.ports import free_port

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.server.udp import Responder
+from lbclient.server.report.udp import Responder
 from lbclient.wire import datagram
 
 SECRETS = st.sampled_from(["", "a secret that both sides know"])

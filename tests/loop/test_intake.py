@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.server.intake import AHEAD, BATCH, MOST, Intake
+from lbclient.server.overload.intake import AHEAD, BATCH, MOST, Intake
 
 
 class Core:

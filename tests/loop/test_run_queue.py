@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lbclient.server import run_queue
-from lbclient.server.run_queue import (
+from lbclient.server.overload import run_queue
+from lbclient.server.overload.run_queue import (
     CLEAR,
     FLOOD,
     QUIET,
@@ -17,7 +17,7 @@ from lbclient.server.run_queue import (
     UNIT,
     RunQueue,
 )
-from lbclient.server.stream_turns import Turns
+from lbclient.server.overload.stream_turns import Turns
 
 LONG = SLICE / 2  # seconds; two of those, and arrivals are looked for
 

@@ -9,10 +9,10 @@ import pytest
 
 from lbclient.config import ServerConfig
 from lbclient.core.model import LoadReport
-from lbclient.server.cpu import CpuMeter
-from lbclient.server.health import HealthServices
-from lbclient.server.reporter import Reporter
-from lbclient.server.streams import (
+from lbclient.server.meters.cpu import CpuMeter
+from lbclient.server.report.health import HealthServices
+from lbclient.server.report.reporter import Reporter
+from lbclient.server.report.streams import (
     OPENINGS,
     OPENINGS_IF_STRAINED,
     PACES,

@@ -10,9 +10,9 @@ import pytest
 from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.admission import CPU_NAME
-from lbclient.server import reporter as reporting
-from lbclient.server.contention import ContentionMeter, wanted
-from lbclient.server.cpu import CpuMeter
+from lbclient.server.meters.contention import ContentionMeter, wanted
+from lbclient.server.meters.cpu import CpuMeter
+from lbclient.server.report import reporter as reporting
 from lbclient.server.statistics import ContentionStatistics
 
 STAT = "cpu  {user} 0 0 900 0 0 0 {stolen} 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbclient.server.core_queue import CoreQueue
+from lbclient.server.overload.core_queue import CoreQueue
 
 TICK = 0.1  # seconds
 IN_CORE, COME = 300, 100  # requests, and in each sample

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lbclient.server.cpu import (
+from lbclient.server.meters.cpu import (
     RECHECK_AFTER,
     CpuMeter,
     available_cpus,

@@ -14,11 +14,8 @@ from lbclient.core.admission import LOAD, QUEUE_NAME
 from lbclient.core.criticality import Criticality, current
 from lbclient.core.errors import ConfigError
 from lbclient.core.load_monitor import LoadMonitor
-from lbclient.server.accounting import account
-from lbclient.server.answers import Answer
-from lbclient.server.calls import Early
-from lbclient.server.cpu import available_cpus
-from lbclient.server.gate import (
+from lbclient.server.meters.cpu import available_cpus
+from lbclient.server.overload.gate import (
     PATIENT,
     RECOVERS,
     TIRES,
@@ -28,6 +25,9 @@ from lbclient.server.gate import (
     Patience,
     degraded,
 )
+from lbclient.server.overload.refusals import Answer
+from lbclient.server.quotas.accounting import account
+from lbclient.server.requests.context import Early
 from lbclient.wire import propagation
 
 MANY = 400

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lbclient.core.admission import LOAD
-from lbclient.server.memory import RECHECK_AFTER, UNLIMITED, MemoryMeter, reader
-from lbclient.server.threads import Threads, schedstat
+from lbclient.server.meters.memory import RECHECK_AFTER, UNLIMITED, MemoryMeter, reader
+from lbclient.server.overload.threads import Threads, schedstat
 
 MINE = "0::/pod\n"
 

@@ -4,7 +4,7 @@ import pytest
 
 from lbclient.client.health import udp
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.server.udp import (
+from lbclient.server.report.udp import (
     ANSWER_RATE,
     RECENT_AFTER,
     RECENT_PROBERS,

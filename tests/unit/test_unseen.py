@@ -1,7 +1,7 @@
 """What waits in gRPC's core, of which only the calls are counted that have begun."""
 
-from lbclient.server.intake import AHEAD
-from lbclient.server.unseen import MANY, PAUSE, Unseen
+from lbclient.server.overload.intake import AHEAD
+from lbclient.server.overload.unseen import MANY, PAUSE, Unseen
 
 MOST = 1000 + 1 + AHEAD
 TICK = 0.1  # seconds

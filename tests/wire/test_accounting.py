@@ -18,8 +18,15 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.account import Payer
-from lbclient.server import Server, accounting
-from lbclient.server.accounting import Accounting, Nesting, Steps, bill_to, billed
+from lbclient.server import Server
+from lbclient.server.quotas import accounting
+from lbclient.server.quotas.accounting import (
+    Accounting,
+    Nesting,
+    Steps,
+    bill_to,
+    billed,
+)
 from tests import needs
 from tests.wire import conftest
 from tests.wire.conftest import PATH

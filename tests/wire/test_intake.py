@@ -17,7 +17,7 @@ import lbclient
 from lbclient import grpc_seam, wire
 from lbclient.grpc_seam import intake
 from lbclient.server import Server
-from lbclient.server.intake import MOST
+from lbclient.server.overload.intake import MOST
 
 CALLS = 100
 COST = 0.005  # seconds, each time: handlers that long begin one by one

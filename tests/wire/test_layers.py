@@ -22,7 +22,7 @@ from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.model import Verdict
 from lbclient.core.retry import Refusal
 from lbclient.core.throttle import COLD
-from lbclient.server.calls import AsyncCall, Early, SyncCall
+from lbclient.server.requests.context import AsyncCall, Early, SyncCall
 from lbclient.v1 import load_pb2
 from tests.wire.conftest import earn, eventually
 

@@ -12,7 +12,7 @@ from benchmarks import frames
 from lbclient import wire
 from lbclient.core.admission import QUEUE_NAME
 from lbclient.server import Server
-from lbclient.server.run_queue import CLEAR
+from lbclient.server.overload.run_queue import CLEAR
 
 STEP = (
     0.0002  # seconds of the processor, and so many of them: one in a turn of the loop

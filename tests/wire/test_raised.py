@@ -23,7 +23,7 @@ from grpc import StatusCode
 import lbclient
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.server.interceptor import UNCOUNTED
+from lbclient.server.requests.lookup import UNCOUNTED
 from tests import needs
 from tests.wire.conftest import eventually
 

@@ -16,7 +16,7 @@ import lbclient
 from lbclient import ConfigError, ServerConfig, wire
 from lbclient.metrics import export
 from lbclient.server import Server, ServerStatistics
-from lbclient.server.redis_store import SCRIPT, TOLD, RedisStore
+from lbclient.server.quotas.redis_store import SCRIPT, TOLD, RedisStore
 from tests import needs
 from tests.redis_server import RedisServer, redis_server
 

@@ -19,7 +19,7 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.server import Server
-from lbclient.server.reporter import SAMPLE_INTERVAL, Method, Reporter
+from lbclient.server.report.reporter import SAMPLE_INTERVAL, Method, Reporter
 from tests.wire import conftest
 from tests.wire.conftest import PATH, echo
 

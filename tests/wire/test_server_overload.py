@@ -23,10 +23,10 @@ from lbclient.config import ServerConfig
 from lbclient.core.account import Payer
 from lbclient.core.criticality import Criticality, current
 from lbclient.server import Server
-from lbclient.server.accounting import bill_to, billed
-from lbclient.server.cpu import available_cpus
-from lbclient.server.handlers import Wrapper
-from lbclient.server.reporter import SAMPLE_INTERVAL
+from lbclient.server.meters.cpu import available_cpus
+from lbclient.server.quotas.accounting import bill_to, billed
+from lbclient.server.report.reporter import SAMPLE_INTERVAL
+from lbclient.server.requests.wrapping import Wrapper
 from lbclient.wire import propagation
 from tests import needs
 from tests.wire.conftest import PATH, Host

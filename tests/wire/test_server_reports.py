@@ -19,9 +19,9 @@ from lbclient.config import ServerConfig
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.server import Server
-from lbclient.server.calls import Call
-from lbclient.server.handlers import KEPT, Wrapper, behavior_of
-from lbclient.server.reporter import Method, Reporter
+from lbclient.server.report.reporter import Method, Reporter
+from lbclient.server.requests.context import Call
+from lbclient.server.requests.wrapping import KEPT, Wrapper, behavior_of
 from lbclient.v1 import load_pb2
 from tests.wire.conftest import PATH, Host
 

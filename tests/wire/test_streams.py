@@ -18,7 +18,7 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.server import Server
-from lbclient.server.streams import OPENINGS_IF_STRAINED, SLICE
+from lbclient.server.report.streams import OPENINGS_IF_STRAINED, SLICE
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
 from tests.wire.conftest import ECHO, PATH, Listen, connect
 

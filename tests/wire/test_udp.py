@@ -21,7 +21,7 @@ from lbclient.config import ServerConfig
 from lbclient.core.model import Endpoint, LoadReport, TaskState
 from lbclient.core.protocols import Clock
 from lbclient.server import Server
-from lbclient.server.udp import (
+from lbclient.server.report.udp import (
     ANSWER_RATE,
     NEWS_AT_ONCE,
     NEWS_PAUSE,

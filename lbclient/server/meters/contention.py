@@ -19,7 +19,7 @@ from math import inf
 from pathlib import Path
 
 from lbclient.core.ewma import Ewma
-from lbclient.server.cpu import (
+from lbclient.server.meters.cpu import (
     RECHECK_AFTER,
     CpuMeter,
     cgroup_folders,

@@ -2,8 +2,8 @@
 
 from lbclient.core.deadlines import Deadlines
 from lbclient.core.queue_delay import QueueDelay
-from lbclient.server.intake import Intake
-from lbclient.server.unseen import Unseen
+from lbclient.server.overload.intake import Intake
+from lbclient.server.overload.unseen import Unseen
 
 
 class CoreQueue:

@@ -14,7 +14,7 @@ from types import coroutine
 from typing import Any, TypeVar
 
 from lbclient.core.protocols import Clock
-from lbclient.server.run_queue import LONG, RunQueue
+from lbclient.server.overload.run_queue import LONG, RunQueue
 
 T = TypeVar("T")
 

@@ -27,9 +27,9 @@ from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import Clock, FleetUsage, UsageStore
 from lbclient.core.quota import OTHERS, UNLIMITED, Quota, allot, is_name, limits, rooms
 from lbclient.core.text import printable
-from lbclient.server.accounting import Accounting, Nesting, bill_to
+from lbclient.server.quotas.accounting import Accounting, Nesting, bill_to
+from lbclient.server.quotas.stores import INTERVAL, ProcessStore, StoreError, find_store
 from lbclient.server.statistics import QuotaStatistics
-from lbclient.server.stores import INTERVAL, ProcessStore, StoreError, find_store
 
 LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says
 HEARD = 10_000  # customers of whom a store is believed; to share them out takes 10 ms

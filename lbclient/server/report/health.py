@@ -23,8 +23,8 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.core.text import printable
-from lbclient.server.reporter import Reporter
-from lbclient.server.streams import Full, Kind, pace_beyond, pace_within
+from lbclient.server.report.reporter import Reporter
+from lbclient.server.report.streams import Full, Kind, pace_beyond, pace_within
 from lbclient.v1 import compat_pb2, health_pb2
 
 ANY_SERVICE = "*"  # the name of one that answers for all

@@ -28,12 +28,12 @@ from lbclient.core.model import LoadReport, TaskState, Verdict
 from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.core.text import printable
-from lbclient.server.answers import Answer
-from lbclient.server.contention import ContentionMeter
-from lbclient.server.gate import Gate
 from lbclient.server.lame_duck import Drain
+from lbclient.server.meters.contention import ContentionMeter
+from lbclient.server.overload.gate import Gate
+from lbclient.server.overload.refusals import Answer
+from lbclient.server.report.streams import TICK, Streams
 from lbclient.server.statistics import QuotaStatistics, ServerStatistics
-from lbclient.server.streams import TICK, Streams
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire.codes import verdict_of
 

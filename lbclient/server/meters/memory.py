@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from lbclient.server.cpu import cgroup_folders
+from lbclient.server.meters.cpu import cgroup_folders
 
 # Version 1 has a number there even without a limit: the largest multiple of a page.
 UNLIMITED = 2**62

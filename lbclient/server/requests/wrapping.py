@@ -23,12 +23,18 @@ from lbclient import grpc_seam
 from lbclient.core.admission import Quickest
 from lbclient.core.call_counts import OTHERS
 from lbclient.core.criticality import current
-from lbclient.server.accounting import Steps, begun, billed
-from lbclient.server.answers import EXPIRED, FULL, TOO_LATE, Answer
-from lbclient.server.calls import AsyncCall, Call, ClientHasLeft, Early, SyncCall
-from lbclient.server.reporter import Counts, Method, Reporter
-from lbclient.server.run_queue import LONG
-from lbclient.server.stream_turns import Turns
+from lbclient.server.overload.refusals import EXPIRED, FULL, TOO_LATE, Answer
+from lbclient.server.overload.run_queue import LONG
+from lbclient.server.overload.stream_turns import Turns
+from lbclient.server.quotas.accounting import Steps, begun, billed
+from lbclient.server.report.reporter import Counts, Method, Reporter
+from lbclient.server.requests.context import (
+    AsyncCall,
+    Call,
+    ClientHasLeft,
+    Early,
+    SyncCall,
+)
 from lbclient.wire import propagation
 
 # Of the time that a request has left, which it may have waited. What is begun is then

@@ -14,7 +14,7 @@ from collections import deque
 from math import exp, inf
 
 from lbclient.core.protocols import Clock
-from lbclient.server.intake import Intake
+from lbclient.server.overload.intake import Intake
 
 # Seconds in which handlers have the loop before it looks for arrivals. All are in when
 # in so many turns none has come: a request that is handed over takes three until its

@@ -22,12 +22,12 @@ from grpc import StatusCode
 from lbclient import grpc_seam, wire
 from lbclient.core.concurrency import Outcome
 from lbclient.core.retry import Refusal
-from lbclient.server import raised
-from lbclient.server.accounting import account, run_timed
-from lbclient.server.adaptive import note_outcome, note_status
-from lbclient.server.answers import Answer
-from lbclient.server.gate import Gate
-from lbclient.server.reporter import Method, Trailers
+from lbclient.server.overload.adaptive import note_outcome, note_status
+from lbclient.server.overload.gate import Gate
+from lbclient.server.overload.refusals import Answer
+from lbclient.server.quotas.accounting import account, run_timed
+from lbclient.server.report.reporter import Method, Trailers
+from lbclient.server.requests import raised
 from lbclient.wire import propagation
 from lbclient.wire.codes import STATUS_OF_NUMBER
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lbclient.core.deadlines import Deadlines
-from lbclient.server.cpu import available_cpus
-from lbclient.server.run_queue import UNIT
+from lbclient.server.meters.cpu import available_cpus
+from lbclient.server.overload.run_queue import UNIT
 
 logger = logging.getLogger(__name__)
 

@@ -36,9 +36,11 @@ from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.protocols import Clock
 from lbclient.core.quota import OTHERS
 from lbclient.core.retry import Refusal, parse_attempt
-from lbclient.server.accounting import bill_to
-from lbclient.server.adaptive import AdaptiveConcurrency, note_outcome
-from lbclient.server.answers import (
+from lbclient.server.meters.cpu import available_cpus
+from lbclient.server.meters.memory import MemoryMeter
+from lbclient.server.overload.adaptive import AdaptiveConcurrency, note_outcome
+from lbclient.server.overload.core_queue import CoreQueue
+from lbclient.server.overload.refusals import (
     FULL,
     OUT_OF_QUOTA,
     REASONS,
@@ -47,13 +49,11 @@ from lbclient.server.answers import (
     UNSEEN,
     Answer,
 )
-from lbclient.server.core_queue import CoreQueue
-from lbclient.server.cpu import available_cpus
-from lbclient.server.memory import MemoryMeter
-from lbclient.server.quotas import Quotas, customer_of_identity
-from lbclient.server.run_queue import RunQueue
+from lbclient.server.overload.run_queue import RunQueue
+from lbclient.server.overload.threads import Threads
+from lbclient.server.quotas.accounting import bill_to
+from lbclient.server.quotas.quotas import Quotas, customer_of_identity
 from lbclient.server.statistics import SignalStatistics
-from lbclient.server.threads import Threads
 from lbclient.wire import propagation
 
 # Ours. A burst is no overload: up to three times the target may come at once. While it

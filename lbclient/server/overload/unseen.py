@@ -9,7 +9,7 @@ as much comes as could fill the core's queue, and once when that is over.
 from collections.abc import Callable
 from math import inf
 
-from lbclient.server.intake import AHEAD
+from lbclient.server.overload.intake import AHEAD
 
 MANY = 64  # requests since the last sample: more may have come than were asked for
 # Seconds between two questions while that goes on, and since more waited than was asked

@@ -17,9 +17,9 @@ from grpc import StatusCode
 
 from lbclient import grpc_seam
 from lbclient.core.protocols import Clock
-from lbclient.server import raised
-from lbclient.server.calls import interrupted, status_of
-from lbclient.server.handlers import (
+from lbclient.server.requests import raised
+from lbclient.server.requests.context import interrupted, status_of
+from lbclient.server.requests.wrapping import (
     AsyncResponse,
     AsyncResponses,
     AsyncWriter,

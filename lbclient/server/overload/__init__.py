@@ -1,0 +1,1 @@
+"""What comes in, what is refused, and what waits for its turn."""

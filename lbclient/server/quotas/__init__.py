@@ -1,0 +1,1 @@
+"""What customers may use, what they used, and where that is kept."""

@@ -1,0 +1,1 @@
+"""What a task tells of itself, and to whom."""

@@ -1,0 +1,1 @@
+"""From a method's name to the end of its handler."""
