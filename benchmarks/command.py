@@ -6,7 +6,8 @@ No benchmark itself; each of the others is `python -m benchmarks.NAME`.
 import argparse
 from typing import Any
 
-from lbclient.cli import files, pictures
+from lbclient.cli import files
+from lbclient.cli.lab import pictures
 from lbclient.core.errors import ConfigError
 
 

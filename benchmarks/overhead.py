@@ -37,7 +37,7 @@ import lbclient
 from benchmarks.child import running
 from benchmarks.command import add_output, parser_of, verdict, write_json
 from lbclient import wire
-from lbclient.cli.pictures import blank, write
+from lbclient.cli.lab.pictures import blank, write
 from lbclient.v1 import load_pb2
 
 if TYPE_CHECKING:

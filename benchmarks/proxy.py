@@ -47,8 +47,8 @@ from benchmarks.overhead import (
     surroundings,
 )
 from benchmarks.overload.without import leave_in_core
-from lbclient.cli import proxy as command
-from lbclient.cli.pictures import blank, write
+from lbclient.cli.lab.pictures import blank, write
+from lbclient.cli.operate import proxy as command
 from lbclient.config import ChannelConfig
 
 if TYPE_CHECKING:

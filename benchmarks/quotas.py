@@ -44,7 +44,7 @@ from benchmarks.command import add_output, parser_of, verdict
 from benchmarks.overload.__main__ import machine
 from benchmarks.overload.handlers import burn
 from lbclient import wire
-from lbclient.cli.pictures import blank, write
+from lbclient.cli.lab.pictures import blank, write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "fleet"))
 

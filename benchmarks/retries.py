@@ -30,7 +30,7 @@ import grpc
 
 import lbclient
 from benchmarks.command import add_output, parser_of, verdict, write_json
-from lbclient.cli.pictures import blank, write
+from lbclient.cli.lab.pictures import blank, write
 from lbclient.core.retry import RATIO, Refusal
 from lbclient.wire import REFUSAL_KEY
 

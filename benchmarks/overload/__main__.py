@@ -56,7 +56,7 @@ from benchmarks.overload.say import say, say_bare, say_cost
 from benchmarks.overload.serve import BARE, OURS, WITHOUT
 from benchmarks.overload.targets import late, missed
 from benchmarks.overload.without import MECHANISMS
-from lbclient.cli import pictures
+from lbclient.cli.lab import pictures
 
 KINDS = (OURS, BARE)
 TIMES = (2.0, 5.0, 10.0, 20.0, 30.0)

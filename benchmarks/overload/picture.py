@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.overload.cells import Cell, Figures
 from benchmarks.overload.handlers import named
-from lbclient.cli.pictures import blank
+from lbclient.cli.lab.pictures import blank
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

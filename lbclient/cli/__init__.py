@@ -1,4 +1,4 @@
-"""The command line: one command a file, found in a literal dict.
+"""The command line: one command a file, found in two literal dicts.
 
 Only the one that is asked for is imported: a health check should not wait for the rest.
 """
@@ -10,20 +10,25 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from lbclient import __version__
 
-COMMANDS = {
-    "demo": "show a real fleet of processes coming into balance (about 60 s)",
+OPERATE = {
     "doctor": "check what usually goes wrong with a target, and say what to do",
     "inspect": "look into a process: its channels, backends, servers and why",
     "probe": "ask one server how it is: a health check for containers",
     "proxy": "forward calls of any method: a fuse between batch jobs and backends",
     "resolve": "show the endpoints that a target gives, now or as they change",
+}
+LAB = {
+    "demo": "show a real fleet of processes coming into balance (about 60 s)",
     "sim": "pickers against each other on a simulated fleet",
     "subset": "choose subsets on paper: measure, compare, advise, draw",
 }
 """Each is the module of its name, whose `main` takes the words and returns a status."""
+
+COMMANDS = dict(sorted((OPERATE | LAB).items()))
 
 UNWRITTEN = (errno.EPIPE, errno.ENOSPC)  # the reader has gone, the disk is full
 
@@ -61,8 +66,13 @@ def _run(argv: Sequence[str] | None) -> int:
     if given.command is None:
         parser.print_help(sys.stderr)
         return 2
-    status: int = import_module(f"lbclient.cli.{given.command}").main(given.rest)
+    status: int = module_of(given.command).main(given.rest)
     return status
+
+
+def module_of(command: str) -> Any:
+    folder = "operate" if command in OPERATE else "lab"
+    return import_module(f"lbclient.cli.{folder}.{command}")
 
 
 def _unwritten(error: Exception) -> int:

@@ -19,7 +19,7 @@ from lbclient import wire
 from lbclient.admin.http import Site
 from lbclient.admin.snapshot import snapshot
 from lbclient.cli import main
-from lbclient.cli.proxy import exposition, metrics_at
+from lbclient.cli.operate.proxy import exposition, metrics_at
 from lbclient.client.health.check import check
 from lbclient.core.call_counts import LONGEST, MOST, OTHERS
 from lbclient.core.errors import ResolveError

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lbclient.admin.snapshot import text_of
-from lbclient.cli.inspect import url_of
+from lbclient.cli.operate.inspect import url_of
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.config.redis_url import redis_place
 from lbclient.core.errors import ConfigError, ResolveError

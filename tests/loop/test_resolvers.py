@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from lbclient.cli.resolve import answers
+from lbclient.cli.operate.resolve import answers
 from lbclient.config import ChannelConfig
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint, Endpoints

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lbclient.cli import book, main
+from lbclient.cli import main
+from lbclient.cli.lab import book
 from lbclient.sim.book import EXPERIMENTS, Claim, Experiment
 
 ROOT = Path(__file__).parents[2]

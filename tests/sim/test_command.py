@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lbclient.cli import main
-from lbclient.cli.sim import (
+from lbclient.cli.lab.sim import (
     COLUMNS,
     Row,
     compare,

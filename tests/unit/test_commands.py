@@ -8,12 +8,11 @@ import pty
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from lbclient.cli import COMMANDS, main
+from lbclient.cli import COMMANDS, main, module_of
 
 ALL = [*COMMANDS, "sim book"]  # which is a command within one
 
@@ -73,7 +72,7 @@ def test_help_lists_every_command(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert re.search(rf"^  {command} +\w", help_of("", capsys), re.MULTILINE)
-    assert callable(import_module(f"lbclient.cli.{command}").main)
+    assert callable(module_of(command).main)
 
 
 def on_a_terminal(*words: str, no_color: str = "1") -> str:

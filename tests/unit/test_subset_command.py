@@ -17,15 +17,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
 
 from lbclient.cli import main
-from lbclient.cli.layout import histogram, ratio, short
-from lbclient.cli.subset_answers import CHOOSERS, Fleet
-from lbclient.cli.subset_plots import (
+from lbclient.cli.lab.subset_answers import CHOOSERS, Fleet
+from lbclient.cli.lab.subset_plots import (
     CLIENT,
     MARKED,
     PICTURES,
     RINGS,
     Scene,
 )
+from lbclient.cli.layout import histogram, ratio, short
 from lbclient.subsets import ALGORITHMS, job_offset, subset
 from lbclient.subsets.advice import Adviser, Bursts
 from lbclient.subsets.numbered import ROCKSTEADIER

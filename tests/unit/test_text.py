@@ -8,7 +8,7 @@ from time import thread_time
 import pytest
 
 from lbclient.admin.http import neighbourhood
-from lbclient.cli.peer import CERTIFICATE, KEY, pair, pem
+from lbclient.cli.operate.peer import CERTIFICATE, KEY, pair, pem
 from lbclient.config.redis_url import redis_place
 from lbclient.core.call_counts import LONGEST, OTHERS, Handled
 from lbclient.core.criticality import Criticality

@@ -16,7 +16,7 @@ import pytest
 import lbclient
 from lbclient import ServerConfig, wire
 from lbclient.cli import main
-from lbclient.cli.doctor import udp_trouble
+from lbclient.cli.operate.doctor import udp_trouble
 from lbclient.resolvers import Static
 from lbclient.v1 import compat_pb2
 

@@ -14,7 +14,7 @@ import lbclient
 from benchmarks.faults.link import Link
 from lbclient.admin import shape
 from lbclient.admin.snapshot import snapshot
-from lbclient.cli.inspect import channel as told
+from lbclient.cli.operate.inspect import channel as told
 from lbclient.core.model import State
 from lbclient.metrics import samples
 

@@ -160,7 +160,7 @@ async def test_a_port_of_grpc_is_not_understood(inspect: Inspect, start: Any) ->
 async def test_an_answer_without_end_is_left(
     inspect: Inspect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbclient.cli.inspect.TIMEOUT", 0.5)
+    monkeypatch.setattr("lbclient.cli.operate.inspect.TIMEOUT", 0.5)
 
     async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -183,7 +183,7 @@ async def test_a_head_without_end_is_left(
     inspect: Inspect, monkeypatch: pytest.MonkeyPatch, start: bytes
 ) -> None:
     """Each byte came in time, and so did no end: a timeout for each is none for all."""
-    monkeypatch.setattr("lbclient.cli.inspect.TIMEOUT", 0.5)
+    monkeypatch.setattr("lbclient.cli.operate.inspect.TIMEOUT", 0.5)
 
     async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(start)

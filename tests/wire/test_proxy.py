@@ -18,7 +18,7 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.cli import main
-from lbclient.cli.proxy import SUBSET_SIZE
+from lbclient.cli.operate.proxy import SUBSET_SIZE
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.core.retry import Refusal

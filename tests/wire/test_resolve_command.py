@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lbclient.cli import main, resolve
+from lbclient.cli import main
+from lbclient.cli.operate import resolve
 from lbclient.core.model import Endpoint
 from lbclient.resolvers import Static
 

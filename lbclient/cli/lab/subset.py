@@ -10,9 +10,16 @@ import sys
 from collections.abc import Iterator
 from math import inf
 
+from lbclient.cli.lab.subset_answers import (
+    Answer,
+    Fleet,
+    advise,
+    compare,
+    measure,
+    single,
+)
+from lbclient.cli.lab.subset_plots import PICTURES, Scene, draw, sizes
 from lbclient.cli.numbers import real, whole
-from lbclient.cli.subset_answers import Answer, Fleet, advise, compare, measure, single
-from lbclient.cli.subset_plots import PICTURES, Scene, draw, sizes
 from lbclient.core.errors import ConfigError
 from lbclient.subsets import ALGORITHMS, job_offset
 from lbclient.subsets.advice import Bursts

@@ -18,8 +18,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from lbclient import wire
-from lbclient.cli import peer
 from lbclient.cli.layout import short
+from lbclient.cli.operate import peer
 from lbclient.cli.run import run
 from lbclient.client.health.check import PASSING, reason_of
 from lbclient.config import ChannelConfig, ServerConfig

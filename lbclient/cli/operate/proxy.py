@@ -21,7 +21,7 @@ from prometheus_client.exposition import choose_encoder
 from lbclient import metrics
 from lbclient.admin.http import Answer, Request, Site
 from lbclient.cli.numbers import whole
-from lbclient.cli.peer import CERTIFICATE, pair, pem
+from lbclient.cli.operate.peer import CERTIFICATE, pair, pem
 from lbclient.client.channel import Channel, insecure_channel, secure_channel
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.errors import ConfigError

@@ -19,9 +19,9 @@ from random import Random
 import grpc
 
 from lbclient import __version__, wire
-from lbclient.cli import peer, probe, refusals
 from lbclient.cli.layout import count as how_many
-from lbclient.cli.resolve import once, trouble_of
+from lbclient.cli.operate import peer, probe, refusals
+from lbclient.cli.operate.resolve import once, trouble_of
 from lbclient.cli.run import run
 from lbclient.client.health.check import PASSING, reason_of
 from lbclient.config import ChannelConfig, is_disabled

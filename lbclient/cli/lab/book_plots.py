@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lbclient.cli.pictures import blank
+from lbclient.cli.lab.pictures import blank
 from lbclient.sim.book import attempts, overload, resized, spread, switched, wasted
 from lbclient.sim.book.attempts import Attempts
 from lbclient.sim.book.layers import Layers

@@ -13,9 +13,10 @@ from itertools import groupby, product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lbclient.cli import book, files
+from lbclient.cli import files
+from lbclient.cli.lab import book
+from lbclient.cli.lab.pictures import blank, check, write
 from lbclient.cli.layout import table
-from lbclient.cli.pictures import blank, check, write
 from lbclient.core.errors import ConfigError
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS, Result, Scenario, simulate

@@ -6,8 +6,8 @@ from math import gcd, log2, pi
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from lbclient.cli.pictures import blank, write
-from lbclient.cli.subset_answers import Fleet
+from lbclient.cli.lab.pictures import blank, write
+from lbclient.cli.lab.subset_answers import Fleet
 from lbclient.core.errors import ConfigError
 from lbclient.subsets.consistent import place as consistent_place
 from lbclient.subsets.properties import balance, churn, scenarios

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lbclient.cli import files
+from lbclient.cli.lab.pictures import require, write
 from lbclient.cli.numbers import whole
-from lbclient.cli.pictures import require, write
 from lbclient.core.errors import ConfigError
 from lbclient.sim.book import EXPERIMENTS, Claim, Experiment
 
@@ -126,7 +126,7 @@ def experiments(
 
 def draw(file: Path, name: str, experiment: Experiment) -> None:
     def picture() -> "Figure":
-        from lbclient.cli.book_plots import PLOTS
+        from lbclient.cli.lab.book_plots import PLOTS
 
         return PLOTS[name](experiment)
 

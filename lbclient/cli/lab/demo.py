@@ -4,7 +4,7 @@ import importlib
 import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent
+PACKAGE = Path(__file__).parents[2]
 
 
 def find_fleet() -> Path:

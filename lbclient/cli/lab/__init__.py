@@ -1,0 +1,1 @@
+"""Commands for who plans one, or wants to learn."""
