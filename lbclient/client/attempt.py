@@ -11,8 +11,9 @@ import grpc
 from lbclient import wire
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome, Verdict
-from lbclient.core.retry import Decision, Failure, Refusal, Retry, parse_pushback
+from lbclient.core.retry import Decision, Retry
 from lbclient.core.text import printable
+from lbclient.core.verdict import Ending
 from lbclient.grpc_seam import (
     CANCELLED,
     DEADLINE_EXCEEDED,
@@ -26,16 +27,12 @@ from lbclient.grpc_seam import (
     was_ended_there,
     was_not_sent,
 )
-from lbclient.wire.codes import VERDICT_OF_NUMBER
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
     from lbclient.client.balancer import Balancer
 
-REJECTED, ABANDONED = Verdict.REJECTED, Verdict.ABANDONED
-# What the throttle counts as refused: a task has too much, whoever asks. One customer's
-# quota is nobody else's; and of RESOURCE_EXHAUSTED without a word nobody can tell.
-OVERLOAD = frozenset({Refusal.OVERLOADED, Refusal.DONT_RETRY})
+SERVED = Verdict.SERVED
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +61,12 @@ new_attempt = partial(tuple.__new__, Attempt)
 _outcome = partial(tuple.__new__, Outcome)
 
 
-def may_go_on(code: int, trailers: Trailers) -> bool:
-    """Whether a call that ended so may be sent again: UNAVAILABLE, or not executed.
-
-    grpcio's word for too many requests at a time is RESOURCE_EXHAUSTED.
-    """
-    if not code:
-        return False
-    return code == UNAVAILABLE or wire.find_refusal(trailers) is Refusal.OVERLOADED
+def ending_of(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> Ending:
+    """How an attempt failed: its trailers are read here, once."""
+    ending = wire.read_trailers(code, trailers)
+    if code == CANCELLED and was_cut_off(attempt, call, trailers):
+        return ending._replace(is_cut_off=True)
+    return ending
 
 
 def was_cut_off(attempt: Attempt, call: Any, trailers: Trailers) -> bool:
@@ -109,18 +104,13 @@ def decide(
     retry: Retry,
     attempt: Attempt,
     call: Any,
-    trailers: Trailers,
+    ending: Ending,
     left: float | None,
 ) -> Decision:
-    """When a call that `may_go_on`, or was cut off, is sent again, and why or not."""
+    """When a call whose ending `may_be_retried` is sent again, and why or not."""
     backend = attempt.backend
-    told = [str(value) for key, value in trailers if key == wire.PUSHBACK_KEY]
-    failure = Failure(
-        refusal=wire.find_refusal(trailers),
-        is_sent=not was_not_sent(call, backend.channel, backend.tells_refusals()),
-        is_answered=has_begun(call),
-        pushback=parse_pushback(told),
-    )
+    not_sent = was_not_sent(call, backend.channel, backend.tells_refusals())
+    failure = ending.failure(is_sent=not not_sent, is_answered=has_begun(call))
     allowed = balancer.allowed(attempt.counts)
     is_other = any(other is not backend for other in allowed)
     if (
@@ -199,37 +189,24 @@ def explanation(
     return (*history, last) if last else history
 
 
-def settle(
-    balancer: "Balancer",
-    attempt: Attempt,
-    call: Any,
-    code: int,
-    trailers: Trailers,
-    is_last: bool,
-    is_cut_off: bool = False,
-) -> None:
-    """Tells the balancer what an attempt that is done has taught us.
+def settle_served(balancer: "Balancer", attempt: Attempt, trailers: Trailers) -> None:
+    """Tells the balancer of an attempt that ended with OK; once for each.
 
-    Once for each: grpc.aio runs a call's done callbacks once, however it ends, by
-    response, error, deadline or cancellation. A streaming call must not be dropped
-    half-read for that to hold; `calls` sees to it.
+    grpc.aio runs a call's done callbacks once, however it ends, by response, error,
+    deadline or cancellation. A streaming call must not be dropped half-read for that
+    to hold; `calls` sees to it.
     """
-    now = balancer.clock()
-    verdict, report = VERDICT_OF_NUMBER[code], wire.find_report(trailers)
-    weighed, is_quota, is_answer = verdict, False, True
-    if code:  # not OK
-        refusal: Refusal | None = None
-        if is_cut_off:
-            verdict = weighed = REJECTED
-        elif code == UNAVAILABLE or verdict is REJECTED:
-            refusal = wire.find_refusal(trailers)
-            is_quota = refusal is Refusal.QUOTA
-            if refusal is not None:
-                verdict = REJECTED
-            if verdict is REJECTED:
-                weighed = REJECTED if refusal in OVERLOAD else ABANDONED
-        # To be refused for too much, or for a quota, says nothing against a backend.
-        is_refused = is_cut_off or refusal is not None
-        is_answer = not is_refused and was_answered(attempt, call, code)
-    outcome = _outcome((verdict, now - attempt.sent_at, report))
-    balancer.settle(attempt, outcome, code, is_last, now, weighed, is_quota, is_answer)
+    now, report = balancer.clock(), wire.find_report(trailers)
+    outcome = _outcome((SERVED, now - attempt.sent_at, report, None, True))
+    balancer.settle(attempt, outcome, 0, True, now)
+
+
+def settle(
+    balancer: "Balancer", attempt: Attempt, call: Any, ending: Ending, is_last: bool
+) -> None:
+    """The same of an attempt that failed."""
+    now, code = balancer.clock(), ending.code
+    outcome = ending.outcome(now - attempt.sent_at)
+    if outcome.is_answer and not was_answered(attempt, call, code):
+        outcome = outcome._replace(is_answer=False)
+    balancer.settle(attempt, outcome, code, is_last, now)

@@ -44,9 +44,10 @@ from lbclient.core.outliers import Outliers
 from lbclient.core.pool import LOST, PRESENT, Change, Limits, Pool
 from lbclient.core.protocols import Clock, Picker, Resolver, Subset
 from lbclient.core.recent import Recent
-from lbclient.core.retry import BURST, Budget, Retry
+from lbclient.core.retry import BURST, Budget, Refusal, Retry
 from lbclient.core.text import printable
 from lbclient.core.throttle import Throttle
+from lbclient.core.verdict import is_overload, weighed, weighed_for_customer
 from lbclient.grpc_seam import (
     DEADLINE_EXCEEDED,
     REASONS,
@@ -271,19 +272,14 @@ class Balancer:
             return OutOfQuota.because(f"out of quota: {_told(counts, whose)}")
         return None
 
-    def _weigh_customer(
-        self, attempt: "Attempt", weighed: Verdict, is_quota: bool, now: float
-    ) -> None:
+    def _weigh_customer(self, attempt: "Attempt", outcome: Outcome, now: float) -> None:
         name = find_customer(attempt.metadata)
         if not name or not self.config.throttle:
             return  # it may be any of those who say nothing
-        if is_quota:
-            weighed = REJECTED
-        elif weighed is REJECTED:
-            weighed = ABANDONED  # by a task that has too much, whoever asks
         if self.customers is None:
             self.customers = Customers(self._rng, self.config.throttle)
-        self.customers.finish(name, attempt.criticality, weighed, now)
+        verdict = weighed_for_customer(outcome)
+        self.customers.finish(name, attempt.criticality, verdict, now)
         if not self.customers:
             self.customers = None
 
@@ -313,27 +309,21 @@ class Balancer:
         code: int,
         is_last: bool,
         now: float,
-        weighed: Verdict,
-        is_quota: bool = False,
-        is_answer: bool = True,
     ) -> None:
         """The one door for what an attempt taught us, the last one of its call or not.
 
-        `weighed` is what the throttle makes of it: of a refusal that is not for
-        everybody, nothing. `is_quota`: it is for one customer. `is_answer`: the status
-        is the backend's own.
+        `code` is the number of its status.
         """
         backend = attempt.backend
         if get_ident() != self.thread:
             # A collection in another thread can end a call there.
             with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(
-                    self.settle, attempt, outcome, code, is_last, now, weighed,
-                    is_quota, is_answer,
-                )  # fmt: skip
+                    self.settle, attempt, outcome, code, is_last, now
+                )
             return
         if code or self.outliers.watching:
-            self._finish(attempt, outcome, code, is_answer, now)
+            self._finish(attempt, outcome, code, now)
         else:
             self.pool.finish(backend, outcome, now)
         if is_last:
@@ -344,10 +334,12 @@ class Balancer:
         self.latency.observe(outcome.latency)
         if self.recent is not None:
             self._remember(backend, outcome, now)
-        if self.throttle is not None or weighed is REJECTED:
-            self._weigh(attempt.criticality, weighed, now)
-        if self.customers is not None or is_quota:
-            self._weigh_customer(attempt, weighed, is_quota, now)
+        refusal = outcome.refusal
+        is_refused = refusal is not None and is_overload(refusal)
+        if is_refused or self.throttle is not None:
+            self._weigh(attempt.criticality, weighed(outcome), now)
+        if self.customers is not None or refusal is Refusal.QUOTA:
+            self._weigh_customer(attempt, outcome, now)
         report = outcome.report
         if report is not None and (
             report.task_id != backend.task_id or report.state is LAME_DUCK
@@ -360,7 +352,6 @@ class Balancer:
         attempt: "Attempt",
         outcome: Outcome,
         code: int,
-        is_answer: bool,
         now: float,
     ) -> None:
         """Ends an attempt on its backend, whose answer is judged by what others give.
@@ -369,7 +360,7 @@ class Balancer:
         """
         backend, key, outliers = attempt.backend, id(attempt.counts), self.outliers
         judgement = None
-        if not is_answer:
+        if not outcome.is_answer:
             outliers.given_up(key, backend, attempt.sent_at, now)
         else:
             if key not in outliers.watching and code:

@@ -39,7 +39,7 @@ def compared(
     What is a failure or a refusal by its status alone stays that. What may be one
     counts as an error for whoever goes by requests, and is forgiven if it was none.
     """
-    verdict, latency, report = outcome
+    verdict, latency, report, _, _ = outcome
     if judgement is None or verdict not in (SERVED, ABANDONED):
         return outcome, 0.0
     if judgement.is_failure:

@@ -96,7 +96,7 @@ class Load:
 
     def finish(self, outcome: Outcome, now: float) -> int:
         """The one door for feedback, once for each `begin`."""
-        verdict, latency, report = outcome
+        verdict, latency, report, _, _ = outcome
         if not self.is_written:
             self._note()
         self.in_flight -= 1

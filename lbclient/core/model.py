@@ -9,6 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from lbclient.core.errors import ConfigError
+from lbclient.core.retry import Refusal
 from lbclient.core.text import is_printable
 
 # Characters. A name of DNS has 253, a path of a socket 107, a zone of Kubernetes 63.
@@ -144,8 +145,14 @@ class Verdict(Enum):
 
 
 class Outcome(NamedTuple):
-    """The one thing that flows back from an attempt. `latency` in seconds."""
+    """The one thing that flows back from an attempt. `latency` in seconds.
+
+    `refusal` is why the backend did not want it, as far as is known. `is_answer`: the
+    status is the backend's own answer, so that others' answers may be held against it.
+    """
 
     verdict: Verdict
     latency: float
     report: LoadReport | None = None
+    refusal: Refusal | None = None
+    is_answer: bool = True

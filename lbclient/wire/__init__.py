@@ -13,7 +13,8 @@ from google.protobuf.message import DecodeError
 
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.quota import LONGEST, OTHERS
-from lbclient.core.retry import Refusal
+from lbclient.core.retry import Refusal, parse_pushback
+from lbclient.core.verdict import Ending
 from lbclient.v1 import health_pb2, load_pb2
 
 LOAD_KEY = "lbclient-load-bin"
@@ -110,6 +111,20 @@ def find_refusal(trailers: Iterable[tuple[str, Any]]) -> Refusal | None:
         if key == REFUSAL_KEY:
             found = _REFUSALS.get(value)
     return found
+
+
+def read_trailers(code: int, trailers: Iterable[tuple[str, Any]]) -> Ending:
+    """All that the end of a failed attempt says, read once."""
+    reports, refusal, told = [], None, []
+    for key, value in trailers:
+        if key == LOAD_KEY:
+            reports.append(value)
+        elif key == REFUSAL_KEY:
+            refusal = _REFUSALS.get(value)  # of several the last, as in `find_refusal`
+        elif key == PUSHBACK_KEY:
+            told.append(str(value))
+    report = parse_report(reports[0]) if reports else None
+    return Ending(code, report, refusal, parse_pushback(told))
 
 
 def find_customer(metadata: Iterable[tuple[str, Any]] | None) -> str:

@@ -8,16 +8,7 @@ from grpc import StatusCode
 
 from lbclient.core.judgement import Against
 from lbclient.core.model import Verdict
-
-_NOT_SERVED = {
-    StatusCode.CANCELLED: Verdict.ABANDONED,
-    StatusCode.RESOURCE_EXHAUSTED: Verdict.REJECTED,
-    StatusCode.UNKNOWN: Verdict.FAILED,  # what an unhandled exception becomes
-    StatusCode.DEADLINE_EXCEEDED: Verdict.FAILED,
-    StatusCode.INTERNAL: Verdict.FAILED,
-    StatusCode.UNAVAILABLE: Verdict.FAILED,
-    StatusCode.DATA_LOSS: Verdict.FAILED,
-}
+from lbclient.core.verdict import VERDICTS
 
 
 def verdict_of(code: StatusCode) -> Verdict:
@@ -25,11 +16,10 @@ def verdict_of(code: StatusCode) -> Verdict:
     >>> verdict_of(StatusCode.NOT_FOUND).value, verdict_of(StatusCode.INTERNAL).value
     ('served', 'failed')
     """
-    return _NOT_SERVED.get(code, Verdict.SERVED)
+    return VERDICTS[code.value[0]]
 
 
 STATUS_OF_NUMBER = {code.value[0]: code for code in StatusCode}
-VERDICT_OF_NUMBER = {n: verdict_of(code) for n, code in STATUS_OF_NUMBER.items()}
 
 
 def told_against(against: Against) -> str:

@@ -14,12 +14,12 @@ import grpc
 from lbclient.client.attempt import (
     Attempt,
     decide,
+    ending_of,
     explanation,
     last_words,
-    may_go_on,
     settle,
+    settle_served,
     story,
-    was_cut_off,
 )
 from lbclient.core.retry import Retry
 from lbclient.grpc_seam import (
@@ -99,7 +99,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         status = self._cython_call._status
         code, trailers = status.code(), status.trailing_metadata() or ()
         if not code:
-            settle(self.balancer, self.attempt, self, code, trailers, is_last=True)
+            settle_served(self.balancer, self.attempt, trailers)
         elif cause_of(self):
             self._given_up()
         elif code == CANCELLED and was_not_begun(self):
@@ -113,15 +113,15 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
 
     def _failed(self, code: int, trailers: Trailers) -> None:
         balancer, attempt, left = self.balancer, self.attempt, self.time_remaining()
-        is_cut = code == CANCELLED and was_cut_off(attempt, self, trailers)
-        if balancer.is_stopped or not (is_cut or may_go_on(code, trailers)):
-            settle(balancer, attempt, self, code, trailers, True, is_cut)
+        ending = ending_of(attempt, self, code, trailers)
+        if balancer.is_stopped or not ending.may_be_retried():
+            settle(balancer, attempt, self, ending, is_last=True)
             return
         retry = self._method.new_retry(balancer)
-        decision = decide(balancer, retry, attempt, self, trailers, left)
+        decision = decide(balancer, retry, attempt, self, ending, left)
         self._history = (story(attempt, self, decision),)
         delay = decision.delay
-        settle(balancer, attempt, self, code, trailers, delay is None, is_cut)
+        settle(balancer, attempt, self, ending, is_last=delay is None)
         if delay is not None:
             self.later = self._method.carry_on(self, retry, delay)
             self.later.add_done_callback(self._tell)

@@ -23,25 +23,25 @@ import grpc
 from lbclient.client.attempt import (
     Attempt,
     decide,
+    ending_of,
     explanation,
     last_words,
-    may_go_on,
     new_attempt,
     settle,
+    settle_served,
     story,
-    was_cut_off,
 )
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls.request_stream import Requests
 from lbclient.core.criticality import Criticality
 from lbclient.core.retry import Retry
+from lbclient.core.verdict import Ending
 from lbclient.grpc_seam import (
     CANCELLED,
     BackendsFull,
     DeadlineWhileWaiting,
     NoBackend,
-    Trailers,
     active_calls,
     awaits_writes,
     cancellations,
@@ -240,7 +240,7 @@ class Call:
         else:
             self._find_backend(self._balancer.clock())
 
-    def decide(self, trailers: Trailers) -> float | None:
+    def decide(self, ending: Ending) -> float | None:
         """In how many seconds what failed is sent again; None: never."""
         balancer = self._balancer
         self.was_closed = balancer.is_stopped
@@ -250,7 +250,7 @@ class Call:
             self._retry = self._sending.new_retry()
         left = self.time_remaining()
         attempt = self._lbclient
-        decision = decide(balancer, self._retry, attempt, self._inner, trailers, left)
+        decision = decide(balancer, self._retry, attempt, self._inner, ending, left)
         self._history = (*self._history, story(attempt, self._inner, decision))
         return decision.delay
 
@@ -549,11 +549,13 @@ class _End:
                 call.take_back()
                 call.attempt_over(None)
             return
-        is_cut = code == CANCELLED and was_cut_off(self._attempt, inner, trailers)
-        if call is not None and (is_cut or may_go_on(code, trailers)):
-            delay = call.decide(trailers)
-        is_last = delay is None
-        settle(self._balancer, self._attempt, inner, code, trailers, is_last, is_cut)
+        if not code:
+            settle_served(self._balancer, self._attempt, trailers)
+        else:
+            ending = ending_of(self._attempt, inner, code, trailers)
+            if call is not None and ending.may_be_retried():
+                delay = call.decide(ending)
+            settle(self._balancer, self._attempt, inner, ending, delay is None)
         if call is not None:
             call.attempt_over(delay)
 

@@ -1,0 +1,98 @@
+"""What the end of an attempt means: for its backend, for the throttle, for its call.
+
+An `Ending` is all that was heard: the status, and what the server's trailers say. From
+it come the `Outcome`, which the balancer and its throttle learn from, and whether the
+call may be sent again; when and how often is for `retry` to say.
+"""
+
+from typing import NamedTuple
+
+from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.core.retry import Failure, Refusal
+
+SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
+REJECTED, FAILED = Verdict.REJECTED, Verdict.FAILED
+
+UNAVAILABLE = 14
+# The statuses that say more of the backend than that it served, by gRPC's numbers.
+_NOT_SERVED = {
+    1: ABANDONED,  # CANCELLED
+    2: FAILED,  # UNKNOWN: what an unhandled exception becomes
+    4: FAILED,  # DEADLINE_EXCEEDED
+    8: REJECTED,  # RESOURCE_EXHAUSTED
+    13: FAILED,  # INTERNAL
+    UNAVAILABLE: FAILED,
+    15: FAILED,  # DATA_LOSS
+}
+STATUSES = range(17)  # from OK to UNAUTHENTICATED
+VERDICTS = {number: _NOT_SERVED.get(number, SERVED) for number in STATUSES}
+"""What a status alone says of the backend that sent it."""
+
+
+class Ending(NamedTuple):
+    """How an attempt ended: the number of its status, and what the server said.
+
+    `pushback` in seconds: wait that long; negative: never. `is_cut_off`: a server that
+    has too much ended it without a word; it may have been executed.
+    """
+
+    code: int
+    report: LoadReport | None = None
+    refusal: Refusal | None = None
+    pushback: float | None = None
+    is_cut_off: bool = False
+
+    def may_be_retried(self) -> bool:
+        """Whether another attempt is thought of: UNAVAILABLE, refused, or cut off.
+
+        grpcio's word for too many requests at a time is RESOURCE_EXHAUSTED.
+        """
+        if not self.code:
+            return False
+        overloaded = self.refusal is Refusal.OVERLOADED
+        return self.code == UNAVAILABLE or overloaded or self.is_cut_off
+
+    def failure(self, is_sent: bool, is_answered: bool) -> Failure:
+        """What `Retry` decides by."""
+        return Failure(self.refusal, is_sent, is_answered, self.pushback)
+
+    def outcome(self, latency: float) -> Outcome:
+        """What the attempt teaches; whose the status is, is for the caller to add."""
+        code, report, refusal, _, is_cut_off = self
+        verdict = VERDICTS[code]
+        if is_cut_off:
+            # The server could not say it, and means it.
+            return Outcome(REJECTED, latency, report, Refusal.OVERLOADED, False)
+        if refusal is None or not (code == UNAVAILABLE or verdict is REJECTED):
+            return Outcome(verdict, latency, report)
+        # To be refused for too much, or for a quota, says nothing against a backend.
+        return Outcome(REJECTED, latency, report, refusal, False)
+
+
+def weighed(outcome: Outcome) -> Verdict:
+    """What the throttle makes of an outcome: a task has too much, whoever asks.
+
+    One customer's quota is nobody else's; and of RESOURCE_EXHAUSTED without a word
+    nobody can tell.
+
+    >>> weighed(Outcome(Verdict.REJECTED, 0.1, refusal=Refusal.OVERLOADED)).value
+    'rejected'
+    >>> weighed(Outcome(Verdict.REJECTED, 0.1, refusal=Refusal.QUOTA)).value
+    'abandoned'
+    """
+    verdict, refusal = outcome.verdict, outcome.refusal
+    if verdict is REJECTED and (refusal is None or not is_overload(refusal)):
+        return ABANDONED
+    return verdict
+
+
+def weighed_for_customer(outcome: Outcome) -> Verdict:
+    """What one customer's throttle makes of it: only its quota counts as a refusal."""
+    if outcome.verdict is REJECTED and outcome.refusal is not Refusal.QUOTA:
+        return ABANDONED
+    return outcome.verdict
+
+
+def is_overload(refusal: Refusal) -> bool:
+    """Whether a server refused as it has too much, not for a customer's quota."""
+    return refusal is not Refusal.QUOTA
