@@ -2,10 +2,10 @@
 
 A pool of 8 connections serves 8 requests at a time, whatever is in flight. The others
 queue in the pool, and under overload all of them end late. Little's law gives the size
-of the pool from outside (see `lbclient.core.latency_window`), from two latencies: the one
-while the pool is full, which windows measure, and the baseline, which probes measure. A
-probe lowers the limit until the queue has drained and a few requests have found a free
-place.
+of the pool from outside (see `lbclient.core.latency_window`), from two latencies: the
+one while the pool is full, which windows measure, and the baseline, which probes
+measure. A probe lowers the limit until the queue has drained and a few requests have
+found a free place.
 
 There is no limit at first. Once requests take twice their baseline the limit verifies:
 a probe measures the baselines anew. If requests did queue, the pool's size is known.

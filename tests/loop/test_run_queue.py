@@ -166,6 +166,18 @@ async def test_who_has_given_up_is_no_load() -> None:
     assert len(task.queue) == 0
 
 
+async def test_it_tells_how_long_who_comes_now_would_wait() -> None:
+    task = Task()
+    assert task.queue.wait() == 0.0
+    await task.close()
+    for number in range(100):
+        task.request(number, LONG)
+    await turns_until(lambda: len(task.queue) == 50)
+    assert task.queue.wait() == pytest.approx(50 * LONG, rel=0.1)
+    await task.end()
+    assert task.queue.wait() == 0.0
+
+
 async def test_a_stall_is_not_followed_by_as_long_a_look_for_arrivals() -> None:
     task = Task()
     task.request(0, 100 * STALL)

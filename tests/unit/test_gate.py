@@ -201,6 +201,21 @@ def test_who_wants_no_admission_by_load_waits_in_the_core() -> None:
     assert task.refused() == 0.0
 
 
+def test_few_that_take_long_are_too_many_where_deadlines_are_short() -> None:
+    def load(deadline: float, **config: Any) -> float:
+        task = Task(runnable=None, **config)
+        for _ in range(100):
+            task.gate.core.deadlines.observe(deadline)
+        task.gate.queue.wait = lambda: 0.3  # type: ignore[method-assign]
+        return task.gate.load(task.now)
+
+    assert load(2.0) == pytest.approx(LOAD.target, rel=0.01)
+    assert load(1.0) == pytest.approx(2.0 * LOAD.target, rel=0.01)
+    assert load(60.0) < 1.0
+    assert load(1.0, max_load=4.0) == pytest.approx(8.0, rel=0.01)
+    assert load(1.0, max_load=0) == 0.0
+
+
 def test_signals_of_ones_own_do_not_go_by_the_names_of_a_servers() -> None:
     full = Task(max_cpu=0.8, max_memory=0.9)
     for signal in full.gate.signals():

@@ -69,6 +69,9 @@ CPU_SMOOTHING = 1.0  # seconds
 MEMORY_WIDTH = 0.01
 USER_WIDTH = 0.1
 
+# Of the time that requests have, which they may wait for their turn.
+LINE_SHARE = 0.15
+
 # Seconds since something more critical was refused, in which a request is refused, too:
 # a load swings, and what is let in where it is low would be missed where it is high.
 YIELDS = 1.0
@@ -239,10 +242,17 @@ class Gate:
         return 0.0
 
     def load(self, now: float) -> float:
-        """Requests that run or want to, for each processor."""
+        """Requests that run or want to, for each processor.
+
+        Few are too many where each takes long: as many as there may be at most, once
+        the last of them would wait for a good part of the time that it has.
+        """
         if self._has_runnable:
             return (self._read_runnable() or 0) / self._cpus
         on_loop = self.queue.load(now, self._monitor.active)
+        if (wait := self.queue.wait()) > 0.0 and self._most < inf:
+            longest = LINE_SHARE * self.core.deadlines.typical
+            on_loop = max(on_loop, self._most * wait / longest)
         return max(on_loop, self.threads.load(now))
 
     def refuses_stream(self) -> Answer | None:

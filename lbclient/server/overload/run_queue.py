@@ -143,6 +143,10 @@ class RunQueue:
         active -= max(0.0, self.streams - self._stepped)
         return max(queued, min(active, lag / UNIT))
 
+    def wait(self) -> float:
+        """Seconds that who comes now would wait until its handler begins."""
+        return len(self._new) * self._pace if len(self._new) else 0.0
+
     def of_streams(self) -> float:
         """Streams that want to go on: what a new one would be one more of."""
         return self._going_on.load(max(self._cost, self._pace))

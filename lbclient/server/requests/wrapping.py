@@ -39,7 +39,7 @@ from lbclient.wire import propagation
 
 # Of the time that a request has left, which it may have waited. What is begun is then
 # answered within half of its deadline, with what it takes and what that is off by.
-WAITS = 0.8
+WAITS = 0.6
 KEPT = 1024  # methods; a generic handler may serve any name that a client invents
 
 T = TypeVar("T")
@@ -214,7 +214,7 @@ class _Wrapped:
     def _too_late(self, call: Call, now: float) -> Answer | None:
         """What a request is told that has too little time left, if it has.
 
-        What has lost most of its time here has: whoever asks gives up soon.
+        What has lost much of its time here has: whoever asks gives up soon.
         """
         core, left = self._gate.core, call.inner.time_remaining()
         if left is None:
