@@ -1,1 +1,1 @@
-"""Work beside the calls: tasks that live again, and work in slices."""
+"""Background tasks and timers that survive failures, and work in slices."""

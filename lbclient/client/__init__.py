@@ -1,1 +1,4 @@
-"""The client's side: a channel that balances calls over many backends."""
+"""The client's side: the channel, its calls, its backends and their health.
+
+Start with `channel`, what users hold, then `balancer`, which wires the parts.
+"""

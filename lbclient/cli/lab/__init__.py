@@ -1,1 +1,1 @@
-"""Commands for who plans one, or wants to learn."""
+"""Commands for planning and learning: demo, simulator, subset calculator."""

@@ -1,1 +1,1 @@
-"""Commands for who runs a fleet."""
+"""Commands for operating a fleet: inspect, probe, diagnose, forward."""

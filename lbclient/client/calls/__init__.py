@@ -1,1 +1,1 @@
-"""A call in each of the four arities, as its caller sees it."""
+"""The calls a channel returns: one for each of gRPC's four arities."""

@@ -1,1 +1,1 @@
-"""What the machine tells: processors, memory, neighbours."""
+"""Measurements of the machine: CPU, memory and contention."""

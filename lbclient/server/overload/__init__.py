@@ -1,1 +1,1 @@
-"""What comes in, what is refused, and what waits for its turn."""
+"""Admission: which requests are let in, refused, or wait for their turn."""

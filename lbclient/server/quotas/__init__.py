@@ -1,1 +1,1 @@
-"""What customers may use, what they used, and where that is kept."""
+"""Quotas by customer: accounting of CPU time, shares, and the stores behind them."""

@@ -1,1 +1,1 @@
-"""What a task tells of itself, and to whom."""
+"""What a server reports about itself: load, health and state, in streams and by UDP."""

@@ -1,1 +1,1 @@
-"""From a method's name to the end of its handler."""
+"""From the lookup of a handler to the end of a request."""
