@@ -14,17 +14,9 @@ from lbclient.core.admission import LOAD, QUEUE_NAME
 from lbclient.core.criticality import Criticality, current
 from lbclient.core.errors import ConfigError
 from lbclient.core.load_monitor import LoadMonitor
+from lbclient.core.pressure import USER_WIDTH, YIELDS
 from lbclient.server.meters.cpu import available_cpus
-from lbclient.server.overload.gate import (
-    PATIENT,
-    RECOVERS,
-    TIRES,
-    USER_WIDTH,
-    YIELDS,
-    Gate,
-    Patience,
-    degraded,
-)
+from lbclient.server.overload.gate import Gate, degraded
 from lbclient.server.overload.refusals import Answer
 from lbclient.server.quotas.accounting import account
 from lbclient.server.requests.context import Early
@@ -143,21 +135,6 @@ def test_what_is_cheaper_waits_until_nothing_above_it_is_refused() -> None:
     assert task.ask(sheddable) is None
 
 
-def test_a_burst_is_let_in_and_a_flood_is_not() -> None:
-    patience = Patience(LOAD.target)
-    beyond = 0.9 * PATIENT * LOAD.target
-    assert patience.read(beyond, 0.0) < LOAD.target
-    assert patience.read(beyond, 10 * TIRES) == pytest.approx(beyond, rel=0.01)
-    patience.read(0.0, 10 * TIRES + 10 * RECOVERS)
-    assert patience.read(beyond, 10 * TIRES + 10 * RECOVERS) < LOAD.target
-
-
-def test_a_load_at_the_target_for_ever_is_no_overload() -> None:
-    patience = Patience(LOAD.target)
-    for now in range(1000):
-        assert patience.read(LOAD.target, float(now)) <= LOAD.target
-
-
 def wait_in_core(task: Task, samples: int) -> None:
     """A thousand wait, of which a hundred are taken in each sample, for a second."""
     task.gate.core.intake.was_behind = lambda: True  # type: ignore[method-assign]
@@ -228,13 +205,13 @@ def test_each_signal_refuses_by_itself() -> None:
     task.memory = 1.5
     task.sample()
     assert task.refused() > 0.9
-    assert task.gate.admission.worst == "memory"
+    assert task.gate.pressure.admission.worst == "memory"
 
     task = Task(max_cpu=0.8)
     for _ in range(100):
         task.sample(cpu=2.0)
     assert task.refused() > 0.9
-    assert task.gate.admission.worst == "CPU utilization"
+    assert task.gate.pressure.admission.worst == "CPU utilization"
 
     mine = [0.5]
     task = Task(signals={"disk": lambda: mine[0]})
@@ -258,7 +235,7 @@ def test_a_combination_refuses_where_none_of_its_parts_would() -> None:
     task = Task(signals={**parts, **both})
     task.sample()
     assert task.refused() > 0.9
-    assert task.gate.admission.worst == "cpu and disk"
+    assert task.gate.pressure.admission.worst == "cpu and disk"
     disk[0] = 0.0
     task.sample()
     assert task.refused() == 0.0
@@ -406,7 +383,7 @@ def test_what_came_in_calm_is_known_when_it_ends() -> None:
     load[0] = 1.0 + USER_WIDTH
     task.sample()
     task.ask()
-    offered = task.gate.admission.mix.counts
+    offered = task.gate.pressure.admission.mix.counts
     assert offered[Criticality.CRITICAL] > 0.9 * sum(offered)
 
 
@@ -450,8 +427,8 @@ def test_what_is_none_of_the_requests_is_in_no_mix() -> None:
             task.gate.let_by()
         copy_context().run(task.gate.refuses, retried)
     assert task.gate.queue.arrived == 1600
-    assert task.gate.admission.mix.counts[Criticality.CRITICAL] < 1.0
-    assert task.gate.admission.is_in_vain()
+    assert task.gate.pressure.admission.mix.counts[Criticality.CRITICAL] < 1.0
+    assert task.gate.pressure.admission.is_in_vain()
 
 
 def test_what_the_load_refuses_is_not_charged() -> None:

@@ -219,14 +219,14 @@ async def test_new_streams_are_refused_for_what_the_others_do_the_least_critical
         gate = server._reporter.gate
         async with streaming(channel, "unary_stream", 6):
             await eventually(lambda: gate.queue.of_streams() > 2.0)
-            gate._most = 1.0
+            gate.pressure._most = 1.0
             load = gate.queue.of_streams()
             with lbclient.criticality("SHEDDABLE"):
                 answer = gate.refuses_stream()
-            gate._most = load / 2
+            gate.pressure._most = load / 2
             with lbclient.criticality("CRITICAL_PLUS"):
                 other = gate.refuses_stream()
-            gate._most = 0.0  # whatever waits is too much
+            gate.pressure._most = 0.0  # whatever waits is too much
             with pytest.raises(grpc.aio.AioRpcError, match="streams want to go on"):
                 await begin_until_refused(channel)
     assert answer is not None

@@ -9,10 +9,10 @@ from lbclient.server.overload.unseen import Unseen
 class CoreQueue:
     """Owned by the gate, used on its loop's thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, delay: QueueDelay | None = None) -> None:
         self.intake = Intake()
         self.unseen = Unseen()
-        self.delay = QueueDelay()
+        self.delay = QueueDelay() if delay is None else delay
         self.deadlines = Deadlines()  # of requests as they came to this task
         self._handed = self._refused = 0  # as of the last sample
         self._sampled_at = 0.0

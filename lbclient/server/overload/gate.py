@@ -4,12 +4,12 @@ That is before a message is read, let alone deserialized, and the request's meta
 there: to refuse costs what grpcio takes to begin and end a call, and little more. What
 is refused has not been executed, and is told so.
 
-Signals are read here, `lbclient.core.admission` decides. SRE book, ch. 21.
+Signals and metadata are read here, `lbclient.core.pressure` decides. SRE book, ch. 21.
 """
 
 import logging
 from collections.abc import Callable, Iterable
-from math import exp, inf
+from math import inf
 from random import Random
 
 from grpc import StatusCode
@@ -17,23 +17,14 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.background.tasks import is_fatal
 from lbclient.config import ServerConfig
-from lbclient.core.admission import (
-    CPU_NAME,
-    LOAD,
-    MEMORY_NAME,
-    PATIENCE,
-    PLACES_NAME,
-    QUEUE_NAME,
-    Admission,
-    Places,
-    Signal,
-)
+from lbclient.core.admission import PLACES_NAME
 from lbclient.core.concurrency import Outcome
 from lbclient.core.criticality import DEFAULT, Criticality, adopt, current, parse
-from lbclient.core.ewma import Ewma
 from lbclient.core.latency_window import Method
 from lbclient.core.load_monitor import LoadMonitor
+from lbclient.core.pressure import STRAINED, Pressure
 from lbclient.core.protocols import Clock
+from lbclient.core.queue_delay import QueueDelay
 from lbclient.core.quota import OTHERS
 from lbclient.core.retry import Refusal, parse_attempt
 from lbclient.server.meters.cpu import available_cpus
@@ -56,57 +47,10 @@ from lbclient.server.quotas.quotas import Quotas, customer_of_identity
 from lbclient.server.statistics import SignalStatistics
 from lbclient.wire import propagation
 
-# Ours. A burst is no overload: up to three times the target may come at once. While it
-# stays beyond the target patience goes, slower than a task that has twice the work it
-# can do works off what it has; it comes back when that is over.
-PATIENT = 3.0
-TIRES = 0.5  # seconds
-RECOVERS = 1.0  # seconds
-
-# Widths of the other signals, in their own units: a tenth to all refused.
-CPU_WIDTH = 0.05
-CPU_SMOOTHING = 1.0  # seconds
-MEMORY_WIDTH = 0.01
-USER_WIDTH = 0.1
-
-# Of the time that requests have, which they may wait for their turn.
-LINE_SHARE = 0.15
-
-# Seconds since something more critical was refused, in which a request is refused, too:
-# a load swings, and what is let in where it is low would be missed where it is high.
-YIELDS = 1.0
-
-STRAINED = 0.5  # of the target: from here on cheaper answers are wanted
-# Of memory's. Ours: half of it is in use where all is well, and a cheaper answer frees
-# none of what is kept.
-SHORT_OF_MEMORY = 0.9
-
 # What a request says to us in its metadata.
 _WORDS = frozenset({wire.CRITICALITY_KEY, wire.ATTEMPT_KEY, wire.CUSTOMER_KEY})
 
 logger = logging.getLogger(__name__)
-
-
-class Patience:
-    """By how much a signal may be beyond its target, at the moment."""
-
-    def __init__(self, target: float) -> None:
-        self._target = target
-        self._read_at = 0.0
-        self.factor = PATIENT
-
-    def read(self, value: float, now: float) -> float:
-        """`value` as if its target were always the same."""
-        elapsed, self._read_at = max(0.0, now - self._read_at), now
-        if value <= self._target and self.factor == PATIENT:
-            return value / PATIENT
-        if value > self._target:
-            left = (self.factor - 1.0) * exp(-elapsed / TIRES)
-            self.factor = 1.0 + left if left > 0.01 else 1.0
-        else:
-            missing = (PATIENT - self.factor) * exp(-elapsed / RECOVERS)
-            self.factor = PATIENT - missing if missing > 0.01 else PATIENT
-        return value / self.factor
 
 
 class Gate:
@@ -122,7 +66,18 @@ class Gate:
         rng: Random,
         read_memory: Callable[[float], float] | None = None,
     ) -> None:
-        self.core = CoreQueue()
+        self._user = config.signals or {}
+        self._has_memory = bool(config.max_memory)
+        delay = QueueDelay()
+        self.pressure = Pressure(
+            config.max_load,
+            rng,
+            max_cpu=config.max_cpu,
+            max_memory=config.max_memory,
+            own=tuple(self._user),
+            delay=delay,
+        )
+        self.core = CoreQueue(delay)
         self.queue = RunQueue(clock, self.core.intake)
         self.threads = Threads()
         self._monitor = monitor
@@ -131,40 +86,11 @@ class Gate:
         self._read_runnable = read_runnable
         self._complain = complain
         self._cpus = 1.0
-        self._cpu = Ewma(CPU_SMOOTHING)
         self._read_memory = MemoryMeter().read if read_memory is None else read_memory
-        self._user = config.signals or {}
-        most = config.max_load or inf
-        self._most = most
-        self._patience = Patience(most)
-        self._load = 0.0  # when the last request came
-        self._max_cpu = config.max_cpu
-        signals = [LOAD._replace(target=most, width=LOAD.width * most / LOAD.target)]
-        if most == inf:
-            signals = [Signal(LOAD.name, inf, 1.0)]
-        if config.max_cpu:
-            signals.append(Signal(CPU_NAME, config.max_cpu, CPU_WIDTH))
-        self._has_memory = bool(config.max_memory)
-        if self._has_memory:
-            signals.append(Signal(MEMORY_NAME, config.max_memory, MEMORY_WIDTH))
-        signals += [Signal(name, 1.0, USER_WIDTH) for name in self._user]
-        self._signals = {signal.name: signal for signal in signals}
-        self._strained_at = [
-            signal.target
-            * (SHORT_OF_MEMORY if signal.name == MEMORY_NAME else STRAINED)
-            for signal in signals
-        ]
-        self._is_strained = False  # by a signal that is not the load
-        self._values = [0.0] * len(signals)
-        self._is_beyond = False  # a signal that is not the load
         self._is_calm = False  # nothing is, nor was lately; as last sampled
         self._asked = 0  # of those that arrived, the last that admission knows of
-        self.admission = Admission(signals, rng)
-        self._refused_at = [-inf] * len(Criticality)  # for what signals say
-        self._rng = rng
-        self._places: Places | None = None
         self.adaptive = (
-            AdaptiveConcurrency(clock, self.admission.mix, rng)
+            AdaptiveConcurrency(clock, self.pressure.mix, rng)
             if config.adaptive_concurrency
             else None
         )
@@ -182,7 +108,7 @@ class Gate:
 
     def limit(self, requests: int) -> None:
         """No more at a time: the last places are for the most critical."""
-        self._places = Places(requests, self.admission.mix, self._rng)
+        self.pressure.limit(requests)
 
     # Signals
 
@@ -190,43 +116,16 @@ class Gate:
         """Reads those that are not read for each request."""
         self._cpus = available_cpus() if self._has_runnable else 1.0
         self.threads.sample(now)
-        self._sample_core(now)
-        self._cpu.update(cpu, now)
-        values = [-1.0]  # the load, which is looked at now
-        if self._max_cpu:
-            values.append(self._cpu.value)
-        if self._has_memory:
-            values.append(self._read_memory(now))
-        values += [self._ask(name) for name in self._user]
-        self._values = values
-        targets = [signal.target for signal in self._signals.values()]
-        self._is_beyond = any(
-            value > target for value, target in zip(values, targets, strict=True)
-        )
-        self._is_strained = any(
-            value > most for value, most in zip(values, self._strained_at, strict=True)
-        )
-        self._look(now)
-        self._is_calm = (
-            not self._has_runnable
-            and not self._is_beyond
-            and not self.admission.worst
-            and self._load < 1.0
-            and not (self._places and self._places_are_few(self._places))
-        )
-
-    def _places_are_few(self, places: Places) -> bool:
-        """All are taken, or not everybody may have them."""
-        return self._monitor.active >= places.limit or places.is_kept_from(DEFAULT)
-
-    def _sample_core(self, now: float) -> None:
         self.core.sample(now, sum(map(sum, self._refused.values())))
-        if self._admissible() != self.admission.admissible:
-            self.admission.observe(self._values, self._admissible())
-
-    def _admissible(self) -> float:
-        """The share of what comes that may come in, by the queue delay."""
-        return 1.0 if self._most == inf else self.core.delay.admissible
+        self.pressure.sample(
+            now,
+            self.load(now),
+            cpu,
+            self._read_memory(now) if self._has_memory else 0.0,
+            [self._ask(name) for name in self._user],
+        )
+        is_calm = self.pressure.is_calm(self._monitor.active)
+        self._is_calm = is_calm and not self._has_runnable
 
     def _ask(self, name: str) -> float:
         try:
@@ -242,37 +141,27 @@ class Gate:
         return 0.0
 
     def load(self, now: float) -> float:
-        """Requests that run or want to, for each processor.
-
-        Few are too many where each takes long: as many as there may be at most, once
-        the last of them would wait for a good part of the time that it has.
-        """
+        """Requests that run or want to, for each processor."""
         if self._has_runnable:
             return (self._read_runnable() or 0) / self._cpus
         on_loop = self.queue.load(now, self._monitor.active)
-        if (wait := self.queue.wait()) > 0.0 and self._most < inf:
-            longest = LINE_SHARE * self.core.deadlines.typical
-            on_loop = max(on_loop, self._most * wait / longest)
+        if (wait := self.queue.wait()) > 0.0:
+            time = self.core.deadlines.typical
+            on_loop = max(on_loop, self.pressure.load_of_line(wait, time))
         return max(on_loop, self.threads.load(now))
 
     def refuses_stream(self) -> Answer | None:
-        """Refuses a new stream while too many of those that are open want the loop.
-
-        It may stay for minutes, so what decides is what open streams do now. Beyond a
-        threshold all new streams of a criticality are refused: open ones do not end
-        soon, so to let in a share of the new ones would only add to them.
-        """
+        """What a new stream is told that is one too many, if it is."""
         load = 0.0 if self._has_runnable else self.queue.of_streams()
-        if load <= self._most:
+        if not load:
             return None
         found = current()
         criticality = DEFAULT if found is None else found
-        most = self._most * PATIENCE[criticality]
-        if load <= most:
+        refusal = self.pressure.refuses_stream(load, criticality)
+        if refusal is None:
             return None
-        refusal = self.admission.refusal()
         self.count(refusal.value, criticality)
-        why = f"overloaded: {load:.2f} streams want to go on, and {most:g} is enough"
+        why = self.pressure.why_stream(load, criticality)
         return Answer(StatusCode.UNAVAILABLE, why, TRAILERS[refusal])
 
     def count_unseen(self) -> int | None:
@@ -282,15 +171,6 @@ class Gate:
         """
         dropped = self.core.intake.dropped_at_stop
         return self.core.unseen.count(self.queue.arrived + dropped)
-
-    def _look(self, now: float) -> None:
-        self._load = self.load(now)
-        load = self._patience.read(self._load, now)
-        if load == self._values[0]:
-            return  # as in most of a flood: admission knows
-        self._values[0] = load
-        if self._is_beyond or self.admission.worst or load > self._most:
-            self.admission.observe(self._values, self._admissible())
 
     # Requests
 
@@ -320,7 +200,7 @@ class Gate:
                     return None
                 return self._charged(customer, DEFAULT)
         if queue.arrived > self._asked + 1:
-            self.admission.let_in(queue.arrived - self._asked - 1)
+            self.pressure.let_in(queue.arrived - self._asked - 1)
         self._asked = queue.arrived
         return self._decide(metadata, method)
 
@@ -340,7 +220,7 @@ class Gate:
         if quotas is not None and quotas.refuses(customer, criticality):
             return self._out_of_quota(criticality)
         now = self._clock()
-        self._look(now)
+        self.pressure.look(self.load(now), now)
         answer = self._has_no_room(criticality, attempt, method, now)
         if answer is None and quotas is not None:
             quotas.admit(customer, criticality)
@@ -349,16 +229,12 @@ class Gate:
     def _has_no_room(
         self, criticality: Criticality, attempt: int, method: Method | None, now: float
     ) -> Answer | None:
-        refusal = self.admission.refuses(criticality, attempt)
-        if refusal is not None:
-            self._refused_at[criticality] = now
-        elif now < max(self._refused_at[criticality + 1 :], default=-inf) + YIELDS:
-            refusal = self.admission.refusal(attempt)
+        pressure = self.pressure
+        refusal = pressure.refuses(criticality, attempt, now)
         if refusal is not None:
             self.count(refusal.value, criticality)
-            return Answer(StatusCode.UNAVAILABLE, self._why(), TRAILERS[refusal])
-        places = self._places
-        if places is not None and places.refuses(criticality, self._monitor.active):
+            return Answer(StatusCode.UNAVAILABLE, pressure.why(), TRAILERS[refusal])
+        if pressure.is_full(criticality, self._monitor.active):
             self.count("concurrency", criticality)
             return FULL
         if method is not None and self._is_full(method, criticality):
@@ -426,18 +302,14 @@ class Gate:
                 customer = str(value)
         return criticality, attempt, customer
 
-    def _why(self) -> str:
-        worst = self.admission.worst
-        if not worst:
-            return "overloaded: what is more critical was refused a moment ago"
-        if worst == QUEUE_NAME:
-            delay = self.core.delay
-            value, target = delay.seconds, delay.target
-            return f"overloaded: {worst} is {value:.2f} s, and {target:.2g} is enough"
-        signal = self._signals[worst]
-        value = signal.target + self.admission.excess * signal.width
-        value = self._load if worst == LOAD.name else value
-        return f"overloaded: {worst} is {value:.2f}, and {signal.target:g} is enough"
+    def admitted(self) -> dict[str, float]:
+        """The share that signals let in, by criticality."""
+        shares = self.pressure.shares
+        return {one.name: shares[one] for one in Criticality}
+
+    def refusal(self) -> Refusal:
+        """What a request is told that is refused now: whether it may try elsewhere."""
+        return self.pressure.refusal()
 
     def count(self, reason: str, criticality: Criticality | None = None) -> None:
         if criticality is None:
@@ -447,35 +319,24 @@ class Gate:
 
     def signals(self) -> tuple[SignalStatistics, ...]:
         """As last read, each with what is too much of it."""
-        values = [self._load, *self._values[1:]]  # the load without our patience
-        seen = [
-            SignalStatistics(signal.name, value, signal.target)
-            for signal, value in zip(self._signals.values(), values, strict=True)
-        ]
-        delay = self.core.delay
-        seen.append(SignalStatistics(QUEUE_NAME, delay.seconds, delay.target))
+        seen = [SignalStatistics(*reading) for reading in self.pressure.readings()]
         limits = []
-        if (places := self._places) is not None:
-            taken = self._monitor.active / places.limit
-            limits.append((taken, places.start / places.limit))
+        if (taken := self.pressure.taken(self._monitor.active)) is not None:
+            limits.append(taken)
         if self.adaptive is not None:
             limits.append(self.adaptive.signal())
         if limits:
-            taken, target = max(limits, key=lambda limit: limit[0] / limit[1])
-            seen.append(SignalStatistics(PLACES_NAME, taken, target))
+            fullest = max(limits, key=lambda limit: limit[0] / limit[1])
+            seen.append(SignalStatistics(PLACES_NAME, *fullest))
         return tuple(seen)
 
     @property
     def is_strained(self) -> bool:
         """At half of what it refuses at, or beyond, by any signal."""
-        if self.admission.worst or self._is_strained:
-            return True
-        places = self._places
-        if places is not None and self._monitor.active > STRAINED * places.limit:
-            return True
         if self.adaptive is not None and self.adaptive.taken > STRAINED:
             return True
-        return self.load(self._clock()) > self._strained_at[0]
+        load = self.load(self._clock())
+        return self.pressure.is_strained(self._monitor.active, load)
 
     @property
     def refused(self) -> dict[str, dict[str, int]]:
@@ -487,7 +348,7 @@ class Gate:
         return {**seen, UNSEEN: {UNKNOWN: unseen}}
 
     def __repr__(self) -> str:
-        return repr(self.admission)
+        return repr(self.pressure)
 
 
 def degraded() -> bool:

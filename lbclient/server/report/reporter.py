@@ -21,7 +21,6 @@ from lbclient.background.tasks import Tasks, is_fatal
 from lbclient.config import ServerConfig
 from lbclient.core.admission import Quickest
 from lbclient.core.call_counts import Handled
-from lbclient.core.criticality import Criticality
 from lbclient.core.histogram import Histogram
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import LoadReport, TaskState, Verdict
@@ -298,7 +297,7 @@ class Reporter:
             load=self.gate.load(self.clock()),
             refused=self.gate.refused,
             signals=self.gate.signals(),
-            admitted={one.name: self.gate.admission.shares[one] for one in Criticality},
+            admitted=self.gate.admitted(),
             misread=dict(self.gate.misread),
             usage={} if quotas is None else quotas.usage(),
             quotas=QuotaStatistics() if quotas is None else quotas.statistics(),

@@ -225,7 +225,7 @@ class _Wrapped:
         if left <= 0.0:
             return EXPIRED
         if waited > WAITS * left or self._is_hopeless(left, now):
-            return TOO_LATE[self._gate.admission.refusal()]
+            return TOO_LATE[self._gate.refusal()]
         return None
 
     def _is_hopeless(self, left: float, now: float) -> bool:

@@ -1,0 +1,277 @@
+"""From how busy a task is to whether a request gets in.
+
+Signals are numbers that somebody else has read: the load, looked at for each request,
+and CPU, memory, the user's own signals and the queue delay, sampled ten times a second.
+`Admission` turns the worst of them into shares. Here is what belongs to a server beside
+that: a burst is let in, the last places of a limit are kept, and what is less critical
+than something refused lately is refused, too. SRE book, ch. 21.
+"""
+
+from collections.abc import Sequence
+from math import exp, inf
+from random import Random
+
+from lbclient.core.admission import (
+    CPU_NAME,
+    LOAD,
+    MEMORY_NAME,
+    PATIENCE,
+    QUEUE_NAME,
+    Admission,
+    Places,
+    Signal,
+    Tally,
+)
+from lbclient.core.criticality import DEFAULT, Criticality
+from lbclient.core.ewma import Ewma
+from lbclient.core.queue_delay import QueueDelay
+from lbclient.core.retry import Refusal
+
+# Ours. A burst is no overload: up to three times the target may come at once. While it
+# stays beyond the target patience goes, slower than a task that has twice the work it
+# can do works off what it has; it comes back when that is over.
+PATIENT = 3.0
+TIRES = 0.5  # seconds
+RECOVERS = 1.0  # seconds
+
+# Widths of the other signals, in their own units: a tenth to all refused.
+CPU_WIDTH = 0.05
+CPU_SMOOTHING = 1.0  # seconds
+MEMORY_WIDTH = 0.01
+USER_WIDTH = 0.1
+
+# Of the time that requests have, which they may wait for their turn.
+LINE_SHARE = 0.15
+
+# Seconds since something more critical was refused, in which a request is refused, too:
+# a load swings, and what is let in where it is low would be missed where it is high.
+YIELDS = 1.0
+
+STRAINED = 0.5  # of the target: from here on cheaper answers are wanted
+# Of memory's. Ours: half of it is in use where all is well, and a cheaper answer frees
+# none of what is kept.
+SHORT_OF_MEMORY = 0.9
+
+
+class Patience:
+    """By how much a signal may be beyond its target, at the moment."""
+
+    def __init__(self, target: float) -> None:
+        self._target = target
+        self._read_at = 0.0
+        self.factor = PATIENT
+
+    def read(self, value: float, now: float) -> float:
+        """`value` as if its target were always the same."""
+        elapsed, self._read_at = max(0.0, now - self._read_at), now
+        if value <= self._target and self.factor == PATIENT:
+            return value / PATIENT
+        if value > self._target:
+            left = (self.factor - 1.0) * exp(-elapsed / TIRES)
+            self.factor = 1.0 + left if left > 0.01 else 1.0
+        else:
+            missing = (PATIENT - self.factor) * exp(-elapsed / RECOVERS)
+            self.factor = PATIENT - missing if missing > 0.01 else PATIENT
+        return value / self.factor
+
+
+class Pressure:
+    """Owned by a server, which calls `sample` often, and at each request `look` with
+    the load and then `refuses`."""
+
+    def __init__(
+        self,
+        max_load: float,
+        rng: Random,
+        *,
+        max_cpu: float = 0.0,
+        max_memory: float = 0.0,
+        own: Sequence[str] = (),
+        delay: QueueDelay | None = None,
+    ) -> None:
+        """`own`: names of the user's signals, whose target is 1.
+
+        Of a `max_...` 0 means that nothing is refused for it. `delay` is what somebody
+        else samples.
+        """
+        self._most = most = max_load or inf
+        signals = [LOAD._replace(target=most, width=LOAD.width * most / LOAD.target)]
+        if most == inf:
+            signals = [Signal(LOAD.name, inf, 1.0)]
+        if max_cpu:
+            signals.append(Signal(CPU_NAME, max_cpu, CPU_WIDTH))
+        if max_memory:
+            signals.append(Signal(MEMORY_NAME, max_memory, MEMORY_WIDTH))
+        signals += [Signal(name, 1.0, USER_WIDTH) for name in own]
+        self._signals = {signal.name: signal for signal in signals}
+        self._values = [0.0] * len(signals)
+        self._cpu = Ewma(CPU_SMOOTHING)
+        self._patience = Patience(most)
+        self.load = 0.0  # when it was last looked at, without our patience
+        self._is_beyond = False  # a signal that is not the load
+        self._is_strained = False  # by a signal that is not the load
+        self._delay = QueueDelay() if delay is None else delay
+        self.admission = Admission(signals, rng)
+        self._refused_at = [-inf] * len(Criticality)  # for what signals say
+        self._places: Places | None = None
+        self._rng = rng
+
+    def limit(self, requests: int) -> None:
+        """No more at a time: the last places are for the most critical."""
+        self._places = Places(requests, self.admission.mix, self._rng)
+
+    # What signals say
+
+    def sample(
+        self,
+        now: float,
+        load: float,
+        cpu: float = 0.0,
+        memory: float = 0.0,
+        own: Sequence[float] = (),
+    ) -> None:
+        """Takes all signals; `own` in the order of their names. Smooths CPU."""
+        self._cpu.update(cpu, now)
+        values = [-1.0]  # the load, which `look` takes
+        if CPU_NAME in self._signals:
+            values.append(self._cpu.value)
+        if MEMORY_NAME in self._signals:
+            values.append(memory)
+        self._values = values = [*values, *own]
+        pairs = list(zip(values, self._signals.values(), strict=True))
+        self._is_beyond = any(value > signal.target for value, signal in pairs)
+        self._is_strained = any(value > _strained_at(one) for value, one in pairs)
+        if self._admissible() != self.admission.admissible:
+            self.admission.observe(values, self._admissible())
+        self.look(load, now)
+
+    def look(self, load: float, now: float) -> None:
+        """Takes the load as it is now: requests that run or want to, per processor."""
+        self.load = load
+        load = self._patience.read(load, now)
+        if load == self._values[0]:
+            return  # as in most of a flood: admission knows
+        self._values[0] = load
+        if self._is_beyond or self.admission.worst or load > self._most:
+            self.admission.observe(self._values, self._admissible())
+
+    def load_of_line(self, wait: float, time: float) -> float:
+        """What load it is if the last in line waits so long; requests have `time`.
+
+        Few are too many where each takes long: as many as there may be at most, once
+        the last of them would wait for a good part of the time that it has.
+        """
+        return 0.0 if self._most == inf else self._most * wait / (LINE_SHARE * time)
+
+    def _admissible(self) -> float:
+        """The share of what comes that may come in, by the queue delay."""
+        return 1.0 if self._most == inf else self._delay.admissible
+
+    # What is refused
+
+    def refuses(
+        self, criticality: Criticality, attempt: int, now: float
+    ) -> Refusal | None:
+        """Whether a request that has come is refused, and may it try elsewhere."""
+        refusal = self.admission.refuses(criticality, attempt)
+        if refusal is not None:
+            self._refused_at[criticality] = now
+        elif now < max(self._refused_at[criticality + 1 :], default=-inf) + YIELDS:
+            refusal = self.admission.refusal(attempt)
+        return refusal
+
+    def is_full(self, criticality: Criticality, active: int) -> bool:
+        """Whether it finds no place in the limit, while so many are not over."""
+        places = self._places
+        return places is not None and places.refuses(criticality, active)
+
+    def refuses_stream(self, load: float, criticality: Criticality) -> Refusal | None:
+        """Refuses a new stream while too many of those that are open want to go on.
+
+        It may stay for minutes, so what decides is what open streams do now. Beyond a
+        threshold all new streams of a criticality are refused: open ones do not end
+        soon, so to let in a share of the new ones would only add to them.
+        """
+        if load <= self._most * PATIENCE[criticality]:
+            return None
+        return self.admission.refusal()
+
+    def let_in(self, requests: int) -> None:
+        """So many have come in calm: first attempts that named nothing."""
+        self.admission.let_in(requests)
+
+    # What is told of it
+
+    def why(self) -> str:
+        """What a request is told that `refuses` has just refused."""
+        worst = self.admission.worst
+        if not worst:
+            return "overloaded: what is more critical was refused a moment ago"
+        if worst == QUEUE_NAME:
+            value, target = self._delay.seconds, self._delay.target
+            return f"overloaded: {worst} is {value:.2f} s, and {target:.2g} is enough"
+        signal = self._signals[worst]
+        value = signal.target + self.admission.excess * signal.width
+        value = self.load if worst == LOAD.name else value
+        return f"overloaded: {worst} is {value:.2f}, and {signal.target:g} is enough"
+
+    def why_stream(self, load: float, criticality: Criticality) -> str:
+        most = self._most * PATIENCE[criticality]
+        return f"overloaded: {load:.2f} streams want to go on, and {most:g} is enough"
+
+    def is_calm(self, active: int) -> bool:
+        """Nothing is wrong, nor nearly: until the next sample nobody need be asked."""
+        return not (
+            self._is_beyond
+            or self.admission.worst
+            or self.load >= 1.0
+            or (self._places and self._places_are_few(self._places, active))
+        )
+
+    def _places_are_few(self, places: Places, active: int) -> bool:
+        """All are taken, or not everybody may have them."""
+        return active >= places.limit or places.is_kept_from(DEFAULT)
+
+    def is_strained(self, active: int, load: float) -> bool:
+        """At half of what it refuses at, or beyond, by any signal."""
+        if self.admission.worst or self._is_strained:
+            return True
+        places = self._places
+        if places is not None and active > STRAINED * places.limit:
+            return True
+        return load > STRAINED * self._most
+
+    def readings(self) -> list[tuple[str, float, float]]:
+        """Each signal's name, its value as last read, and what is too much of it."""
+        values = [self.load, *self._values[1:]]
+        pairs = zip(self._signals.values(), values, strict=True)
+        seen = [(signal.name, value, signal.target) for signal, value in pairs]
+        return [*seen, (QUEUE_NAME, self._delay.seconds, self._delay.target)]
+
+    def taken(self, active: int) -> tuple[float, float] | None:
+        """The share of places taken, and what is too much; None: there is no limit."""
+        places = self._places
+        if places is None:
+            return None
+        return active / places.limit, places.start / places.limit
+
+    def refusal(self) -> Refusal:
+        """What is told, whether it may try elsewhere, where somebody else refuses."""
+        return self.admission.refusal()
+
+    @property
+    def shares(self) -> Sequence[float]:
+        """That get in, by criticality."""
+        return self.admission.shares
+
+    @property
+    def mix(self) -> Tally:
+        """What has come lately, by criticality."""
+        return self.admission.mix
+
+    def __repr__(self) -> str:
+        return repr(self.admission)
+
+
+def _strained_at(signal: Signal) -> float:
+    return signal.target * (SHORT_OF_MEMORY if signal.name == MEMORY_NAME else STRAINED)
