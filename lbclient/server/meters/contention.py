@@ -13,24 +13,14 @@ macOS, only used time counts.
 """
 
 import logging
-import os
-from collections.abc import Iterator
-from math import inf
 from pathlib import Path
 
 from lbclient.core.ewma import Ewma
-from lbclient.server.meters.cpu import (
-    RECHECK_AFTER,
-    CpuMeter,
-    cgroup_folders,
-    limited_folders,
-)
+from lbclient.server.meters.cgroup_throttling import CgroupThrottling
+from lbclient.server.meters.cpu import CpuMeter
+from lbclient.server.meters.steal import Steal
+from lbclient.server.meters.system_files import read_bytes
 from lbclient.server.statistics import ContentionStatistics
-
-# Seconds between two looks at throttling, whose period is 0.1 s, and at steal, which is
-# counted in steps of 10 ms.
-SLOW = 1.0
-MOST = 65536  # bytes of a file; all that is wanted is in its first lines
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +62,8 @@ class ContentionMeter:
         self._schedstat = str(root / "proc/thread-self/schedstat")
         self._thread: tuple[int, int] | None = None  # ran and waited, nanoseconds
         self._read_at: float | None = None
-        self._throttling = _Throttling(root)
-        self._steal = _Steal(str(root / "proc/stat"))
+        self._throttling = CgroupThrottling(root)
+        self._steal = Steal(str(root / "proc/stat"))
         self._has_complained = False
         self._waiting = _Figure(smoothing)
         self._throttled = _Figure(smoothing)
@@ -148,132 +138,10 @@ def _said(figure: float | None) -> str:
     return "unknown" if figure is None else f"{figure:.2f}"
 
 
-class _Throttling:
-    """What the group that is throttled most lost by that, over its own quota.
-
-    Seconds, as the kernel sums them over the CPUs that a group could not use, and a
-    quota is CPU seconds a second, too. (The number of throttled periods is the same
-    whether a period lost 1 ms or 90.) Only groups with a quota are read: in version 2
-    the kernel sums a group up over all processors each time.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._recheck_at = self._due_at = -inf
-        self._read_at = 0.0
-        self._quotas: dict[str, float] = {}  # CPUs, by file
-        self._is_told = False  # whether there are quotas, and what they cost
-        self._lost: dict[str, float] = {}  # CPU seconds ever, by file
-        self._share: float | None = None
-
-    def read(self, now: float) -> float | None:
-        if now < self._due_at:
-            return self._share
-        if now >= self._recheck_at:
-            self._find()
-            self._recheck_at = now + RECHECK_AFTER
-        before, since = self._lost, self._read_at
-        self._lost, self._read_at = dict(self._read_files()), now
-        self._due_at = now + SLOW
-        lost = [
-            (seconds - before[file]) / self._quotas[file]
-            for file, seconds in self._lost.items()
-            if file in before
-        ]
-        is_told = self._is_told and len(self._lost) == len(self._quotas)
-        self._share = max([0.0, *lost]) / max(SLOW, now - since) if is_told else None
-        return self._share
-
-    def _find(self) -> None:
-        quotas = limited_folders(self._root)
-        self._quotas = {str(one / "cpu.stat"): cpus for one, cpus in quotas.items()}
-        # Without a mounted group to look into, nobody says that there is no quota.
-        self._is_told = bool(quotas) or any(
-            folder.is_dir() for folder in cgroup_folders(self._root, "cpu")
-        )
-
-    def _read_files(self) -> Iterator[tuple[str, float]]:
-        for file in self._quotas:
-            fields = _fields(file)
-            if "throttled_usec" in fields:
-                yield file, fields["throttled_usec"] * 1e-6
-            elif "throttled_time" in fields:  # version 1
-                yield file, fields["throttled_time"] * 1e-9
-
-
-class _Steal:
-    """The share of all processors' busy time that was the hypervisor's.
-
-    Where there has been none since the machine started it is looked for seldom: with
-    hundreds of processors the file takes the kernel a millisecond.
-    """
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-        self._due_at = -inf
-        self._counts: tuple[int, int] | None = None  # busy and stolen
-        self._share: float | None = None
-
-    def read(self, now: float) -> float | None:
-        if now < self._due_at:
-            return self._share
-        before, self._counts = self._counts, _busy(self._file)
-        self._due_at = now + RECHECK_AFTER
-        if self._counts is None:
-            self._share = None
-            return None
-        busy, stolen = self._counts
-        grown = busy - before[0] if before else 0
-        if before and grown > 0:
-            self._share = min(1.0, max(0.0, (stolen - before[1]) / grown))
-        elif self._share is None:
-            self._share = 0.0
-        if stolen:
-            self._due_at = now + SLOW
-        return self._share
-
-
-def _read(file: str) -> bytes:
-    """By system calls: `Path.read_text` takes three times as long."""
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, MOST)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
-
-
 def _schedstat(file: str) -> tuple[int, int] | None:
     try:
-        ran, waited, _ = _read(file).split()
+        ran, waited, _ = read_bytes(file).split()
         times = int(ran), int(waited)
     except ValueError:
         return None
     return times if times[0] > 0 else None  # a kernel that does not count says 0
-
-
-def _fields(file: str) -> dict[str, int]:
-    """Of lines with a name and a number."""
-    pairs = [line.split() for line in _read(file).decode(errors="replace").splitlines()]
-    return {
-        pair[0]: int(pair[1])
-        for pair in pairs
-        if len(pair) == 2 and pair[1].isdecimal()
-    }
-
-
-def _busy(file: str) -> tuple[int, int] | None:
-    """Ticks of all processors that were not idle, and of those the stolen ones."""
-    first, _, _ = _read(file).partition(b"\n")
-    try:
-        times = [int(ticks) for ticks in first.split()[1:9]]
-        user, nice, system, _, _, irq, softirq, stolen = times
-    except ValueError:
-        return None
-    if not any(times):
-        return None  # of a sandbox that does not count
-    return user + nice + system + irq + softirq + stolen, stolen
