@@ -174,21 +174,21 @@ def plain(value: Any) -> Any:
 
 
 def of_config(config: ChannelConfig | ServerConfig) -> list[dict[str, str]]:
-    """What is not shown in a config's repr is not shown here."""
+    """Secrets are not shown."""
     sources = config.sources()
     return [
         {
-            "name": field.name,
+            "name": setting.name,
             "value": plain(
-                text_of(getattr(config, field.name))
-                if field.repr
+                text_of(getattr(config, setting.name))
+                if not setting.is_secret
                 else "set, and not shown"
-                if getattr(config, field.name)
+                if getattr(config, setting.name)
                 else "not set"
             ),
-            "source": plain(sources[field.name]),
+            "source": plain(sources[setting.name]),
         }
-        for field in settings(type(config))
+        for setting in settings(type(config))
     ]
 
 

@@ -6,7 +6,8 @@ variables; a variable beats the file. A config knows where each value is from.
 """
 
 from lbclient.config.channel import ChannelConfig
+from lbclient.config.fields import settings
 from lbclient.config.server import ServerConfig
-from lbclient.config.sources import RESERVED, is_disabled, settings
+from lbclient.config.sources import RESERVED, is_disabled
 
 __all__ = ["RESERVED", "ChannelConfig", "ServerConfig", "is_disabled", "settings"]

@@ -9,12 +9,12 @@ Kubernetes: "StatefulSets", stable network ID; "Jobs", completion mode; "Nomad":
 runtime environment variables.
 """
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from socket import gethostname
 
-from lbclient.config import ChannelConfig
+from lbclient.config.channel import ChannelConfig
+from lbclient.config.sources import ENVIRONMENT
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import Identity
 
@@ -32,7 +32,7 @@ ORDINAL = re.compile("(?!.{64}|.*[0-9]+-[0-9]+-[0-9]+-[0-9]+$).+-(0|[1-9][0-9]{0
 
 def find_identity(
     task_index: int | None,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] = ENVIRONMENT,
     hostname: Callable[[], str] = gethostname,
 ) -> Identity:
     """The client's task number: `task_index` of its config, else what is around it.
@@ -63,7 +63,7 @@ def find_identity(
     return Identity(None, "; ".join(ignored))
 
 
-def find_zone(zone: str, environ: Mapping[str, str] = os.environ) -> str:
+def find_zone(zone: str, environ: Mapping[str, str] = ENVIRONMENT) -> str:
     """The zone of its config, else LBCLIENT_ZONE. Raises ConfigError for neither."""
     zone = zone or environ.get(ZONE, "")
     if not zone:

@@ -20,7 +20,8 @@ ESCAPED = f"{FORM}; in a password write @ : / ? # % as %40 and so on"
 SCHEMES = ("redis", "rediss", "unix")
 
 FLEET = "lbclient"  # of whoever names none
-NAME = re.compile(r"[\w.-]{1,100}")
+NAME = re.compile(r"[\w.-]{1,100}")  # as long as a customer's
+# A host name has at most 253 characters (RFC 1035), an IPv6 address in text 45.
 HOST = re.compile(r"[\w.-]{1,253}|[0-9A-Fa-f:.]{2,45}(%\w+)?")
 
 # Of what redis-py would take, what says where to connect; all else is ours to choose.
