@@ -9,7 +9,7 @@ PROTOC := .tools/grpcio-tools-1.62.3
 # An environment that was moved, or whose Python is gone, is made again.
 $(shell grep -qsxF '$(CURDIR)' $(READY) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY))
 
-.PHONY: demo venv test matrix bench node proto format clean
+.PHONY: demo venv test matrix bench node proto settings format clean
 
 demo: $(READY)
 	$(BIN)/lbclient demo $(ARGS)
@@ -25,6 +25,10 @@ matrix: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.overhead $(ARGS)
+
+# Writes the tables of settings into their page, from the fields of the configs.
+settings: $(READY)
+	$(BIN)/python -m lbclient.config docs/configuration.md
 
 format: $(READY)
 	$(BIN)/python -m ruff check --fix .

@@ -1,13 +1,22 @@
-"""Every setting with its default and where that comes from.
+"""The settings of channels and servers, each declared once, with its reason.
 
-Frozen and checked at construction: a config that exists is sound. Values come from
-code, else from the TOML file that `LBCLIENT_CONFIG` names, else from `LBCLIENT_*`
-variables; a variable beats the file. A config knows where each value is from.
+A config is frozen and checked when it is made: a config that exists is sound. Values
+come from code, else from `LBCLIENT_*` variables and the TOML file that
+`LBCLIENT_CONFIG` names; a variable beats the file. A config knows where each value is
+from. `channel` and `server` declare settings, `fields` says what a setting is, `kinds`
+what values it may have, and `sources` reads files and the environment.
 """
 
 from lbclient.config.channel import ChannelConfig
-from lbclient.config.fields import settings
+from lbclient.config.fields import find_setting, settings
 from lbclient.config.server import ServerConfig
 from lbclient.config.sources import RESERVED, is_disabled
 
-__all__ = ["RESERVED", "ChannelConfig", "ServerConfig", "is_disabled", "settings"]
+__all__ = [
+    "RESERVED",
+    "ChannelConfig",
+    "ServerConfig",
+    "find_setting",
+    "is_disabled",
+    "settings",
+]

@@ -172,9 +172,9 @@ class ChannelConfig(Sourced):
     idempotent: tuple[str, ...] = setting(
         (),
         METHODS,
-        help="Methods that may be executed twice, so they are retried, beside those "
-        "whose .proto says so: `/package.Service/Method`, or `/package.Service/*` for "
-        "all methods of a service.",
+        help="Methods that may be executed twice, so they are retried: "
+        "`/package.Service/Method`, or `/package.Service/*` for all methods of a "
+        "service. Methods whose .proto says so need not be named.",
     )
     max_attempts: int | Mapping[str, int] = setting(
         retry.ATTEMPTS,

@@ -60,6 +60,12 @@ class Setting:
         return f"{PREFIX}{self.name.upper()}"
 
     @property
+    def summary(self) -> str:
+        """The first sentence of its help, as an option's `--help` has it."""
+        first = self.help.partition(". ")[0].removesuffix(".")
+        return first[0].lower() + first[1:]
+
+    @property
     def default_text(self) -> str:
         is_text = isinstance(self.default, str)
         return f'"{self.default}"' if is_text else repr(self.default)
@@ -75,7 +81,7 @@ class Setting:
     def variable_text(self) -> str:
         """The variable and what its text is, or where else the setting is set."""
         if self.kind.read is None:
-            return f"only in {self.kind.place}"
+            return f"in {self.kind.place}"
         return f"`{self.variable}`" + (self.kind.note and f": {self.kind.note}")
 
 
@@ -97,6 +103,10 @@ def settings(config: type[Any]) -> list[Setting]:
     What a config keeps for itself is not among them.
     """
     return [_declared(one) for one in fields(config) if not one.name.startswith("_")]
+
+
+def find_setting(config: type[Any], name: str) -> Setting:
+    return next(one for one in settings(config) if one.name == name)
 
 
 def _declared(one: Field[Any]) -> Setting:

@@ -1,7 +1,7 @@
 """The settings of a server."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -73,6 +73,11 @@ def _check_store(field: str, value: Any) -> Any:
     return value
 
 
+def _threshold(high: float) -> Kind:
+    plain = number(0, high)
+    return replace(plain, want=f"{plain.want}; 0: never")
+
+
 RATE = f"CPU seconds a second, 0 to {HIGHEST}"
 SIGNALS = Kind("callables without arguments, by name", _check_signals)
 QUOTAS = Kind(f"{RATE}, by customer", _check_quotas, place="code or TOML")
@@ -110,14 +115,14 @@ class ServerConfig(Sourced):
     )
     max_load: float = setting(
         LOAD.target,
-        number(0, MILLION),
+        _threshold(MILLION),
         help="Requests that run or want to, for each processor, beyond which some "
         "requests are refused. 0: none for that.",
         source="Ours: see `lbclient.core.admission.LOAD`.",
     )
     max_cpu: float = setting(
         0.0,
-        number(0, 1),
+        _threshold(1),
         help="CPU utilization beyond which some requests are refused. 0: none for "
         "that.",
         source="Ours: off, as it cannot tell a task that is just full from a task with "
@@ -125,7 +130,7 @@ class ServerConfig(Sourced):
     )
     max_memory: float = setting(
         0.95,
-        number(0, 1),
+        _threshold(1),
         help="Share of the memory's limit beyond which some requests are refused. "
         "0: none for that.",
         source="Ours: later is too late, and caches may fill what is below.",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lbclient.config import RESERVED, ChannelConfig, ServerConfig, settings
+from lbclient.config.tables import with_tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -35,12 +36,23 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_every_setting_is_documented_with_its_default() -> None:
+def test_the_tables_of_settings_are_fresh() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
+    assert page == with_tables(page), "stale: run `make settings`"
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE)
-    documented = {name: ast.literal_eval(default) for name, default in rows}
-    assert documented == DEFAULTS
-    assert set(re.findall(r"\w+", page)) >= RESERVED
+    assert {name: ast.literal_eval(default) for name, default in rows} == DEFAULTS
+
+
+def test_a_page_without_a_place_for_a_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="no place for a table"):
+        with_tables("# Configuration\n")
+
+
+def test_every_setting_is_explained() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    lists = re.findall(r"^- (`\w+`(?:, `\w+`)*): ", page, re.MULTILINE)
+    explained = {name for names in lists for name in re.findall(r"\w+", names)}
+    assert explained == {*DEFAULTS, *RESERVED}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -65,6 +65,13 @@ def crosses(name: str) -> bool:
     return first in FORBIDDEN or not first
 
 
+def test_one_file_reads_what_settings_are_set_to() -> None:
+    files = [*(ROOT / "lbclient" / "config").glob("*.py")]
+    reads = {"os", "os.environ", "tomllib"}
+    found = [file.name for file in files if reads & {*imports(file.read_text())}]
+    assert found == ["sources.py"]
+
+
 @pytest.mark.parametrize("folder", PURE)
 def test_each_folder_is_there(folder: str) -> None:
     assert any(file.startswith(f"{folder}/") for file in pure_files())

@@ -7,9 +7,11 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from lbclient.config import ChannelConfig, ServerConfig, settings
+from lbclient.cli.operate.proxy import parse
+from lbclient.config import ChannelConfig, ServerConfig, find_setting, settings
 from lbclient.config.fields import Setting
 from lbclient.config.kinds import optional, whole
+from lbclient.config.tables import listing
 from lbclient.core.errors import ConfigError
 
 CONFIGS = (ChannelConfig, ServerConfig)
@@ -29,6 +31,22 @@ def test_help_tells_what_a_setting_does_and_may_be(
     for said in (setting.help, setting.source, setting.kind.want, setting.default_text):
         assert " ".join(said.split()) in words
     assert setting.help.endswith(".")
+
+
+@pytest.mark.parametrize(("config", "setting"), SETTINGS)
+def test_the_listing_tells_how_a_setting_is_set(config: type, setting: Setting) -> None:
+    where = "in code" if setting.kind.read is None else setting.variable
+    assert f"\n{setting.name}, {where}" in listing()
+
+
+def test_options_of_a_command_are_described_by_their_settings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for name in ("subset_size", "idempotent"):
+        assert find_setting(ChannelConfig, name).summary in shown
 
 
 @pytest.mark.parametrize(("config", "setting"), SETTINGS)

@@ -23,7 +23,7 @@ from lbclient.admin.http import Answer, Request, Site
 from lbclient.cli.numbers import whole
 from lbclient.cli.operate.peer import CERTIFICATE, pair, pem
 from lbclient.client.channel import Channel, insecure_channel, secure_channel
-from lbclient.config import ChannelConfig, ServerConfig
+from lbclient.config import ChannelConfig, ServerConfig, find_setting
 from lbclient.core.errors import ConfigError
 from lbclient.proxy import Forwarder
 from lbclient.server import Server, serve, server
@@ -38,6 +38,7 @@ MESSAGE_SIZE = 2**26
 EPILOG = """\
 The channel and the server are configured as all others: by LBCLIENT_* variables, and
 by --config or LBCLIENT_CONFIG, a TOML file with the tables [channel] and [server].
+`python -m lbclient.config` lists all settings.
 
 Says where it listens when it does, which is for port 0 the port that it got. SIGTERM
 or Ctrl-C makes it a lame duck, which serves what is on the way and ends; a second one
@@ -81,11 +82,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--target", required=True, help="as given to a channel")
     add("--config", metavar="FILE", help="the same as LBCLIENT_CONFIG=FILE")
     add("--subset-size", type=whole, metavar="K",
-        help="backends to connect to (default: what the configuration says, else "
-        f"{SUBSET_SIZE})")  # fmt: skip
+        help=f"{find_setting(ChannelConfig, 'subset_size').summary} (default: what "
+        f"the configuration says, else {SUBSET_SIZE})")  # fmt: skip
     add("--idempotent", action="append", default=[], metavar="/PACKAGE.SERVICE/METHOD",
-        help="may be executed twice, so it is retried; /package.Service/* for all of "
-        "a service; may be repeated")  # fmt: skip
+        help=f"{find_setting(ChannelConfig, 'idempotent').summary}; may be "
+        "repeated")  # fmt: skip
     add("--max-active", type=whole, metavar="N", help="calls at a time; what comes "
         "beyond is refused (default: any number)")  # fmt: skip
     add("--max-message", type=whole, default=MESSAGE_SIZE, metavar="BYTES",

@@ -1,0 +1,48 @@
+"""What people read of the settings: a listing, and the tables of the docs."""
+
+from textwrap import indent
+
+from lbclient.config.fields import settings
+from lbclient.config.sources import SECTIONS
+
+HEAD = "| field | default | values | variable |\n|---|---|---|---|\n"
+
+# A table is between these; all else on a page is written by hand.
+BEGIN = "<!-- settings of {}: `make settings` writes this table -->\n"
+END = "<!-- end of settings -->\n"
+
+
+def listing() -> str:
+    """Every setting with its help, default, values and variable, for a terminal."""
+    parts = []
+    for section, config in SECTIONS.items():
+        parts.append(f"[{section}]")
+        for setting in settings(config):
+            where = f"{setting.name}, {setting.variable_text.replace('`', '')}"
+            parts.append(f"{where}\n{indent(setting.words, '    ')}")
+    return "\n\n".join(parts) + "\n"
+
+
+def table(section: str) -> str:
+    """The settings of a section in Markdown."""
+    rows = [
+        f"| `{setting.name}` | {setting.default_text} | {setting.kind.want} "
+        f"| {setting.variable_text} |\n"
+        for setting in settings(SECTIONS[section])
+    ]
+    return HEAD + "".join(rows)
+
+
+def with_tables(page: str) -> str:
+    """A page with each table of settings as it is today.
+
+    Raises ValueError if the page has no place for a section's table.
+    """
+    for section in SECTIONS:
+        begin = BEGIN.format(section)
+        before, is_begun, rest = page.partition(begin)
+        _, is_ended, after = rest.partition(END)
+        if not (is_begun and is_ended):
+            raise ValueError(f"no place for a table: want {begin!r}, then {END!r}")
+        page = f"{before}{begin}{table(section)}{END}{after}"
+    return page
