@@ -15,16 +15,16 @@ from typing import Any
 from lbclient import __version__
 
 OPERATE = {
-    "doctor": "check what usually goes wrong with a target, and say what to do",
-    "inspect": "look into a process: its channels, backends, servers and why",
-    "probe": "ask one server how it is: a health check for containers",
-    "proxy": "forward calls of any method: a fuse between batch jobs and backends",
-    "resolve": "show the endpoints that a target gives, now or as they change",
+    "doctor": "check a target for the usual problems, and say what to do",
+    "inspect": "show the channels, backends and servers of a process",
+    "probe": "check the health of one server, for example of a container",
+    "proxy": "forward calls of any method, to isolate backends from batch jobs",
+    "resolve": "show the endpoints of a target, once or as they change",
 }
 LAB = {
-    "demo": "show a real fleet of processes coming into balance (about 60 s)",
-    "sim": "pickers against each other on a simulated fleet",
-    "subset": "choose subsets on paper: measure, compare, advise, draw",
+    "demo": "run a fleet of real processes under four policies (about 60 s)",
+    "sim": "compare pickers on a simulated fleet",
+    "subset": "plan subsets: measure, compare, advise, draw",
 }
 """Each is the module of its name, whose `main` takes the words and returns a status."""
 
@@ -54,7 +54,7 @@ def _run(argv: Sequence[str] | None) -> int:
         usage="lbclient [-h] [--version] command ...",
         description="Client-side load balancing for asyncio gRPC.",
         epilog=f"commands:\n{listing}\n\nexample:\n  lbclient demo --quick\n\n"
-        "`lbclient command --help` tells more, exit statuses too.",
+        "`lbclient command --help` shows options, examples and exit statuses.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 The texts are the SRE book, chapters 20 and 21, and CACM 2023, "Reinventing Backend
-Subsetting at Google". What they say of their figures is compared with what comes of
-the same experiment here: docs/book.md shows all of them.
+Subsetting at Google". The command repeats their experiments and compares the results
+with their claims: docs/book.md shows all of them.
 
 figures:
 {figures}
@@ -32,7 +32,7 @@ examples:
   lbclient sim book --quick --json
   lbclient sim book --figure wasted,switched --seed 2 --out .
 
-All of it takes about a minute of processor time. Exit status: 0; 1 if a claim does not
+All figures take about a minute of processor time. Exit status: 0; 1 if a claim does not
 hold, or the output cannot be written; 2 for bad arguments; 130 after Ctrl-C; 141 if
 the reader of the output has gone.
 """
@@ -63,15 +63,19 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     figures = textwrap.indent("\n".join(summaries()), "  ")
     parser = argparse.ArgumentParser(
         prog="lbclient sim book",
-        description="Computes what the texts' figures show, and draws them.",
+        description="Computes and draws the figures of the SRE book and CACM 2023.",
         epilog=EPILOG.format(figures=figures),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--out", metavar="DIR", help="draw them there, NAME.png for each (matplotlib)")
-    add("--figure", metavar="A,B", help=f"of {', '.join(EXPERIMENTS)} (default: all)")
+    add("--out", metavar="DIR", help="draw each figure as DIR/NAME.png (matplotlib)")
+    add(
+        "--figure",
+        metavar="A,B",
+        help=f"figures: {', '.join(EXPERIMENTS)} (default: all)",
+    )
     add("--seed", type=whole, default=1, metavar="N", help="default: 1")
-    add("--quick", action="store_true", help="smaller and shorter, in a few seconds")
+    add("--quick", action="store_true", help="smaller fleets, in a few seconds")
     add("--json", nargs="?", const="-", metavar="FILE",
         help="write all numbers; without FILE instead of the table")  # fmt: skip
     given = parser.parse_args(argv)

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EPILOG = """\
-A scenario is a name, see --list, or a file that ends in .toml, with the same fields:
+A scenario is a name from --list, or a file that ends in .toml, with fields such as:
 
   summary = "two generations of machines"
   backends = 12
   speeds = [1, 2.5]
 
-max/mean is of the backends' utilization. A request that failed or took longer than the
-scenario's timeout is an error, and counts as that long. With several seeds each number
-is a mean, and +- the standard deviation of a run.
+max/mean is the busiest backend's utilization over the mean. A request that fails or
+exceeds the scenario's timeout is an error, and its latency counts as the timeout. With
+several seeds each number is a mean, and +- the standard deviation of a run.
 
 examples:
   lbclient sim S2_diverse --load 0.7 --picker round_robin,weighted_least_loaded
@@ -101,18 +101,18 @@ def main(argv: list[str]) -> int:
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="lbclient sim",
-        description="Plays a scenario in virtual time for each picker, load and seed.",
+        description="Simulates a scenario for each picker, load and seed.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("scenario", nargs="?", metavar="SCENARIO", help="a name or a .toml file")
-    add("--list", action="store_true", help="the scenarios that have names")
-    add("--picker", metavar="A,B", help=f"of {', '.join(PICKERS)} (default: all)")
+    add("--list", action="store_true", help="list the built-in scenarios")
+    add("--picker", metavar="A,B", help=f"pickers: {', '.join(PICKERS)} (default: all)")
     add("--load", metavar="L,M",
-        help="shares of all processors (default: the scenario's own)")  # fmt: skip
+        help="shares of all processors (default: the scenario's loads)")  # fmt: skip
     add("--seed", metavar="N,O", default="1",
-        help="a run for each: other requests and misfortunes (default: 1)")  # fmt: skip
+        help="random seeds; a run for each (default: 1)")  # fmt: skip
     add("--json", metavar="FILE", help="write every run, and the scenario")
     add("--plot", metavar="FILE", help="draw p99 and max/mean: a .png, .svg or .pdf")
     given = parser.parse_args(argv)

@@ -48,17 +48,17 @@ ONLY_WITH = (
 )
 
 EPILOG = """\
-Without --client, --compare, --advise and --plot all properties of one algorithm
-are shown.
+Without --client, --compare, --advise and --plot the command shows all properties of
+one algorithm.
 
-figures, of the articles' sizes if no --clients, --backends and --size is given:
+figures (default --clients, --backends and --size: those of the articles):
   distribution   connections of each backend (SRE book, figures 20-3 to 20-5)
   utilization    by clients per backend, for all pairs of jobs up to --clients
                  and --backends; takes some seconds (CACM 2023, figure 2)
   churn          subsets before and after --resize (CACM 2023, figure 3)
-  ring           who stands where, and whom --client sees (CACM 2023, figure 4)
+  ring           places on the ring, and the subset of --client (CACM 2023, figure 4)
 
-An option that would change nothing is refused.
+An option without effect is an error.
 
 examples:
   lbclient subset --clients 1000 --backends 1000 --compare
@@ -89,29 +89,28 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Numbers that are none stay texts: who takes them says what they must be."""
     parser = argparse.ArgumentParser(
         prog="lbclient subset",
-        description="Computes which backends each client connects to, and what that is "
-        "worth.",
+        description="Computes the backends of each client, and how even they are.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--algorithm", metavar="NAME",
         help=f"one of {', '.join(ALGORITHMS)} (default: {ALGORITHM}, which is also "
-        "what auto is); whole takes all backends, whatever --size is")  # fmt: skip
+        "auto's); whole takes all backends, whatever --size is")  # fmt: skip
     add("--clients", type=whole, metavar="M", help=f"default: {CLIENTS}")
     add("--backends", type=whole, metavar="N", help=f"default: {BACKENDS}")
     add("--size", type=whole, metavar="K",
         help=f"backends of each client (default: {SIZE}); with --advise the least "
-        "that may be advised")  # fmt: skip
+        "size to advise")  # fmt: skip
     add("--client-job", metavar="NAME",
         help="one client job of several, as client_job of a channel")  # fmt: skip
     add("--offset", type=whole, metavar="O",
         help="the same as a number: lbclient.subsets.job_offset of its name "
         "(default: 0)")  # fmt: skip
     add("--resize", type=whole, metavar="N2",
-        help="what so many backends change (default: one more)")  # fmt: skip
+        help="show the effect of N2 backends (default: one more)")  # fmt: skip
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--client", type=whole, metavar="I", help="the subset of one")
+    what.add_argument("--client", type=whole, metavar="I", help="one client's subset")
     what.add_argument(
         "--compare", action="store_true", help="all algorithms but whole in one table"
     )
@@ -119,8 +118,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--advise", action="store_true", help="how large a subset should be"
     )
     add("--excess", type=real, metavar="E",
-        help="--advise: the load of the busiest backend over the mean load may be so "
-        f"much (default: {EXCESS})")  # fmt: skip
+        help="--advise: highest acceptable load of the busiest backend over the "
+        f"mean load (default: {EXCESS})")  # fmt: skip
     add("--hot-share", type=real, metavar="S",
         help="--advise: this share of the clients, any of them, ...")  # fmt: skip
     add("--hot-traffic", type=real, metavar="T",

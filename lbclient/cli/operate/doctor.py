@@ -46,16 +46,16 @@ HEADLESS = (
 )
 
 EPILOG = """\
-Each line is a check: ok, warn or fail, its name, what was found and what to do. Of many
-backends ten are asked. UDP health checks are sealed with the secret of LBCLIENT_CONFIG
-or LBCLIENT_UDP_SECRET, as a channel's. With --refusals a server is started on this
-machine, for less than a second, to see how many requests it can refuse.
+Each line is one check: ok, warn or fail, its name, the finding, and what to do. At most
+ten backends are asked. UDP health checks use the secret of LBCLIENT_CONFIG or
+LBCLIENT_UDP_SECRET, as a channel does. With --refusals the command starts a server on
+this machine for less than a second, and measures how many requests it can refuse.
 
 example:
   lbclient doctor dns:///search.prod:50051
   lbclient doctor --tls-ca ca.pem --json k8s:///search.prod:grpc
 
-Exit status: 0 nothing fails, though there may be warnings; 1 a check fails, or the
+Exit status: 0 no check fails, though there may be warnings; 1 a check fails, or the
 output cannot be written; 2 for bad arguments; 130 after Ctrl-C; 141 if the reader of
 the output has gone.
 """
@@ -136,14 +136,14 @@ def main(argv: list[str]) -> int:
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="lbclient doctor",
-        description="Checks what usually goes wrong with a target, and what to do.",
+        description="Checks a target for the usual problems, and says what to do.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("target", metavar="TARGET", help="as given to a channel")
+    add("target", metavar="TARGET", help="target, as for a channel")
     add("--timeout", default=f"{TIMEOUT:g}", metavar="SECONDS",
-        help=f"for the target, and for a backend (default: {TIMEOUT:g})")  # fmt: skip
+        help=f"of the lookup, and of each backend (default: {TIMEOUT:g})")  # fmt: skip
     peer.add_tls(parser, "the servers' certificates are")
     what = "measure how many requests a second a server on this machine can refuse"
     add("--refusals", action="store_true", help=what)

@@ -34,17 +34,17 @@ PICKS = 8  # of the last ones; --json has more
 CLEAR = "\x1b[H\x1b[2J"
 
 EPILOG = """\
-URL is where lbclient.admin.page serves: host:port, or all of http://host:port/lbz.
-Rates are of the last second; with --watch of the time between two looks. Settings
-that are the default's are left out, and of the picks the last 8 are shown; --json has
-everything, and docs/admin.md says what it means.
+URL is the address of lbclient.admin.page: host:port, or http://host:port/lbz. Rates
+cover the last second; with --watch the time between two updates. Default settings are
+left out, and only the last 8 picks are shown; --json has everything, and docs/admin.md
+explains the fields.
 
 examples:
   lbclient inspect 127.0.0.1:9465
   lbclient inspect --watch http://127.0.0.1:9465/lbz
   lbclient inspect --json 127.0.0.1:9465 | jq '.channels[].backends[].state'
 
-Exit status: 0; 1 if nobody answers, the answer is not understood, or the output cannot
+Exit status: 0; 1 if no page answers, the answer is not valid, or the output cannot
 be written; 2 for bad arguments; 130 after Ctrl-C; 141 if the reader has gone.
 """
 
@@ -84,17 +84,17 @@ def complain(error: Exception, status: int) -> int:
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="lbclient inspect",
-        description="Shows what the channels and servers of a process see and do.",
+        description="Shows the state of a process's channels, backends and servers.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("url", metavar="URL", help="of the page")
-    add("--watch", action="store_true", help="go on until Ctrl-C")
+    add("url", metavar="URL", help="address of the page")
+    add("--watch", action="store_true", help="repeat until Ctrl-C")
     add("--interval", default=f"{INTERVAL:g}", metavar="SECONDS",
-        help=f"between two looks (default: {INTERVAL:g})")  # fmt: skip
+        help=f"time between two updates (default: {INTERVAL:g})")  # fmt: skip
     add("--json", action="store_true",
-        help="print the JSON; with --watch a line for each look")  # fmt: skip
+        help="print JSON; with --watch a line for each update")  # fmt: skip
     given = parser.parse_args(argv)
     given.url = url_of(given.url)
     with suppress(ValueError):

@@ -20,11 +20,11 @@ LONGEST_PATH = 120  # characters, to be shown; the shortest of keys in PEM has 1
 
 def add_tls(parser: argparse.ArgumentParser, whose: str) -> None:
     add = parser.add_argument
-    add("--tls", action="store_true", help="with the authorities of this system")
-    add("--tls-ca", metavar="FILE", help="TLS with these authorities, in PEM")
-    add("--tls-cert", metavar="FILE", help="our certificate, for mTLS")
-    add("--tls-key", metavar="FILE", help="and its key")
-    add("--tls-name", metavar="NAME", help=f"what {whose} for")
+    add("--tls", action="store_true", help="use TLS, with this system's CAs")
+    add("--tls-ca", metavar="FILE", help="use TLS, with these CAs, in PEM")
+    add("--tls-cert", metavar="FILE", help="client certificate, for mTLS")
+    add("--tls-key", metavar="FILE", help="key of --tls-cert")
+    add("--tls-name", metavar="NAME", help=f"name that {whose} for")
 
 
 def check(given: argparse.Namespace) -> None:

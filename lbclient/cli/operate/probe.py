@@ -45,12 +45,12 @@ SERVING_STATES = {
 }
 
 EPILOG = """\
-ADDR is host:port, [::1]:port or unix:/path. A server of lbclient's tells its state and
-its load; any other one is asked by grpc.health.v1, and so is each one for --service.
+ADDR is host:port, [::1]:port or unix:/path. A server of lbclient's reports its state
+and its load; any other server, and any with --service, is asked by grpc.health.v1.
 
-With --udp ADDR is where UDP health checks are answered, as a rule the gRPC port. The
-secret, if there is one, is that of channels, else that of servers: udp_secret of the
-file LBCLIENT_CONFIG names, or LBCLIENT_UDP_SECRET.
+With --udp ADDR is the UDP port for health checks, usually the gRPC port. The secret, if
+any, is that of channels, else that of servers: udp_secret in the file that
+LBCLIENT_CONFIG names, or LBCLIENT_UDP_SECRET.
 
 examples:
   lbclient probe localhost:50051
@@ -60,9 +60,9 @@ examples:
 in a Dockerfile:
   HEALTHCHECK --interval=5s CMD ["lbclient", "probe", "localhost:50051"]
 
-Exit status: 0 it is serving; 1 it says that it is not (starting, lame duck), or the
-output cannot be written; 2 for bad arguments; 3 no answer in time, or none about
-health; 130 after Ctrl-C; 141 if the reader of the output has gone.
+Exit status: 0 it is serving; 1 it is not serving (starting, lame duck), or the output
+cannot be written; 2 for bad arguments; 3 no answer in time, or no health
+service; 130 after Ctrl-C; 141 if the reader of the output has gone.
 """
 
 
@@ -115,15 +115,15 @@ def main(argv: list[str]) -> int:
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="lbclient probe",
-        description="Asks a server whether it serves, and says so by its exit status.",
+        description="Checks a server's health, and answers by the exit status.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("address", metavar="ADDR", help="of the server")
-    add("--service", default="", metavar="S", help="one service of the server's")
+    add("address", metavar="ADDR", help="address of the server")
+    add("--service", default="", metavar="S", help="check this service only")
     add("--timeout", default=f"{TIMEOUT:g}", metavar="SECONDS",
-        help=f"for all of it (default: {TIMEOUT:g})")  # fmt: skip
+        help=f"total timeout (default: {TIMEOUT:g})")  # fmt: skip
     add("--udp", action="store_true", help="ask by UDP, not by gRPC")
     peer.add_tls(parser, "the server's certificate is")
     add("--json", action="store_true", help="print JSON")

@@ -36,20 +36,20 @@ SUBSET_SIZE = 100
 MESSAGE_SIZE = 2**26
 
 EPILOG = """\
-The channel and the server are configured as all others: by LBCLIENT_* variables, and
-by --config or LBCLIENT_CONFIG, a TOML file with the tables [channel] and [server].
+Configure the channel and the server as usual: by LBCLIENT_* variables, and by --config
+or LBCLIENT_CONFIG, a TOML file with the tables [channel] and [server].
 `python -m lbclient.config` lists all settings.
 
-Says where it listens when it does, which is for port 0 the port that it got. SIGTERM
-or Ctrl-C makes it a lame duck, which serves what is on the way and ends; a second one
-ends it now.
+Prints its address when it listens; for port 0 this shows the chosen port. At SIGTERM or
+Ctrl-C it becomes a lame duck, finishes the calls in flight, and ends; a second signal
+ends it immediately.
 
 examples:
   lbclient proxy --listen 0.0.0.0:50051 --target dns:///search.prod:50051
   lbclient proxy --listen 127.0.0.1:0 --target file:///etc/backends.json \\
     --idempotent '/search.Search/*' --metrics 9464
 
-Exit status: 0; 1 if it cannot listen, or the output not be written; 2 for bad
+Exit status: 0; 1 if it cannot listen or write its output; 2 for bad
 arguments.
 """
 
@@ -78,28 +78,33 @@ def parse(argv: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--listen", metavar="HOST:PORT", required=True, help="port 0: any free one")
-    add("--target", required=True, help="as given to a channel")
+    add("--listen", metavar="HOST:PORT", required=True, help="port 0: any free port")
+    add("--target", required=True, help="target, as for a channel")
     add("--config", metavar="FILE", help="the same as LBCLIENT_CONFIG=FILE")
     add("--subset-size", type=whole, metavar="K",
-        help=f"{find_setting(ChannelConfig, 'subset_size').summary} (default: what "
-        f"the configuration says, else {SUBSET_SIZE})")  # fmt: skip
+        help=f"{find_setting(ChannelConfig, 'subset_size').summary} (default: the "
+        f"configured value, else {SUBSET_SIZE})")  # fmt: skip
     add("--idempotent", action="append", default=[], metavar="/PACKAGE.SERVICE/METHOD",
         help=f"{find_setting(ChannelConfig, 'idempotent').summary}; may be "
         "repeated")  # fmt: skip
-    add("--max-active", type=whole, metavar="N", help="calls at a time; what comes "
-        "beyond is refused (default: any number)")  # fmt: skip
+    add("--max-active", type=whole, metavar="N", help="limit of concurrent calls; "
+        "further ones are refused (default: no limit)")  # fmt: skip
     add("--max-message", type=whole, default=MESSAGE_SIZE, metavar="BYTES",
-        help=f"the largest that is forwarded (default: {MESSAGE_SIZE:,})")  # fmt: skip
-    add("--metrics", type=whole, metavar="PORT", help="serve Prometheus' metrics there")
-    add("--cert", metavar="FILE", help="listen with TLS; a PEM file, as all of these")
-    add("--key", metavar="FILE", help="the key of --cert")
-    add("--ca", metavar="FILE", help="who must have signed clients' certificates")
-    add("--target-ca", metavar="FILE", help="TLS to backends signed by this one")
-    add("--target-cert", metavar="FILE", help="what backends are shown")
-    add("--target-key", metavar="FILE", help="the key of --target-cert")
-    add("--json", action="store_true", help="say where it listens, and at the end what "
-        "it did, as a line of JSON each")  # fmt: skip
+        help=f"size of the largest message (default: {MESSAGE_SIZE:,})")  # fmt: skip
+    add(
+        "--metrics",
+        type=whole,
+        metavar="PORT",
+        help="serve Prometheus metrics on this port",
+    )
+    add("--cert", metavar="FILE", help="listen with TLS, with this PEM file")
+    add("--key", metavar="FILE", help="key of --cert, in PEM")
+    add("--ca", metavar="FILE", help="CA of the clients' certificates (mTLS)")
+    add("--target-ca", metavar="FILE", help="TLS to backends, with this CA")
+    add("--target-cert", metavar="FILE", help="certificate for backends (mTLS)")
+    add("--target-key", metavar="FILE", help="key of --target-cert")
+    add("--json", action="store_true", help="print the address, and at the end the "
+        "totals, as one line of JSON each")  # fmt: skip
     return parser.parse_args(argv)
 
 

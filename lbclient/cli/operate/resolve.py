@@ -33,15 +33,15 @@ targets:
   file:///etc/backends.json       Prometheus' file_sd format; YAML with the extra yaml
   ipv4:1.2.3.4:1,5.6.7.8:1, ipv6:[::1]:1, unix:/run/search.sock
 
-With --watch changes are printed as they come, a line each: + came, - left, ~ changed,
-! an error, after which the last endpoints hold and the target is asked again.
+With --watch each change is one line: + added, - removed, ~ changed, ! an error. After
+an error the last endpoints stay, and the command looks the target up again.
 
 example:
   lbclient resolve --watch dns:///search.prod:50051
 
 Exit status: 0; 1 if the target cannot be resolved or has no endpoints, or the output
-not be written; 2 for bad arguments; 130 after Ctrl-C; 141 if the reader of the output
-has gone.
+cannot be written; 2 for bad arguments; 130 after Ctrl-C; 141 if the reader of the
+output has gone.
 """
 
 
@@ -74,12 +74,12 @@ def main(argv: list[str]) -> int:
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="lbclient resolve",
-        description="Shows the endpoints that a channel of this target would have.",
+        description="Shows the endpoints that a channel would get for this target.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("target", metavar="TARGET", help="as given to a channel")
-    parser.add_argument("--watch", action="store_true", help="go on until Ctrl-C")
+    parser.add_argument("target", metavar="TARGET", help="target, as for a channel")
+    parser.add_argument("--watch", action="store_true", help="repeat until Ctrl-C")
     parser.add_argument(
         "--json",
         action="store_true",
