@@ -56,7 +56,7 @@ figures (default --clients, --backends and --size: those of the articles):
   utilization    by clients per backend, for all pairs of jobs up to --clients
                  and --backends; takes some seconds (CACM 2023, figure 2)
   churn          subsets before and after --resize (CACM 2023, figure 3)
-  ring           places on the ring, and the subset of --client (CACM 2023, figure 4)
+  ring           the ring, and the subset of --client (CACM 2023, figure 4)
 
 An option without effect is an error.
 
