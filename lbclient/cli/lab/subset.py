@@ -48,8 +48,8 @@ ONLY_WITH = (
 )
 
 EPILOG = """\
-Without --client, --compare, --advise and --plot the command shows all properties of
-one algorithm.
+Without --client, --compare, --advise and --plot the command shows all
+properties of one algorithm.
 
 figures (default --clients, --backends and --size: those of the articles):
   distribution   connections of each backend (SRE book, figures 20-3 to 20-5)
