@@ -35,7 +35,7 @@ from lbclient.core.judgement import Judgement
 from lbclient.core.model import State
 from lbclient.core.pool import Pool
 from lbclient.core.protocols import N, Picker
-from lbclient.core.standings import Ejection, Watch
+from lbclient.core.standings import Ejection, Watch, most_ejected
 
 QUIET = 60.0  # seconds without an error until a method's counts are let go
 UNUSED = 600.0  # seconds without an answer, likewise, with ejections and all
@@ -60,7 +60,7 @@ class Outliers(Generic[N]):
         self.total = 0
         self.news: list[tuple[N, Method, Ejection | None]] = []
         self.pool = pool
-        self.rng = rng
+        self._rng = rng
         self._review_at = -inf
         self._tried: tuple[Watch[N], N] | None = None  # by the last pick
         self._last_passed: tuple[N, ...] = ()  # to the picker
@@ -79,7 +79,7 @@ class Outliers(Generic[N]):
                 watches, key=lambda it: (bool(it[1].ejected), it[1].last_error_at)
             )
             self._drop(oldest[0])
-        self.watching[key] = Watch(method, self)
+        self.watching[key] = Watch(method, self.pool, self._rng, self._note)
 
     def answered(
         self,
@@ -110,15 +110,11 @@ class Outliers(Generic[N]):
         if watch := self.watching.get(key):
             watch.give_up(node, sent_at, now)
 
-    def most(self) -> int:
-        """How many may be ejected for one method. Full ones are ready, too."""
-        return self.pool.counts[State.READY] // 2
-
-    def note(self, node: N, watch: Watch[N], ejection: Ejection | None) -> None:
+    def _note(self, method: Method, node: N, ejection: Ejection | None) -> None:
         """A backend is ejected, or let back in: None."""
         self.count += 1 if ejection else -1
         self.total += ejection is not None
-        self.news.append((node, watch.method, ejection))
+        self.news.append((node, method, ejection))
         del self.news[:-MOST_NEWS]
 
     # --- picks -----------------------------------------------------------------
@@ -177,7 +173,7 @@ class Outliers(Generic[N]):
     def _without(self, watch: Watch[N]) -> tuple[N, ...]:
         """Of those that are ready half at most is left out, the first to be ejected."""
         present = (node for node in watch.ejected if node.state is State.READY)
-        left_out = dict.fromkeys(islice(present, self.most()))
+        left_out = dict.fromkeys(islice(present, most_ejected(self.pool)))
         return tuple(node for node in self.pool.ready if node not in left_out)
 
     def _forget_allowed(self, ready: tuple[N, ...] = ()) -> None:
@@ -216,7 +212,7 @@ class Outliers(Generic[N]):
     def forget(self, node: N) -> None:
         """It has left."""
         for watch in self.watching.values():
-            watch.forget(node)
+            self.count -= watch.forget(node)
         self._last_passed, self._tried = (), None
         self._forget_allowed()
 

@@ -3,18 +3,18 @@
 `outliers` tells the rule, and its source.
 """
 
+from collections.abc import Callable
 from math import inf, log
-from typing import TYPE_CHECKING, Generic
+from random import Random
+from typing import Generic
 
 from lbclient.core.call_counts import Method
 from lbclient.core.ewma import DecayingCount
 from lbclient.core.judgement import Against, Judgement, Shares
 from lbclient.core.load import ERROR_MEMORY
 from lbclient.core.model import State
+from lbclient.core.pool import Pool
 from lbclient.core.protocols import N
-
-if TYPE_CHECKING:
-    from lbclient.core.outliers import Outliers
 
 # Times the others' share of a status. Keys differ between backends: three times the
 # NOT_FOUND of the others is usual, and a share that is estimated is no exact one.
@@ -116,11 +116,32 @@ class Standing(Generic[N]):
         return f"<{self.node.endpoint.address}: {self.recent!r}, {self.ejection!r}>"
 
 
-class Watch(Generic[N]):
-    """One method: who answered what, and who is ejected. Owned by `Outliers`."""
+def most_ejected(pool: Pool[N]) -> int:
+    """How many backends may be ejected for one method: half of the ready ones.
 
-    def __init__(self, method: Method, owner: "Outliers[N]") -> None:
+    Backends that are full are ready, too.
+    """
+    return pool.counts[State.READY] // 2
+
+
+class Watch(Generic[N]):
+    """One method: who answered what, and who is ejected. Owned by `Outliers`.
+
+    `note` is told of each backend that is ejected, and of each that is let back in
+    (None).
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        pool: Pool[N],
+        rng: Random,
+        note: Callable[[Method, N, Ejection | None], None],
+    ) -> None:
         self.method = method
+        self._pool = pool
+        self._rng = rng
+        self._note = note
         self.standings: dict[N, Standing[N]] = {}
         self.ejected: dict[N, Ejection] = {}  # in order of ejection
         self.latency = 0.0  # mean of its OKs, in seconds
@@ -128,7 +149,6 @@ class Watch(Generic[N]):
         self.last_error_at = self.answered_at = -inf
         self._due_at = inf  # the first of the ejections', or earlier
         self._left_out: frozenset[N] | None = None  # those ejected, once asked for
-        self._owner = owner
         self._healthier: list[Standing[N]] = []
         self._half = 0
         self._kinds = 1
@@ -163,7 +183,7 @@ class Watch(Generic[N]):
     ) -> Judgement:
         self._sort(now)
         usual, others, of_others = self._usual(standing, status)
-        is_unusual = usual < 1.0 and len(self._owner.pool.nodes) > 1
+        is_unusual = usual < 1.0 and len(self._pool.nodes) > 1
         if not standing.suspicion:
             standing.suspected_at = now
             standing.others_at_suspicion = self._of_others(standing)
@@ -259,7 +279,7 @@ class Watch(Generic[N]):
     def _has_room(self) -> bool:
         """At most half of those that are ready are ejected."""
         ejected = sum(node.state is State.READY for node in self.ejected)
-        return ejected < self._owner.most()
+        return ejected < most_ejected(self._pool)
 
     def _eject(self, standing: Standing[N], against: Against, now: float) -> None:
         standing.ejections.add(now)
@@ -269,7 +289,7 @@ class Watch(Generic[N]):
         standing.ejection = self.ejected[standing.node] = ejection
         self._left_out = None
         standing.has_served = False
-        self._owner.note(standing.node, self, ejection)
+        self._note(self.method, standing.node, ejection)
         self._try_in(ejection, period, now)
 
     def left_out(self) -> frozenset[N]:
@@ -279,7 +299,7 @@ class Watch(Generic[N]):
         return self._left_out
 
     def _try_in(self, ejection: Ejection, pause: float, now: float) -> None:
-        jitter = self._owner.rng.uniform(1.0 - JITTER, 1.0 + JITTER)
+        jitter = self._rng.uniform(1.0 - JITTER, 1.0 + JITTER)
         self._try_at(ejection, now + pause * jitter)
 
     def _try_at(self, ejection: Ejection, at: float) -> None:
@@ -311,7 +331,7 @@ class Watch(Generic[N]):
     def _let_in(self, standing: Standing[N], now: float) -> None:
         standing.ejection = None
         standing.begin(DOUBT)
-        self._owner.note(standing.node, self, None)
+        self._note(self.method, standing.node, None)
         standing.node.load.forgive(inf, now)  # it is to have its share again
         del self.ejected[standing.node]
         self._left_out = None
@@ -322,7 +342,7 @@ class Watch(Generic[N]):
             return None
         tried = None
         for node, ejection in list(self.ejected.items()):
-            if now < ejection.due_at() or not self._owner.pool.takes(node):
+            if now < ejection.due_at() or not self._pool.takes(node):
                 continue
             # A trial that is over, though nobody said how it ended, is made again.
             if ejection.tried_at is not None and node.load.in_flight:
@@ -375,12 +395,14 @@ class Watch(Generic[N]):
             self._try_at(ejection, max(now, ejection.last_at + FIRST))
         ejection.ended_connection = False
 
-    def forget(self, node: N) -> None:
+    def forget(self, node: N) -> bool:
+        """It has left. Returns whether it was ejected."""
         self.standings.pop(node, None)
         self._healthier = [each for each in self._healthier if each.node is not node]
-        if self.ejected.pop(node, None) is not None:
-            self._owner.count -= 1
-            self._left_out = None
+        if self.ejected.pop(node, None) is None:
+            return False
+        self._left_out = None
+        return True
 
     def __repr__(self) -> str:
         count = len(self.standings)
