@@ -67,8 +67,8 @@ from benchmarks.command import parser_of
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.protocols import Resolver
 from lbclient.resolvers import Dns, File, Srv, parse_target
-from lbclient.resolvers.dns import Addresses
 from lbclient.resolvers.kubernetes import Api, Kubernetes
+from lbclient.resolvers.lookups import Addresses
 from lbclient.resolvers.name_servers import NameServers
 
 MANY = 10_000

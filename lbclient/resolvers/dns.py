@@ -6,15 +6,14 @@ holds; else by the system's resolver, which does not.
 
 import asyncio
 import logging
-import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator
 from random import Random
-from typing import NamedTuple
 
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoints
 from lbclient.core.text import printable
 from lbclient.resolvers.listing import Listing, in_pieces, is_installed, join_host
+from lbclient.resolvers.lookups import AddressLookup, system_lookup
 from lbclient.resolvers.polling import Answer, Polling
 
 logger = logging.getLogger(__name__)
@@ -23,21 +22,6 @@ logger = logging.getLogger(__name__)
 # Seconds. dnspython gives up after 5; the system may take as long as it likes, and a
 # thread that asks it cannot be stopped: what takes longer is told, and goes on.
 PATIENCE = 10.0
-
-
-class Addresses(NamedTuple):
-    """The IP addresses of a name, and for how many seconds they hold; 0.0: unknown.
-
-    `trouble` says why there may be more of them.
-    """
-
-    hosts: Iterable[str]
-    ttl: float = 0.0
-    trouble: str = ""
-
-
-Lookup = Callable[[str, int], Awaitable[Addresses]]
-"""From host and port to addresses; raises OSError when it cannot tell."""
 
 
 class Dns:
@@ -49,7 +33,7 @@ class Dns:
         port: int,
         interval: float,
         rng: Random,
-        lookup: Lookup | None = None,
+        lookup: AddressLookup | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -107,16 +91,9 @@ class Dns:
         )
 
 
-def best_lookup() -> Lookup:
+def best_lookup() -> AddressLookup:
     if not is_installed("dns.resolver"):
         return system_lookup
     from lbclient.resolvers.name_servers import NameServers
 
     return NameServers().addresses
-
-
-async def system_lookup(host: str, port: int) -> Addresses:
-    """Asks getaddrinfo, in a thread: a lookup that hangs holds up nobody."""
-    loop = asyncio.get_running_loop()
-    answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return Addresses([str(answer[4][0]) for answer in answers])

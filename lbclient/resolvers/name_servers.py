@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from lbclient.core.text import printable
-from lbclient.resolvers.dns import Addresses, system_lookup
-from lbclient.resolvers.srv import Service, Services
+from lbclient.resolvers.lookups import Addresses, Service, Services, system_lookup
 
 if TYPE_CHECKING:
     import dns.resolver

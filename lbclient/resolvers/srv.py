@@ -9,13 +9,13 @@ RFC 2782. Of its priorities only the first is used: a resolver cannot see who an
 """
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from random import Random
-from typing import NamedTuple
 
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.resolvers.listing import Listing, in_pieces, join_host
+from lbclient.resolvers.lookups import Service, ServiceLookup
 from lbclient.resolvers.polling import Answer, Polling
 
 # What a record may name; a name server can put any bytes there.
@@ -24,31 +24,15 @@ HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 LEAST_WEIGHT = 0.01  # RFC 2782: weight 0 has "a very small chance of being selected"
 
 
-class Service(NamedTuple):
-    """One record, as RFC 2782 has it."""
-
-    priority: int
-    weight: int
-    port: int
-    host: str
-
-
-class Services(NamedTuple):
-    """The records of a name, and for how many seconds they hold; 0.0: unknown."""
-
-    services: Sequence[Service]
-    ttl: float = 0.0
-
-
-Lookup = Callable[[str], Awaitable[Services]]
-"""From a name to its services; raises OSError when it cannot tell."""
-
-
 class Srv:
     """Watches one name. See `Polling` for `interval`."""
 
     def __init__(
-        self, name: str, interval: float, rng: Random, lookup: Lookup | None = None
+        self,
+        name: str,
+        interval: float,
+        rng: Random,
+        lookup: ServiceLookup | None = None,
     ) -> None:
         self.name = name
         self.interval = interval
@@ -76,7 +60,7 @@ class Srv:
         return Answer(self._listing.take(found), ttl)
 
 
-def name_servers() -> Lookup:
+def name_servers() -> ServiceLookup:
     from lbclient.resolvers.name_servers import NameServers  # needs an extra
 
     return NameServers().services

@@ -12,11 +12,10 @@ import pytest
 
 from lbclient.core.model import Endpoint, Endpoints, Identity
 from lbclient.resolvers import Dns, Srv
-from lbclient.resolvers.dns import Addresses
 from lbclient.resolvers.endpoint_slices import Slices
 from lbclient.resolvers.file import endpoints_of
 from lbclient.resolvers.listing import PIECE, Listing, in_pieces
-from lbclient.resolvers.srv import Service, Services
+from lbclient.resolvers.lookups import Addresses, Service, Services
 from lbclient.subsets import Rendezvous
 from lbclient.subsets.numbered import Choice
 

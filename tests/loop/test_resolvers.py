@@ -13,8 +13,8 @@ from lbclient.config import ChannelConfig
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.resolvers import Dns, Static
-from lbclient.resolvers.dns import Addresses, system_lookup
 from lbclient.resolvers.listing import MAX_ENDPOINTS
+from lbclient.resolvers.lookups import Addresses, system_lookup
 from lbclient.resolvers.polling import MIN_PAUSE, Hinted
 
 Watch = AsyncGenerator[Endpoints, None]

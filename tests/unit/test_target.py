@@ -257,7 +257,7 @@ from random import Random
 
 from lbclient.core.errors import ConfigError
 from lbclient.resolvers import Dns, parse_target
-from lbclient.resolvers.dns import system_lookup
+from lbclient.resolvers.lookups import system_lookup
 
 for target in ("srv:///_grpc._tcp.a", "k8s:///a.b:1", "file:///a.yaml"):
     try:

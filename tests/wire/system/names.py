@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lbclient
-from lbclient.resolvers import dns
+from lbclient.resolvers import dns, lookups
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
@@ -57,7 +57,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def main() -> None:
     loop = asyncio.get_running_loop()
-    of_hosts_file = await dns.system_lookup("hosts.test", PORT)
+    of_hosts_file = await lookups.system_lookup("hosts.test", PORT)
     found: dict[str, Any] = {"hosts": list(of_hosts_file.hosts)}
     target = f"dns:///{NAME}:{PORT}"
     config = lbclient.ChannelConfig(resolve_interval=INTERVAL)
