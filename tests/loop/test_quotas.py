@@ -12,10 +12,10 @@ import pytest
 from lbclient.config import ServerConfig
 from lbclient.core.criticality import Criticality
 from lbclient.core.protocols import FleetUsage
-from lbclient.core.quota import HOLD
+from lbclient.core.quota import HOLD, INTERVAL
 from lbclient.server.quotas.accounting import account
-from lbclient.server.quotas.quotas import HEARD, Quotas
-from lbclient.server.quotas.stores import INTERVAL, MemoryStore, _of_process
+from lbclient.server.quotas.quotas import HEARD, Quotas, _of_process
+from lbclient.server.quotas.stores import MemoryStore
 
 LIMIT = 1.0  # CPU seconds a second
 COST = 0.01

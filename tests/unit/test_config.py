@@ -14,7 +14,7 @@ from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import FleetUsage
-from lbclient.server.quotas.stores import find_store
+from lbclient.server.quotas.quotas import find_store
 from tests import needs
 
 

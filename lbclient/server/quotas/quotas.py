@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,16 +19,26 @@ from math import inf
 from random import Random
 from typing import Any
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from lbclient.background.tasks import Tasks, in_own_task, is_cancelled, is_own_end
 from lbclient.config import ServerConfig
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import Clock, FleetUsage, UsageStore
-from lbclient.core.quota import OTHERS, UNLIMITED, Quota, allot, is_name, limits, rooms
+from lbclient.core.quota import (
+    INTERVAL,
+    OTHERS,
+    UNLIMITED,
+    Quota,
+    allot,
+    is_name,
+    limits,
+    rooms,
+)
 from lbclient.core.text import printable
 from lbclient.server.quotas.accounting import Accounting, Nesting, bill_to
-from lbclient.server.quotas.stores import INTERVAL, ProcessStore, StoreError, find_store
+from lbclient.server.quotas.stores import ProcessStore, StoreError
 from lbclient.server.statistics import QuotaStatistics
 
 LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says
@@ -182,6 +192,26 @@ class Quotas:
         heard = self._heard
         fleet = f"{heard.tasks} tasks, {heard.failures} failures of the store"
         return f"<{self.quota!r} of {fleet}>"
+
+
+_of_process: WeakValueDictionary[Hashable, ProcessStore] = WeakValueDictionary()
+
+
+def find_store(
+    said: str | UsageStore | None, shared: Hashable, first: Iterable[str] = ()
+) -> UsageStore:
+    """The store that `ServerConfig.quota_store` means. Raises ConfigError.
+
+    Without one, the servers of this process that have the same `shared` limits share a
+    store. The store is told of the customers in `first` before all others.
+    """
+    if said is None:
+        return _of_process.setdefault(shared, ProcessStore())
+    if not isinstance(said, str):
+        return said
+    from lbclient.server.quotas.redis_store import RedisStore  # an extra
+
+    return RedisStore(said, first)
 
 
 def _sound(fleet: FleetUsage, listed: Collection[str]) -> FleetUsage:

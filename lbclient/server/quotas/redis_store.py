@@ -18,9 +18,9 @@ from zlib import crc32
 from lbclient.config.redis_url import redis_place
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import FleetUsage
-from lbclient.core.quota import LONGEST
+from lbclient.core.quota import INTERVAL, LONGEST
 from lbclient.core.text import HIDDEN, printable
-from lbclient.server.quotas.stores import INTERVAL, StoreError
+from lbclient.server.quotas.stores import StoreError
 
 # Ours. What an exchange may carry: some 50 kB at most for names of 30 characters.
 TOLD = 1000  # customers that a task tells of, and asks for: those it gave most,

@@ -2,13 +2,11 @@
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
-from weakref import WeakValueDictionary
+from collections.abc import Mapping
 
 from lbclient.core.errors import LbError
-from lbclient.core.protocols import Clock, FleetUsage, UsageStore
-
-INTERVAL = 1.0  # seconds between two exchanges. Ours: a fifth of quota.SMOOTHING
+from lbclient.core.protocols import Clock, FleetUsage
+from lbclient.core.quota import INTERVAL
 
 
 class StoreError(LbError):
@@ -52,21 +50,3 @@ class ProcessStore(MemoryStore):
 
     def has_others(self, task: str) -> bool:
         return bool(self._told.keys() - {task})
-
-
-_of_process: WeakValueDictionary[Hashable, ProcessStore] = WeakValueDictionary()
-
-
-def find_store(
-    said: str | UsageStore | None, limits: Hashable, first: Iterable[str] = ()
-) -> UsageStore:
-    """What `ServerConfig.quota_store` means; `first` are customers of whom it is told
-    before all others. Raises ConfigError.
-    """
-    if said is None:
-        return _of_process.setdefault(limits, ProcessStore())
-    if not isinstance(said, str):
-        return said
-    from lbclient.server.quotas.redis_store import RedisStore  # an extra
-
-    return RedisStore(said, first)
