@@ -1,6 +1,8 @@
-"""The purity line: what decides knows no clock, no loop, no wire and no chance.
+"""The floors of the house: who may import whom.
 
-So it can be tested by calling it, and the simulator runs production code.
+Arrows run down only, between folders and between files. The lowest floors are pure:
+what decides knows no clock, no loop, no wire and no chance, so it can be tested by
+calling it, and the simulator runs production code.
 """
 
 import ast
@@ -9,9 +11,29 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.graph import circles, import_graph, imports
+
 ROOT = Path(__file__).parents[2]
 
 PURE = ("core", "pickers", "sim", "subsets")
+
+# From the lowest. A folder imports those of lower floors only, none of its own floor.
+# A file in the root is a room of its own; `lbclient` is the front door.
+FLOORS = (
+    ("core", "v1"),
+    ("background", "grpc_seam", "load", "pickers", "protocols", "subsets", "testing"),
+    ("sim", "wire"),
+    ("config",),
+    ("resolvers",),
+    ("client", "server"),
+    ("lbclient", "metrics", "proxy"),
+    ("admin",),
+    ("cli",),
+    ("__main__",),
+)
+
+# Files that still import each other.
+KNOWN_CIRCLES = [["lbclient.client.attempt", "lbclient.client.balancer"]]
 
 # What tells the time, waits, or reaches outside the process.
 FORBIDDEN = {
@@ -37,16 +59,6 @@ def pure_files() -> list[str]:
     package = ROOT / "lbclient"
     found = [path for folder in PURE for path in (package / folder).rglob("*.py")]
     return sorted(path.relative_to(package).as_posix() for path in found)
-
-
-def imports(source: str) -> Iterator[str]:
-    """Every name that is imported, in functions and type-checking blocks too."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            package = "." * node.level + (node.module or "")
-            yield from (f"{package}.{alias.name}" for alias in node.names)
 
 
 def calls(source: str) -> Iterator[str]:
@@ -119,3 +131,38 @@ def test_a_step_over_the_line_is_seen(source: str) -> None:
 )
 def test_what_is_pure_is_welcome(source: str) -> None:
     assert not any(map(crosses, imports(source)))
+
+
+def room_of(module: str) -> str:
+    """
+    >>> room_of("lbclient.core.pool"), room_of("lbclient")
+    ('core', 'lbclient')
+    """
+    return module.split(".")[1] if "." in module else module
+
+
+def test_no_files_import_each_other() -> None:
+    """A circle that was mended is taken off the list."""
+    assert circles(import_graph()) == KNOWN_CIRCLES
+
+
+def test_a_circle_is_seen() -> None:
+    graph = {"a": frozenset({"b"}), "b": frozenset({"c"}), "c": frozenset({"b", "d"})}
+    assert circles(graph | {"d": frozenset()}) == [["b", "c"]]
+
+
+def test_each_room_has_a_floor() -> None:
+    floors = [room for floor in FLOORS for room in floor]
+    assert sorted(floors) == sorted({room_of(name) for name in import_graph()})
+
+
+def test_arrows_between_folders_run_down() -> None:
+    floor_of = {room: n for n, floor in enumerate(FLOORS) for room in floor}
+    wrong = [
+        f"{name} imports {other}"
+        for name, imported in import_graph().items()
+        for other in imported
+        if room_of(other) != room_of(name)
+        and floor_of[room_of(other)] >= floor_of[room_of(name)]
+    ]
+    assert wrong == []
