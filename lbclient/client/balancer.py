@@ -26,6 +26,7 @@ from lbclient.client.pending import Waiter, Waiting
 from lbclient.client.probing import Probing
 from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
+from lbclient.core.another import two_others
 from lbclient.core.call_counts import Handled
 from lbclient.core.criticality import Criticality, named
 from lbclient.core.customer_throttles import Customers
@@ -236,18 +237,17 @@ class Balancer:
     ) -> Backend | None:
         """The backend for a call that `tried` would not have: another, if there is one.
 
-        Where the policy insists, it is the less loaded of two others (two choices do
-        nearly as well as all; policies that keep what they computed are left alone).
+        Where the policy insists, it is the less loaded of two others: policies that
+        keep what they computed are left alone.
         """
         backend = self.pick(now, counts)
         if backend in tried:
-            others = [other for other in self.allowed(counts) if other not in tried]
+            others = two_others(tried, self.allowed(counts), self._rng)
             if others:
-                some = self._rng.sample(others, min(2, len(others)))
-                backend = min(some, key=lambda other: other.load.in_flight)
+                backend = others[0]
                 if self.recent is not None:
                     because = "another than the attempt before, the less loaded of two"
-                    self.recent.picked(backend, some, now, because)
+                    self.recent.picked(backend, others, now, because)
         return backend
 
     def refusal(

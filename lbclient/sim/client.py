@@ -11,6 +11,7 @@ from itertools import islice
 from random import Random
 from typing import Protocol, cast
 
+from lbclient.core.another import two_others
 from lbclient.core.criticality import Criticality
 from lbclient.core.load import Load
 from lbclient.core.locality import Near, mixed
@@ -66,8 +67,9 @@ Said = tuple[float, list[tuple[Node, LoadReport | None]]]
 class Client:
     """One task of the client job. Owned by the simulation.
 
-    `retries` are of requests that were refused and may go again; `sent_at` tells when
-    their last attempt began. `heard` has answers to questions, by when they come.
+    `retries` are of requests that were refused and may go again, `tried` where these
+    were sent; `sent_at` tells when their last attempt began. `heard` has answers to
+    questions, by when they come.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Client:
         )
         self.budget = Budget(scenario.retry_ratio)
         self.retries: dict[int, Retry] = {}
+        self.tried: dict[int, tuple[Node, ...]] = {}
         self.sent_at: dict[int, float] = {}
         self._attempts = scenario.attempts
         self._rng = rng
@@ -174,6 +177,9 @@ class Client:
             return None
         pick = self.pick if self.heard else self.picker.pick
         node = pick(self.pool.ready, now)
+        tried = self.tried.get(number, ())
+        if node in tried and (others := two_others(tried, self.pool.ready, self._rng)):
+            node = others[0]
         self.pool.begin(node)
         self.sent_at[number] = now
         return node
@@ -188,6 +194,7 @@ class Client:
         if self.throttle:
             self.throttle.finish(Criticality.CRITICAL, outcome.verdict, now)
         retry = self.retries.pop(number, None)
+        tried = self.tried.pop(number, ())
         if outcome.verdict is Verdict.SERVED or self._attempts == 1:
             return None
         retry = retry or Retry(self.budget, self._rng, self._attempts)
@@ -196,6 +203,7 @@ class Client:
         if delay is None:
             return None
         self.retries[number] = retry
+        self.tried[number] = (*tried, node)
         return now + delay
 
     def __repr__(self) -> str:

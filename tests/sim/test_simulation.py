@@ -141,6 +141,16 @@ def test_retries_stay_within_a_tenth() -> None:
     assert 1.05 < result.attempts < 1.11
 
 
+@pytest.mark.parametrize("picker", ["random", "weighted_least_loaded"])
+def test_a_retry_goes_where_the_request_was_not_yet(picker: str) -> None:
+    """As a channel's does: three attempts find the one task of three that is well."""
+    scenario = Scenario(
+        clients=4, backends=3, subset_size=3, attempts=3, refusing=2, retry_ratio=2.0,
+        warm_up=2.0, window=10.0,
+    )  # fmt: skip
+    assert simulate(scenario, picker, load=0.1, seed=1).errors == 0.0
+
+
 def test_throttled_clients_send_twice_what_is_accepted() -> None:
     """K = 2, over two minutes: of load 4 in, 1 served, 1 refused there, 2 here."""
     scenario = replace(

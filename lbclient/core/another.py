@@ -1,0 +1,17 @@
+"""Where the next attempt of a call goes: to a backend that it was not sent to yet."""
+
+from collections.abc import Collection, Sequence
+from random import Random
+
+from lbclient.core.protocols import N
+
+
+def two_others(tried: Collection[N], allowed: Sequence[N], rng: Random) -> list[N]:
+    """Of the backends that were not tried two by lot, the less loaded one first.
+
+    For where the picker insists on a backend that was tried: two choices do nearly as
+    well as all. Fewer than two where there are no more.
+    """
+    others = [node for node in allowed if node not in tried]
+    some = rng.sample(others, min(2, len(others)))
+    return sorted(some, key=lambda node: node.load.in_flight)
