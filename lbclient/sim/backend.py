@@ -14,11 +14,12 @@ from math import inf
 from random import Random
 from typing import Any
 
-from lbclient.core.admission import LOAD, Admission
+from lbclient.core.admission import LOAD
 from lbclient.core.criticality import Criticality
 from lbclient.core.ewma import Ewma
 from lbclient.core.latency import LatencyEstimate
 from lbclient.core.model import LoadReport, Verdict
+from lbclient.core.pressure import Pressure
 from lbclient.core.retry import ATTEMPTS, Refusal
 from lbclient.sim.client import Node
 from lbclient.sim.scenario import Scenario
@@ -48,7 +49,6 @@ class Backend:
 
     __slots__ = (
         "_active",
-        "_admission",
         "_answers",
         "_arrived",
         "_at",
@@ -66,6 +66,7 @@ class Backend:
         "_latencies",
         "_liar",
         "_paces",
+        "_pressure",
         "_qps",
         "_refusal_cost",
         "_refused",
@@ -107,7 +108,7 @@ class Backend:
         self._heap = heap
         self._answers = answers
         self._rng = rng
-        self._admission = Admission((LOAD,), rng) if scenario.admission else None
+        self._pressure = Pressure(LOAD.target, rng) if scenario.admission else None
         self._is_careful = scenario.is_careful
         self._refusal_cost = scenario.refusal_cost * scenario.cost
         self._refused: dict[int, Refusal] = {}  # those of `_running` that will be
@@ -154,7 +155,7 @@ class Backend:
         if self._latencies is not None:
             self._arrived[number] = now, self._active
         self._active += 1
-        refusal = self._refusal(number, node) if self._is_careful else None
+        refusal = self._refusal(number, node, now) if self._is_careful else None
         if refusal is not None or len(self._running) >= self._full:
             self._refuse(node, number, refusal or Refusal.OVERLOADED, now)
         elif wait:
@@ -163,14 +164,19 @@ class Backend:
         else:
             self._run(node, number, cost, now)
 
-    def _refusal(self, number: int, node: Node) -> Refusal | None:
+    def _refusal(self, number: int, node: Node, now: float) -> Refusal | None:
         attempt = node.attempt_of(number)
         self.attempts[attempt] += 1
-        if self._admission is None:
+        if self._pressure is None:
             return Refusal.OVERLOADED if self.refuses_all else None
-        load = (len(self._running) - len(self._refused)) / self._cores
-        self._admission.observe([HOPELESS if self.refuses_all else load])
-        return self._admission.refuses(Criticality.CRITICAL, attempt)
+        self._pressure.look(self._load(), now)
+        return self._pressure.refuses(Criticality.CRITICAL, attempt, now)
+
+    def _load(self) -> float:
+        """Requests that run or want to, for each processor."""
+        if self.refuses_all:
+            return HOPELESS
+        return (len(self._running) - len(self._refused)) / self._cores
 
     def _refuse(self, node: Node, number: int, refusal: Refusal, now: float) -> None:
         """At once, or after some work: if there is no room for that, at once too."""
@@ -293,6 +299,8 @@ class Backend:
     def sample(self, now: float) -> None:
         """Every `TICK`: smooths what is reported, as a server does."""
         self.advance(now)
+        if self._pressure is not None:
+            self._pressure.sample(now, self._load())
         used, self._sampled = self.busy - self._sampled, self.busy
         self._utilization.update(used / TICK, now)
         self._qps.update(self._finished / TICK, now)

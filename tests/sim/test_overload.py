@@ -51,6 +51,11 @@ def test_a_task_serves_what_it_can_where_refusals_are_free(load: float) -> None:
     assert goodput(drowned, load) < 0.1
 
 
+def test_a_burst_is_let_in() -> None:
+    """Of a load of 0.8 nothing is refused, though chance makes it more at times."""
+    assert play(AT_ONCE, 0.8).errors == 0.0
+
+
 def test_a_task_that_refuses_all_costs_a_fleet_nothing() -> None:
     """It is asked, refuses, and another one is asked at once, within the budget."""
     fleet = Scenario(
