@@ -15,11 +15,12 @@ from lbclient.core.another import two_others
 from lbclient.core.criticality import Criticality
 from lbclient.core.load import Load
 from lbclient.core.locality import Near, mixed
-from lbclient.core.model import Endpoint, Endpoints, LoadReport, Outcome, State, Verdict
+from lbclient.core.model import Endpoint, Endpoints, LoadReport, State
 from lbclient.core.pool import Limits, Pool
 from lbclient.core.protocols import Picker, PickerFactory, ProbingPicker
-from lbclient.core.retry import Budget, Failure, Refusal, Retry
+from lbclient.core.retry import Budget, Retry
 from lbclient.core.throttle import Throttle
+from lbclient.core.verdict import Ending, weighed
 from lbclient.sim.scenario import Scenario
 from lbclient.subsets import order
 
@@ -166,10 +167,14 @@ class Client:
 
     def admits(self, now: float) -> bool:
         """Whether a new request may be sent; it then earns a part of a retry."""
-        if self.throttle and not self.throttle.admits(Criticality.CRITICAL, now):
+        if not self._may_send(now):
             return False
         self.budget.deposit()
         return True
+
+    def _may_send(self, now: float) -> bool:
+        throttle = self.throttle
+        return throttle is None or throttle.admits(Criticality.CRITICAL, now)
 
     def choose(self, number: int, now: float) -> Node | None:
         """Whom to send it to; None: nobody has room for it."""
@@ -185,21 +190,23 @@ class Client:
         return node
 
     def settle(
-        self, node: Node, number: int, outcome: Outcome, refusal: Refusal | None,
-        now: float,
-    ) -> float | None:  # fmt: skip
+        self, node: Node, number: int, ending: Ending, now: float
+    ) -> float | None:
         """Learns from an attempt; when to begin the next, or None."""
+        outcome = ending.outcome(now - self.sent_at.pop(number))
         self.pool.finish(node, outcome, now)
-        self.sent_at.pop(number, None)
         if self.throttle:
-            self.throttle.finish(Criticality.CRITICAL, outcome.verdict, now)
+            self.throttle.finish(Criticality.CRITICAL, weighed(outcome), now)
         retry = self.retries.pop(number, None)
         tried = self.tried.pop(number, ())
-        if outcome.verdict is Verdict.SERVED or self._attempts == 1:
+        if self._attempts == 1 or not ending.may_be_retried():
             return None
         retry = retry or Retry(self.budget, self._rng, self._attempts)
+        failure = ending.failure(is_sent=True, is_answered=False)
+        if not retry.why_not(failure) and not self._may_send(now):
+            return None  # to the throttle it is a request like any other
         is_other = any(other is not node for other in self.pool.ready)
-        delay = retry.decide(Failure(refusal), None, is_other).delay
+        delay = retry.decide(failure, None, is_other).delay
         if delay is None:
             return None
         self.retries[number] = retry

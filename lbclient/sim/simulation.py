@@ -18,6 +18,7 @@ from typing import Any
 from lbclient.core.model import Endpoint, LoadReport, Outcome, Verdict, snapshot
 from lbclient.core.protocols import PickerFactory
 from lbclient.core.retry import Refusal
+from lbclient.core.verdict import UNAVAILABLE, Ending
 from lbclient.sim.backend import TICK, Answer, Backend, Heap
 from lbclient.sim.client import Client, Node, Question
 from lbclient.sim.result import Result, Second, measure
@@ -25,6 +26,9 @@ from lbclient.sim.scenario import Scenario
 from lbclient.sim.traffic import Traffic
 
 SERVED = Verdict.SERVED
+
+# The number of the status that goes on the wire. A sinkhole's is INTERNAL.
+CODES = {SERVED: 0, Verdict.FAILED: 13, Verdict.REJECTED: UNAVAILABLE}
 
 
 class Simulation:
@@ -284,8 +288,8 @@ class Simulation:
         now: float,
     ) -> None:
         client = node.client
-        outcome = Outcome(verdict, now - client.sent_at[number], report)
-        again_at = client.settle(node, number, outcome, refusal, now)
+        ending = Ending(CODES[verdict], report, refusal)
+        again_at = client.settle(node, number, ending, now)
         if again_at is not None:
             self._at(again_at, self._attempt, (client, number))
 

@@ -6,6 +6,8 @@ from statistics import fmean
 import pytest
 
 from lbclient.core.protocols import PickerFactory
+from lbclient.core.retry import Refusal
+from lbclient.core.verdict import UNAVAILABLE, Ending
 from lbclient.pickers import PICKERS, WeightedRoundRobin
 from lbclient.sim import SCENARIOS, Scenario, simulate
 from lbclient.sim.result import variation
@@ -149,6 +151,29 @@ def test_a_retry_goes_where_the_request_was_not_yet(picker: str) -> None:
         warm_up=2.0, window=10.0,
     )  # fmt: skip
     assert simulate(scenario, picker, load=0.1, seed=1).errors == 0.0
+
+
+def test_a_retry_is_held_back_like_any_request() -> None:
+    """Where all was refused of late, a client that throttles sends few retries, too."""
+    scenario = replace(SMALL, attempts=3, throttle=2.0, retry_ratio=2.0)
+    simulation = Simulation(
+        scenario, PICKERS["random"], draw(scenario, 0.1, seed=1), seed=1
+    )
+    client = simulation.clients[0]
+
+    def retries(refusal: Refusal) -> int:
+        """Of 5,000 requests that are all refused."""
+        sent = 0
+        for number in range(5000):
+            client.budget.deposit()
+            node = client.choose(number, now=0.0)
+            assert node is not None
+            ending = Ending(UNAVAILABLE, None, refusal)
+            sent += client.settle(node, number, ending, now=0.0) is not None
+        return sent
+
+    assert retries(Refusal.DONT_RETRY) == 0
+    assert 0 < retries(Refusal.OVERLOADED) < 150
 
 
 def test_throttled_clients_send_twice_what_is_accepted() -> None:
