@@ -17,7 +17,7 @@ from functools import partial
 from importlib.resources import files
 
 from lbclient.admin.debug import register
-from lbclient.admin.http import Answer, Request, Site
+from lbclient.admin.http import HttpRequest, HttpResponse, Site
 from lbclient.admin.snapshot import snapshot
 from lbclient.core.errors import ConfigError
 
@@ -66,29 +66,32 @@ def _is_of_host(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.EADDRNOTAVAIL, None)
 
 
-def _pages() -> dict[str, Callable[[Request], Answer]]:
+def _pages() -> dict[str, Callable[[HttpRequest], HttpResponse]]:
     tell = _Telling()
     document = _file("lbz.html")
 
-    def lbz(request: Request) -> Answer:
+    def lbz(request: HttpRequest) -> HttpResponse:
         """The same address for people and for programs."""
         accepted = ",".join(request.headers.get("accept", ()))
         is_program = "application/json" in accepted and "text/html" not in accepted
         return tell(request) if is_program else document
 
-    pages: dict[str, Callable[[Request], Answer]] = {"/lbz": lbz, "/lbz.json": tell}
+    pages: dict[str, Callable[[HttpRequest], HttpResponse]] = {
+        "/lbz": lbz,
+        "/lbz.json": tell,
+    }
     for name in ("page.css", "page.js", "charts.js", "uplot.css", "uplot.js"):
         pages[f"/lbz/{name}"] = partial(_given, _file(name))
     return pages
 
 
-def _given(answer: Answer, _: Request) -> Answer:
+def _given(answer: HttpResponse, _: HttpRequest) -> HttpResponse:
     return answer
 
 
-def _file(name: str) -> Answer:
+def _file(name: str) -> HttpResponse:
     kind, _ = mimetypes.guess_type(name)
-    return Answer(
+    return HttpResponse(
         f"{kind}; charset=utf-8", (files(__name__) / "static" / name).read_bytes()
     )
 
@@ -97,13 +100,13 @@ class _Telling:
     """The JSON, made again when it is asked for some time after the last."""
 
     def __init__(self) -> None:
-        self._answer: Answer | None = None
+        self._answer: HttpResponse | None = None
         self._made_at = 0.0
 
-    def __call__(self, _: Request) -> Answer:
+    def __call__(self, _: HttpRequest) -> HttpResponse:
         now = asyncio.get_running_loop().time()
         if self._answer is None or now >= self._made_at + KEPT:
             text = json.dumps(snapshot(), separators=(",", ":"), allow_nan=False)
-            self._answer = Answer(JSON, text.encode())
+            self._answer = HttpResponse(JSON, text.encode())
             self._made_at = now
         return self._answer

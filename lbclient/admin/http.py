@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What a path has to say, of that media type."""
 
     kind: str
@@ -46,20 +46,20 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     method: str
     path: str
     headers: Mapping[str, list[str]]
 
 
-class Refusal(Exception):  # it is none of ours
+class HttpError(Exception):  # it is none of ours
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(status, why)
         self.status = status
         self.why = why
 
 
-Pages = Mapping[str, Callable[[Request], Answer]]
+Pages = Mapping[str, Callable[[HttpRequest], HttpResponse]]
 
 
 class Site:
@@ -134,13 +134,13 @@ class Site:
             answer, status = self._find(request), HTTPStatus.OK
         except asyncio.IncompleteReadError:
             raise  # whoever it was has gone: no news for the log
-        except Refusal as refusal:
+        except HttpError as refusal:
             status = refusal.status
-            answer = Answer(PLAIN, f"{refusal.why}\n".encode())
+            answer = HttpResponse(PLAIN, f"{refusal.why}\n".encode())
         except Exception:  # of what reads the statistics
             logger.exception("the page could not be made")
             status = HTTPStatus.INTERNAL_SERVER_ERROR
-            answer = Answer(PLAIN, b"this could not be made; see the log\n")
+            answer = HttpResponse(PLAIN, b"this could not be made; see the log\n")
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}",
             f"Content-Type: {answer.kind}",
@@ -150,18 +150,18 @@ class Site:
         text = "\r\n".join((*head, "", "")).encode()
         return text + answer.body if with_body else text
 
-    def _find(self, request: Request) -> Answer:
+    def _find(self, request: HttpRequest) -> HttpResponse:
         if request.method not in ("GET", "HEAD"):
             why = "there is nothing to change here: GET and HEAD only"
-            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, why)
+            raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, why)
         self._check_host(request)
         page = self._pages.get(request.path)
         if page is None:
             paths = ", ".join(self._pages)
-            raise Refusal(HTTPStatus.NOT_FOUND, f"not here; there are {paths}")
+            raise HttpError(HTTPStatus.NOT_FOUND, f"not here; there are {paths}")
         return page(request)
 
-    def _check_host(self, request: Request) -> None:
+    def _check_host(self, request: HttpRequest) -> None:
         """An address cannot be made to point elsewhere; a name can."""
         hosts = request.headers.get("host", [])
         name = _name_of(hosts[0]) if len(hosts) == 1 else ""
@@ -171,7 +171,7 @@ class Site:
             ip_address(name)
             return
         why = f"this is known by address, or as {', '.join(sorted(self._names))}"
-        raise Refusal(HTTPStatus.MISDIRECTED_REQUEST, why)
+        raise HttpError(HTTPStatus.MISDIRECTED_REQUEST, why)
 
 
 def neighbourhood(peer: object) -> str:
@@ -199,18 +199,18 @@ def _name_of(host: str) -> str:
     return bare.strip("[]").lower()
 
 
-async def read(reader: asyncio.StreamReader) -> Request:
+async def read(reader: asyncio.StreamReader) -> HttpRequest:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
         why = f"more than {HEAD_SIZE} bytes"
-        raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, why) from None
+        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, why) from None
     first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise Refusal(HTTPStatus.BAD_REQUEST, "this is not HTTP/1.1")
+        raise HttpError(HTTPStatus.BAD_REQUEST, "this is not HTTP/1.1")
     headers: dict[str, list[str]] = {}
     for line in lines:
         name, _, value = line.partition(":")
         headers.setdefault(name.strip().lower(), []).append(value.strip())
-    return Request(words[0], words[1].partition("?")[0], headers)
+    return HttpRequest(words[0], words[1].partition("?")[0], headers)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 
-from lbclient.core.latency_probe import Probe
-from lbclient.core.latency_window import Method, Window
+from lbclient.core.latency_probe import LatencyProbe
+from lbclient.core.latency_window import LatencyWindow, MethodBaseline
 
 # limit / places. Some requests must queue, so that a place that becomes free is taken
 # at once. Ours, from tests/laws/test_concurrency.py: with 8 places and Poisson arrivals
@@ -51,21 +51,21 @@ REST, LONGEST_REST = 2.0, 600.0  # seconds after one that failed, twice that aft
 LONG = 10.0
 
 
-class Outcome(Enum):
+class RequestOutcome(Enum):
     SERVED = auto()
     GIVEN_UP = auto()  # by its client or at its deadline, with or without a place
     FAILED = auto()  # perhaps at once, as if refused: its latency says nothing
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class RequestInFlight:
     """One in flight. `outcome` is to be set by whoever ends it."""
 
-    method: Method
+    method: MethodBaseline
     began_at: float
     takes_place: bool
     is_measured: bool  # its latency is one of the baseline
-    outcome: Outcome = Outcome.SERVED
+    outcome: RequestOutcome = RequestOutcome.SERVED
 
 
 class ConcurrencyLimit:
@@ -74,18 +74,18 @@ class ConcurrencyLimit:
     def __init__(self) -> None:
         self.places = inf
         self.limit = inf  # requests in flight; a probe has fewer
-        self._in_flight: dict[Request, None] = {}  # the oldest first
-        self._methods: list[Method] = []
-        self._baseline = Method()  # of all methods together
+        self._in_flight: dict[RequestInFlight, None] = {}  # the oldest first
+        self._methods: list[MethodBaseline] = []
+        self._baseline = MethodBaseline()  # of all methods together
         # This window. Time counts while the pool is full as far as is known.
-        self._window = Window()
+        self._window = LatencyWindow()
         self._at = 0.0
         self._full = CROWD
         self._has_refused = False
         self._trend = 0  # of the window before: -1 too many places, 1 too few
-        self._probe = Probe(VERIFY_LIMIT)
+        self._probe = LatencyProbe(VERIFY_LIMIT)
         # Verification.
-        self._suspect: Window | None = None  # the window that a probe is to judge
+        self._suspect: LatencyWindow | None = None  # which a probe is to judge
         self._measures_since = 0.0  # requests that began earlier are not measured
         self._rest, self._rests_until = REST, 0.0
 
@@ -98,13 +98,13 @@ class ConcurrencyLimit:
     def is_engaged(self) -> bool:
         return self.limit < inf
 
-    def method(self) -> Method:
+    def method(self) -> MethodBaseline:
         """For a method that is new."""
-        method = Method()
+        method = MethodBaseline()
         self._methods.append(method)
         return method
 
-    def takes_place(self, method: Method) -> bool:
+    def takes_place(self, method: MethodBaseline) -> bool:
         """Whether its requests do: once their latency is known, unless it is long."""
         return 0.0 < method.baseline <= LONG
 
@@ -132,22 +132,22 @@ class ConcurrencyLimit:
                 break
             del self._in_flight[oldest]
 
-    def begin(self, method: Method, now: float) -> Request:
+    def begin(self, method: MethodBaseline, now: float) -> RequestInFlight:
         """Returns what `end` is to be told."""
         if not self.takes_place(method):
             is_measured = method.sampling < VERIFY_LIMIT
             method.sampling += is_measured
-            return Request(method, now, False, is_measured)
+            return RequestInFlight(method, now, False, is_measured)
         active = len(self._in_flight)
         self._pass_time(active, now)
-        request = Request(method, now, True, active < self._probe.limit)
+        request = RequestInFlight(method, now, True, active < self._probe.limit)
         self._in_flight[request] = None
         return request
 
-    def end(self, request: Request, now: float) -> None:
+    def end(self, request: RequestInFlight, now: float) -> None:
         """However it ended: what has gone takes no place."""
         method, latency = request.method, now - request.began_at
-        is_measured = request.is_measured and request.outcome is Outcome.SERVED
+        is_measured = request.is_measured and request.outcome is RequestOutcome.SERVED
         if not request.takes_place:
             method.sampling -= request.is_measured
             if is_measured:
@@ -158,14 +158,14 @@ class ConcurrencyLimit:
         active = len(self._in_flight)
         self._pass_time(active, now)
         del self._in_flight[request]
-        if active >= self._full and request.outcome is not Outcome.FAILED:
-            self._window.end(method, latency, request.outcome is Outcome.SERVED)
+        if active >= self._full and request.outcome is not RequestOutcome.FAILED:
+            self._window.end(method, latency, request.outcome is RequestOutcome.SERVED)
         if is_measured and request.began_at >= self._measures_since:
             method.observe(latency)
             self._baseline.observe(latency)
             self._probe.measure()
         if self._window.is_complete:
-            window, self._window = self._window, Window()
+            window, self._window = self._window, LatencyWindow()
             if self._suspect is None:
                 self._conclude(window, now)
             self._has_refused = False
@@ -177,7 +177,7 @@ class ConcurrencyLimit:
 
     # What a window says
 
-    def _conclude(self, window: Window, now: float) -> None:
+    def _conclude(self, window: LatencyWindow, now: float) -> None:
         estimate = window.places
         if not self.is_engaged:
             trend = -1 if window.slowdown > QUEUED or window.has_collapsed else 0
@@ -209,22 +209,22 @@ class ConcurrencyLimit:
         if window is not None:
             self._judge(window, has_all, now)
 
-    def _verify(self, window: Window, limit: int, now: float) -> None:
+    def _verify(self, window: LatencyWindow, limit: int, now: float) -> None:
         """Measures the baselines anew: they may be of requests that queued."""
         self._suspect = window
         self._measures_since = now
         for method in (self._baseline, *self._methods):
             method.samples = 0
-        self._probe = Probe(limit)
+        self._probe = LatencyProbe(limit)
         self._probe.begin(now, window.latency)
 
-    def _judge(self, window: Window, is_verified: bool, now: float) -> None:
+    def _judge(self, window: LatencyWindow, is_verified: bool, now: float) -> None:
         """Ends a verification: what the new baselines make of the window."""
         limit, places = self._probe.limit, window.places
         if not self.is_engaged:
             places = min(places, window.busy_places)
         self._probe.limit = VERIFY_LIMIT
-        self._window, self._trend = Window(), 0
+        self._window, self._trend = LatencyWindow(), 0
         if not is_verified:
             self._rests_until = now + self._rest
             self._rest = min(LONGEST_REST, 2.0 * self._rest)

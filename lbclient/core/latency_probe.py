@@ -16,7 +16,7 @@ PERIOD, PERIOD_BASELINES = 2.0, 40.0
 TIMEOUT, TIMEOUT_LATENCIES = 2.0, 12.0  # the sum of both; seconds and latencies
 
 
-class Probe:
+class LatencyProbe:
     """The probe of a limit, and the time of the next one."""
 
     __slots__ = ("_ends_at", "_measured", "_next_at", "limit")

@@ -23,7 +23,7 @@ LEAST_SECONDS = 0.4
 COLLAPSED = 0.1  # the share of requests that are served, below which a queue is likely
 
 
-class Method:
+class MethodBaseline:
     """The baseline latency of one method. Seconds; 0.0 if nothing is known."""
 
     __slots__ = ("baseline", "samples", "sampling")
@@ -38,7 +38,7 @@ class Method:
         self.baseline += (latency - self.baseline) / self.samples
 
 
-class Window:
+class LatencyWindow:
     """Requests in flight and their latencies, while the pool is full."""
 
     def __init__(self) -> None:
@@ -46,14 +46,14 @@ class Window:
         self._request_seconds = 0.0  # the integral of requests in flight
         self._ends = 0
         self._latencies = 0.0  # the sum over all that ended
-        self._served: Counter[Method] = Counter()
+        self._served: Counter[MethodBaseline] = Counter()
         self._served_latencies = self._served_baselines = 0.0
 
     def pass_time(self, seconds: float, in_flight: int) -> None:
         self._seconds += seconds
         self._request_seconds += in_flight * seconds
 
-    def end(self, method: Method, latency: float, was_served: bool) -> None:
+    def end(self, method: MethodBaseline, latency: float, was_served: bool) -> None:
         self._ends += 1
         self._latencies += latency
         if was_served:

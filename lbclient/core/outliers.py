@@ -35,7 +35,7 @@ from lbclient.core.judgement import Judgement
 from lbclient.core.model import State
 from lbclient.core.pool import Pool
 from lbclient.core.protocols import N, Picker
-from lbclient.core.standings import Ejection, Watch, most_ejected
+from lbclient.core.standings import Ejection, MethodWatch, most_ejected
 
 QUIET = 60.0  # seconds without an error until a method's counts are let go
 UNUSED = 600.0  # seconds without an answer, likewise, with ejections and all
@@ -55,14 +55,14 @@ class Outliers(Generic[N]):
     """
 
     def __init__(self, pool: Pool[N], rng: Random) -> None:
-        self.watching: dict[int, Watch[N]] = {}
+        self.watching: dict[int, MethodWatch[N]] = {}
         self.count = 0
         self.total = 0
         self.news: list[tuple[N, Method, Ejection | None]] = []
         self.pool = pool
         self._rng = rng
         self._review_at = -inf
-        self._tried: tuple[Watch[N], N] | None = None  # by the last pick
+        self._tried: tuple[MethodWatch[N], N] | None = None  # by the last pick
         self._last_passed: tuple[N, ...] = ()  # to the picker
         self._allowed_for: tuple[N, ...] = ()  # the `ready` that `_allowed` is for
         self._allowed: dict[frozenset[N], tuple[N, ...]] = {}  # by who is ejected
@@ -79,7 +79,7 @@ class Outliers(Generic[N]):
                 watches, key=lambda it: (bool(it[1].ejected), it[1].last_error_at)
             )
             self._drop(oldest[0])
-        self.watching[key] = Watch(method, self.pool, self._rng, self._note)
+        self.watching[key] = MethodWatch(method, self.pool, self._rng, self._note)
 
     def answered(
         self,
@@ -170,7 +170,7 @@ class Outliers(Generic[N]):
             self._allowed[left_out] = allowed
         return allowed
 
-    def _without(self, watch: Watch[N]) -> tuple[N, ...]:
+    def _without(self, watch: MethodWatch[N]) -> tuple[N, ...]:
         """Of those that are ready half at most is left out, the first to be ejected."""
         present = (node for node in watch.ejected if node.state is State.READY)
         left_out = dict.fromkeys(islice(present, most_ejected(self.pool)))

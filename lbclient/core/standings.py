@@ -76,7 +76,7 @@ class Ejection:
 
 
 class Standing(Generic[N]):
-    """What one backend answered to one method. Owned by its `Watch`."""
+    """What one backend answered to one method. Owned by its `MethodWatch`."""
 
     __slots__ = (
         "answers", "ejection", "ejections", "has_served", "held", "long", "node",
@@ -124,7 +124,7 @@ def most_ejected(pool: Pool[N]) -> int:
     return pool.counts[State.READY] // 2
 
 
-class Watch(Generic[N]):
+class MethodWatch(Generic[N]):
     """One method: who answered what, and who is ejected. Owned by `Outliers`.
 
     `note` is told of each backend that is ejected, and of each that is let back in

@@ -67,7 +67,7 @@ class StreamPermit:
         return f"{self._said}; the streams were ended {ago:.1f} s ago"
 
 
-class Patience:
+class CheckPatience:
     """How long a health check beside a stream may take, in seconds.
 
     It grows with a server that is slow without streams as well, and shrinks again with

@@ -14,7 +14,7 @@ from lbclient.core.model import Endpoints
 from lbclient.core.text import printable
 from lbclient.resolvers.listing import Listing, in_pieces, is_installed, join_host
 from lbclient.resolvers.lookups import AddressLookup, system_lookup
-from lbclient.resolvers.polling import Answer, Polling
+from lbclient.resolvers.polling import Polling, Resolution
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Dns:
         """Yields the first answer and every different one; see `Polling.watch`."""
         return self._polling.watch()
 
-    async def _resolve(self) -> Answer:
+    async def _resolve(self) -> Resolution:
         words = f"no answer after {PATIENCE:g} s, and none since"
         loop = asyncio.get_running_loop()
         late = loop.call_later(PATIENCE, self._notice, words)
@@ -72,7 +72,7 @@ class Dns:
             self._is_first = False
             self._doubt(endpoints)
         self._notice(trouble)
-        return Answer(endpoints, ttl)
+        return Resolution(endpoints, ttl)
 
     def _notice(self, trouble: str) -> None:
         trouble = printable(trouble)

@@ -55,7 +55,7 @@ class Visit(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seen:
+class FileState:
     """What a watch knows of its file; the next one goes on from there after an error.
 
     `read` is the version that was read, or that makes no sense, `before` that of the
@@ -81,7 +81,7 @@ class File:
         self.path = Path(path)
         self.look_every = look_every
         self.patience = patience
-        self._left: list[Seen] = []  # by watches that ended with an error
+        self._left: list[FileState] = []  # by watches that ended with an error
         self._listing = Listing()
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class File:
         that is an error once, too, and the look goes on.
         """
         last: Endpoints | None = None
-        seen = self._left.pop() if self._left else Seen()
+        seen = self._left.pop() if self._left else FileState()
         while True:
             if seen.before and seen.visit is None:
                 await asyncio.sleep(self.look_every)
@@ -110,7 +110,7 @@ class File:
                 last = endpoints
                 yield endpoints
 
-    async def _visit(self, seen: Seen) -> Visit:
+    async def _visit(self, seen: FileState) -> Visit:
         """Looks, in a thread: a disk can hang, and a long file takes its time."""
         is_late = seen.visit is not None
         if seen.visit is None:
@@ -143,7 +143,7 @@ class File:
             words = " ".join(str(error).split())
             return Visit(look, error=f"cannot use {self.path}: {words}")
 
-    def _heed(self, seen: Seen, visit: Visit) -> Endpoints | None:
+    def _heed(self, seen: FileState, visit: Visit) -> Endpoints | None:
         """What is new; None: nothing, or an error that was told."""
         seen.before = visit.look
         if not visit.is_passing and (visit.error or visit.endpoints is not None):

@@ -60,7 +60,7 @@ class Api(NamedTuple):
     account: Path
 
 
-class Patience(NamedTuple):
+class ApiTimeouts(NamedTuple):
     """How long the API may take, in seconds: for an answer to begin and to end, and
     from one word of a watch to the next; it sends a bookmark each minute or so.
     `pause` is the mean one from the end of a watch to the next."""
@@ -71,7 +71,7 @@ class Patience(NamedTuple):
     pause: float = 1.0
 
 
-PATIENCE = Patience()
+PATIENCE = ApiTimeouts()
 
 
 class Kubernetes:
@@ -87,7 +87,7 @@ class Kubernetes:
         port: str,
         rng: Random,
         api: Api | None = None,
-        patience: Patience = PATIENCE,
+        patience: ApiTimeouts = PATIENCE,
     ) -> None:
         self.service = service
         self.namespace = namespace

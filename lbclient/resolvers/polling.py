@@ -25,7 +25,7 @@ LATER = (1.0, 1.1)
 MIN_PAUSE = 1.0
 
 
-class Answer(NamedTuple):
+class Resolution(NamedTuple):
     """Endpoints, and for how many seconds they hold; 0.0: nobody knows.
 
     A name server's TTL of 0 forbids to keep an answer. It does not say that the next
@@ -68,7 +68,7 @@ class Polling:
     """
 
     def __init__(
-        self, ask: Callable[[], Awaitable[Answer]], interval: float, rng: Random
+        self, ask: Callable[[], Awaitable[Resolution]], interval: float, rng: Random
     ) -> None:
         self.interval = interval
         self._ask = ask

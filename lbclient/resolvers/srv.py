@@ -16,7 +16,7 @@ from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.resolvers.listing import Listing, in_pieces, join_host
 from lbclient.resolvers.lookups import Service, ServiceLookup
-from lbclient.resolvers.polling import Answer, Polling
+from lbclient.resolvers.polling import Polling, Resolution
 
 # What a record may name; a name server can put any bytes there.
 HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -51,13 +51,13 @@ class Srv:
         """Yields the first answer and every different one; see `Polling.watch`."""
         return self._polling.watch()
 
-    async def _resolve(self) -> Answer:
+    async def _resolve(self) -> Resolution:
         try:
             services, ttl = await self._lookup(self.name)
         except OSError as error:
             raise ResolveError(f"no answer for {self.name}: {error}") from error
         found = await in_pieces(endpoints_of(services, self._listing.endpoint))
-        return Answer(self._listing.take(found), ttl)
+        return Resolution(self._listing.take(found), ttl)
 
 
 def name_servers() -> ServiceLookup:

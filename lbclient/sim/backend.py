@@ -21,13 +21,13 @@ from lbclient.core.latency import LatencyEstimate
 from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.pressure import Pressure
 from lbclient.core.retry import ATTEMPTS, Refusal
-from lbclient.sim.client import Node
+from lbclient.sim.client import SimulatedNode
 from lbclient.sim.scenario import Scenario
 
 # What comes next: when, a number that settles ties, what to call, and with what.
 Heap = list[tuple[float, int, Callable[..., None], Any]]
 # On its way back: when it arrives, from where, its number, how it went.
-Answer = tuple[float, Node, int, Verdict, LoadReport | None, Refusal | None]
+Answer = tuple[float, SimulatedNode, int, Verdict, LoadReport | None, Refusal | None]
 
 TICK = 0.1  # seconds between two samples of what is reported; as servers do
 DONE = 1e-9  # seconds of work that rounding may leave
@@ -40,7 +40,7 @@ _NEW = tuple.__new__  # of a NamedTuple, without the call that its own name take
 SERVED, FAILED, REJECTED = Verdict.SERVED, Verdict.FAILED, Verdict.REJECTED
 
 
-class Backend:
+class SimulatedBackend:
     """Owned by the simulation, whose heap and answers it writes.
 
     `busy` is in seconds of all its processors together, `received` in requests;
@@ -112,7 +112,7 @@ class Backend:
         self._is_careful = scenario.is_careful
         self._refusal_cost = scenario.refusal_cost * scenario.cost
         self._refused: dict[int, Refusal] = {}  # those of `_running` that will be
-        self._running: list[tuple[float, int, Node]] = []
+        self._running: list[tuple[float, int, SimulatedNode]] = []
         self._active = 0
         self._work = self._at = self._sampled = 0.0
         self._due = inf  # of the event in the heap that is ours
@@ -148,7 +148,7 @@ class Backend:
     # --- requests ------------------------------------------------------------
 
     def accept(
-        self, node: Node, number: int, cost: float, wait: float, now: float
+        self, node: SimulatedNode, number: int, cost: float, wait: float, now: float
     ) -> None:
         """A request has come over the network."""
         self.received += 1
@@ -164,7 +164,7 @@ class Backend:
         else:
             self._run(node, number, cost, now)
 
-    def _refusal(self, number: int, node: Node, now: float) -> Refusal | None:
+    def _refusal(self, number: int, node: SimulatedNode, now: float) -> Refusal | None:
         attempt = node.attempt_of(number)
         self.attempts[attempt] += 1
         if self._pressure is None:
@@ -178,7 +178,9 @@ class Backend:
             return HOPELESS
         return (len(self._running) - len(self._refused)) / self._cores
 
-    def _refuse(self, node: Node, number: int, refusal: Refusal, now: float) -> None:
+    def _refuse(
+        self, node: SimulatedNode, number: int, refusal: Refusal, now: float
+    ) -> None:
         """At once, or after some work: if there is no room for that, at once too."""
         if self._refusal_cost and len(self._running) < self._full:
             self._refused[number] = refusal
@@ -186,14 +188,14 @@ class Backend:
         else:
             self._answer(node, number, REJECTED, refusal, now)
 
-    def _wake(self, now: float, given: tuple[Node, int, float]) -> None:
+    def _wake(self, now: float, given: tuple[SimulatedNode, int, float]) -> None:
         node, number, cost = given
         if len(self._running) >= self._full:
             self._answer(node, number, REJECTED, Refusal.OVERLOADED, now)
         else:
             self._run(node, number, cost, now)
 
-    def _run(self, node: Node, number: int, cost: float, now: float) -> None:
+    def _run(self, node: SimulatedNode, number: int, cost: float, now: float) -> None:
         """It wants a processor from now on."""
         running = self._running
         count = len(running)
@@ -267,7 +269,7 @@ class Backend:
 
     def _answer(
         self,
-        node: Node,
+        node: SimulatedNode,
         number: int,
         verdict: Verdict,
         refusal: Refusal | None,

@@ -29,7 +29,7 @@ class Accepting(Protocol):
     """The backend at the other end, as a client knows it."""
 
     def accept(
-        self, node: "Node", number: int, cost: float, wait: float, now: float
+        self, node: "SimulatedNode", number: int, cost: float, wait: float, now: float
     ) -> None: ...
 
     def report(self) -> LoadReport | None: ...
@@ -37,7 +37,7 @@ class Accepting(Protocol):
     def answer_probe(self) -> LoadReport | None: ...
 
 
-class Node:
+class SimulatedNode:
     """What one client knows of one backend: a `protocols.Node` that leads to it."""
 
     __slots__ = ("accept", "backend", "client", "endpoint", "load", "state")
@@ -62,7 +62,7 @@ class Node:
 
 
 # The answers to a question: when they come, and from where each.
-Said = tuple[float, list[tuple[Node, LoadReport | None]]]
+Said = tuple[float, list[tuple[SimulatedNode, LoadReport | None]]]
 
 
 class Client:
@@ -87,7 +87,7 @@ class Client:
         self.phase = rng.random()
         self.zone = scenario.zone_of(number)
         self.picker = self._make_picker(factory, rng)
-        self.probes: list[Node] = getattr(self.picker, "probes", [])
+        self.probes: list[SimulatedNode] = getattr(self.picker, "probes", [])
         self.heard: deque[Said] = deque()
         self.throttle = (
             Throttle(Random(rng.getrandbits(64)), scenario.throttle)
@@ -96,7 +96,7 @@ class Client:
         )
         self.budget = Budget(scenario.retry_ratio)
         self.retries: dict[int, Retry] = {}
-        self.tried: dict[int, tuple[Node, ...]] = {}
+        self.tried: dict[int, tuple[SimulatedNode, ...]] = {}
         self.sent_at: dict[int, float] = {}
         self._attempts = scenario.attempts
         self._rng = rng
@@ -105,8 +105,8 @@ class Client:
         size = min(scenario.subset_size, scenario.backends)
         limits = Limits(size, scenario.active_limit, 1.0, 10.0, 0)
         by_address = dict(zip(endpoints, backends, strict=True))
-        self.pool: Pool[Node] = Pool(
-            lambda endpoint: Node(endpoint, self, by_address[endpoint]),
+        self.pool: Pool[SimulatedNode] = Pool(
+            lambda endpoint: SimulatedNode(endpoint, self, by_address[endpoint]),
             self._prefer,
             limits,
         )
@@ -147,7 +147,7 @@ class Client:
             if (report := node.backend.report()) is not None:
                 node.load.observe(report, now)
 
-    def pick(self, ready: Sequence[Node], now: float) -> Node:
+    def pick(self, ready: Sequence[SimulatedNode], now: float) -> SimulatedNode:
         """Whom the picker picks, which first hears the answers that have come by now.
 
         Nobody else wants these, so that is soon enough.
@@ -176,7 +176,7 @@ class Client:
         throttle = self.throttle
         return throttle is None or throttle.admits(Criticality.CRITICAL, now)
 
-    def choose(self, number: int, now: float) -> Node | None:
+    def choose(self, number: int, now: float) -> SimulatedNode | None:
         """Whom to send it to; None: nobody has room for it."""
         if not self.pool.ready:
             return None
@@ -190,7 +190,7 @@ class Client:
         return node
 
     def settle(
-        self, node: Node, number: int, ending: Ending, now: float
+        self, node: SimulatedNode, number: int, ending: Ending, now: float
     ) -> float | None:
         """Learns from an attempt; when to begin the next, or None."""
         outcome = ending.outcome(now - self.sent_at.pop(number))
@@ -225,7 +225,9 @@ class Question:
 
     __slots__ = ("_back", "_heard", "asked")
 
-    def __init__(self, asked: list[Node], heard: deque[Said], back: float) -> None:
+    def __init__(
+        self, asked: list[SimulatedNode], heard: deque[Said], back: float
+    ) -> None:
         self.asked = asked
         self._heard = heard
         self._back = back

@@ -102,18 +102,20 @@ def _sinkhole(scenario: Scenario, seconds: Sequence[Second]) -> float:
     return fmean(got[: scenario.sinkholes]) / fmean(got) if any(got) else 0.0
 
 
-class Spread(NamedTuple):
+class MeanAndDeviation(NamedTuple):
     """Mean and standard deviation over seeds."""
 
     mean: float
     deviation: float
 
 
-def over_seeds(results: Sequence[Result], field: Callable[[Result], float]) -> Spread:
+def over_seeds(
+    results: Sequence[Result], field: Callable[[Result], float]
+) -> MeanAndDeviation:
     """The deviation is that of a single run, 0.0 where there is only one."""
     values = [field(result) for result in results]
     deviation = stdev(values) if len(values) > 1 else 0.0
-    return Spread(fmean(values), deviation)
+    return MeanAndDeviation(fmean(values), deviation)
 
 
 def variation(result: Result, backend: int, seconds: int = 5) -> float:

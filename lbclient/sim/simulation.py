@@ -19,8 +19,8 @@ from lbclient.core.model import Endpoint, LoadReport, Outcome, Verdict, snapshot
 from lbclient.core.protocols import PickerFactory
 from lbclient.core.retry import Refusal
 from lbclient.core.verdict import UNAVAILABLE, Ending
-from lbclient.sim.backend import TICK, Answer, Backend, Heap
-from lbclient.sim.client import Client, Node, Question
+from lbclient.sim.backend import TICK, Answer, Heap, SimulatedBackend
+from lbclient.sim.client import Client, Question, SimulatedNode
 from lbclient.sim.result import Result, Second, measure
 from lbclient.sim.scenario import Scenario
 from lbclient.sim.traffic import Traffic
@@ -84,7 +84,7 @@ class Simulation:
         self._factors: list[dict[str, float]] = [{} for _ in places]
         self._restarting = [0] * len(places)
         self.backends = [
-            Backend(
+            SimulatedBackend(
                 scenario, speed, smoothing, self._heap, self._answers,
                 Random(f"{seed}/backend {i}"),
             )
@@ -280,7 +280,7 @@ class Simulation:
 
     def _settle(
         self,
-        node: Node,
+        node: SimulatedNode,
         number: int,
         verdict: Verdict,
         report: LoadReport | None,

@@ -25,7 +25,7 @@ from lbclient.core.call_counts import LONGEST, MOST, OTHERS
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import TaskState
 from lbclient.core.text import is_printable
-from lbclient.resolvers.kubernetes import Api, Kubernetes, Patience
+from lbclient.resolvers.kubernetes import Api, ApiTimeouts, Kubernetes
 from lbclient.server import Server
 from lbclient.server.quotas.redis_store import RedisStore
 from lbclient.v1 import health_pb2, load_pb2
@@ -217,7 +217,7 @@ async def test_an_api_that_answers_evil_is_one_line_without_the_token(
     head = f"HTTP/1.1 404 {reason}\r\nContent-Length: {size}\r\n\r\n"
     async with saying((head + body).encode()) as port:
         api = Api(f"http://127.0.0.1:{port}", tmp_path)
-        patience = Patience(20.0, 20.0, 20.0, pause=0.05)
+        patience = ApiTimeouts(20.0, 20.0, 20.0, pause=0.05)
         resolver = Kubernetes("search", "prod", "grpc", Random(7), api, patience)
         with pytest.raises(ResolveError) as caught:
             async with aclosing(resolver.watch()) as watch:

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lbclient.core.concurrency import HEADROOM, LONG, ConcurrencyLimit, Outcome
-from lbclient.core.concurrency import Request as Place
-from lbclient.core.latency_window import Method as Known
+from lbclient.core.concurrency import HEADROOM, LONG, ConcurrencyLimit, RequestOutcome
+from lbclient.core.concurrency import RequestInFlight as Place
+from lbclient.core.latency_window import MethodBaseline as Known
 from tests.examples import examples
 
 COST = 0.05  # seconds
@@ -114,7 +114,7 @@ class Pool:
     def _end(self, request: Request, now: float, kind: str) -> None:
         request.is_over = True
         if kind != "done":
-            request.place.outcome = Outcome.GIVEN_UP
+            request.place.outcome = RequestOutcome.GIVEN_UP
         self.limit.end(request.place, now)
         if kind == "done":
             self.served.append((now, now - request.at))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lbclient.core.model import Endpoint, LoadReport, Verdict
 from lbclient.pickers import Prequal, RoundRobin
-from lbclient.sim.backend import FAILING, LIE, TICK, Answer, Backend, Heap
-from lbclient.sim.client import Client, Node, Question
+from lbclient.sim.backend import FAILING, LIE, TICK, Answer, Heap, SimulatedBackend
+from lbclient.sim.client import Client, Question, SimulatedNode
 from lbclient.sim.scenario import Scenario
 
 ENDPOINTS = (Endpoint("b:1"),)
@@ -25,9 +25,11 @@ class Bench:
     def __init__(self, scenario: Scenario = SMALL) -> None:
         self.heap: Heap = []
         self.answers: deque[Answer] = deque()
-        self.backend = Backend(scenario, 1.0, 2.0, self.heap, self.answers, Random(1))
+        self.backend = SimulatedBackend(
+            scenario, 1.0, 2.0, self.heap, self.answers, Random(1)
+        )
         client = Client(0, scenario, ENDPOINTS, [self.backend], RoundRobin, 1)
-        self.node: Node = client.pool.ready[0]
+        self.node: SimulatedNode = client.pool.ready[0]
         self.sent = 0
 
     def send(self, cost: float, now: float, wait: float = 0.0) -> None:

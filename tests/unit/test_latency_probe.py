@@ -6,12 +6,12 @@ from lbclient.core.latency_probe import (
     REQUESTS,
     TIMEOUT,
     TIMEOUT_LATENCIES,
-    Probe,
+    LatencyProbe,
 )
 
 
 def test_a_probe_is_over_once_enough_requests_were_measured() -> None:
-    probe = Probe(6)
+    probe = LatencyProbe(6)
     probe.begin(100.0, 0.05)
     for _ in range(REQUESTS):
         assert probe.is_running
@@ -24,7 +24,7 @@ def test_a_probe_is_over_once_enough_requests_were_measured() -> None:
 
 
 def test_a_probe_does_not_wait_for_ever() -> None:
-    probe = Probe(6)
+    probe = LatencyProbe(6)
     probe.begin(100.0, 0.5)
     timeout = TIMEOUT + 0.5 * TIMEOUT_LATENCIES
     assert not probe.is_over(100.0 + 0.99 * timeout)
@@ -32,7 +32,7 @@ def test_a_probe_does_not_wait_for_ever() -> None:
 
 
 def test_slow_requests_are_probed_less_often() -> None:
-    probe = Probe(6)
+    probe = LatencyProbe(6)
     for baseline, period in ((0.01, PERIOD), (1.0, PERIOD_BASELINES)):
         probe.end(100.0, baseline)
         assert not probe.is_due(100.0 + 0.99 * period)

@@ -2,23 +2,23 @@
 
 import pytest
 
-from lbclient.core.latency_window import MEMORY, Method, Window
+from lbclient.core.latency_window import MEMORY, LatencyWindow, MethodBaseline
 
 
-def method_of(baseline: float) -> Method:
-    method = Method()
+def method_of(baseline: float) -> MethodBaseline:
+    method = MethodBaseline()
     method.observe(baseline)
     return method
 
 
-def window_of(in_flight: int, seconds: float = 10.0) -> Window:
-    window = Window()
+def window_of(in_flight: int, seconds: float = 10.0) -> LatencyWindow:
+    window = LatencyWindow()
     window.pass_time(seconds, in_flight)
     return window
 
 
 def test_a_baseline_is_a_mean_that_moves() -> None:
-    method = Method()
+    method = MethodBaseline()
     for latency in (1.0, 2.0, 3.0):
         method.observe(latency)
     assert method.baseline == pytest.approx(2.0)

@@ -10,7 +10,7 @@ from lbclient.core.recent import Latencies, Recent
 from lbclient.metrics.sums import Sums
 from lbclient.resolvers.endpoint_slices import Slices
 from lbclient.resolvers.name_servers import NameServers
-from lbclient.resolvers.polling import Answer, Hinted, Polling
+from lbclient.resolvers.polling import Hinted, Polling, Resolution
 from lbclient.testing import FakeNode
 
 LIST = """{"metadata": {"resourceVersion": "7"}, "items": [{
@@ -18,8 +18,8 @@ LIST = """{"metadata": {"resourceVersion": "7"}, "items": [{
     "endpoints": [{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.2"]}]}]}"""
 
 
-async def answer() -> Answer:
-    return Answer((Endpoint("a:1"),))
+async def answer() -> Resolution:
+    return Resolution((Endpoint("a:1"),))
 
 
 def polling() -> Polling:

@@ -8,7 +8,7 @@ from lbclient.core.stream_permit import (
     LONGEST_ANSWER,
     LONGEST_PAUSE,
     TOLD_FOR,
-    Patience,
+    CheckPatience,
     StreamPermit,
     patience,
 )
@@ -63,7 +63,7 @@ def test_to_suspend_twice_for_one_cause_is_to_suspend_once() -> None:
 
 
 def test_patience_grows_with_a_slow_server_and_shrinks_again() -> None:
-    slow = Patience()
+    slow = CheckPatience()
     slow.start(round_trip=0.001, longest=2.0)
     assert slow.seconds == LEAST_PATIENCE
     slow.answered_late(1.0)

@@ -14,7 +14,7 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.core.concurrency import ConcurrencyLimit, Outcome, Request
+from lbclient.core.concurrency import ConcurrencyLimit, RequestInFlight, RequestOutcome
 from lbclient.server import Server
 from tests.wire.conftest import Host
 
@@ -241,10 +241,10 @@ async def test_what_is_given_up_is_known_for_that(
     await one(b"")
     limit = limit_of(server)
     await eventually(lambda: limit.active == 0)
-    outcomes: list[Outcome] = []
+    outcomes: list[RequestOutcome] = []
     end = limit.end
 
-    def noting(request: Request, now: float) -> None:
+    def noting(request: RequestInFlight, now: float) -> None:
         outcomes.append(request.outcome)
         end(request, now)
 
@@ -255,7 +255,7 @@ async def test_what_is_given_up_is_known_for_that(
     await eventually(lambda: len(outcomes) == 1)
     await one(b"")
     await eventually(lambda: len(outcomes) == 2)
-    assert outcomes == [Outcome.GIVEN_UP, Outcome.SERVED]
+    assert outcomes == [RequestOutcome.GIVEN_UP, RequestOutcome.SERVED]
 
 
 async def keep_asking(method: Any, until: Callable[[], bool]) -> None:

@@ -18,7 +18,7 @@ import lbclient
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoints
 from lbclient.resolvers import kubernetes
-from lbclient.resolvers.kubernetes import Api, Kubernetes, Patience, in_cluster
+from lbclient.resolvers.kubernetes import Api, ApiTimeouts, Kubernetes, in_cluster
 from tests import needs
 from tests.wire.kubernetes_api import (
     KubernetesApi,
@@ -27,7 +27,7 @@ from tests.wire.kubernetes_api import (
     kubernetes_api,
 )
 
-PATIENT = Patience(20.0, 20.0, 20.0, pause=0.05)
+PATIENT = ApiTimeouts(20.0, 20.0, 20.0, pause=0.05)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def resolver(
     api: KubernetesApi,
     port: str = "grpc",
     namespace: str = "prod",
-    patience: Patience = PATIENT,
+    patience: ApiTimeouts = PATIENT,
 ) -> Kubernetes:
     return Kubernetes("search", namespace, port, Random(7), api.api, patience)
 
@@ -334,7 +334,7 @@ async def test_a_hint_opens_a_quiet_watch_again_at_once(
 async def test_a_watch_that_says_nothing_is_opened_again(
     api: KubernetesApi, eventually: Callable[..., Awaitable[None]]
 ) -> None:
-    watched = resolver(api, patience=Patience(20.0, 20.0, silence=0.2, pause=0.05))
+    watched = resolver(api, patience=ApiTimeouts(20.0, 20.0, silence=0.2, pause=0.05))
     async with watching(watched) as following:
         await following()
         waiting = asyncio.ensure_future(following())
@@ -537,7 +537,7 @@ async def test_an_unknown_kind_of_event_is_left_alone(
 
 async def test_an_api_that_hangs_is_an_error(api: KubernetesApi) -> None:
     api.hangs = True
-    words = await refused(resolver(api, patience=Patience(0.2, 0.2, 0.2)))
+    words = await refused(resolver(api, patience=ApiTimeouts(0.2, 0.2, 0.2)))
     assert words == f"{api.api.url}: no answer in time"
 
 

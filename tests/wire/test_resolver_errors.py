@@ -15,7 +15,7 @@ import lbclient
 from lbclient import metrics
 from lbclient.core.model import Endpoints
 from lbclient.resolvers import Dns, File, Srv
-from lbclient.resolvers.kubernetes import Kubernetes, Patience
+from lbclient.resolvers.kubernetes import ApiTimeouts, Kubernetes
 from lbclient.resolvers.name_servers import NameServers
 from tests.wire.disk import Disk
 from tests.wire.kubernetes_api import (
@@ -130,9 +130,9 @@ class Source:
             self.api = await stack.enter_async_context(kubernetes_api(self.folder))
             ports = [{"name": "grpc", "port": self.port, "protocol": "TCP"}]
             self.api.put(endpoint_slice("search-a", endpoint("127.0.0.1"), ports=ports))
-            patience = Patience(pause=0.05)
+            patience = ApiTimeouts(pause=0.05)
             if self.how == "hangs":
-                patience = Patience(begin=1.0, end=1.0, pause=0.05)
+                patience = ApiTimeouts(begin=1.0, end=1.0, pause=0.05)
             return Kubernetes(
                 "search", "prod", "grpc", Random(7), self.api.api, patience
             )

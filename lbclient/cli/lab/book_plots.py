@@ -9,7 +9,7 @@ from lbclient.sim.book.attempts import Attempts
 from lbclient.sim.book.layers import Layers
 from lbclient.sim.book.overload import Overload
 from lbclient.sim.book.resized import Resized
-from lbclient.sim.book.spread import Spread
+from lbclient.sim.book.spread import SpreadByCause
 from lbclient.sim.book.switched import Switched
 from lbclient.sim.book.wasted import Wasted
 
@@ -48,7 +48,7 @@ def draw_wasted(found: Wasted) -> "Figure":
     return figure
 
 
-def draw_spread(found: Spread) -> "Figure":
+def draw_spread(found: SpreadByCause) -> "Figure":
     figure = blank(8, 3.6)
     axes = figure.subplots()
     _bars(axes, found.ratios, spread.PICKERS)

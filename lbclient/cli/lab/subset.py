@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from math import inf
 
 from lbclient.cli.lab.subset_answers import (
-    Answer,
     Fleet,
+    SubsetAnswer,
     advise,
     compare,
     measure,
@@ -173,7 +173,7 @@ def fleet_of(
     )
 
 
-def answer_to(given: argparse.Namespace) -> Answer:
+def answer_to(given: argparse.Namespace) -> SubsetAnswer:
     fleet = fleet_of(given, CLIENTS, BACKENDS, SIZE)
     if given.advise:
         return advise(fleet, excess_of(given), bursts_of(given))
@@ -200,7 +200,7 @@ def bursts_of(given: argparse.Namespace) -> Bursts | None:
     return Bursts(given.hot_share, given.hot_traffic)
 
 
-def plot(given: argparse.Namespace) -> Answer:
+def plot(given: argparse.Namespace) -> SubsetAnswer:
     name, file = given.figure or FIGURE, given.plot
     picture = PICTURES[name]
     says_none = given.clients is given.backends is given.size is None
@@ -211,7 +211,7 @@ def plot(given: argparse.Namespace) -> Answer:
     draw(name, Scene(fleet, resized_of(given, fleet), client), file)
     is_article_s = (fleet.clients, fleet.backends, fleet.taken) == picture.sizes
     source = f", the sizes of {picture.source}" if is_article_s else ""
-    return Answer(
+    return SubsetAnswer(
         f"{name}: {file}\n{sizes(name, fleet)}{source}",
         {"figure": name, "file": file} | fleet.facts(),
     )

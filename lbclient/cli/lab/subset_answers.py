@@ -52,7 +52,7 @@ CHOOSERS = [name for name in ALGORITHMS if name != WHOLE]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SubsetAnswer:
     text: str
     facts: dict[str, Any]
 
@@ -180,7 +180,7 @@ class Properties:
         }
 
 
-def measure(fleet: Fleet, resized: Fleet) -> Answer:
+def measure(fleet: Fleet, resized: Fleet) -> SubsetAnswer:
     """All properties of one algorithm."""
     found = Properties.of(fleet, resized)
     even, alike, moved, hit = (
@@ -228,10 +228,10 @@ def measure(fleet: Fleet, resized: Fleet) -> Answer:
             "spread their calls evenly."
         ),
     ]
-    return Answer("\n".join(text), _asked(fleet, resized) | found.facts())
+    return SubsetAnswer("\n".join(text), _asked(fleet, resized) | found.facts())
 
 
-def compare(fleet: Fleet, resized: Fleet) -> Answer:
+def compare(fleet: Fleet, resized: Fleet) -> SubsetAnswer:
     """All algorithms but `whole`, in one table, and what `whole` would cost."""
     found = {name: Properties.of(fleet.of(name), resized.of(name)) for name in CHOOSERS}
     any_of_them = found[CHOOSERS[0]]
@@ -262,7 +262,7 @@ def compare(fleet: Fleet, resized: Fleet) -> Answer:
     facts = {name: each.facts() for name, each in found.items()}
     asked = _asked(fleet, resized)
     del asked["algorithm"]
-    return Answer("\n".join(text), asked | {"algorithms": facts})
+    return SubsetAnswer("\n".join(text), asked | {"algorithms": facts})
 
 
 def _losing(clients: int) -> str:
@@ -282,7 +282,7 @@ def _cells(found: Properties) -> Iterator[str]:
     yield f"{hit.max_share:.0%}"
 
 
-def single(fleet: Fleet, client: int, resized: Fleet) -> Answer:
+def single(fleet: Fleet, client: int, resized: Fleet) -> SubsetAnswer:
     """The subset of one client, and what another number of backends does to it."""
     preferred = fleet.order(client)
     subset = list(islice(preferred, fleet.taken))
@@ -306,7 +306,7 @@ def single(fleet: Fleet, client: int, resized: Fleet) -> Answer:
         "dropped": dropped,
     }
     del facts["clients"]
-    return Answer("\n".join(text), facts)
+    return SubsetAnswer("\n".join(text), facts)
 
 
 def _changes(opened: Sequence[int], dropped: Sequence[int]) -> str:
@@ -322,7 +322,7 @@ def _listed(backends: Iterable[int]) -> str:
     return " ".join(map(str, backends))
 
 
-def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> Answer:
+def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> SubsetAnswer:
     """The sizes that keep the busiest backend to the limit, `fleet.size` at least."""
     if fleet.algorithm == WHOLE:
         raise ConfigError("algorithm", WHOLE, "one that chooses; whole takes all")
@@ -371,7 +371,7 @@ def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> Answer:
         "bursty": bursty and asdict(bursty),
         "sizes": [asdict(each) for each in sizes],
     }
-    return Answer("\n".join(text), facts)
+    return SubsetAnswer("\n".join(text), facts)
 
 
 def _excesses(

@@ -82,7 +82,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BackendSeen:
     """What one backend showed; `trouble` says why there is no more."""
 
     address: str
@@ -273,18 +273,18 @@ def of_zones(endpoints: Endpoints, config: ChannelConfig) -> Check:
 # --- the backends -------------------------------------------------------------
 
 
-async def ask_all(endpoints: Endpoints, given: argparse.Namespace) -> list[Seen]:
+async def ask_all(endpoints: Endpoints, given: argparse.Namespace) -> list[BackendSeen]:
     return await asyncio.gather(
         *(ask(endpoint.address, given) for endpoint in endpoints)
     )
 
 
-async def ask(address: str, given: argparse.Namespace) -> Seen:
+async def ask(address: str, given: argparse.Namespace) -> BackendSeen:
     until = asyncio.get_running_loop().time() + given.timeout
     async with peer.channel_to(address, given) as channel:
         reply = await peer.call(channel, wire.CHECK_METHOD, b"", until)
         if not isinstance(reply, bytes) and reply.code() in PASSING:
-            return Seen(address, reason_of(reply))
+            return BackendSeen(address, reason_of(reply))
         health = wire.parse_health(reply) if isinstance(reply, bytes) else None
         if health is None:
             return await ask_another(address, channel, until)
@@ -292,7 +292,7 @@ async def ask(address: str, given: argparse.Namespace) -> Seen:
     trouble = ""
     if health.udp_port:
         trouble = await udp_trouble(address, health.udp_port, given.timeout)
-    return Seen(
+    return BackendSeen(
         address,
         health="lbclient.v1.BackendHealth",
         state=probe.STATES[health.state],
@@ -318,13 +318,15 @@ async def count_tasks(
     return max(1, len(found - {0}))
 
 
-async def ask_another(address: str, channel: grpc.aio.Channel, until: float) -> Seen:
+async def ask_another(
+    address: str, channel: grpc.aio.Channel, until: float
+) -> BackendSeen:
     """A server that is not ours: what of gRPC's own has it?"""
     reply = await peer.call(channel, wire.SERVING_CHECK_METHOD, b"", until)
     is_known = isinstance(reply, bytes)
     if not isinstance(reply, bytes) and reply.code() in PASSING:
-        return Seen(address, reason_of(reply))
-    return Seen(
+        return BackendSeen(address, reason_of(reply))
+    return BackendSeen(
         address,
         health="grpc.health.v1" if is_known else "",
         state=probe.serving_state(reply) if isinstance(reply, bytes) else "",
@@ -356,7 +358,7 @@ async def udp_trouble(address: str, port: int, timeout: float) -> str:
     return "" if found.state else found.detail
 
 
-def of_backends(seen: list[Seen]) -> Iterator[Check]:
+def of_backends(seen: list[BackendSeen]) -> Iterator[Check]:
     if not seen:
         return
     up = [each for each in seen if not each.trouble]
@@ -375,7 +377,7 @@ def of_backends(seen: list[Seen]) -> Iterator[Check]:
         yield of_udp(up)
 
 
-def of_health(up: list[Seen]) -> Check:
+def of_health(up: list[BackendSeen]) -> Check:
     mute = [each for each in up if not each.health]
     if mute:
         found = f"no health service at {addresses(mute)}"
@@ -389,7 +391,7 @@ def of_health(up: list[Seen]) -> Check:
     return Check("health", OK, f"serving, by {' and '.join(kinds)}")
 
 
-def of_fronts(up: list[Seen]) -> Iterator[Check]:
+def of_fronts(up: list[BackendSeen]) -> Iterator[Check]:
     fronts = [each for each in up if each.tasks > 1]
     if fronts:
         found = f"{addresses(fronts)} fronts several tasks, as a proxy does"
@@ -403,7 +405,7 @@ def of_fronts(up: list[Seen]) -> Iterator[Check]:
 STATE_SERVING = probe.STATES[TaskState.SERVING]
 
 
-def of_reports(up: list[Seen]) -> Check:
+def of_reports(up: list[BackendSeen]) -> Check:
     without = [each for each in up if not each.has_reports]
     if not without:
         return Check("reports", OK, "all report their load")
@@ -411,7 +413,7 @@ def of_reports(up: list[Seen]) -> Check:
     return Check("reports", WARN, f"no load reports by {addresses(without)}", do)
 
 
-def of_udp(up: list[Seen]) -> Check:
+def of_udp(up: list[BackendSeen]) -> Check:
     if blocked := [each for each in up if each.udp]:
         found = f"{addresses(blocked)}: {blocked[0].udp}"
         do = "let UDP through to the gRPC port; TCP, which is used else, costs more"
@@ -422,6 +424,6 @@ def of_udp(up: list[Seen]) -> Check:
     return Check("udp", OK, f"{offering} of {len(up)} answer")
 
 
-def addresses(seen: list[Seen]) -> str:
+def addresses(seen: list[BackendSeen]) -> str:
     more = f" and {len(seen) - 1} more" if len(seen) > 1 else ""
     return f"{seen[0].address}{more}"

@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
 
 from lbclient import metrics
-from lbclient.admin.http import Answer, Request, Site
+from lbclient.admin.http import HttpRequest, HttpResponse, Site
 from lbclient.cli.numbers import whole
 from lbclient.cli.operate.peer import CERTIFICATE, pair, pem
 from lbclient.client.channel import Channel, insecure_channel, secure_channel
@@ -248,9 +248,9 @@ async def metrics_at(port: int | str | None, host: str) -> AsyncIterator[None]:
         await site.close()
 
 
-def exposition(request: Request) -> Answer:
+def exposition(request: HttpRequest) -> HttpResponse:
     encode, kind = choose_encoder(",".join(request.headers.get("accept", ())))
-    return Answer(kind, encode(REGISTRY))
+    return HttpResponse(kind, encode(REGISTRY))
 
 
 def ending(channel: Channel, proxy: Server) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from lbclient.client.health.streams import (
     TaskNotServing,
 )
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.core.stream_permit import LONGEST_ANSWER, Patience, StreamPermit
+from lbclient.core.stream_permit import LONGEST_ANSWER, CheckPatience, StreamPermit
 from lbclient.v1 import compat_pb2, health_pb2
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class HealthWatch:
         self._kind = kind
         self._is_shared = is_shared
         self._owes_nothing = owes_nothing
-        self._patience = Patience()
+        self._patience = CheckPatience()
         self._is_other = False  # it answers, and has no health service of ours
         self._known: TaskState | None = None  # the state that it told last
         self._tasks_skipped = 0  # in a row, as they did not serve

@@ -17,9 +17,9 @@ from random import Random
 from grpc import StatusCode
 
 from lbclient.core.admission import Places, Tally
-from lbclient.core.concurrency import ConcurrencyLimit, Outcome, Request
+from lbclient.core.concurrency import ConcurrencyLimit, RequestInFlight, RequestOutcome
 from lbclient.core.criticality import Criticality
-from lbclient.core.latency_window import Method
+from lbclient.core.latency_window import MethodBaseline
 from lbclient.core.protocols import Clock
 
 MOST_METHODS = 1024  # clients may invent names for a generic handler; others share one
@@ -28,21 +28,23 @@ MOST_METHODS = 1024  # clients may invent names for a generic handler; others sh
 # kept, what is sheddable leaves places of a small pool idle.
 MOST_KEPT = 1 / 3
 
-_request: ContextVar[Request | None] = ContextVar("limited request", default=None)
+_request: ContextVar[RequestInFlight | None] = ContextVar(
+    "limited request", default=None
+)
 
 _OUTCOMES = {
-    StatusCode.OK: Outcome.SERVED,
-    StatusCode.CANCELLED: Outcome.GIVEN_UP,
-    StatusCode.DEADLINE_EXCEEDED: Outcome.GIVEN_UP,
+    StatusCode.OK: RequestOutcome.SERVED,
+    StatusCode.CANCELLED: RequestOutcome.GIVEN_UP,
+    StatusCode.DEADLINE_EXCEEDED: RequestOutcome.GIVEN_UP,
 }
 
 
 def note_status(status: StatusCode, context: Context | None = None) -> None:
     """How the request of this context ends, or of the one given."""
-    note_outcome(_OUTCOMES.get(status, Outcome.FAILED), context)
+    note_outcome(_OUTCOMES.get(status, RequestOutcome.FAILED), context)
 
 
-def note_outcome(outcome: Outcome, context: Context | None = None) -> None:
+def note_outcome(outcome: RequestOutcome, context: Context | None = None) -> None:
     request = _request.get() if context is None else context.get(_request)
     if request is not None:
         request.outcome = outcome
@@ -56,12 +58,12 @@ class AdaptiveConcurrency:
         self._make: Callable[[int], Places] = lambda limit: Places(
             limit, mix, rng, MOST_KEPT
         )
-        self._methods: dict[str, Method] = {}
-        self._others: Method | None = None
+        self._methods: dict[str, MethodBaseline] = {}
+        self._others: MethodBaseline | None = None
         self._places: Places | None = None
         self.limit = ConcurrencyLimit()
 
-    def method(self, path: str) -> Method:
+    def method(self, path: str) -> MethodBaseline:
         method = self._methods.get(path)
         if method is not None:
             return method
@@ -71,7 +73,7 @@ class AdaptiveConcurrency:
         self._others = self._others or self.limit.method()
         return self._others
 
-    def refuses(self, method: Method, criticality: Criticality) -> bool:
+    def refuses(self, method: MethodBaseline, criticality: Criticality) -> bool:
         """Whether there is no place for a request, in whose task this is called.
 
         Else the request has begun.
@@ -98,7 +100,7 @@ class AdaptiveConcurrency:
             places = self._places = self._make(most)
         return places.refuses(criticality, active)
 
-    def _ended(self, request: Request, _task: Task[object]) -> None:
+    def _ended(self, request: RequestInFlight, _task: Task[object]) -> None:
         self.limit.end(request, self._clock())
 
     @property

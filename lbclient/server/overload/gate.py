@@ -18,9 +18,9 @@ from lbclient import wire
 from lbclient.background.tasks import is_fatal
 from lbclient.config import ServerConfig
 from lbclient.core.admission import PLACES_NAME
-from lbclient.core.concurrency import Outcome
+from lbclient.core.concurrency import RequestOutcome
 from lbclient.core.criticality import DEFAULT, Criticality, adopt, current, parse
-from lbclient.core.latency_window import Method
+from lbclient.core.latency_window import MethodBaseline
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.pressure import STRAINED, Pressure
 from lbclient.core.protocols import Clock
@@ -177,7 +177,7 @@ class Gate:
     def refuses(
         self,
         metadata: Iterable[tuple[str, str | bytes]],
-        method: Method | None = None,
+        method: MethodBaseline | None = None,
     ) -> Answer | None:
         """What to answer in place of a handler, if anything.
 
@@ -210,7 +210,7 @@ class Gate:
         self._asked += 1
 
     def _decide(
-        self, metadata: Iterable[tuple[str, str | bytes]], method: Method | None
+        self, metadata: Iterable[tuple[str, str | bytes]], method: MethodBaseline | None
     ) -> Answer | None:
         criticality, attempt, customer = self._read(metadata)
         quotas = self._early_quotas
@@ -227,7 +227,11 @@ class Gate:
         return answer
 
     def _has_no_room(
-        self, criticality: Criticality, attempt: int, method: Method | None, now: float
+        self,
+        criticality: Criticality,
+        attempt: int,
+        method: MethodBaseline | None,
+        now: float,
     ) -> Answer | None:
         pressure = self.pressure
         refusal = pressure.refuses(criticality, attempt, now)
@@ -241,7 +245,7 @@ class Gate:
             return FULL
         return None
 
-    def _is_full(self, method: Method, criticality: Criticality) -> bool:
+    def _is_full(self, method: MethodBaseline, criticality: Criticality) -> bool:
         """By the limit that finds itself."""
         assert self.adaptive is not None
         if not self.adaptive.refuses(method, criticality):
@@ -254,7 +258,7 @@ class Gate:
         clock = self._clock
         payer = self.quotas.quota.enter(customer, criticality, clock())
         if payer is None:
-            note_outcome(Outcome.FAILED)
+            note_outcome(RequestOutcome.FAILED)
             return self._out_of_quota(criticality)
         bill_to(payer)
         return None

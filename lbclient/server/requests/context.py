@@ -20,7 +20,7 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient import grpc_seam, wire
-from lbclient.core.concurrency import Outcome
+from lbclient.core.concurrency import RequestOutcome
 from lbclient.core.retry import Refusal
 from lbclient.server.overload.adaptive import note_outcome, note_status
 from lbclient.server.overload.gate import Gate
@@ -211,7 +211,7 @@ class Call:
     def _note(self, status: StatusCode, context: Context | None = None) -> None:
         """For the adaptive limit: what fails at once is no quick request."""
         if self.refusal is not None:
-            note_outcome(Outcome.FAILED, context)
+            note_outcome(RequestOutcome.FAILED, context)
         else:
             note_status(status, context)
 
@@ -383,7 +383,7 @@ class SyncCall(Call):
         self._answered: StatusCode | None = None
         self._request = Early(reporter.gate, inner)
         self.adopt(copy_context())
-        note_outcome(Outcome.GIVEN_UP)  # unless its thread answers
+        note_outcome(RequestOutcome.GIVEN_UP)  # unless its thread answers
         reporter.gate.threads.queue(self, self.begun_at)
 
     def enter(self, inner: Any) -> None:

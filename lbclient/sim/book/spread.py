@@ -44,7 +44,7 @@ CAUSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SpreadByCause:
     """The busiest backend's utilization over the idlest's: by cause, then picker."""
 
     ratios: dict[str, dict[str, float]]
@@ -68,7 +68,7 @@ class Spread:
         ]  # fmt: skip
 
 
-def run(seed: int, quick: bool) -> Spread:
+def run(seed: int, quick: bool) -> SpreadByCause:
     ratios = {}
     for cause, scenario in CAUSES.items():
         if quick:
@@ -84,7 +84,7 @@ def run(seed: int, quick: bool) -> Spread:
             )
             for picker in PICKERS
         }
-    return Spread(ratios)
+    return SpreadByCause(ratios)
 
 
 def extent(utilization: list[float]) -> float:
