@@ -46,6 +46,7 @@ What decides imports no asyncio, grpc, time or logging: time is an argument, cha
 """
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from lbclient.client.channel import Channel, info, insecure_channel, secure_channel
 from lbclient.client.statistics import BackendStatistics, CallInfo, ChannelStatistics
@@ -61,7 +62,11 @@ from lbclient.grpc_seam import (
     OutOfQuota,
     Throttled,
 )
-from lbclient.server import Server, ServerStatistics, degraded, serve, server
+from lbclient.server import Server, ServerStatistics, degraded, serve
+
+if TYPE_CHECKING:
+    # While the program runs it is the module, which can be called.
+    from lbclient.server import server
 
 __all__ = [
     "BackendStatistics",
