@@ -41,11 +41,19 @@ def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 
 def item(label: str, words: str) -> str:
+    return hanging(label.ljust(LABEL - 1) + " ", words)
+
+
+def hanging(head: str, words: str, width: int = WIDTH) -> str:
+    """The words beside a head, in as many lines as they need.
+
+    >>> print(hanging("holds  ", "as much as the text says", width=20))
+    holds  as much as
+           the text says
+    """
+    indent = " " * len(head)
     return textwrap.fill(
-        words,
-        width=WIDTH,
-        initial_indent=label.ljust(LABEL - 1) + " ",
-        subsequent_indent=" " * LABEL,
+        words, width=width, initial_indent=head, subsequent_indent=indent
     )
 
 

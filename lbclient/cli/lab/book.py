@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lbclient.cli import files
 from lbclient.cli.lab.pictures import require, write
+from lbclient.cli.layout import hanging
 from lbclient.cli.numbers import whole
 from lbclient.core.errors import ConfigError
 from lbclient.sim.book import EXPERIMENTS, Claim, Experiment
@@ -89,12 +90,7 @@ def summaries() -> Iterator[str]:
     for name, run in EXPERIMENTS.items():
         text = sys.modules[run.__module__].__doc__ or ""
         sentence = " ".join(text.split("\n\n")[0].split())
-        yield textwrap.fill(
-            sentence,
-            width=77,
-            initial_indent=f"{name:{width}}",
-            subsequent_indent=" " * width,
-        )
+        yield hanging(f"{name:{width}}", sentence, width=77)
 
 
 def names_of(text: str | None) -> list[str]:
@@ -161,9 +157,7 @@ def report(found: Mapping[str, Experiment]) -> Iterator[str]:
             verdict = "holds" if claim.holds else "FAILS"
             head = f"  {verdict} {claim.value:8.4g}  "
             text = f"{claim.says} ({claim.low:g} to {claim.high:g}). {claim.where}"
-            yield textwrap.fill(
-                text, width=79, initial_indent=head, subsequent_indent=" " * len(head)
-            )
+            yield hanging(head, text)
 
 
 def facts(seed: int, quick: bool, found: Mapping[str, Any]) -> dict[str, Any]:

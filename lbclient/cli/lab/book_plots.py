@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lbclient.cli.lab.pictures import blank
+from lbclient.cli.lab.pictures import BLUE, GREEN, RED, YELLOW, blank
 from lbclient.sim.book import attempts, overload, resized, spread, switched, wasted
 from lbclient.sim.book.attempts import Attempts
 from lbclient.sim.book.layers import Layers
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-USED, LOST, THIRD, FOURTH = "#3d6fb4", "#d1495b", "#f2c14e", "#6a994e"
-COLORS = (LOST, THIRD, FOURTH, USED)  # of pickers or rules, the best last
+USED, LOST, THIRD = BLUE, RED, YELLOW
+COLORS = (RED, YELLOW, GREEN, BLUE)  # of pickers or rules, the best last
 SMALL = 9
 
 

@@ -20,6 +20,9 @@ SUFFIXES = (".png", ".svg", ".pdf")
 DOTS = 100  # an inch
 COLORS = 64  # in a .png: a third of the size that all would make
 
+BLUE, RED, YELLOW = "#3d6fb4", "#d1495b", "#f2c14e"
+GREEN, GREY = "#6a994e", "#d9d9d9"
+
 
 def check(file: str) -> None:
     """Raises ConfigError for a file that no figure can become, or nothing can draw."""

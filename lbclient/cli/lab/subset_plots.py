@@ -6,7 +6,7 @@ from math import gcd, log2, pi
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from lbclient.cli.lab.pictures import blank, write
+from lbclient.cli.lab.pictures import BLUE, GREY, RED, YELLOW, blank, write
 from lbclient.cli.lab.subset_answers import Fleet
 from lbclient.core.errors import ConfigError
 from lbclient.subsets.consistent import place as consistent_place
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BACKEND, CLIENT, MARKED, QUIET = "#f2c14e", "#3d6fb4", "#d1495b", "#d9d9d9"
+BACKEND, CLIENT, MARKED, QUIET = YELLOW, BLUE, RED, GREY
 
 # Those of CACM 2023, figures 2 and 4, from a on.
 UTILIZATION_OF = (
