@@ -6,11 +6,13 @@ calling it, and the simulator runs production code.
 """
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.house.conftest import Run
 from tests.house.graph import circles, import_graph, imports
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +33,9 @@ FLOORS = (
     ("cli",),
     ("__main__",),
 )
+
+# What only plans and explains: imported by nobody who does not run it.
+LAB = ("lbclient.cli.lab", "lbclient.sim")
 
 # Files that still import each other.
 KNOWN_CIRCLES = [["lbclient.client.attempt", "lbclient.client.balancer"]]
@@ -166,3 +171,36 @@ def test_arrows_between_folders_run_down() -> None:
         and floor_of[room_of(other)] >= floor_of[room_of(name)]
     ]
     assert wrong == []
+
+
+def is_in_lab(module: str) -> bool:
+    return module.startswith(tuple(f"{room}." for room in LAB)) or module in LAB
+
+
+def test_only_the_lab_imports_what_plans_and_explains() -> None:
+    wrong = [
+        f"{name} imports {other}"
+        for name, imported in import_graph().items()
+        for other in imported
+        if is_in_lab(other) and not is_in_lab(name)
+    ]
+    assert wrong == []
+
+
+def test_who_runs_a_fleet_loads_nothing_of_the_lab(run: Run) -> None:
+    """Nor what draws; `cli` finds its commands by name, which no import shows."""
+    outside = [
+        name
+        for name in import_graph()
+        if not is_in_lab(name) and name != "lbclient.__main__"
+    ]
+    program = (
+        "import sys, lbclient.cli\n"
+        f"for name in {outside!r}: __import__(name)\n"
+        "for name in lbclient.cli.OPERATE: lbclient.cli.module_of(name)\n"
+        "print(*sys.modules)"
+    )
+    loaded = run(sys.executable, "-c", program).split()
+    assert "lbclient.cli.operate.inspect" in loaded
+    assert [name for name in loaded if is_in_lab(name)] == []
+    assert "matplotlib" not in loaded
