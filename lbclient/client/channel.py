@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar, cast
 import grpc
 
 from lbclient.client import methods
-from lbclient.client.attempt import last_words
+from lbclient.client.attempts import Attempts
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls import wrapped
 from lbclient.client.statistics import CallInfo, ChannelStatistics, channel_statistics
@@ -291,17 +291,13 @@ def info(call: object) -> CallInfo:
     first = beneath(call)
     sent = getattr(first, "later", None) or first
     attempt = marked(sent) or marked(first)
-    history = getattr(sent, "_history", ())
+    attempts: Attempts | None = getattr(sent, "attempts", None)
+    last = getattr(sent, "_inner", sent)
+    history: tuple[str, ...] = ()
+    if attempts is not None:
+        history = attempts.history(attempt if sent.done() else None, last)
     if attempt is not None:
         address = attempt.backend.endpoint.address
-        if len(history) < attempt.number and sent.done():
-            balancer = getattr(sent, "_balancer", None) or getattr(
-                sent, "balancer", None
-            )
-            was_closed = getattr(sent, "was_closed", False)
-            inner = getattr(sent, "_inner", sent)
-            said = last_words(attempt, inner, balancer, was_closed)
-            history = (*history, said) if said else history
         return CallInfo(address, attempt.number, attempt.waited, history)
     waited = sent.waited() if isinstance(sent, wrapped.Call) else 0.0
     return CallInfo(None, 0, waited, history)

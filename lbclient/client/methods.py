@@ -5,77 +5,31 @@ is `calls`' business.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import grpc
 
 from lbclient.client.attempt import new_attempt
+from lbclient.client.attempts import Attempts
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
-from lbclient.client.calls import wrapped
+from lbclient.client.calls import streams, wrapped
 from lbclient.client.calls.direct import DirectCall
 from lbclient.client.calls.request_stream import Requests
 from lbclient.core.criticality import DEFAULT, Criticality, current, parse
-from lbclient.core.retry import Retry
 from lbclient.grpc_seam import (
     Throttled,
     active_calls,
     call_arguments,
-    error_of,
     flaw_of,
     intercepted,
     mark,
     read_once,
     with_compression,
 )
-from lbclient.wire import ATTEMPT_KEY, CRITICALITY_KEY, propagation
-from lbclient.wire.method_config import is_idempotent, max_attempts
+from lbclient.wire import CRITICALITY_KEY, propagation
 
 OVER = grpc.ChannelConnectivity.SHUTDOWN
-
-
-class Sending:
-    """What a wrapped call sends, as often as it takes."""
-
-    def __init__(
-        self,
-        method: "Method",
-        balancer: Balancer,
-        message: Any,
-        criticality: Criticality,
-        options: Any,
-    ) -> None:
-        self.requests = message if isinstance(message, Requests) else None
-        self.counts = method.counts(balancer)
-        self._method = method
-        self._balancer = balancer
-        self._message = message
-        self.criticality = criticality
-        self.metadata = options.get("metadata")
-        self._options = options
-
-    def start(self, backend: Backend, left: float | None, attempt: int) -> Any:
-        """A grpc.aio call on a backend, with so many seconds left.
-
-        It fails fast: to wait for this backend is no use while there are others.
-        """
-        requests, options = self.requests, self._options
-        if attempt:
-            options = {**options, "metadata": _numbered(options["metadata"], attempt)}
-        begin = partial(self._method.on(backend), timeout=left, **options)
-        if requests is None:
-            return begin(self._message)
-        return requests.within(lambda: begin(requests.attempt()))
-
-    def new_retry(self) -> Retry:
-        return self._method.new_retry(self._balancer)
-
-
-def _numbered(metadata: Any, attempt: int) -> grpc.aio.Metadata:
-    """The caller's metadata, which stays as it is, and the number of the attempt."""
-    pairs = [pair for pair in metadata or () if pair[0] != ATTEMPT_KEY]
-    return grpc.aio.Metadata(*pairs, (ATTEMPT_KEY, str(attempt)))
 
 
 def _with_criticality(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:
@@ -120,7 +74,7 @@ class Method:
         interceptors: Sequence[Any],
     ) -> None:
         self._get_balancer = get_balancer
-        self._path = path
+        self.path = path
         self._request_serializer = request_serializer
         self._response_deserializer = response_deserializer
         self._registered = registered
@@ -131,7 +85,7 @@ class Method:
     def counts(self, balancer: Balancer) -> dict[int, int]:
         """Of its calls that are over, with those of other stubs of this channel."""
         if self._counts is None:
-            self._counts = balancer.handled.of(self.kind, self._path)
+            self._counts = balancer.handled.of(self.kind, self.path)
         return self._counts
 
     def on(self, backend: Backend) -> Any:
@@ -140,7 +94,7 @@ class Method:
 
     def _put_on(self, channel: grpc.aio.Channel) -> Any:
         method = getattr(channel, self.kind)(
-            self._path,
+            self.path,
             request_serializer=self.inner_serializer,
             response_deserializer=self._response_deserializer,
             _registered_method=self._registered,
@@ -184,8 +138,9 @@ class Method:
 
     def _failed(self, balancer: Balancer, error: Exception) -> Any:
         """A call that is over from the start."""
-        sending = Sending(self, balancer, None, DEFAULT, {})
-        return self.wrapper(balancer, sending, None, None, error)
+        return self.wrapper(
+            Attempts(balancer, self, None, DEFAULT, {}), None, None, error
+        )
 
     def _throttled(self, balancer: Balancer, refusal: Throttled) -> Any:
         balancer.refuse(refusal, self.counts(balancer), was_sent=False)
@@ -202,16 +157,8 @@ class Method:
         picked: tuple[Backend, float] | None = None,
         **options: Any,
     ) -> Any:
-        sending = Sending(self, balancer, message, criticality, options)
-        return self.wrapper(balancer, sending, timeout, wait_for_ready, picked=picked)
-
-    def new_retry(self, balancer: Balancer) -> Retry:
-        """What decides on the later attempts of a call whose first one failed."""
-        config = balancer.config
-        return balancer.new_retry(
-            max_attempts(self._path, config.max_attempts),
-            is_idempotent(self._path, config.idempotent),
-        )
+        attempts = Attempts(balancer, self, message, criticality, options)
+        return self.wrapper(attempts, timeout, wait_for_ready, picked=picked)
 
     def _call_intercepted(
         self,
@@ -231,7 +178,7 @@ class Method:
             self._interceptors,
             request,
             details,
-            self._path,
+            self.path,
             self._send,
             balancer.loop,
         )
@@ -240,7 +187,7 @@ class Method:
         """The end of the interceptors' chain; they may have changed everything."""
         path = details.method
         path = path.decode() if isinstance(path, bytes) else path
-        method = self if path == self._path else self._renamed(path)
+        method = self if path == self.path else self._renamed(path)
         return method._call(
             self._get_balancer(),  # the channel may be closed by now
             request,
@@ -405,52 +352,17 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         mark(method, arguments and (active_calls(channel), arguments))
         return method
 
-    def carry_on(
-        self, call: DirectCall, retry: Retry, delay: float
-    ) -> wrapped.UnaryUnaryCall:
-        """Sends it again, in so many seconds."""
-        options = {
-            "metadata": call._metadata,  # with the compression by now
-            "credentials": call.credentials,
-        }
-        return wrapped.UnaryUnaryCall(
-            call.balancer,
-            Sending(
-                self, call.balancer, call._request, call.attempt.criticality, options
-            ),
-            call.time_remaining(),
-            call.wait_for_ready,
-            retry=retry,
-            tried=(call.attempt.backend,),
-            delay=delay,
-            last_error=error_of(call) if retry.attempt else None,
-            history=call._history,
-        )
-
-    def end(
-        self, call: DirectCall, error: grpc.aio.AioRpcError
-    ) -> wrapped.UnaryUnaryCall:
-        """A call that is over with this error, in place of one that we gave up."""
-        return wrapped.UnaryUnaryCall(
-            call.balancer,
-            Sending(self, call.balancer, None, call.attempt.criticality, {}),
-            call.time_remaining(),
-            call.wait_for_ready,
-            error=error,
-            history=call._history,
-        )
-
 
 class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable[Any, Any]):
     kind = "unary_stream"
-    wrapper = wrapped.UnaryStreamCall
+    wrapper = streams.UnaryStreamCall
 
 
 class StreamUnary(_StreamRequest, grpc.aio.StreamUnaryMultiCallable):  # type: ignore[type-arg]
     kind = "stream_unary"
-    wrapper = wrapped.StreamUnaryCall
+    wrapper = streams.StreamUnaryCall
 
 
 class StreamStream(_StreamRequest, grpc.aio.StreamStreamMultiCallable):  # type: ignore[type-arg]
     kind = "stream_stream"
-    wrapper = wrapped.StreamStreamCall
+    wrapper = streams.StreamStreamCall

@@ -7,21 +7,12 @@ grpc.aio's. Should no server take it, a wrapped call carries on, and answers for
 import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from lbclient.client.attempt import (
-    Attempt,
-    decide,
-    ending_of,
-    explanation,
-    last_words,
-    settle,
-    settle_served,
-    story,
-)
-from lbclient.core.retry import Retry
+from lbclient.client.attempt import Attempt, settle_served
+from lbclient.client.attempts import Attempts, Method
 from lbclient.grpc_seam import (
     CANCELLED,
     UNAVAILABLE,
@@ -33,39 +24,24 @@ from lbclient.grpc_seam import (
     deadline_after,
     error_of,
     mark,
-    tell,
     was_not_begun,
 )
 from lbclient.wire import propagation
 
 if TYPE_CHECKING:
     from lbclient.client.balancer import Balancer
-    from lbclient.client.calls.wrapped import UnaryUnaryCall as Call
 
 OK = grpc.StatusCode.OK
 
 logger = logging.getLogger(__name__)
 
 
-class Method(Protocol):
-    """What a direct call wants of its method, once its attempt has failed."""
-
-    def new_retry(self, balancer: "Balancer") -> Retry: ...
-
-    def carry_on(self, call: "DirectCall", retry: Retry, delay: float) -> "Call":
-        """Sends it again, in so many seconds."""
-
-    def end(self, call: "DirectCall", error: grpc.aio.AioRpcError) -> "Call":
-        """A call that is over with this error, in place of one that we gave up."""
-
-
 class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.81
     """One attempt. `later` is the call that carries on, if there is one, or that says
     why we gave this one up."""
 
-    later: "Call | None" = None
-    was_closed = True  # the channel, where nobody thought of another attempt
-    _history: tuple[str, ...] = ()  # of the attempt, where it was thought of another
+    later: "grpc.aio.UnaryUnaryCall[Any, Any] | None" = None
+    attempts: Attempts | None = None  # once this one has failed
     _callbacks: tuple[Callable[[Any], object], ...] = ()
 
     def __init__(
@@ -98,44 +74,41 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         self._siblings.discard(self)
         status = self._cython_call._status
         code, trailers = status.code(), status.trailing_metadata() or ()
-        if not code:
-            settle_served(self.balancer, self.attempt, trailers)
-        elif cause_of(self):
-            self._given_up()
-        elif code == CANCELLED and was_not_begun(self):
-            mark(self, None)
-            self.balancer.forget(self.attempt, tried=0)
-        else:
+        if code:
             self._failed(code, trailers)
+        else:
+            settle_served(self.balancer, self.attempt, trailers)
         if self._callbacks and self.later is None:
             self._tell(self)
         del self._method  # it keeps the channel
 
     def _failed(self, code: int, trailers: Trailers) -> None:
-        balancer, attempt, left = self.balancer, self.attempt, self.time_remaining()
-        ending = ending_of(attempt, self, code, trailers)
-        if balancer.is_stopped or not ending.may_be_retried():
-            settle(balancer, attempt, self, ending, is_last=True)
+        balancer, attempt = self.balancer, self.attempt
+        if cause := cause_of(self):
+            code, trailers = UNAVAILABLE, ()
+        elif code == CANCELLED and was_not_begun(self):
+            mark(self, None)
+            balancer.forget(attempt, tried=0)
             return
-        retry = self._method.new_retry(balancer)
-        decision = decide(balancer, retry, attempt, self, ending, left)
-        self._history = (story(attempt, self, decision),)
-        delay = decision.delay
-        settle(balancer, attempt, self, ending, is_last=delay is None)
-        if delay is not None:
-            self.later = self._method.carry_on(self, retry, delay)
-            self.later.add_done_callback(self._tell)
-
-    def _given_up(self) -> None:
-        self._failed(UNAVAILABLE, ())
-        if self.later is None:
-            error = error_of(self)
-            assert error is not None
-            self._history = self._history or (
-                last_words(self.attempt, self, self.balancer, self.was_closed),
-            )
-            self.later = self._method.end(self, error)
-            self.later.add_done_callback(self._tell)
+        options = {
+            "metadata": self._metadata,  # with the compression by now
+            "credentials": self.credentials,
+        }
+        method, request, error = self._method, self._request, None
+        attempts = self.attempts = Attempts(
+            balancer, method, request, attempt.criticality, options, attempt.counts
+        )
+        left = self.time_remaining()
+        delay = attempts.failed(attempt, self, code, trailers, left)
+        if delay is None:
+            if not cause:
+                attempts.end()
+                return
+            error = attempts.give_up(attempt, self)
+        left = self.time_remaining()
+        later = method.wrapper(attempts, left, self.wait_for_ready, error, delay)
+        self.later = later
+        later.add_done_callback(self._tell)
 
     def _was_given_up(self, before: int) -> bool:
         """As in `calls`."""
@@ -145,11 +118,6 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
             self.cancel()
             return False
         return True
-
-    def _explain(self, error: grpc.aio.AioRpcError) -> tuple[str, ...]:
-        return explanation(
-            self._history, self.attempt, self, error, self.balancer, self.was_closed
-        )
 
     def _tell(self, _: object) -> None:
         callbacks, self._callbacks = self._callbacks, ()
@@ -174,8 +142,8 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
                 return (yield from super().__await__())
             except grpc.aio.AioRpcError as error:
                 if self.later is None:
-                    propagation.learn(error)
-                    tell(error, self._explain(error))
+                    if self.attempts is not None:
+                        self.attempts.explain(error, self.attempt, self)
                     raise
             except CancelledError:
                 if not self._was_given_up(before):
@@ -222,7 +190,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
     async def debug_error_string(self) -> str:
         said = await super().debug_error_string()
         if self.later is not None:
-            return await self.later.debug_error_string() or ""
+            return await self.later.debug_error_string() or ""  # type: ignore[attr-defined]
         return said
 
     async def wait_for_connection(self) -> None:

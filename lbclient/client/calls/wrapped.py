@@ -13,111 +13,69 @@ notice.
 
 import asyncio
 import logging
-import weakref
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
-from lbclient.client.attempt import (
-    Attempt,
-    decide,
-    ending_of,
-    explanation,
-    last_words,
-    new_attempt,
-    settle,
-    settle_served,
-    story,
-)
+from lbclient.client.attempt import Attempt, ending_of, settle_failed, settle_served
+from lbclient.client.attempts import Attempts
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
-from lbclient.client.calls.request_stream import Requests
-from lbclient.core.criticality import Criticality
-from lbclient.core.retry import Retry
-from lbclient.core.verdict import Ending
 from lbclient.grpc_seam import (
     CANCELLED,
     BackendsFull,
     DeadlineWhileWaiting,
     NoBackend,
+    Trailers,
     active_calls,
-    awaits_writes,
     cancellations,
     cause_of,
     error_of,
     final_status,
-    is_half_closed,
-    is_interrupted,
     is_provisional,
     mark,
     marked,
-    tell,
     was_not_begun,
 )
-from lbclient.wire import propagation
 
 logger = logging.getLogger(__name__)
 
 # As grpc.aio says it.
 CANCELLED_DETAILS = "Locally cancelled by application!"
-FINISHED_DETAILS = "RPC already finished."
-MIXED_DETAILS = "The iterator and read/write APIs may not be mixed on a single RPC."
 
 
 OK = grpc.StatusCode.OK
 PAUSE, PATIENCE = 0.001, 200  # seconds, times: how long a true status may take
 
 
-class Sending(Protocol):
-    """What a call sends, as often as it takes: `methods` knows."""
-
-    requests: Requests | None
-    criticality: Criticality
-    counts: dict[int, int]
-    metadata: Any
-
-    def start(self, backend: Backend, left: float | None, attempt: int) -> Any:
-        """A grpc.aio call on a backend, with so many seconds left."""
-
-    def new_retry(self) -> Retry: ...
-
-
 class Call:
     """What all wrapped calls share. Either waiting, started, or over unsent.
 
     With `error` it is over from the start: what could not even be serialized. With
-    `picked` it has a backend already, since then. With
-    `retry` it is a later attempt, which is due in `delay` seconds; `tried` are the
-    backends that had it before.
+    `picked` it has a backend already, since then. With `delay` the next of its
+    `attempts` is due in so many seconds.
     """
 
     _lbclient: Attempt  # the last one, as `mark` leaves it
-    was_closed = False  # the channel, when the last attempt failed
 
     def __init__(
         self,
-        balancer: Balancer,
-        sending: Sending,
+        attempts: Attempts,
         timeout: float | None,
         wait_for_ready: bool | None,
         error: Exception | None = None,
-        retry: Retry | None = None,
-        tried: tuple[Backend, ...] = (),
-        delay: float = 0.0,
-        last_error: grpc.aio.AioRpcError | None = None,
-        history: tuple[str, ...] = (),
+        delay: float | None = None,
         picked: tuple[Backend, float] | None = None,
     ) -> None:
+        balancer = attempts.balancer
         now = balancer.clock()
         self.wait_for_ready = bool(wait_for_ready)
         self._balancer = balancer
-        self._sending: Sending | None = sending  # until it is over: it has the request
-        self.criticality = sending.criticality
-        self._requests = sending.requests
-        self.counts = sending.counts
-        self._retry = retry
+        self.attempts = attempts
+        self.criticality = attempts.criticality
+        self.counts = attempts.counts
         self._waits_since = now
         self._deadline = None if timeout is None else now + timeout
         self._inner: Any = None
@@ -126,9 +84,6 @@ class Call:
         self._decided: asyncio.Event | None = None
         self._decided_at = now
         self._expiry: asyncio.TimerHandle | None = None
-        self._tried = tried
-        self._history = history
-        self._last_error = last_error  # what a retry follows; None: no retry yet
         self._pause: asyncio.TimerHandle | None = None
         if error is not None:
             self._decided = asyncio.Event()
@@ -158,14 +113,11 @@ class Call:
             self._decided = self._decided or asyncio.Event()
             self._expire()
             return
-        balancer, tried, counts = self._balancer, self._tried, self.counts
-        if tried:
-            backend = balancer.pick_another(tried, now, counts)
-        else:
-            backend = balancer.pick(now, counts)
+        backend = self.attempts.pick(now)
         if backend is not None:
             self.start(backend, now)
             return
+        balancer = self._balancer
         self._decided = self._decided or asyncio.Event()
         balancer.waiting.join(self)
         if self._deadline is not None and self._error is None:
@@ -179,22 +131,17 @@ class Call:
             self._expire()
             return
         left = None if self._deadline is None else self._deadline - now
-        assert self._sending is not None
-        number = 0 if self._retry is None else self._retry.attempt
+        attempts = self.attempts
         try:
-            inner = self._sending.start(backend, left, number)
+            inner = attempts.start(backend, left)
         except Exception as error:
-            if self._decided is None and not self._tried:
+            if self._decided is None and not attempts.tried:
                 raise  # grpc.aio's own complaint about an argument
             self._decided = self._decided or asyncio.Event()
             self._end(error)
             return
         waited = now - self._waits_since
-        criticality, number = self._sending.criticality, len(self._tried) + 1
-        metadata = self._sending.metadata
-        attempt = new_attempt(
-            (backend, waited, number, now, criticality, self.counts, metadata)
-        )
+        attempt = attempts.begun(backend, waited, now)
         mark(self, attempt)
         self._inner = inner
         balancer = self._balancer
@@ -214,45 +161,31 @@ class Call:
 
     def take_back(self) -> None:
         """Its last attempt was never sent."""
-        tried = self._tried
+        tried = self.attempts.tried
         before = tried and self._lbclient._replace(backend=tried[-1], number=len(tried))
         mark(self, before or None)
 
+    def failed(self, code: int, trailers: Trailers) -> float | None:
+        """Its last attempt has; in how many seconds the next is due, None: never."""
+        left, is_repeatable = self.time_remaining(), not self._is_committed()
+        attempt, inner = self._lbclient, self._inner
+        return self.attempts.failed(attempt, inner, code, trailers, left, is_repeatable)
+
     def attempt_over(self, delay: float | None) -> None:
         """It is sent again in so many seconds; None: never."""
+        inner = self._inner
         if delay is None:
-            if cause_of(self._inner):
-                if len(self._history) < self._lbclient.number:
-                    said = last_words(
-                        self._lbclient, self._inner, self._balancer, self.was_closed
-                    )
-                    self._history = (*self._history, said)
-                self._error, self._inner = error_of(self._inner), None
-            self._let_go()
+            if cause_of(inner):
+                self._error = self.attempts.give_up(self._lbclient, inner)
+                self._inner = None
+            self.attempts.end()
             self._fire()
             return
-        self._tried = (*self._tried, self._lbclient.backend)
-        if self._retry is not None and self._retry.attempt:
-            self._last_error = error_of(self._inner)
         self._inner = self._decided = None
         if delay:
             self._find_backend_in(delay)
         else:
             self._find_backend(self._balancer.clock())
-
-    def decide(self, ending: Ending) -> float | None:
-        """In how many seconds what failed is sent again; None: never."""
-        balancer = self._balancer
-        self.was_closed = balancer.is_stopped
-        if self._sending is None or self.was_closed or self._is_committed():
-            return None
-        if self._retry is None:
-            self._retry = self._sending.new_retry()
-        left = self.time_remaining()
-        attempt = self._lbclient
-        decision = decide(balancer, self._retry, attempt, self._inner, ending, left)
-        self._history = (*self._history, story(attempt, self._inner, decision))
-        return decision.delay
 
     def _is_committed(self) -> bool:
         """Whether the caller has seen, or given, what cannot be repeated."""
@@ -265,9 +198,11 @@ class Call:
         wants to know why the last one failed. A deadline is the caller's own, and is
         told as in gRPC.
         """
-        if self._last_error is not None and isinstance(error, NoBackend | BackendsFull):
-            error = self._last_error
-        self._balancer.refuse(error, self.counts, bool(self._tried))
+        attempts = self.attempts
+        last = attempts.last_error
+        if last is not None and isinstance(error, NoBackend | BackendsFull):
+            error = last
+        self._balancer.refuse(error, self.counts, bool(attempts.tried))
         self._end(error)
 
     def _is_late(self, now: float) -> bool:
@@ -285,15 +220,9 @@ class Call:
 
     def _end(self, error: BaseException) -> None:
         self._error = error
-        self._let_go()
+        self.attempts.end()
         self._fire()
         self._decide()
-
-    def _let_go(self) -> None:
-        """Of what only an attempt needs: above all the requests."""
-        self._sending = None
-        if self._requests is not None:
-            self._requests.drop()
 
     def _fire(self) -> None:
         """Runs the done callbacks, before whoever awaits the call resumes."""
@@ -343,17 +272,7 @@ class Call:
 
     def _explain(self, error: BaseException) -> None:
         """What the caller is about to learn, and the request that it serves with it."""
-        said = explanation(
-            self._history,
-            marked(self),
-            self._inner,
-            error,
-            self._balancer,
-            self.was_closed,
-        )
-        tell(error, said)
-        retry = self._retry
-        propagation.learn(error, was_retried=retry is not None and retry.attempt > 0)
+        self.attempts.explain(error, marked(self), self._inner)
 
     async def _observed(self) -> Any:
         """Like `_sent`, but an error is an answer (None), not an exception."""
@@ -369,7 +288,7 @@ class Call:
         if self._error is not None:
             return False
         self._balancer.waiting.leave(self)
-        was_sent = bool(self._tried)
+        was_sent = bool(self.attempts.tried)
         self._balancer.count(grpc.StatusCode.CANCELLED, self.counts, was_sent)
         self._end(asyncio.CancelledError())
         return True
@@ -549,18 +468,19 @@ class _End:
                 call.take_back()
                 call.attempt_over(None)
             return
+        balancer, attempt = self._balancer, self._attempt
         if not code:
-            settle_served(self._balancer, self._attempt, trailers)
+            settle_served(balancer, attempt, trailers)
+        elif call is None:
+            ending = ending_of(attempt, inner, code, trailers)
+            settle_failed(balancer, attempt, inner, ending, trailers, is_last=True)
         else:
-            ending = ending_of(self._attempt, inner, code, trailers)
-            if call is not None and ending.may_be_retried():
-                delay = call.decide(ending)
-            settle(self._balancer, self._attempt, inner, ending, delay is None)
+            delay = call.failed(code, trailers)
         if call is not None:
             call.attempt_over(delay)
 
 
-class _UnaryResponse(Call):
+class UnaryResponse(Call):
     def __await__(self) -> Generator[Any, None, Any]:
         while True:
             if self._inner is None:
@@ -580,165 +500,4 @@ class _UnaryResponse(Call):
                     raise
 
 
-class _StreamResponse(Call):
-    _responses: "weakref.ref[_Responses] | None" = None
-    _style = ""
-    _has_read = False
-
-    def _settle_on(self, style: str) -> None:
-        """Reads or iterates, for good; grpc.aio's own call may come too late to say."""
-        if self._style not in ("", style):
-            raise grpc.aio.UsageError(MIXED_DETAILS)
-        self._style = style
-
-    def _finder(self) -> Callable[[], Call | None]:
-        return weakref.ref(self)
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        self._settle_on("iterate")
-        # Weakly, for the iterator keeps the call.
-        responses = None if self._responses is None else self._responses()
-        if responses is None:
-            responses = _Responses(self)
-            self._responses = weakref.ref(responses)
-        return responses
-
-    async def read(self) -> Any:
-        if not self.done():
-            self._settle_on("read")
-        try:
-            message = await self._on_inner(self._started, "read")
-            self._has_read = True
-            return message
-        except Exception as error:
-            self._release(error)
-            raise
-
-    def _is_committed(self) -> bool:
-        return self._has_read
-
-    def _release(self, error: Exception) -> None:
-        """Ends a call that grpc.aio could not begin, for its metadata perhaps.
-
-        It would wait for its status for ever, and the error's traceback keeps us.
-        """
-        known = isinstance(error, grpc.aio.AioRpcError | grpc.aio.UsageError)
-        if not known and self._inner is not None:
-            self._inner.cancel()
-
-    def __del__(self) -> None:
-        self._abandon()
-
-
-class _Responses:
-    """Iterates over a call and keeps it: who iterates is still interested."""
-
-    def __init__(self, call: _StreamResponse) -> None:
-        self._call = call
-        self._inner = call._inner
-        self._iterator: AsyncIterator[Any] | None = None
-        if self._inner is not None:
-            self._iterator = self._inner.__aiter__()
-
-    def __aiter__(self) -> "_Responses":
-        return self
-
-    async def __anext__(self) -> Any:
-        while True:
-            if self._iterator is None:
-                self._inner = await self._call._started()
-                self._iterator = self._inner.__aiter__()
-            before = cancellations()
-            try:
-                message = await self._iterator.__anext__()
-                self._call._has_read = True
-                return message
-            except StopAsyncIteration:
-                raise
-            except asyncio.CancelledError:
-                if not await self._call._was_given_up(self._inner, before):
-                    raise
-                self._iterator = None
-            except Exception as error:
-                if not await self._call._goes_on(self._inner, error):
-                    self._call._release(error)
-                    self._call._explain(error)
-                    raise
-                self._iterator = None
-
-
-class _StreamRequest(Call):
-    """Who gives up waiting to write does not cancel the call, nor in grpc.aio."""
-
-    _has_written = False
-
-    async def write(self, request: Any) -> None:
-        self._refuse_if_fed()
-        if self._is_unsent():
-            raise asyncio.InvalidStateError(FINISHED_DETAILS)
-        await self._on_inner(self._sent, "write", request)
-        self._has_written = True
-
-    async def done_writing(self) -> None:
-        self._refuse_if_fed()
-        if self._is_unsent():
-            return
-        await self._on_inner(self._started, "done_writing")
-        self._has_written = True
-
-    async def wait_for_connection(self) -> None:
-        await self._on_inner(self._sent, "wait_for_connection")
-
-    def _is_committed(self) -> bool:
-        requests = self._requests
-        if requests is None:
-            return self._has_written  # what is written is not kept
-        if not requests.are_repeatable or is_interrupted(self._inner):
-            return True
-        return super()._is_committed()
-
-    def _refuse_if_fed(self) -> None:
-        if self._requests is not None:
-            raise grpc.aio.UsageError(MIXED_DETAILS)
-
-    def _is_unsent(self) -> bool:
-        return self._inner is None and self._error is not None
-
-    @property
-    def _done_writing_flag(self) -> bool:
-        """grpc.aio's interceptors look at it."""
-        return is_half_closed(self._inner)
-
-
-class UnaryUnaryCall(_UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]): ...
-
-
-class UnaryStreamCall(_StreamResponse, grpc.aio.UnaryStreamCall[Any, Any]): ...
-
-
-class StreamUnaryCall(
-    _StreamRequest, _UnaryResponse, grpc.aio.StreamUnaryCall[Any, Any]
-):
-    """Runs to its end when dropped, unless it waits for writes that cannot come."""
-
-    def _finder(self) -> Callable[[], Call | None]:
-        # Weakly as long as it is written to: else it would keep itself.
-        return weakref.ref(self) if self._requests is None else super()._finder()
-
-    async def done_writing(self) -> None:
-        await super().done_writing()
-        if self._inner is not None:
-            self._inner.add_done_callback(self._stay)
-
-    def _stay(self, _: Any) -> None:
-        """As this is to be called at the end, we are there until then."""
-
-    def __del__(self) -> None:
-        inner = self.__dict__.get("_inner")
-        if inner is not None and awaits_writes(inner):
-            self._abandon()
-
-
-class StreamStreamCall(
-    _StreamRequest, _StreamResponse, grpc.aio.StreamStreamCall[Any, Any]
-): ...
+class UnaryUnaryCall(UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]): ...

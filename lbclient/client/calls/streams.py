@@ -1,0 +1,188 @@
+"""Streaming calls: read and written while attempts come and go beneath them.
+
+What has been read cannot be taken back, and what was written is kept only where it
+comes from an iterator: after that there is no other attempt. A call that nobody
+iterates over or reads any more is cancelled when it is collected.
+"""
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from lbclient.client.calls.wrapped import Call, UnaryResponse
+from lbclient.grpc_seam import (
+    awaits_writes,
+    cancellations,
+    is_half_closed,
+    is_interrupted,
+)
+
+# As grpc.aio says it.
+FINISHED_DETAILS = "RPC already finished."
+MIXED_DETAILS = "The iterator and read/write APIs may not be mixed on a single RPC."
+
+
+class _StreamResponse(Call):
+    _responses: "weakref.ref[_Responses] | None" = None
+    _style = ""
+    _has_read = False
+
+    def _settle_on(self, style: str) -> None:
+        """Reads or iterates, for good; grpc.aio's own call may come too late to say."""
+        if self._style not in ("", style):
+            raise grpc.aio.UsageError(MIXED_DETAILS)
+        self._style = style
+
+    def _finder(self) -> Callable[[], Call | None]:
+        return weakref.ref(self)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        self._settle_on("iterate")
+        # Weakly, for the iterator keeps the call.
+        responses = None if self._responses is None else self._responses()
+        if responses is None:
+            responses = _Responses(self)
+            self._responses = weakref.ref(responses)
+        return responses
+
+    async def read(self) -> Any:
+        if not self.done():
+            self._settle_on("read")
+        try:
+            message = await self._on_inner(self._started, "read")
+            self._has_read = True
+            return message
+        except Exception as error:
+            self._release(error)
+            raise
+
+    def _is_committed(self) -> bool:
+        return self._has_read
+
+    def _release(self, error: Exception) -> None:
+        """Ends a call that grpc.aio could not begin, for its metadata perhaps.
+
+        It would wait for its status for ever, and the error's traceback keeps us.
+        """
+        known = isinstance(error, grpc.aio.AioRpcError | grpc.aio.UsageError)
+        if not known and self._inner is not None:
+            self._inner.cancel()
+
+    def __del__(self) -> None:
+        self._abandon()
+
+
+class _Responses:
+    """Iterates over a call and keeps it: who iterates is still interested."""
+
+    def __init__(self, call: _StreamResponse) -> None:
+        self._call = call
+        self._inner = call._inner
+        self._iterator: AsyncIterator[Any] | None = None
+        if self._inner is not None:
+            self._iterator = self._inner.__aiter__()
+
+    def __aiter__(self) -> "_Responses":
+        return self
+
+    async def __anext__(self) -> Any:
+        while True:
+            if self._iterator is None:
+                self._inner = await self._call._started()
+                self._iterator = self._inner.__aiter__()
+            before = cancellations()
+            try:
+                message = await self._iterator.__anext__()
+                self._call._has_read = True
+                return message
+            except StopAsyncIteration:
+                raise
+            except asyncio.CancelledError:
+                if not await self._call._was_given_up(self._inner, before):
+                    raise
+                self._iterator = None
+            except Exception as error:
+                if not await self._call._goes_on(self._inner, error):
+                    self._call._release(error)
+                    self._call._explain(error)
+                    raise
+                self._iterator = None
+
+
+class _StreamRequest(Call):
+    """Who gives up waiting to write does not cancel the call, nor in grpc.aio."""
+
+    _has_written = False
+
+    async def write(self, request: Any) -> None:
+        self._refuse_if_fed()
+        if self._is_unsent():
+            raise asyncio.InvalidStateError(FINISHED_DETAILS)
+        await self._on_inner(self._sent, "write", request)
+        self._has_written = True
+
+    async def done_writing(self) -> None:
+        self._refuse_if_fed()
+        if self._is_unsent():
+            return
+        await self._on_inner(self._started, "done_writing")
+        self._has_written = True
+
+    async def wait_for_connection(self) -> None:
+        await self._on_inner(self._sent, "wait_for_connection")
+
+    def _is_committed(self) -> bool:
+        requests = self.attempts.requests
+        if requests is None:
+            return self._has_written  # what is written is not kept
+        if not requests.are_repeatable or is_interrupted(self._inner):
+            return True
+        return super()._is_committed()
+
+    def _refuse_if_fed(self) -> None:
+        if self.attempts.requests is not None:
+            raise grpc.aio.UsageError(MIXED_DETAILS)
+
+    def _is_unsent(self) -> bool:
+        return self._inner is None and self._error is not None
+
+    @property
+    def _done_writing_flag(self) -> bool:
+        """grpc.aio's interceptors look at it."""
+        return is_half_closed(self._inner)
+
+
+class UnaryStreamCall(_StreamResponse, grpc.aio.UnaryStreamCall[Any, Any]): ...
+
+
+class StreamUnaryCall(
+    _StreamRequest, UnaryResponse, grpc.aio.StreamUnaryCall[Any, Any]
+):
+    """Runs to its end when dropped, unless it waits for writes that cannot come."""
+
+    def _finder(self) -> Callable[[], Call | None]:
+        # Weakly as long as it is written to: else it would keep itself.
+        return (
+            weakref.ref(self) if self.attempts.requests is None else super()._finder()
+        )
+
+    async def done_writing(self) -> None:
+        await super().done_writing()
+        if self._inner is not None:
+            self._inner.add_done_callback(self._stay)
+
+    def _stay(self, _: Any) -> None:
+        """As this is to be called at the end, we are there until then."""
+
+    def __del__(self) -> None:
+        inner = self.__dict__.get("_inner")
+        if inner is not None and awaits_writes(inner):
+            self._abandon()
+
+
+class StreamStreamCall(
+    _StreamRequest, _StreamResponse, grpc.aio.StreamStreamCall[Any, Any]
+): ...
