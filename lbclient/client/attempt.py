@@ -1,4 +1,7 @@
-"""One call on one backend, and what it taught us, told exactly once."""
+"""One call on one backend, and what it taught us if it went well.
+
+What an attempt that failed taught us, and what follows, is told in `attempts`.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,17 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lbclient import wire
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome, Verdict
-from lbclient.core.verdict import Ending
-from lbclient.grpc_seam import (
-    CANCELLED,
-    DEADLINE_EXCEEDED,
-    UNAVAILABLE,
-    Trailers,
-    cause_of,
-    is_ready,
-    was_ended_there,
-    was_not_sent,
-)
+from lbclient.grpc_seam import Trailers
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
@@ -50,51 +43,6 @@ new_attempt = partial(tuple.__new__, Attempt)
 _outcome = partial(tuple.__new__, Outcome)
 
 
-def ending_of(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> Ending:
-    """How an attempt failed: its trailers are read here, once."""
-    ending = wire.read_trailers(code, trailers)
-    if code == CANCELLED and was_cut_off(attempt, call, trailers):
-        return ending._replace(is_cut_off=True)
-    return ending
-
-
-def was_cut_off(attempt: Attempt, call: Any, trailers: Trailers) -> bool:
-    """Whether a call that is CANCELLED was ended by a task that has too much.
-
-    It may have been executed, as far as anybody can tell. What a handler of ours says
-    comes with trailers; of other servers nothing is known.
-    """
-    return attempt.backend.is_ours and not trailers and was_ended_there(call)
-
-
-def was_sent(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> bool:
-    """Whether a backend may have taken a call that failed."""
-    if code != UNAVAILABLE or trailers:  # a handler spoke
-        return True
-    backend = attempt.backend
-    return not was_not_sent(call, backend.channel, backend.tells_refusals())
-
-
-def was_answered(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> bool:
-    """Whether a call that failed has its status from the backend, not from this side.
-
-    What a caller gives up, or its deadline ends, or ends with its connection, was not
-    answered.
-    """
-    if cause_of(call):
-        return False
-    if code == CANCELLED:
-        return was_ended_there(call)
-    if code == DEADLINE_EXCEEDED:
-        left = call.time_remaining()
-        return left is None or left > 0.0
-    if code == UNAVAILABLE:
-        if not is_ready(attempt.backend.channel):
-            return False
-        return was_sent(attempt, call, code, trailers)
-    return True
-
-
 def settle_served(balancer: "Balancer", attempt: Attempt, trailers: Trailers) -> None:
     """Tells the balancer of an attempt that ended with OK; once for each.
 
@@ -105,19 +53,3 @@ def settle_served(balancer: "Balancer", attempt: Attempt, trailers: Trailers) ->
     now, report = balancer.clock(), wire.find_report(trailers)
     outcome = _outcome((SERVED, now - attempt.sent_at, report, None, True))
     balancer.settle(attempt, outcome, 0, True, now)
-
-
-def settle_failed(
-    balancer: "Balancer",
-    attempt: Attempt,
-    call: Any,
-    ending: Ending,
-    trailers: Trailers,
-    is_last: bool,
-) -> None:
-    """The same of an attempt that failed."""
-    now, code = balancer.clock(), ending.code
-    outcome = ending.outcome(now - attempt.sent_at)
-    if outcome.is_answer and not was_answered(attempt, call, code, trailers):
-        outcome = outcome._replace(is_answer=False)
-    balancer.settle(attempt, outcome, code, is_last, now)

@@ -6,32 +6,31 @@ decides; here is what it decides by, and what follows.
 """
 
 import logging
-from asyncio import get_running_loop
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
-from lbclient.client.attempt import (
-    Attempt,
-    ending_of,
-    new_attempt,
-    settle_failed,
-    was_sent,
-)
+from lbclient import wire
+from lbclient.client.attempt import Attempt, new_attempt
 from lbclient.client.calls.request_stream import Requests
+from lbclient.client.history import Failed, ended_streams, has_failed, last_words
 from lbclient.core.criticality import Criticality
-from lbclient.core.retry import Decision, Retry
-from lbclient.core.text import printable
+from lbclient.core.retry import Decision, Failure, Retry
 from lbclient.core.verdict import Ending
 from lbclient.grpc_seam import (
+    CANCELLED,
+    DEADLINE_EXCEEDED,
     UNAVAILABLE,
     Trailers,
+    cause_of,
     error_of,
-    final_status,
     has_begun,
+    is_ready,
     tell,
+    was_ended_there,
+    was_not_sent,
 )
 from lbclient.wire import ATTEMPT_KEY, propagation
 from lbclient.wire.method_config import is_idempotent, max_attempts
@@ -57,20 +56,6 @@ class Method(Protocol):
         """grpc.aio's own method object on one backend."""
 
     def counts(self, balancer: "Balancer") -> dict[int, int]: ...
-
-
-class Failed(NamedTuple):
-    """An attempt that failed, and why there was another after it, or was not."""
-
-    address: str
-    error: grpc.aio.AioRpcError | None  # None where only the call can tell
-    reason: str
-
-    def __str__(self) -> str:
-        said, error = "failed", self.error
-        if error is not None:
-            said = f"{error.code().name}, {printable(error.details() or '')!r}"
-        return f"{self.address}: {said}: {self.reason}"
 
 
 class Attempts:
@@ -111,25 +96,23 @@ class Attempts:
             return self.balancer.pick_another(self.tried, now, self.counts)
         return self.balancer.pick(now, self.counts)
 
-    def start(self, backend: "Backend", left: float | None) -> Any:
-        """A grpc.aio call on a backend, with so many seconds left.
+    def start(
+        self, backend: "Backend", left: float | None, waited: float, now: float
+    ) -> tuple[Attempt, Any]:
+        """An attempt on a backend, and grpc.aio's call, with so many seconds left.
 
         It fails fast: to wait for this backend is no use while there are others.
         """
         assert self._method is not None
+        of_call = (self.criticality, self.counts, self._options.get("metadata"))
+        attempt = new_attempt((backend, waited, len(self.tried) + 1, now, *of_call))
         requests, options = self.requests, self._options
         if self._retry is not None and (number := self._retry.attempt):
             options = {**options, "metadata": _numbered(options["metadata"], number)}
         begin = partial(self._method.on(backend), timeout=left, **options)
         if requests is None:
-            return begin(self._message)
-        return requests.within(lambda: begin(requests.attempt()))
-
-    def begun(self, backend: "Backend", waited: float, now: float) -> Attempt:
-        """What the call that `start` gave is marked with."""
-        number, metadata = len(self.tried) + 1, self._options.get("metadata")
-        of_call = (self.criticality, self.counts, metadata)
-        return new_attempt((backend, waited, number, now, *of_call))
+            return attempt, begin(self._message)
+        return attempt, requests.within(lambda: begin(requests.attempt()))
 
     # --- whether and when it comes -------------------------------------------------
 
@@ -142,7 +125,7 @@ class Attempts:
         left: float | None,
         is_repeatable: bool = True,
     ) -> float | None:
-        """Learns from an attempt that failed, with so many seconds left.
+        """Settles an attempt that failed, with so many seconds left.
 
         In how many seconds the next is due; None: the call is over. Not `is_repeatable`
         is a call whose caller has seen, or given, what cannot be repeated.
@@ -169,12 +152,11 @@ class Attempts:
     ) -> Decision:
         """When it is sent again, and why or why not, which is remembered."""
         balancer, backend = self.balancer, attempt.backend
+        is_sent, error = was_sent(attempt, call, ending.code, trailers), error_of(call)
+        failure = Failure(ending.refusal, is_sent, has_begun(call), ending.pushback)
+        allowed = balancer.allowed(attempt.counts)
         retry = self._retry = self._retry or self._new_retry()
         before = retry.attempt
-        is_sent = was_sent(attempt, call, ending.code, trailers)
-        error = error_of(call)
-        failure = ending.failure(is_sent, is_answered=has_begun(call))
-        allowed = balancer.allowed(attempt.counts)
         is_other = len(allowed) > 1 or backend not in (allowed or (backend,))
         if (
             is_sent
@@ -231,21 +213,12 @@ class Attempts:
         Not the last one either if the call was sent and went well.
         """
         told = tuple(map(str, self._history))
-        if attempt is None or len(told) >= attempt.number or not _has_failed(call):
+        if attempt is None or len(told) >= attempt.number or not has_failed(call):
             return told
         return (*told, str(self._last_words(attempt, call)))
 
     def _last_words(self, attempt: Attempt, call: Any) -> Failed:
-        """Of an attempt after which nobody thought of another."""
-        code, _ = final_status(call)
-        why = "the channel was closed" if self.was_closed else "it had begun"
-        if code != UNAVAILABLE:
-            why = "only what is UNAVAILABLE or refused is tried again"
-        if self.balancer.outliers.was_trial(
-            id(attempt.counts), attempt.backend, attempt.sent_at
-        ):
-            why = f"it was a trial call, to an ejected backend; {why}"
-        return Failed(attempt.backend.endpoint.address, error_of(call), why)
+        return last_words(attempt, call, self.balancer, self.was_closed)
 
     def explain(self, error: BaseException, attempt: Attempt | None, call: Any) -> None:
         """Tells the error that the caller gets, and the request that is served with it.
@@ -254,7 +227,7 @@ class Attempts:
         if the call may have waited for them.
         """
         known = attempt is not None and isinstance(error, grpc.aio.AioRpcError)
-        in_the_way = _in_the_way(attempt, error) if attempt is not None else ()
+        in_the_way = ended_streams(attempt, error) if attempt is not None else ()
         if in_the_way:
             said = (*map(str, self._history), *in_the_way)
         else:
@@ -270,15 +243,62 @@ def _numbered(metadata: Any, attempt: int) -> grpc.aio.Metadata:
     return grpc.aio.Metadata(*pairs, (ATTEMPT_KEY, str(attempt)))
 
 
-def _has_failed(call: Any) -> bool:
-    return call is not None and call.done() and bool(final_status(call)[0])
+def ending_of(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> Ending:
+    """How an attempt failed: its trailers are read here, once."""
+    ending = wire.read_trailers(code, trailers)
+    if code == CANCELLED and was_cut_off(attempt, call, trailers):
+        return ending._replace(is_cut_off=True)
+    return ending
 
 
-def _in_the_way(attempt: Attempt, error: BaseException) -> tuple[str, ...]:
-    """A line on streams of ours that were ended, if the call may have waited."""
-    if not isinstance(error, grpc.aio.AioRpcError):
-        return ()
-    if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ()
-    said = attempt.backend.permit.error_note(get_running_loop().time())
-    return (f"{attempt.backend.endpoint.address}: {said}",) if said else ()
+def was_cut_off(attempt: Attempt, call: Any, trailers: Trailers) -> bool:
+    """Whether a call that is CANCELLED was ended by a task that has too much.
+
+    It may have been executed, as far as anybody can tell. What a handler of ours says
+    comes with trailers; of other servers nothing is known.
+    """
+    return attempt.backend.is_ours and not trailers and was_ended_there(call)
+
+
+def was_sent(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> bool:
+    """Whether a backend may have taken a call that failed."""
+    if code != UNAVAILABLE or trailers:  # a handler spoke
+        return True
+    backend = attempt.backend
+    return not was_not_sent(call, backend.channel, backend.tells_refusals())
+
+
+def was_answered(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> bool:
+    """Whether a call that failed has its status from the backend, not from this side.
+
+    What a caller gives up, or its deadline ends, or ends with its connection, was not
+    answered.
+    """
+    if cause_of(call):
+        return False
+    if code == CANCELLED:
+        return was_ended_there(call)
+    if code == DEADLINE_EXCEEDED:
+        left = call.time_remaining()
+        return left is None or left > 0.0
+    if code == UNAVAILABLE:
+        if not is_ready(attempt.backend.channel):
+            return False
+        return was_sent(attempt, call, code, trailers)
+    return True
+
+
+def settle_failed(
+    balancer: "Balancer",
+    attempt: Attempt,
+    call: Any,
+    ending: Ending,
+    trailers: Trailers,
+    is_last: bool,
+) -> None:
+    """The same of an attempt that failed."""
+    now, code = balancer.clock(), ending.code
+    outcome = ending.outcome(now - attempt.sent_at)
+    if outcome.is_answer and not was_answered(attempt, call, code, trailers):
+        outcome = outcome._replace(is_answer=False)
+    balancer.settle(attempt, outcome, code, is_last, now)

@@ -124,7 +124,8 @@ def read_trailers(code: int, trailers: Iterable[tuple[str, Any]]) -> Ending:
         elif key == PUSHBACK_KEY:
             told.append(str(value))
     report = parse_report(reports[0]) if reports else None
-    return Ending(code, report, refusal, parse_pushback(told))
+    pushback = parse_pushback(told) if told else None
+    return Ending(code, report, refusal, pushback)
 
 
 def find_customer(metadata: Iterable[tuple[str, Any]] | None) -> str:

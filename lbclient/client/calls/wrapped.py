@@ -19,8 +19,8 @@ from typing import Any
 
 import grpc
 
-from lbclient.client.attempt import Attempt, ending_of, settle_failed, settle_served
-from lbclient.client.attempts import Attempts
+from lbclient.client.attempt import Attempt, settle_served
+from lbclient.client.attempts import Attempts, ending_of, settle_failed
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.grpc_seam import (
@@ -131,17 +131,17 @@ class Call:
             self._expire()
             return
         left = None if self._deadline is None else self._deadline - now
-        attempts = self.attempts
+        attempts, waited = self.attempts, now - self._waits_since
         try:
-            inner = attempts.start(backend, left)
+            attempt, inner = attempts.start(backend, left, waited, now)
         except Exception as error:
             if self._decided is None and not attempts.tried:
                 raise  # grpc.aio's own complaint about an argument
             self._decided = self._decided or asyncio.Event()
             self._end(error)
             return
-        waited = now - self._waits_since
-        attempt = attempts.begun(backend, waited, now)
+        siblings = active_calls(backend.channel)
+        siblings.add(inner)
         mark(self, attempt)
         self._inner = inner
         balancer = self._balancer
@@ -150,8 +150,6 @@ class Call:
             balancer.waited += 1
             balancer.waited_seconds += waited
             self._decide()
-        siblings = active_calls(backend.channel)
-        siblings.add(inner)
         self._attempt_end = _End(balancer, attempt, self._finder(), siblings)
         inner.add_done_callback(self._attempt_end)
 
@@ -169,15 +167,16 @@ class Call:
         """Its last attempt has; in how many seconds the next is due, None: never."""
         left, is_repeatable = self.time_remaining(), not self._is_committed()
         attempt, inner = self._lbclient, self._inner
-        return self.attempts.failed(attempt, inner, code, trailers, left, is_repeatable)
+        delay = self.attempts.failed(
+            attempt, inner, code, trailers, left, is_repeatable
+        )
+        if delay is None and cause_of(inner):
+            self._error, self._inner = self.attempts.give_up(attempt, inner), None
+        return delay
 
     def attempt_over(self, delay: float | None) -> None:
         """It is sent again in so many seconds; None: never."""
-        inner = self._inner
         if delay is None:
-            if cause_of(inner):
-                self._error = self.attempts.give_up(self._lbclient, inner)
-                self._inner = None
             self.attempts.end()
             self._fire()
             return
@@ -458,8 +457,8 @@ class _End:
         self.has_come = True
         if self._awaited is not None:
             self._awaited.set()
-        code, trailers = final_status(inner)
         call, delay = self._find(), None
+        code, trailers = final_status(inner)
         del self._find  # or the two would keep each other, and the connection
         if code == CANCELLED and was_not_begun(inner):
             tried = self._attempt.number - 1
