@@ -17,6 +17,7 @@ from lbclient.client.attempt import Attempt, new_attempt
 from lbclient.client.calls.request_stream import Requests
 from lbclient.client.history import Failed, ended_streams, has_failed, last_words
 from lbclient.core.criticality import Criticality
+from lbclient.core.model import Outcome
 from lbclient.core.retry import Decision, Failure, Retry
 from lbclient.core.verdict import Ending
 from lbclient.grpc_seam import (
@@ -132,12 +133,14 @@ class Attempts:
         """
         balancer, decision = self.balancer, None
         self.was_closed = balancer.is_stopped
+        now = balancer.clock()
         ending = ending_of(attempt, call, code, trailers)
+        outcome = outcome_of(attempt, call, ending, trailers, now)
         is_open = is_repeatable and not self.was_closed and self._method is not None
         if is_open and ending.may_be_retried():
             decision = self._decide(attempt, call, ending, trailers, left)
         delay = None if decision is None else decision.delay
-        settle_failed(balancer, attempt, call, ending, trailers, delay is None)
+        balancer.settle(attempt, outcome, code, delay is None, now)
         if delay is not None:
             self.tried = (*self.tried, attempt.backend)
         return delay
@@ -154,10 +157,11 @@ class Attempts:
         balancer, backend = self.balancer, attempt.backend
         is_sent, error = was_sent(attempt, call, ending.code, trailers), error_of(call)
         failure = Failure(ending.refusal, is_sent, has_begun(call), ending.pushback)
+        limits = self._limits()
         allowed = balancer.allowed(attempt.counts)
-        retry = self._retry = self._retry or self._new_retry()
+        retry = self._retry = self._retry or balancer.new_retry(*limits)
         before = retry.attempt
-        is_other = len(allowed) > 1 or backend not in (allowed or (backend,))
+        is_other = len(allowed) > 1 or (len(allowed) == 1 and allowed[0] is not backend)
         if (
             is_sent
             and balancer.throttle is not None
@@ -180,18 +184,12 @@ class Attempts:
                 self.last_error = error
         return decision
 
-    def _new_retry(self) -> Retry:
-        """What decides on the later attempts of a call whose first one failed."""
+    def _limits(self) -> tuple[int, bool]:
+        """How many attempts the method may have, and whether it is idempotent."""
         assert self._method is not None
         config, path = self.balancer.config, self._method.path
-        return self.balancer.new_retry(
-            max_attempts(path, config.max_attempts),
-            is_idempotent(path, config.idempotent),
-        )
-
-    @property
-    def are_over(self) -> bool:
-        return self._method is None
+        most = max_attempts(path, config.max_attempts)
+        return most, is_idempotent(path, config.idempotent)
 
     def end(self) -> None:
         """Lets go of what only an attempt needs: the channel, and the requests."""
@@ -288,17 +286,20 @@ def was_answered(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> 
     return True
 
 
-def settle_failed(
-    balancer: "Balancer",
-    attempt: Attempt,
-    call: Any,
-    ending: Ending,
-    trailers: Trailers,
-    is_last: bool,
-) -> None:
-    """The same of an attempt that failed."""
-    now, code = balancer.clock(), ending.code
+def outcome_of(
+    attempt: Attempt, call: Any, ending: Ending, trailers: Trailers, now: float
+) -> Outcome:
+    """What an attempt that failed teaches."""
     outcome = ending.outcome(now - attempt.sent_at)
-    if outcome.is_answer and not was_answered(attempt, call, code, trailers):
-        outcome = outcome._replace(is_answer=False)
-    balancer.settle(attempt, outcome, code, is_last, now)
+    if outcome.is_answer and not was_answered(attempt, call, ending.code, trailers):
+        return outcome._replace(is_answer=False)
+    return outcome
+
+
+def settle_orphan(
+    balancer: "Balancer", attempt: Attempt, call: Any, code: int, trailers: Trailers
+) -> None:
+    """Settles an attempt that failed after its call was dropped, and so is the last."""
+    now, ending = balancer.clock(), ending_of(attempt, call, code, trailers)
+    outcome = outcome_of(attempt, call, ending, trailers, now)
+    balancer.settle(attempt, outcome, code, True, now)

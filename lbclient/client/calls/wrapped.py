@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 
 from lbclient.client.attempt import Attempt, settle_served
-from lbclient.client.attempts import Attempts, ending_of, settle_failed
+from lbclient.client.attempts import Attempts, settle_orphan
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.grpc_seam import (
@@ -450,6 +450,7 @@ class _End:
         if self.has_come:
             return
         self._siblings.discard(inner)
+        call, delay = self._find(), None
         if is_provisional(inner) and self._patience:
             self._patience -= 1
             self._balancer.loop.call_later(PAUSE, self, inner)
@@ -457,7 +458,6 @@ class _End:
         self.has_come = True
         if self._awaited is not None:
             self._awaited.set()
-        call, delay = self._find(), None
         code, trailers = final_status(inner)
         del self._find  # or the two would keep each other, and the connection
         if code == CANCELLED and was_not_begun(inner):
@@ -471,8 +471,7 @@ class _End:
         if not code:
             settle_served(balancer, attempt, trailers)
         elif call is None:
-            ending = ending_of(attempt, inner, code, trailers)
-            settle_failed(balancer, attempt, inner, ending, trailers, is_last=True)
+            settle_orphan(balancer, attempt, inner, code, trailers)
         else:
             delay = call.failed(code, trailers)
         if call is not None:
