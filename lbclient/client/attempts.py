@@ -18,7 +18,7 @@ from lbclient.client.calls.request_stream import Requests
 from lbclient.client.history import Failed, ended_streams, has_failed, last_words
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome
-from lbclient.core.retry import Decision, Failure, Retry
+from lbclient.core.retry import Decision, Retry
 from lbclient.core.verdict import Ending
 from lbclient.grpc_seam import (
     CANCELLED,
@@ -156,7 +156,7 @@ class Attempts:
         """When it is sent again, and why or why not, which is remembered."""
         balancer, backend = self.balancer, attempt.backend
         is_sent, error = was_sent(attempt, call, ending.code, trailers), error_of(call)
-        failure = Failure(ending.refusal, is_sent, has_begun(call), ending.pushback)
+        failure = ending.failure(is_sent, is_answered=has_begun(call))
         limits = self._limits()
         allowed = balancer.allowed(attempt.counts)
         retry = self._retry = self._retry or balancer.new_retry(*limits)
