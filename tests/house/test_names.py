@@ -15,7 +15,6 @@ SHARED = [
     "Core",
     "Kind",
     "Method",
-    "Sending",
     "Streams",
     "Tell",
     "Turns",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from lbclient.cli.lab.pictures import BLUE, GREEN, RED, YELLOW, blank
 from lbclient.sim.book import attempts, overload, resized, spread, switched, wasted
-from lbclient.sim.book.attempts import Attempts
+from lbclient.sim.book.attempts import AttemptsSeen
 from lbclient.sim.book.layers import Layers
 from lbclient.sim.book.overload import Overload
 from lbclient.sim.book.resized import Resized
@@ -115,7 +115,7 @@ def draw_resized(found: Resized) -> "Figure":
     return figure
 
 
-def draw_attempts(found: Attempts) -> "Figure":
+def draw_attempts(found: AttemptsSeen) -> "Figure":
     """Figure 21-1, and how requests grow."""
     figure = blank(9, 3.0)
     *panels, growth = figure.subplots(1, len(attempts.SHARES) + 1)

@@ -23,7 +23,7 @@ WHERE = "SRE book, ch. 21, Deciding to Retry"
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
+class AttemptsSeen:
     """By share of refusing tasks: for each 1,000 first attempts that a task received,
     those of each number; and attempts a request, by what bounds them."""
 
@@ -47,7 +47,7 @@ class Attempts:
         ]  # fmt: skip
 
 
-def run(seed: int, quick: bool) -> Attempts:
+def run(seed: int, quick: bool) -> AttemptsSeen:
     window = 20.0 if quick else 400.0
     growth: dict[str, dict[float, float]] = {WITHIN: {}, BUDGET: {}, TOLD: {}}
     histograms = {}
@@ -66,7 +66,7 @@ def run(seed: int, quick: bool) -> Attempts:
             growth[name][share] = simulation.run().attempts
             if name == WITHIN:
                 histograms[share] = _of_a_thousand(simulation)
-    return Attempts(histograms, growth)
+    return AttemptsSeen(histograms, growth)
 
 
 def _play(scenario: Scenario, seed: int) -> Simulation:
