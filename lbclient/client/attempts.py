@@ -164,7 +164,7 @@ class Attempts:
         is_other = len(allowed) > 1 or (len(allowed) == 1 and allowed[0] is not backend)
         if (
             is_sent
-            and balancer.throttle is not None
+            and balancer.throttling.is_active
             and not retry.why_not(failure)
             and balancer.refusal(self.criticality, balancer.clock()) is not None
         ):

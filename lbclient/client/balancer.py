@@ -29,7 +29,6 @@ from lbclient.config import ChannelConfig
 from lbclient.core.another import two_others
 from lbclient.core.call_counts import Handled
 from lbclient.core.criticality import Criticality, named
-from lbclient.core.customer_throttles import Customers
 from lbclient.core.demand import Demand
 from lbclient.core.histogram import Histogram
 from lbclient.core.judgement import compared
@@ -45,10 +44,9 @@ from lbclient.core.outliers import Outliers
 from lbclient.core.pool import LOST, PRESENT, Change, Limits, Pool
 from lbclient.core.protocols import Clock, Picker, Resolver, Subset
 from lbclient.core.recent import Recent
-from lbclient.core.retry import BURST, Budget, Refusal, Retry
+from lbclient.core.retry import BURST, Budget, Retry
 from lbclient.core.text import printable
-from lbclient.core.throttle import Throttle
-from lbclient.core.verdict import is_overload, weighed, weighed_for_customer
+from lbclient.core.throttling import Throttling
 from lbclient.grpc_seam import (
     DEADLINE_EXCEEDED,
     REASONS,
@@ -69,8 +67,6 @@ logger = logging.getLogger("lbclient.balancer")
 Connectivity = grpc.ChannelConnectivity
 
 MANY = 1_000_000  # endpoints; no list is longer
-
-THROTTLE_REVIEW = 10.0  # seconds between two looks at whether it is needed
 
 # Of each turn of the loop so many changes of a state are logged one by one, the others
 # together: a line costs as much as the change.
@@ -132,12 +128,9 @@ class Balancer:
         self.calls = dict.fromkeys(STATUS_OF_NUMBER, 0)  # by number: a cheaper hash
         self.handled = Handled(STATUS_OF_NUMBER)
         self.criticality = named("criticality", config.criticality)
-        self.throttle: Throttle | None = None  # as long as nothing was refused of late
-        self.customers: Customers | None = None  # likewise, for the quota of one
-        self.throttled = 0
+        self.throttling = Throttling(rng, config.throttle)
         self.refused = dict.fromkeys(REASONS, 0)  # calls that ended here
         self.propagates_deadline = config.propagate_deadline
-        self._throttle_review = 0.0
         # Of what was refused or may have been executed; of what no server has taken.
         self.retries = self.resends = 0
         # Enough for all that can be in flight on one backend when it dies.
@@ -257,42 +250,11 @@ class Balancer:
 
         `metadata` says who pays; without, no customer is looked at.
         """
-        throttle = self.throttle
-        if throttle is not None and not throttle.admits(criticality, now):
-            self.throttled += 1
-            counts = throttle.counts(criticality, now)
-            whose = f"{criticality.name} requests"
-            return Throttled.because(f"throttled: {_told(counts, whose)}")
-        customers = self.customers
-        if customers is None or not (name := find_customer(metadata)):
+        customer = find_customer(metadata)
+        held = self.throttling.refusal(criticality, customer, now)
+        if held is None:
             return None
-        if not customers.admits(name, criticality, now):
-            counts = customers.counts(name, criticality, now)
-            whose = f"{criticality.name} requests of {name!r}"
-            return OutOfQuota.because(f"out of quota: {_told(counts, whose)}")
-        return None
-
-    def _weigh_customer(self, attempt: "Attempt", outcome: Outcome, now: float) -> None:
-        name = find_customer(attempt.metadata)
-        if not name or not self.config.throttle:
-            return  # it may be any of those who say nothing
-        if self.customers is None:
-            self.customers = Customers(self._rng, self.config.throttle)
-        verdict = weighed_for_customer(outcome)
-        self.customers.finish(name, attempt.criticality, verdict, now)
-        if not self.customers:
-            self.customers = None
-
-    def _weigh(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
-        if self.throttle is None:
-            if not self.config.throttle:
-                return
-            self.throttle = Throttle(self._rng, self.config.throttle)
-        self.throttle.finish(criticality, verdict, now)
-        if now >= self._throttle_review:
-            self._throttle_review = now + THROTTLE_REVIEW
-            if not self.throttle.is_needed(now):
-                self.throttle = None
+        return (OutOfQuota if held.is_quota else Throttled).because(held.why)
 
     def new_retry(self, attempts: int, is_idempotent: bool) -> Retry:
         """What decides on the later attempts of a call whose first one failed."""
@@ -334,12 +296,9 @@ class Balancer:
         self.latency.observe(outcome.latency)
         if self.recent is not None:
             self._remember(backend, outcome, now)
-        refusal = outcome.refusal
-        is_refused = refusal is not None and is_overload(refusal)
-        if is_refused or self.throttle is not None:
-            self._weigh(attempt.criticality, weighed(outcome), now)
-        if self.customers is not None or refusal is Refusal.QUOTA:
-            self._weigh_customer(attempt, outcome, now)
+        if outcome.refusal is not None or self.throttling.is_active:
+            customer = find_customer(attempt.metadata)
+            self.throttling.finish(attempt.criticality, outcome, customer, now)
         report = outcome.report
         if report is not None and (
             report.task_id != backend.task_id or report.state is LAME_DUCK
@@ -837,11 +796,3 @@ class Balancer:
             self._retire(backend)
         self._connectivity = Connectivity.SHUTDOWN
         self._tell_connectivity()
-
-
-def _told(counts: tuple[int, int, int], whose: str) -> str:
-    here, there, accepted = counts
-    return (
-        f"of {here + there + accepted} {whose} of late {accepted} were "
-        f"accepted, {there} refused there, {here} here"
-    )

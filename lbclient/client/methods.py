@@ -128,8 +128,7 @@ class Method:
             return self._failed(balancer, error)
         metadata, level = _with_criticality(metadata, balancer)
         is_over = timeout is not None and timeout <= 0.0
-        is_refused = balancer.throttle is not None or balancer.customers is not None
-        if is_refused and not is_over:
+        if balancer.throttling.is_active and not is_over:
             refusal = balancer.refusal(level, balancer.clock(), metadata)
             if refusal is not None:
                 return self._throttled(balancer, refusal)
@@ -305,8 +304,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         now = balancer.clock()
         counts = self._counts or self.counts(balancer)
         is_over = timeout is not None and timeout <= 0.0
-        is_refused = balancer.throttle is not None or balancer.customers is not None
-        if is_refused and not is_over:
+        if balancer.throttling.is_active and not is_over:
             refusal = balancer.refusal(level, now, metadata)
             if refusal is not None:
                 return self._throttled(balancer, refusal)

@@ -7,7 +7,6 @@ rates per second.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lbclient.core.criticality import Criticality
 from lbclient.core.text import printable
 from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 
@@ -274,20 +273,6 @@ def why_in_subset(place: int | None, size: int, count: int) -> str:
     return choice if place < size else f"stands in for another: {choice}"
 
 
-def throttle_statistics(balancer: "Balancer", now: float) -> list[ThrottleStatistics]:
-    throttle = balancer.throttle
-    if throttle is None:
-        return []
-    return [
-        ThrottleStatistics(
-            one.name, throttle.probability(one, now), accepted, there, here
-        )
-        for one in Criticality
-        for here, there, accepted in [throttle.counts(one, now)]
-        if here or there or accepted
-    ]
-
-
 def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
     now = balancer.clock()
     pool = balancer.pool
@@ -331,8 +316,11 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         resends=balancer.resends,
         retries=balancer.retries,
         retries_left=balancer.retries_left(),
-        throttled=balancer.throttled,
-        throttle=tuple(throttle_statistics(balancer, now)),
+        throttled=balancer.throttling.throttled,
+        throttle=tuple(
+            ThrottleStatistics(one.name, probability, accepted, there, here)
+            for one, probability, accepted, there, here in balancer.throttling.read(now)
+        ),
         refused=dict(balancer.refused),
         latency=latency_statistics(balancer.latency),
         waiting=len(balancer.waiting) + len(balancer.waiting.pausing),

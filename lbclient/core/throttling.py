@@ -1,0 +1,121 @@
+"""What a client holds back: requests that backends refuse, and those beyond a quota.
+
+Wires the throttle of all requests (`throttle`) with those of single customers
+(`customer_throttles`). Both exist only while something was refused of late, so a client
+that nobody refuses pays for neither.
+"""
+
+from random import Random
+from typing import NamedTuple
+
+from lbclient.core.criticality import Criticality
+from lbclient.core.customer_throttles import Customers
+from lbclient.core.model import Outcome, Verdict
+from lbclient.core.retry import Refusal
+from lbclient.core.throttle import Throttle
+from lbclient.core.verdict import is_overload, weighed, weighed_for_customer
+
+REVIEW = 10.0  # seconds between two looks at whether a throttle is still needed
+
+
+class HeldBack(NamedTuple):
+    """Why a request is not sent; `is_quota`: for one customer's quota."""
+
+    why: str
+    is_quota: bool
+
+
+class Throttling:
+    """Owned by a balancer: `refusal` before a call is sent, `finish` after an attempt.
+
+    While `is_active` is False nothing is held back, and nobody need ask. `throttled`
+    counts the requests held back for overload, not those beyond a quota. Only read
+    both.
+    """
+
+    def __init__(self, rng: Random, k: float) -> None:
+        """`k` as of `Throttle`; 0.0 holds nothing back, ever."""
+        self.is_active = False
+        self.throttled = 0
+        self._rng = rng
+        self._k = k
+        self._own: Throttle | None = None
+        self._customers: Customers | None = None
+        self._review_at = 0.0
+
+    def refusal(
+        self, criticality: Criticality, customer: str, now: float
+    ) -> HeldBack | None:
+        """Why a request is not worth sending. Without a `customer` no quota counts."""
+        own, customers = self._own, self._customers
+        if own is not None and not own.admits(criticality, now):
+            self.throttled += 1
+            counts = own.counts(criticality, now)
+            whose = f"{criticality.name} requests"
+            return HeldBack(f"throttled: {_told(counts, whose)}", False)
+        if customers is None or not customer:
+            return None
+        if not customers.admits(customer, criticality, now):
+            counts = customers.counts(customer, criticality, now)
+            whose = f"{criticality.name} requests of {customer!r}"
+            return HeldBack(f"out of quota: {_told(counts, whose)}", True)
+        return None
+
+    def finish(
+        self, criticality: Criticality, outcome: Outcome, customer: str, now: float
+    ) -> None:
+        """Wanted after each attempt while `is_active`, and after each refusal."""
+        if not self._k:
+            return
+        refusal = outcome.refusal
+        if self._own is not None or (refusal is not None and is_overload(refusal)):
+            self._weigh(criticality, weighed(outcome), now)
+        # Who names no customer may be any of them.
+        if customer and (self._customers is not None or refusal is Refusal.QUOTA):
+            verdict = weighed_for_customer(outcome)
+            self._weigh_customer(customer, criticality, verdict, now)
+        self.is_active = self._own is not None or self._customers is not None
+
+    def _weigh(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
+        if self._own is None:
+            self._own = Throttle(self._rng, self._k)
+        self._own.finish(criticality, verdict, now)
+        if now >= self._review_at:
+            self._review_at = now + REVIEW
+            if not self._own.is_needed(now):
+                self._own = None
+
+    def _weigh_customer(
+        self, customer: str, criticality: Criticality, verdict: Verdict, now: float
+    ) -> None:
+        if self._customers is None:
+            self._customers = Customers(self._rng, self._k)
+        self._customers.finish(customer, criticality, verdict, now)
+        if not self._customers:
+            self._customers = None
+
+    def read(self, now: float) -> list[tuple[Criticality, float, int, int, int]]:
+        """Of each criticality with requests of late: how likely the next is refused
+        here, and how many were accepted, refused there and refused here."""
+        own = self._own
+        if own is None:
+            return []
+        return [
+            (one, own.probability(one, now), accepted, there, here)
+            for one in Criticality
+            for here, there, accepted in [own.counts(one, now)]
+            if here or there or accepted
+        ]
+
+    def __repr__(self) -> str:
+        if not self.is_active:
+            return "<nothing is held back>"
+        return f"<{self.throttled} throttled: {self._own!r}, {self._customers!r}>"
+
+
+def _told(counts: tuple[int, int, int], whose: str) -> str:
+    here, there, accepted = counts
+    return (
+        f"of {here + there + accepted} {whose} of late {accepted} were "
+        f"accepted, {there} refused there, {here} here"
+    )
