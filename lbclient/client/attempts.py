@@ -178,8 +178,7 @@ class Attempts:
         logger.debug("%s: %s", address, reason)
         self._history = (*self._history, Failed(address, error, reason))
         if decision.delay is not None:
-            balancer.retries += retry.attempt - before
-            balancer.resends += not is_sent
+            balancer.counters.sent_again(retry.attempt - before, not is_sent)
             if retry.attempt:
                 self.last_error = error
         return decision

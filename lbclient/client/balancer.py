@@ -27,10 +27,9 @@ from lbclient.client.probing import Probing
 from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
 from lbclient.core.another import two_others
-from lbclient.core.call_counts import Handled
+from lbclient.core.counters import Counters
 from lbclient.core.criticality import Criticality, named
 from lbclient.core.demand import Demand
-from lbclient.core.histogram import Histogram
 from lbclient.core.judgement import compared
 from lbclient.core.model import (
     Endpoint,
@@ -125,21 +124,14 @@ class Balancer:
         self._turns = Turns(self.tasks)
         self.waking = Waking(self.tasks, self._turns, rng, self._has_some)
         self.waiting = Waiting(self.pool, config, self.waking)
-        self.calls = dict.fromkeys(STATUS_OF_NUMBER, 0)  # by number: a cheaper hash
-        self.handled = Handled(STATUS_OF_NUMBER)
+        self.counters = Counters(STATUS_OF_NUMBER, REASONS)
         self.criticality = named("criticality", config.criticality)
         self.throttling = Throttling(rng, config.throttle)
-        self.refused = dict.fromkeys(REASONS, 0)  # calls that ended here
         self.propagates_deadline = config.propagate_deadline
-        # Of what was refused or may have been executed; of what no server has taken.
-        self.retries = self.resends = 0
         # Enough for all that can be in flight on one backend when it dies.
         self._budget = Budget(burst=max(BURST, config.active_limit))
-        self._unsent = self._deposited = 0  # of `calls`
+        self._deposited = 0  # of the calls that were sent
         self.recent: Recent | None = None  # as long as somebody looks
-        self._retired = dict.fromkeys(Verdict, 0)  # of backends that are closed
-        self.latency = Histogram()
-        self.waited, self.waited_seconds = 0, 0.0
         self.resolved_at: float | None = None
         self.resolver_updates, self.resolver_error = 0, ""
         self.target = target
@@ -196,7 +188,7 @@ class Balancer:
                 if is_fatal(error):
                     raise
                 logger.exception("%s: the picker failed; taking turns", self.target)
-                backend = ready[sum(self.calls.values()) % len(ready)]
+                backend = ready[self.counters.total() % len(ready)]
                 is_connected = is_ready(backend.channel)
             if is_connected:
                 if self.probing.wanted:
@@ -259,7 +251,7 @@ class Balancer:
     def new_retry(self, attempts: int, is_idempotent: bool) -> Retry:
         """What decides on the later attempts of a call whose first one failed."""
         # Counted now, with the one that asks, as most never do.
-        sent = self._sent() + 1
+        sent = self.counters.sent() + 1
         self._budget.deposit(sent - self._deposited)
         self._deposited = sent
         return Retry(self._budget, self._rng, attempts, is_idempotent)
@@ -288,12 +280,9 @@ class Balancer:
             self._finish(attempt, outcome, code, now)
         else:
             self.pool.finish(backend, outcome, now)
-        if is_last:
-            self.calls[code] += 1
-            attempt.counts[code] += 1
-            if code == DEADLINE_EXCEEDED:
-                self._miss_deadline(backend)
-        self.latency.observe(outcome.latency)
+        self.counters.attempt_over(attempt.counts, code, outcome.latency, is_last)
+        if is_last and code == DEADLINE_EXCEEDED:
+            self._miss_deadline(backend)
         if self.recent is not None:
             self._remember(backend, outcome, now)
         if outcome.refusal is not None or self.throttling.is_active:
@@ -304,7 +293,8 @@ class Balancer:
             report.task_id != backend.task_id or report.state is LAME_DUCK
         ):
             backend.hear_answer(report, attempt.sent_at, now)
-        self._left(backend)
+        if self.draining or self.waiting.waiters:
+            self._left(backend)
 
     def _finish(
         self,
@@ -323,7 +313,8 @@ class Balancer:
             outliers.given_up(key, backend, attempt.sent_at, now)
         else:
             if key not in outliers.watching and code:
-                outliers.watch(key, self.handled.method_of(attempt.counts), now)
+                method = self.counters.by_method.method_of(attempt.counts)
+                outliers.watch(key, method, now)
             judgement = outliers.answered(
                 key, backend, code, outcome.latency, attempt.sent_at, now
             )
@@ -390,37 +381,25 @@ class Balancer:
 
     def retries_left(self) -> float:
         """How many the budget has, if all that were earned are counted."""
-        return self._budget.left(self._sent() - self._deposited)
-
-    def _sent(self) -> int:
-        """Calls that are over and were sent. What was not brings no retries: a client
-        that is throttled would have a tenth of all that it wanted.
-        """
-        return sum(self.calls.values()) - self._unsent
+        return self._budget.left(self.counters.sent() - self._deposited)
 
     def attempts(self) -> dict[Verdict, int]:
         """How many have ended in each way."""
-        total = dict(self._retired)
-        draining = list(self.draining.values())
-        for backend in (*self.pool.nodes.values(), *draining):
-            for verdict, count in backend.load.counts.items():
-                total[verdict] += count
-        return total
+        backends = (*self.pool.nodes.values(), *list(self.draining.values()))
+        return self.counters.attempts(backend.load.counts for backend in backends)
 
     def count(
         self, code: grpc.StatusCode, counts: dict[int, int], was_sent: bool = False
     ) -> None:
         """A call is over otherwise than by an attempt; `counts` are its method's."""
-        self._unsent += not was_sent
-        self.calls[code.value[0]] += 1
-        counts[code.value[0]] += 1
+        self.counters.call_over(counts, code.value[0], was_sent)
 
     def refuse(
         self, error: grpc.aio.AioRpcError, counts: dict[int, int], was_sent: bool
     ) -> None:
         """A call ends with an error of our own, or with that of its last attempt."""
         if isinstance(error, LocalRpcError):
-            self.refused[error.REASON] += 1
+            self.counters.refuse(error.REASON)
         self.count(error.code(), counts, was_sent)
 
     def _serve_waiting(self) -> None:
@@ -627,7 +606,7 @@ class Balancer:
     def _follow_demand(self, present: list[Backend], now: float) -> None:
         """Ends connections that nobody needs, opens some that calls are worth."""
         in_flight = sum(backend.load.in_flight for backend in present)
-        least, most = self._demand.worth(sum(self.calls.values()) + in_flight, now)
+        least, most = self._demand.worth(self.counters.total() + in_flight, now)
         if len(present) < least:
             self.waking.wake_slowly(least - len(present))
         if self._prober is not None:
@@ -758,8 +737,7 @@ class Balancer:
     def _retire(self, backend: Backend) -> None:
         self.tasks.drop(backend)
         del self.draining[backend.endpoint.address]
-        for verdict, count in backend.load.counts.items():
-            self._retired[verdict] += count
+        self.counters.retire(backend.load.counts)
 
     # --- tasks ---------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class Method:
     def counts(self, balancer: Balancer) -> dict[int, int]:
         """Of its calls that are over, with those of other stubs of this channel."""
         if self._counts is None:
-            self._counts = balancer.handled.of(self.kind, self.path)
+            self._counts = balancer.counters.by_method.of(self.kind, self.path)
         return self._counts
 
     def on(self, backend: Backend) -> Any:

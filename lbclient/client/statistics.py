@@ -275,7 +275,7 @@ def why_in_subset(place: int | None, size: int, count: int) -> str:
 
 def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
     now = balancer.clock()
-    pool = balancer.pool
+    pool, counters = balancer.pool, balancer.counters
     ready, nodes = pool.look_ready(), pool.nodes.values()
     weights = balancer.picker.weights(ready, now) if ready else ()
     weight_of = dict(zip(ready, weights, strict=True))
@@ -309,23 +309,23 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         subset_size=pool.subset_size(),
         calls={
             STATUS_OF_NUMBER[number].name: count
-            for number, count in balancer.calls.items()
+            for number, count in counters.calls.items()
             if count
         },
         attempts={v.value: count for v, count in balancer.attempts().items()},
-        resends=balancer.resends,
-        retries=balancer.retries,
+        resends=counters.resends,
+        retries=counters.retries,
         retries_left=balancer.retries_left(),
         throttled=balancer.throttling.throttled,
         throttle=tuple(
             ThrottleStatistics(one.name, probability, accepted, there, here)
             for one, probability, accepted, there, here in balancer.throttling.read(now)
         ),
-        refused=dict(balancer.refused),
-        latency=latency_statistics(balancer.latency),
+        refused=dict(counters.refused),
+        latency=latency_statistics(counters.latency),
         waiting=len(balancer.waiting) + len(balancer.waiting.pausing),
-        waited=balancer.waited,
-        waited_seconds=balancer.waited_seconds,
+        waited=counters.waited,
+        waited_seconds=counters.waited_seconds,
         in_flight=sum(in_flight),
         backends=backends,
         replacements=pool.replacements(),
@@ -346,6 +346,6 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
                 for number, count in counts.items()
                 if count
             }
-            for method, counts in balancer.handled.read().items()
+            for method, counts in counters.by_method.read().items()
         },
     )

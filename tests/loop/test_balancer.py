@@ -211,7 +211,8 @@ async def test_a_trial_that_a_retry_passes_on_to_another_lets_nobody_in() -> Non
     async with Fleet(3, picker="round_robin") as fleet:
         bad, balancer = fleet.servers[0], fleet.balancer
         bad.serve = fail
-        outliers, counts = balancer.outliers, balancer.handled.of("unary_unary", METHOD)
+        outliers = balancer.outliers
+        counts = balancer.counters.by_method.of("unary_unary", METHOD)
         while not outliers.count:
             await outcomes([fleet.call() for _ in range(3)])
             await asyncio.sleep(0.1)

@@ -374,7 +374,7 @@ async def test_a_retry_does_not_go_to_an_ejected_backend(
     async with await ready_channel(tasks, eventually, **config) as channel:
         balancer = channel.balancer()
         await until_ejected(channel)
-        counts = balancer.handled.of("unary_unary", NEW)
+        counts = balancer.counters.by_method.of("unary_unary", NEW)
         good = [node for node in balancer.pool.ready if node.endpoint.address
                 != tasks[0].address]  # fmt: skip
         now = balancer.clock()

@@ -589,7 +589,7 @@ async def test_a_call_that_is_given_up_says_nothing_of_the_backend(
         Verdict.FAILED: 0,
         Verdict.ABANDONED: 4,
     }
-    assert (balancer.retries, balancer.throttling.is_active) == (0, False)
+    assert (balancer.counters.retries, balancer.throttling.is_active) == (0, False)
 
 
 async def test_what_a_handler_calls_cancelled_is_the_handlers_own_answer(

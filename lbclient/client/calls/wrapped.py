@@ -147,8 +147,7 @@ class Call:
         balancer = self._balancer
         balancer.pool.begin(backend)
         if self._decided is not None:
-            balancer.waited += 1
-            balancer.waited_seconds += waited
+            balancer.counters.begun_after(waited)
             self._decide()
         self._attempt_end = _End(balancer, attempt, self._finder(), siblings)
         inner.add_done_callback(self._attempt_end)

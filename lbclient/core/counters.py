@@ -1,0 +1,89 @@
+"""How many calls and attempts of a channel ended in which way, and how long they took.
+
+Plain numbers that only grow, for statistics and metrics. Who counts calls a method
+here; nobody else writes them.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+
+from lbclient.core.call_counts import Handled
+from lbclient.core.histogram import Histogram
+from lbclient.core.model import Verdict
+
+
+class Counters:
+    """A channel's. `calls` are those that are over, by the number of their status.
+
+    `by_method` has the same for each method, whose counts a call carries with it.
+    `refused` are the calls that ended in this client, by reason. `retries` are attempts
+    after one that was refused or may have been executed, `resends` those after one that
+    no server took. `latency` is that of attempts. `waited` calls waited for a backend,
+    `waited_seconds` in all.
+    """
+
+    def __init__(self, codes: Iterable[int], reasons: Iterable[str]) -> None:
+        self.calls = dict.fromkeys(codes, 0)
+        self.by_method: Handled[int] = Handled(self.calls)
+        self.refused = dict.fromkeys(reasons, 0)
+        self.retries = self.resends = 0
+        self.latency = Histogram()
+        self.waited, self.waited_seconds = 0, 0.0
+        self._unsent = 0  # of `calls`
+        self._retired = dict.fromkeys(Verdict, 0)  # of backends that are closed
+
+    def attempt_over(
+        self, counts: dict[int, int], code: int, latency: float, is_last: bool
+    ) -> None:
+        """`is_last`: its call is over, too. `counts` are those of its method."""
+        if is_last:
+            self.calls[code] += 1
+            counts[code] += 1
+        # `Histogram.observe`, written out: this runs after each attempt.
+        histogram = self.latency
+        histogram.counts[bisect_left(histogram.bounds, latency)] += 1
+        histogram.sum += latency
+
+    def call_over(self, counts: dict[int, int], code: int, was_sent: bool) -> None:
+        """A call is over otherwise than by an attempt."""
+        self._unsent += not was_sent
+        self.calls[code] += 1
+        counts[code] += 1
+
+    def refuse(self, reason: str) -> None:
+        self.refused[reason] += 1
+
+    def sent_again(self, retries: int, resends: int) -> None:
+        self.retries += retries
+        self.resends += resends
+
+    def begun_after(self, waited: float) -> None:
+        """A call has waited so many seconds for its backend."""
+        self.waited += 1
+        self.waited_seconds += waited
+
+    def retire(self, attempts: Mapping[Verdict, int]) -> None:
+        """A backend is closed, which has ended so many attempts."""
+        for verdict, count in attempts.items():
+            self._retired[verdict] += count
+
+    def total(self) -> int:
+        """Calls that are over."""
+        return sum(self.calls.values())
+
+    def sent(self) -> int:
+        """Calls that are over and were sent. What was not brings no retries: a client
+        that is throttled would have a tenth of all that it wanted.
+        """
+        return self.total() - self._unsent
+
+    def attempts(self, of_each: Iterable[Mapping[Verdict, int]]) -> dict[Verdict, int]:
+        """Attempts that are over; `of_each` are those of the backends that are left."""
+        total = dict(self._retired)
+        for attempts in of_each:
+            for verdict, count in attempts.items():
+                total[verdict] += count
+        return total
+
+    def __repr__(self) -> str:
+        return f"<{self.total()} calls, {self._unsent} of them not sent>"

@@ -1,0 +1,59 @@
+"""The numbers of a channel, and who may change them."""
+
+from lbclient.core.counters import Counters
+from lbclient.core.histogram import Histogram
+from lbclient.core.model import Verdict
+
+OK, UNAVAILABLE = 0, 14
+
+
+def make() -> tuple[Counters, dict[int, int]]:
+    counters = Counters((OK, UNAVAILABLE), ("full", "throttled"))
+    return counters, counters.by_method.of("unary_unary", "/a.B/C")
+
+
+def test_a_call_is_counted_once_however_many_attempts_it_took() -> None:
+    counters, counts = make()
+    counters.attempt_over(counts, UNAVAILABLE, 0.1, is_last=False)
+    counters.attempt_over(counts, OK, 0.2, is_last=True)
+    assert counters.calls == counts == {OK: 1, UNAVAILABLE: 0}
+    expected = Histogram()
+    for latency in (0.1, 0.2):
+        expected.observe(latency)
+    assert counters.latency.counts == expected.counts
+    assert counters.latency.sum == expected.sum
+
+
+def test_what_was_not_sent_is_a_call_but_brings_no_retries() -> None:
+    counters, counts = make()
+    counters.call_over(counts, UNAVAILABLE, was_sent=False)
+    counters.call_over(counts, UNAVAILABLE, was_sent=True)
+    counters.attempt_over(counts, OK, 0.2, is_last=True)
+    assert (counters.total(), counters.sent()) == (3, 2)
+    assert counters.calls == counts == {OK: 1, UNAVAILABLE: 2}
+    assert repr(counters) == "<3 calls, 1 of them not sent>"
+
+
+def test_attempts_of_backends_that_are_gone_still_count() -> None:
+    counters, _ = make()
+    counters.retire({Verdict.SERVED: 2, Verdict.FAILED: 1})
+    left = [{Verdict.SERVED: 3}, {Verdict.ABANDONED: 1}]
+    for _ in range(2):  # to read changes nothing
+        assert counters.attempts(left) == {
+            Verdict.SERVED: 5,
+            Verdict.REJECTED: 0,
+            Verdict.FAILED: 1,
+            Verdict.ABANDONED: 1,
+        }
+
+
+def test_the_rest_adds_up() -> None:
+    counters, _ = make()
+    counters.sent_again(1, 0)
+    counters.sent_again(0, 1)
+    counters.begun_after(0.5)
+    counters.begun_after(1.0)
+    counters.refuse("full")
+    assert (counters.retries, counters.resends) == (1, 1)
+    assert (counters.waited, counters.waited_seconds) == (2, 1.5)
+    assert counters.refused == {"full": 1, "throttled": 0}
