@@ -21,6 +21,7 @@ from lbclient.background.tasks import AT_ONCE, Alarm, Tasks, is_fatal
 from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend, Dial
 from lbclient.client.connect_pacer import Pace
+from lbclient.client.connectivity import IDLE, TRANSIENT_FAILURE, Connectivity
 from lbclient.client.health.udp import Prober
 from lbclient.client.pending import Waiter, Waiting
 from lbclient.client.probing import Probing
@@ -62,8 +63,6 @@ if TYPE_CHECKING:
     from lbclient.client.attempt import Attempt
 
 logger = logging.getLogger("lbclient.balancer")
-
-Connectivity = grpc.ChannelConnectivity
 
 MANY = 1_000_000  # endpoints; no list is longer
 
@@ -125,6 +124,7 @@ class Balancer:
         self.waking = Waking(self.tasks, self._turns, rng, self._has_some)
         self.waiting = Waiting(self.pool, config, self.waking)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
+        self.connectivity = Connectivity(self.pool, lambda: bool(self.waiting.trouble))
         self.criticality = named("criticality", config.criticality)
         self.throttling = Throttling(rng, config.throttle)
         self.propagates_deadline = config.propagate_deadline
@@ -140,8 +140,6 @@ class Balancer:
         self.resolver = resolver
         self._dial, self._rng = dial, rng
         self._pace = Pace(rng)
-        self._connectivity = Connectivity.CONNECTING
-        self._connectivity_changes: dict[asyncio.Future[None], None] = {}
         # What follows from all changes of one turn of the loop, once.
         self._follow_up = Alarm(self.tasks, self._follow_up_now)
         self._changed = Counter[State]()  # by the new state, in this turn
@@ -475,10 +473,7 @@ class Balancer:
         if changed:
             self._review_soon()
             self._look_soon()
-        connectivity = self.connectivity()
-        if connectivity is not self._connectivity:
-            self._connectivity = connectivity
-            self._tell_connectivity()
+        self.connectivity.changed()
         if self.waiting:
             self._serve_waiting()
 
@@ -499,49 +494,10 @@ class Balancer:
         others = counts[State.READY] + counts[State.INACTIVE]
         return others > (backend.state in PRESENT and self._is_member(backend))
 
-    def _tell_connectivity(self) -> None:
-        for change in list(self._connectivity_changes):
-            if not change.done():
-                change.set_result(None)
-
-    def connectivity(self) -> Connectivity:
-        """READY if one backend is; else connecting if one may become so."""
-        if self._connectivity is Connectivity.SHUTDOWN:
-            return Connectivity.SHUTDOWN
-        if self._is_any_present(State.READY, State.LAME_DUCK):
-            return Connectivity.READY
-        known = bool(self.waiting.trouble)
-        if not known or self._is_any_present(State.CONNECTING, State.STARTING):
-            return Connectivity.CONNECTING
-        if self.pool.is_promising():
-            return Connectivity.IDLE
-        return Connectivity.TRANSIENT_FAILURE
-
-    def _is_any_present(self, *states: State) -> bool:
-        """Whether one has a connection, or is to have one, and is in such a state."""
-        counts = self.pool.counts
-        if not any(counts[state] for state in states):
-            return False
-        # One that is ready, or connecting, is not away; for others all are looked at.
-        if counts[State.READY] and State.READY in states:
-            return True
-        nodes = self.pool.nodes.values()
-        return any(node.state in states and not node.life.is_away() for node in nodes)
-
     def connect(self) -> None:
         """Wakes a backend if they all are inactive or refuse, as a call would."""
-        if self.connectivity() in (Connectivity.IDLE, Connectivity.TRANSIENT_FAILURE):
+        if self.connectivity.state() in (IDLE, TRANSIENT_FAILURE):
             self.waking.wake(1)
-
-    async def wait_connectivity_change(self, last: Connectivity) -> None:
-        """Returns when it is another; also when the channel is closed."""
-        while self.connectivity() is last:
-            change = self.loop.create_future()
-            self._connectivity_changes[change] = None
-            try:
-                await change
-            finally:
-                self._connectivity_changes.pop(change, None)
 
     def _make(self, endpoint: Endpoint) -> Backend:
         known = self.draining.pop(endpoint.address, None)
@@ -772,5 +728,4 @@ class Balancer:
         await asyncio.gather(*closing)
         for backend in list(self.draining.values()):
             self._retire(backend)
-        self._connectivity = Connectivity.SHUTDOWN
-        self._tell_connectivity()
+        self.connectivity.close()

@@ -214,7 +214,11 @@ class Channel(grpc.aio.Channel):
             return grpc.ChannelConnectivity.SHUTDOWN
         known = self._balancer
         # As grpc.aio does, it tells what was before it tried.
-        state = grpc.ChannelConnectivity.IDLE if known is None else known.connectivity()
+        state = (
+            grpc.ChannelConnectivity.IDLE
+            if known is None
+            else known.connectivity.state()
+        )
         if try_to_connect:
             self.balancer().connect()
         return state
@@ -229,7 +233,7 @@ class Channel(grpc.aio.Channel):
         if self._balancer is None:
             await self._begun.wait()  # to wait is no use: it does not connect
         else:
-            await self.balancer().wait_connectivity_change(last_observed_state)
+            await self.balancer().connectivity.wait_for_change(last_observed_state)
 
     async def channel_ready(self) -> None:
         while (state := self.get_state(True)) is not grpc.ChannelConnectivity.READY:

@@ -303,7 +303,7 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
     )
     return ChannelStatistics(
         target=balancer.target,
-        state=balancer.connectivity().name.lower(),
+        state=balancer.connectivity.state().name.lower(),
         picker=type(balancer.picker).__name__,
         subset=repr(balancer.subset),
         subset_size=pool.subset_size(),
