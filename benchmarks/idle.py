@@ -143,7 +143,7 @@ async def all_are(channel: lbclient.Channel, state: str) -> None:
 
 
 def probes_of(channel: lbclient.Channel) -> int:
-    prober = channel.balancer()._prober
+    prober = channel.balancer().idleness._prober
     return 0 if prober is None else prober.statistics().sent
 
 

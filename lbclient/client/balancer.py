@@ -11,7 +11,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from random import Random, SystemRandom
+from random import Random
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +22,13 @@ from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend, Dial
 from lbclient.client.connect_pacer import Pace
 from lbclient.client.connectivity import IDLE, TRANSIENT_FAILURE, Connectivity
-from lbclient.client.health.udp import Prober
+from lbclient.client.idleness import Idleness
 from lbclient.client.pending import Waiter, Waiting
 from lbclient.client.probing import Probing
-from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
 from lbclient.core.another import two_others
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import Criticality, named
-from lbclient.core.demand import Demand
 from lbclient.core.judgement import compared
 from lbclient.core.model import (
     Endpoint,
@@ -121,9 +119,19 @@ class Balancer:
         self.outliers = Outliers(self.pool, rng)
         self.draining: dict[str, Backend] = {}  # by address
         self._turns = Turns(self.tasks)
-        self.waking = Waking(self.tasks, self._turns, rng, self._has_some)
-        self.waiting = Waiting(self.pool, config, self.waking)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
+        self.idleness = Idleness(
+            self.pool,
+            self.draining,
+            config,
+            self.tasks,
+            self._turns,
+            clock,
+            rng,
+            self.counters.total,
+            self._has_some,
+        )
+        self.waiting = Waiting(self.pool, config, self.idleness.waking)
         self.connectivity = Connectivity(self.pool, lambda: bool(self.waiting.trouble))
         self.criticality = named("criticality", config.criticality)
         self.throttling = Throttling(rng, config.throttle)
@@ -145,9 +153,6 @@ class Balancer:
         self._changed = Counter[State]()  # by the new state, in this turn
         self._believe_empty = Alarm(self.tasks, self._apply_empty)
         self._review = Alarm(self.tasks, self._review_pool)
-        self._look = Alarm(self.tasks, self._look_at_use)
-        self._demand = Demand(config.idle_after, 0, clock())
-        self._prober: Prober | None = None
         self.is_stopped = False
         self._following = Following(
             target,
@@ -319,7 +324,7 @@ class Balancer:
             if outliers.news:
                 self._tell_ejections()
             if judgement is not None and not judgement.is_usual:
-                self._wake_a_second()
+                self.idleness.wake_a_second()
         learned, owed = compared(outcome, judgement, backend.load)
         is_held = judgement is not None and judgement.is_doubtful
         if learned.verdict is FAILED or learned.verdict is REJECTED or is_held:
@@ -335,11 +340,6 @@ class Balancer:
             said = f"ejected: {told_against(ejection.against)}" if ejection else BACK
             address = backend.endpoint.address
             logger.info("%s: %s for %r: %s", self.target, address, path, said)
-
-    def _wake_a_second(self) -> None:
-        """Connects a second backend, to compare with, if only one is connected."""
-        if len(self.pool.ready) == 1 and not self.waking.waking:
-            self.waking.wake(1)
 
     def forget(self, attempt: "Attempt", tried: int) -> None:
         """It was cancelled before it was sent, after so many others of its call.
@@ -438,7 +438,7 @@ class Balancer:
             return  # nobody waits for it
         if state is State.CONNECTING:
             backend.want()  # a pick found it, a lame duck, without a connection
-        self._update_waking(backend)
+        self.idleness.update(backend)
         self._follow_up_soon()
 
     def _log_change(self, backend: Backend, before: State) -> None:
@@ -472,13 +472,13 @@ class Balancer:
             self.tasks.attempt(self._following.hint)
         if changed:
             self._review_soon()
-            self._look_soon()
+            self.idleness.look_soon()
         self.connectivity.changed()
         if self.waiting:
             self._serve_waiting()
 
     def _miss_deadline(self, backend: Backend) -> None:
-        if self.pool.nodes.get(backend.endpoint.address) is backend:
+        if self.pool.has(backend):
             backend.miss_deadline(self._has_others(backend))
 
     def _has_others(self, backend: Backend, that_answer_checks: bool = False) -> bool:
@@ -492,19 +492,19 @@ class Balancer:
             )
         counts = self.pool.counts
         others = counts[State.READY] + counts[State.INACTIVE]
-        return others > (backend.state in PRESENT and self._is_member(backend))
+        return others > (backend.state in PRESENT and self.pool.has(backend))
 
     def connect(self) -> None:
         """Wakes a backend if they all are inactive or refuse, as a call would."""
         if self.connectivity.state() in (IDLE, TRANSIENT_FAILURE):
-            self.waking.wake(1)
+            self.idleness.waking.wake(1)
 
     def _make(self, endpoint: Endpoint) -> Backend:
         known = self.draining.pop(endpoint.address, None)
         if known is not None:  # it comes back with all that we know
             known.keep()
             known.heed(endpoint.lame_duck)
-            self.waking.update(known)
+            self.idleness.waking.update(known)
             return known
         backend = Backend(
             endpoint,
@@ -514,28 +514,12 @@ class Balancer:
             self.clock,
             self._rng,
             self._pace,
-            self._get_prober,
+            lambda: self.idleness.prober(),
             self._has_others,
             self.config.health,
         )
         backend.heed(endpoint.lame_duck)
         return backend
-
-    # --- inactive backends ---------------------------------------------------
-
-    def _get_prober(self) -> Prober:
-        if self._prober is None:
-            secret = self.config.udp_secret
-            # Nobody may guess nonces.
-            self._prober = Prober(SystemRandom(), secret, self._gap)
-        return self._prober
-
-    def _gap(self) -> float:
-        return self._demand.gap(self.clock())
-
-    def _update_waking(self, backend: Backend) -> None:
-        if self._is_member(backend):
-            self.waking.update(backend)
 
     def _has_some(self) -> bool:
         """Whether one of the calls that wait has a ready backend: all who are not
@@ -543,43 +527,6 @@ class Balancer:
         if not self.outliers.count:
             return bool(self.pool.ready)
         return self._first_waiter() is not None
-
-    def _look_soon(self) -> None:
-        """Looks now and then what the connections are used for, while there are any."""
-        if not self._look.is_set():
-            self._look.set(self.config.health_interval / 2)
-
-    def _look_at_use(self) -> None:
-        now = self.clock()
-        present = [n for n in self.pool.nodes.values() if not n.life.is_away()]
-        for backend in (*present, *self.draining.values()):
-            backend.look(now)
-        if self.config.idle_after:
-            self._follow_demand(present, now)
-        if self.draining or len(self.waking.away) < len(self.pool.nodes):
-            self._look_soon()
-
-    def _follow_demand(self, present: list[Backend], now: float) -> None:
-        """Ends connections that nobody needs, opens some that calls are worth."""
-        in_flight = sum(backend.load.in_flight for backend in present)
-        least, most = self._demand.worth(self.counters.total() + in_flight, now)
-        if len(present) < least:
-            self.waking.wake_slowly(least - len(present))
-        if self._prober is not None:
-            self._prober.hurry()
-        too_many = max(0, len(present) - most)
-        unused_since = now - self.config.idle_after
-        idle = [b for b in present if b.attention.used_at <= unused_since]
-        for backend in idle[:too_many]:
-            self._turns.do(partial(self._let_rest, backend))
-
-    def _let_rest(self, backend: Backend) -> None:
-        if backend.load.in_flight == 0 and self._is_member(backend):
-            backend.rest(self.clock())
-            self.waking.update(backend)
-
-    def _is_member(self, backend: Backend) -> bool:
-        return self.pool.nodes.get(backend.endpoint.address) is backend
 
     # --- endpoints -----------------------------------------------------------
 
@@ -646,7 +593,7 @@ class Balancer:
             self._turns.do(partial(self._open, backend))
         for backend in change.drained:
             self.outliers.forget(backend)
-            self.waking.forget(backend)
+            self.idleness.waking.forget(backend)
             self.draining[backend.endpoint.address] = backend
             self._turns.do(partial(self._drain, backend))
         if any(change):
@@ -672,7 +619,7 @@ class Balancer:
             )
 
     def _open(self, backend: Backend) -> None:
-        if self._is_member(backend) and backend not in self.tasks:
+        if self.pool.has(backend) and backend not in self.tasks:
             self.tasks.keep(backend, backend.follow)
 
     def _drain(self, backend: Backend) -> None:
@@ -680,7 +627,7 @@ class Balancer:
         if self._drains(backend):
             backend.drain()
             self._close_backend(backend)
-        self._look_soon()
+        self.idleness.look_soon()
 
     def _drains(self, backend: Backend) -> bool:
         return self.draining.get(backend.endpoint.address) is backend
@@ -699,12 +646,9 @@ class Balancer:
 
     def _stop(self) -> None:
         self.is_stopped = True
-        alarms = (self._believe_empty, self._review, self._look, self._follow_up)
-        for alarm in alarms:
+        for alarm in (self._believe_empty, self._review, self._follow_up):
             alarm.clear()
-        self.waking.close()
-        if self._prober is not None:
-            self._prober.close()
+        self.idleness.close()
         self.probing.close()
 
     def abort(self) -> None:

@@ -204,6 +204,10 @@ class Pool(Generic[N]):
         )
         return list(islice(lame_ducks, self._limits.subset_size))
 
+    def has(self, node: N) -> bool:
+        """Whether it is one of `nodes`, and not a former one of its address."""
+        return self.nodes.get(node.endpoint.address) is node
+
     def subset_size(self) -> int:
         """How many nodes the subset has when nobody is out."""
         return min(self._limits.subset_size, len(self.members))

@@ -21,6 +21,7 @@ from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.health.watch import HealthWatch
+from lbclient.client.idleness import Idleness
 from lbclient.client.probing import Probing
 from lbclient.client.waking import Waking
 from lbclient.config import ServerConfig
@@ -58,7 +59,7 @@ def lose(balancer: Balancer, network: Network) -> None:
 
 def rest(balancer: Balancer, network: Network) -> None:
     for backend in balancer.pool.nodes.values():
-        balancer._let_rest(backend)
+        balancer.idleness._let_rest(backend)
 
 
 def doubt(balancer: Balancer, network: Network) -> None:
@@ -90,13 +91,13 @@ TASKS = [
 TIMERS = [
     Victim(Balancer, "_follow_up_now"),
     Victim(Balancer, "_review_pool", lambda balancer, _: balancer._review.set(0.0)),
-    Victim(Balancer, "_look_at_use", lambda balancer, _: balancer._look.set(0.0)),
+    Victim(Idleness, "_look_at_use", lambda b, _: b.idleness._look.set(0.0)),
     Victim(Balancer, "_apply_empty", empty),
     Victim(Balancer, "_open"),
     Victim(Balancer, "_resolved", can_return=False),
     Victim(Lifecycle, "tick", ring, can_return=False),
-    Victim(Waking, "_wake_more", lambda b, _: b.waking._patience.set(0.0)),
-    Victim(Waking, "_wake_enough", lambda b, _: b.waking._more.set(0.0)),
+    Victim(Waking, "_wake_more", lambda b, _: b.idleness.waking._patience.set(0.0)),
+    Victim(Waking, "_wake_enough", lambda b, _: b.idleness.waking._more.set(0.0)),
     Victim(Following, "hint", lose),
 ]
 

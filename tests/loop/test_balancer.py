@@ -764,7 +764,7 @@ async def sleeping(fleet: Fleet, *utilizations: float) -> None:
 
 def awake(fleet: Fleet) -> list[int]:
     """Which backends have a connection, or are to have one."""
-    away = fleet.balancer.waking.away
+    away = fleet.balancer.idleness.waking.away
     nodes = fleet.balancer.pool.nodes.values()
     return [number for number, node in enumerate(nodes) if node not in away]
 
@@ -782,7 +782,7 @@ async def test_among_equals_chance_decides_who_is_woken() -> None:
     for seed in range(20):
         async with Fleet(3, idle_after=IDLE_AFTER) as fleet:
             await sleeping(fleet, 0.22, 0.18, 0.9)
-            fleet.balancer.waking._rng = Random(seed)
+            fleet.balancer.idleness.waking._rng = Random(seed)
             await fleet.call()
             woken.update(awake(fleet))
     assert woken == {0, 1}

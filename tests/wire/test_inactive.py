@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 import lbclient
-from lbclient.client import backend, balancer
+from lbclient.client import backend, idleness
 from lbclient.client.health import udp
 from lbclient.client.health.udp import Prober
 from lbclient.config import ChannelConfig, ServerConfig
@@ -124,7 +124,7 @@ async def test_news_of_a_lame_duck_reach_it_by_udp(
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes minutes takes moments."""
     prober = partial(Prober, period=0.1, longest_period=0.1, timeout=0.05)
-    monkeypatch.setattr(balancer, "Prober", prober)
+    monkeypatch.setattr(idleness, "Prober", prober)
     monkeypatch.setattr(udp, "RAREST_PERIOD", 0.1)
     monkeypatch.setattr(lifecycle, "LOOK_PERIOD", 0.3)
     monkeypatch.setattr(lifecycle, "FIRST_LOOK", 0.1)
@@ -340,5 +340,5 @@ async def test_nothing_is_left_of_a_closed_channel_whose_backends_were_inactive(
     await fall_asleep(channel, eventually)
     await eventually(lambda: task.server.statistics().udp.answered)
     await channel.close()
-    assert not channel._balancer._prober._sockets  # type: ignore[union-attr]
+    assert not channel._balancer.idleness._prober._sockets  # type: ignore[union-attr]
     await eventually(lambda: len(os.listdir("/proc/self/fd")) <= sockets)

@@ -1,0 +1,124 @@
+"""Which connections a channel keeps: as many as its calls are worth.
+
+Connections that nobody calls on are ended, and their backends asked by UDP whether they
+are well (SRE book, ch. 20). Calls that wait wake them again; so does the demand before
+any call has to wait.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random, SystemRandom
+from typing import TYPE_CHECKING
+
+from lbclient.background.tasks import Alarm, Tasks
+from lbclient.background.turns import Turns
+from lbclient.client.health.udp import Prober
+from lbclient.client.waking import Waking
+from lbclient.config import ChannelConfig
+from lbclient.core.demand import Demand
+from lbclient.core.pool import Pool
+from lbclient.core.protocols import Clock
+
+if TYPE_CHECKING:
+    from lbclient.client.backend import Backend
+
+
+class Idleness:
+    """Owned by a balancer, which tells it of every change of a backend.
+
+    `waking` knows who is away, and wakes them for calls.
+    """
+
+    def __init__(
+        self,
+        pool: Pool["Backend"],
+        draining: Mapping[str, "Backend"],
+        config: ChannelConfig,
+        tasks: Tasks,
+        turns: Turns,
+        clock: Clock,
+        rng: Random,
+        calls: Callable[[], int],
+        has_ready: Callable[[], bool],
+    ) -> None:
+        """`draining` by address; `calls` are those that are over; `has_ready` as of
+        `Waking`."""
+        self.waking = Waking(tasks, turns, rng, has_ready)
+        self._pool = pool
+        self._draining = draining
+        self._config = config
+        self._turns = turns
+        self._clock = clock
+        self._calls = calls
+        self._look = Alarm(tasks, self._look_at_use)
+        self._demand = Demand(config.idle_after, 0, clock())
+        self._prober: Prober | None = None
+
+    # --- who is away ----------------------------------------------------------
+
+    def prober(self) -> Prober:
+        """The channel's one, made when a backend first wants it."""
+        if self._prober is None:
+            secret = self._config.udp_secret
+            # Nobody may guess nonces.
+            self._prober = Prober(SystemRandom(), secret, self._gap)
+        return self._prober
+
+    def _gap(self) -> float:
+        return self._demand.gap(self._clock())
+
+    def update(self, backend: "Backend") -> None:
+        """Something about it changed."""
+        if self._pool.has(backend):
+            self.waking.update(backend)
+
+    def wake_a_second(self) -> None:
+        """Connects a second backend, to compare with, if only one is connected."""
+        if len(self._pool.ready) == 1 and not self.waking.waking:
+            self.waking.wake(1)
+
+    # --- what they are used for -----------------------------------------------
+
+    def look_soon(self) -> None:
+        """Looks now and then what the connections are used for, while there are any."""
+        if not self._look.is_set():
+            self._look.set(self._config.health_interval / 2)
+
+    def _look_at_use(self) -> None:
+        now = self._clock()
+        nodes = self._pool.nodes
+        present = [node for node in nodes.values() if not node.life.is_away()]
+        for backend in (*present, *self._draining.values()):
+            backend.look(now)
+        if self._config.idle_after:
+            self._follow_demand(present, now)
+        if self._draining or len(self.waking.away) < len(nodes):
+            self.look_soon()
+
+    def _follow_demand(self, present: list["Backend"], now: float) -> None:
+        """Ends connections that nobody needs, opens some that calls are worth."""
+        in_flight = sum(backend.load.in_flight for backend in present)
+        least, most = self._demand.worth(self._calls() + in_flight, now)
+        if len(present) < least:
+            self.waking.wake_slowly(least - len(present))
+        if self._prober is not None:
+            self._prober.hurry()
+        too_many = max(0, len(present) - most)
+        unused_since = now - self._config.idle_after
+        idle = [b for b in present if b.attention.used_at <= unused_since]
+        for backend in idle[:too_many]:
+            self._turns.do(partial(self._let_rest, backend))
+
+    def _let_rest(self, backend: "Backend") -> None:
+        if backend.load.in_flight == 0 and self._pool.has(backend):
+            backend.rest(self._clock())
+            self.waking.update(backend)
+
+    def close(self) -> None:
+        self._look.clear()
+        self.waking.close()
+        if self._prober is not None:
+            self._prober.close()
+
+    def __repr__(self) -> str:
+        return f"<{len(self._pool.nodes)} backends: {self.waking!r}>"
