@@ -297,7 +297,7 @@ class Faked:
         def are() -> bool:
             states = Counter(node.state for node in pool.nodes.values())
             is_all = states == {State.READY: len(addresses)}
-            is_over = not self.balancer.draining
+            is_over = not self.balancer.connections.draining
             return is_all and is_over and pool.nodes.keys() == addresses
 
         return are

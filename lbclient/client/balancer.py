@@ -9,7 +9,6 @@ import logging
 from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from random import Random
 from threading import get_ident
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from lbclient.background.tasks import AT_ONCE, Alarm, Tasks, is_fatal
+from lbclient.background.tasks import Alarm, Tasks, is_fatal
 from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend, Dial
-from lbclient.client.connect_pacer import Pace
+from lbclient.client.connections import Connections
 from lbclient.client.connectivity import IDLE, TRANSIENT_FAILURE, Connectivity
 from lbclient.client.idleness import Idleness
 from lbclient.client.pending import Waiter, Waiting
@@ -31,7 +30,6 @@ from lbclient.core.counters import Counters
 from lbclient.core.criticality import Criticality, named
 from lbclient.core.judgement import compared
 from lbclient.core.model import (
-    Endpoint,
     Endpoints,
     Outcome,
     State,
@@ -39,7 +37,7 @@ from lbclient.core.model import (
     Verdict,
 )
 from lbclient.core.outliers import Outliers
-from lbclient.core.pool import LOST, PRESENT, Change, Limits, Pool
+from lbclient.core.pool import LOST
 from lbclient.core.protocols import Clock, Picker, Resolver, Subset
 from lbclient.core.recent import Recent
 from lbclient.core.retry import BURST, Budget, Retry
@@ -62,15 +60,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("lbclient.balancer")
 
-MANY = 1_000_000  # endpoints; no list is longer
-
 # Of each turn of the loop so many changes of a state are logged one by one, the others
 # together: a line costs as much as the change.
 MOST_LOGGED = 20
-
-# Seconds for each backend between two reviews of the pool, which look at all of them:
-# some 3 % of a core at most while a large subset is found or lost one by one.
-REVIEW_PAUSE = 1e-4
 
 PASSED_BY = 100  # waiting calls that are looked at for one that can be sent
 BACK = "no longer ejected"
@@ -102,30 +94,30 @@ class Balancer:
         self.picker = picker
         self.tasks = Tasks(target, rng)
         self.probing = Probing(target, picker, clock)
-        self.subset = subset
-        self.pool: Pool[Backend] = Pool(
-            self._make,
-            subset,
-            Limits(
-                MANY if config.subset == "whole" else config.subset_size,
-                config.active_limit,
-                config.replace_after,
-                config.settle_after,
-                config.max_replacements,
-            ),
-            lambda backend: backend.life.is_away(),
-            lambda backend: backend.life.is_expected_back(),
-        )
-        self.outliers = Outliers(self.pool, rng)
-        self.draining: dict[str, Backend] = {}  # by address
-        self._turns = Turns(self.tasks)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
+        turns = Turns(self.tasks)
+        self.connections = Connections(
+            target,
+            subset,
+            dial,
+            config,
+            clock,
+            rng,
+            self.tasks,
+            turns,
+            self.counters,
+            observe=self.observe,
+            prober=lambda: self.idleness.prober(),
+            returns=lambda backend: self.idleness.waking.update(backend),
+            leaves=self._leaves,
+        )
+        self.pool = self.connections.pool
+        self.outliers = Outliers(self.pool, rng)
         self.idleness = Idleness(
-            self.pool,
-            self.draining,
+            self.connections,
             config,
             self.tasks,
-            self._turns,
+            turns,
             clock,
             rng,
             self.counters.total,
@@ -146,13 +138,11 @@ class Balancer:
         self._subset_told = self._algorithm = ""
         self._churn_told = False
         self.resolver = resolver
-        self._dial, self._rng = dial, rng
-        self._pace = Pace(rng)
+        self._rng = rng
         # What follows from all changes of one turn of the loop, once.
         self._follow_up = Alarm(self.tasks, self._follow_up_now)
         self._changed = Counter[State]()  # by the new state, in this turn
         self._believe_empty = Alarm(self.tasks, self._apply_empty)
-        self._review = Alarm(self.tasks, self._review_pool)
         self.is_stopped = False
         self._following = Following(
             target,
@@ -296,7 +286,7 @@ class Balancer:
             report.task_id != backend.task_id or report.state is LAME_DUCK
         ):
             backend.hear_answer(report, attempt.sent_at, now)
-        if self.draining or self.waiting.waiters:
+        if self.connections.draining or self.waiting.waiters:
             self._left(backend)
 
     def _finish(
@@ -359,9 +349,7 @@ class Balancer:
 
     def _left(self, backend: Backend) -> None:
         """A call is not there any more."""
-        if self.draining and backend.load.in_flight == 0 and self._drains(backend):
-            # Not here: this runs inside a callback of the channel to be closed.
-            self.loop.call_soon(self._close_backend, backend)
+        self.connections.call_left(backend)
         if self.waiting.waiters:
             self._serve_waiting()
 
@@ -380,11 +368,6 @@ class Balancer:
     def retries_left(self) -> float:
         """How many the budget has, if all that were earned are counted."""
         return self._budget.left(self.counters.sent() - self._deposited)
-
-    def attempts(self) -> dict[Verdict, int]:
-        """How many have ended in each way."""
-        backends = (*self.pool.nodes.values(), *list(self.draining.values()))
-        return self.counters.attempts(backend.load.counts for backend in backends)
 
     def count(
         self, code: grpc.StatusCode, counts: dict[int, int], was_sent: bool = False
@@ -434,12 +417,16 @@ class Balancer:
         if state in LOST:
             backend.trouble, backend.troubled_at = reason, now
         self._log_change(backend, before)
-        if self._drains(backend):
+        if self.connections.is_draining(backend):
             return  # nobody waits for it
         if state is State.CONNECTING:
             backend.want()  # a pick found it, a lame duck, without a connection
         self.idleness.update(backend)
         self._follow_up_soon()
+
+    def _leaves(self, backend: Backend) -> None:
+        self.outliers.forget(backend)
+        self.idleness.forget(backend)
 
     def _log_change(self, backend: Backend, before: State) -> None:
         count = self._changed.total()
@@ -471,7 +458,7 @@ class Balancer:
             # They may live elsewhere now.
             self.tasks.attempt(self._following.hint)
         if changed:
-            self._review_soon()
+            self.connections.review_soon()
             self.idleness.look_soon()
         self.connectivity.changed()
         if self.waiting:
@@ -479,47 +466,12 @@ class Balancer:
 
     def _miss_deadline(self, backend: Backend) -> None:
         if self.pool.has(backend):
-            backend.miss_deadline(self._has_others(backend))
-
-    def _has_others(self, backend: Backend, that_answer_checks: bool = False) -> bool:
-        """Whether calls that this one does not get have somewhere else to go; or, to
-        others that answer health checks: where none does, checks tell nothing."""
-        if that_answer_checks:
-            return any(
-                node.state in PRESENT and node.life.answers_checks()
-                for node in self.pool.nodes.values()
-                if node is not backend
-            )
-        counts = self.pool.counts
-        others = counts[State.READY] + counts[State.INACTIVE]
-        return others > (backend.state in PRESENT and self.pool.has(backend))
+            backend.miss_deadline(self.connections.has_others(backend))
 
     def connect(self) -> None:
         """Wakes a backend if they all are inactive or refuse, as a call would."""
         if self.connectivity.state() in (IDLE, TRANSIENT_FAILURE):
             self.idleness.waking.wake(1)
-
-    def _make(self, endpoint: Endpoint) -> Backend:
-        known = self.draining.pop(endpoint.address, None)
-        if known is not None:  # it comes back with all that we know
-            known.keep()
-            known.heed(endpoint.lame_duck)
-            self.idleness.waking.update(known)
-            return known
-        backend = Backend(
-            endpoint,
-            self._dial,
-            self.observe,
-            self.config.health_interval,
-            self.clock,
-            self._rng,
-            self._pace,
-            lambda: self.idleness.prober(),
-            self._has_others,
-            self.config.health,
-        )
-        backend.heed(endpoint.lame_duck)
-        return backend
 
     def _has_some(self) -> bool:
         """Whether one of the calls that wait has a ready backend: all who are not
@@ -555,99 +507,40 @@ class Balancer:
         self.resolver_error = "" if endpoints else "no endpoints"
         self.resolved_at = self.clock()
         self.waiting.trouble = f"{self.target} has no endpoints"
-        self._tell_who_leaves(endpoints)
-        try:
-            change = self.pool.reconcile(endpoints, self.clock())
-        except BaseException as error:  # of a subset that is not ours, perhaps
-            if is_fatal(error):
-                raise
-            logger.exception("%s: the subset failed; keeping the last", self.target)
+        change = self.connections.reconcile(endpoints)
+        if change is None:
             return
         logger.info("%s: %d endpoints", self.target, len(endpoints))
         self._tell_subset()
-        self._carry_out(change)
-        self._review.set_unless_sooner(0.0)
+        self.connections.carry_out(change)
         self._follow_up_soon()
 
-    def _tell_who_leaves(self, endpoints: Endpoints) -> None:
-        nodes = self.pool.nodes
-        for endpoint in endpoints:
-            if (backend := nodes.get(endpoint.address)) is not None:
-                backend.heed(endpoint.lame_duck)
-
-    def _review_soon(self) -> None:
-        """At once where there are few backends, and not too often where many."""
-        if self.pool.wants_review():
-            since = self.loop.time() - self._review.rang_at
-            pause = REVIEW_PAUSE * len(self.pool.nodes)
-            self._review.set_unless_sooner(max(0.0, pause - since))
-
-    def _review_pool(self) -> None:
-        now = self.clock()
-        self._carry_out(self.pool.review(now))
-        if (due := self.pool.review_at(now)) is not None:
-            self._review.set_unless_sooner(due - now)
-
-    def _carry_out(self, change: Change[Backend]) -> None:
-        for backend in change.opened:
-            self._turns.do(partial(self._open, backend))
-        for backend in change.drained:
-            self.outliers.forget(backend)
-            self.idleness.waking.forget(backend)
-            self.draining[backend.endpoint.address] = backend
-            self._turns.do(partial(self._drain, backend))
-        if any(change):
-            logger.info(
-                "%s: %d connections opened, %d drained, %d replacements",
-                self.target,
-                len(change.opened),
-                len(change.drained),
-                self.pool.replacements(),
-            )
-
     def _tell_subset(self) -> None:
-        if repr(self.subset) == self._subset_told:
+        if repr(self.connections.subset) == self._subset_told:
             return
-        self._subset_told = repr(self.subset)
-        before, self._algorithm = self._algorithm, getattr(self.subset, "algorithm", "")
+        self._subset_told = repr(self.connections.subset)
+        before, self._algorithm = (
+            self._algorithm,
+            getattr(self.connections.subset, "algorithm", ""),
+        )
         level = logging.INFO if before in ("", self._algorithm) else logging.WARNING
         logger.log(level, "%s: subset is %s", self.target, self._subset_told)
-        if getattr(self.subset, "goes_by_place", False) and not self._churn_told:
+        if (
+            getattr(self.connections.subset, "goes_by_place", False)
+            and not self._churn_told
+        ):
             self._churn_told = True
             logger.warning(
                 "%s: backends go by place: %s", self.target, self._subset_told
             )
 
-    def _open(self, backend: Backend) -> None:
-        if self.pool.has(backend) and backend not in self.tasks:
-            self.tasks.keep(backend, backend.follow)
-
-    def _drain(self, backend: Backend) -> None:
-        """It is watched until its last call is over, and then closed."""
-        if self._drains(backend):
-            backend.drain()
-            self._close_backend(backend)
-        self.idleness.look_soon()
-
-    def _drains(self, backend: Backend) -> bool:
-        return self.draining.get(backend.endpoint.address) is backend
-
-    def _close_backend(self, backend: Backend) -> None:
-        if backend.load.in_flight == 0 and self._drains(backend):
-            self._retire(backend)
-            backend.close_now()
-
-    def _retire(self, backend: Backend) -> None:
-        self.tasks.drop(backend)
-        del self.draining[backend.endpoint.address]
-        self.counters.retire(backend.load.counts)
-
     # --- tasks ---------------------------------------------------------------
 
     def _stop(self) -> None:
         self.is_stopped = True
-        for alarm in (self._believe_empty, self._review, self._follow_up):
-            alarm.clear()
+        self._believe_empty.clear()
+        self._follow_up.clear()
+        self.connections.stop()
         self.idleness.close()
         self.probing.close()
 
@@ -656,20 +549,12 @@ class Balancer:
         self._stop()
         self.tasks.cancel()
         self.waiting.cancel()
-        self._carry_out(self.pool.reconcile((), self.clock()))
+        self.connections.drain_all()
 
     async def close(self, grace: float | None) -> None:
         """Cancels the waiting calls now and those in flight after `grace`."""
         self.waiting.cancel()
         self._stop()
         await self.tasks.close()
-        backends = (*self.pool.nodes.values(), *self.draining.values())
-        closing = []
-        for number, backend in enumerate(backends, start=1):
-            closing.append(self.loop.create_task(backend.close(grace)))
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
-        await asyncio.gather(*closing)
-        for backend in list(self.draining.values()):
-            self._retire(backend)
+        await self.connections.close(grace)
         self.connectivity.close()

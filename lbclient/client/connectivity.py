@@ -1,4 +1,4 @@
-"""What a channel tells of itself, as `grpc.ChannelConnectivity`, and when it changes."""
+"""What a channel tells of itself as `grpc.ChannelConnectivity`, and when it changes."""
 
 import asyncio
 from collections.abc import Callable

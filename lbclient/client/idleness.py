@@ -5,18 +5,18 @@ are well (SRE book, ch. 20). Calls that wait wake them again; so does the demand
 any call has to wait.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm, Tasks
 from lbclient.background.turns import Turns
+from lbclient.client.connections import Connections
 from lbclient.client.health.udp import Prober
 from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
 from lbclient.core.demand import Demand
-from lbclient.core.pool import Pool
 from lbclient.core.protocols import Clock
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ class Idleness:
 
     def __init__(
         self,
-        pool: Pool["Backend"],
-        draining: Mapping[str, "Backend"],
+        connections: Connections,
         config: ChannelConfig,
         tasks: Tasks,
         turns: Turns,
@@ -41,11 +40,9 @@ class Idleness:
         calls: Callable[[], int],
         has_ready: Callable[[], bool],
     ) -> None:
-        """`draining` by address; `calls` are those that are over; `has_ready` as of
-        `Waking`."""
+        """`calls` are those that are over; `has_ready` as of `Waking`."""
         self.waking = Waking(tasks, turns, rng, has_ready)
-        self._pool = pool
-        self._draining = draining
+        self._pool, self._draining = connections.pool, connections.draining
         self._config = config
         self._turns = turns
         self._clock = clock
@@ -71,6 +68,11 @@ class Idleness:
         """Something about it changed."""
         if self._pool.has(backend):
             self.waking.update(backend)
+
+    def forget(self, backend: "Backend") -> None:
+        """It drains: it is looked at until it is closed, and never woken."""
+        self.waking.forget(backend)
+        self.look_soon()
 
     def wake_a_second(self) -> None:
         """Connects a second backend, to compare with, if only one is connected."""

@@ -280,7 +280,8 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
     weights = balancer.picker.weights(ready, now) if ready else ()
     weight_of = dict(zip(ready, weights, strict=True))
     in_flight = [
-        node.load.in_flight for node in (*nodes, *list(balancer.draining.values()))
+        node.load.in_flight
+        for node in (*nodes, *list(balancer.connections.draining.values()))
     ]
     resolved_at = balancer.resolved_at
     places, size = pool.places(), pool.subset_size()
@@ -305,14 +306,16 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         target=balancer.target,
         state=balancer.connectivity.state().name.lower(),
         picker=type(balancer.picker).__name__,
-        subset=repr(balancer.subset),
+        subset=repr(balancer.connections.subset),
         subset_size=pool.subset_size(),
         calls={
             STATUS_OF_NUMBER[number].name: count
             for number, count in counters.calls.items()
             if count
         },
-        attempts={v.value: count for v, count in balancer.attempts().items()},
+        attempts={
+            v.value: count for v, count in balancer.connections.attempts().items()
+        },
         resends=counters.resends,
         retries=counters.retries,
         retries_left=balancer.retries_left(),
@@ -329,7 +332,7 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         in_flight=sum(in_flight),
         backends=backends,
         replacements=pool.replacements(),
-        draining=len(balancer.draining),
+        draining=len(balancer.connections.draining),
         ejected=sum(bool(backend.ejected) for backend in backends),
         ejections=balancer.outliers.total,
         task_failures=balancer.tasks.failures,

@@ -20,6 +20,7 @@ from lbclient.background.tasks import Tasks
 from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
+from lbclient.client.connections import Connections
 from lbclient.client.health.watch import HealthWatch
 from lbclient.client.idleness import Idleness
 from lbclient.client.probing import Probing
@@ -90,10 +91,10 @@ TASKS = [
 ]
 TIMERS = [
     Victim(Balancer, "_follow_up_now"),
-    Victim(Balancer, "_review_pool", lambda balancer, _: balancer._review.set(0.0)),
+    Victim(Connections, "_review_pool", lambda b, _: b.connections._review.set(0.0)),
     Victim(Idleness, "_look_at_use", lambda b, _: b.idleness._look.set(0.0)),
     Victim(Balancer, "_apply_empty", empty),
-    Victim(Balancer, "_open"),
+    Victim(Connections, "_open"),
     Victim(Balancer, "_resolved", can_return=False),
     Victim(Lifecycle, "tick", ring, can_return=False),
     Victim(Waking, "_wake_more", lambda b, _: b.idleness.waking._patience.set(0.0)),
@@ -159,7 +160,7 @@ async def test_it_lives_again_whatever_it_died_of(
     runs = killed(monkeypatch, victim, error)
     balancer = balancer_of(network, resolver)
     pool = balancer.pool
-    monkeypatch.setattr(balancer._pace, "wait_turn", at_once)
+    monkeypatch.setattr(balancer.connections._pace, "wait_turn", at_once)
 
     def are_well() -> bool:
         counts = pool.counts

@@ -22,7 +22,7 @@ from lbclient.background.tasks import AT_ONCE, Tasks
 from lbclient.background.turns import Turns
 from lbclient.client import connect_pacer
 from lbclient.client.backend import Backend
-from lbclient.client.balancer import REVIEW_PAUSE
+from lbclient.client.connections import REVIEW_PAUSE
 from lbclient.client.pending import Waiting
 from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig

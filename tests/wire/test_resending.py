@@ -583,7 +583,7 @@ async def test_a_call_that_is_given_up_says_nothing_of_the_backend(
         asking.cancel()
         await eventually(lambda: task.servicer.cancelled == 3)
         assert channel.statistics().attempts["abandoned"] == 3
-    assert balancer.attempts() == {
+    assert balancer.connections.attempts() == {
         Verdict.SERVED: 0,
         Verdict.REJECTED: 0,
         Verdict.FAILED: 0,

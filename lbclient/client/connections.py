@@ -1,0 +1,229 @@
+"""The connections of a channel: opens, drains and closes what the pool decides.
+
+The pool says who is wanted, and this does the I/O, a little in each turn of the loop.
+Who leaves is watched until its last call is over, and then closed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from lbclient.background.tasks import AT_ONCE, Alarm, Tasks, is_fatal
+from lbclient.background.turns import Turns
+from lbclient.client.backend import Backend, Dial, Observe
+from lbclient.client.connect_pacer import Pace
+from lbclient.client.health.udp import Prober
+from lbclient.config import ChannelConfig
+from lbclient.core.counters import Counters
+from lbclient.core.model import Endpoint, Endpoints, State, Verdict
+from lbclient.core.pool import PRESENT, Change, Limits, Pool
+from lbclient.core.protocols import Clock, Subset
+
+logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
+
+MANY = 1_000_000  # endpoints; no list is longer
+
+# Seconds for each backend between two reviews of the pool, which look at all of them:
+# some 3 % of a core at most while a large subset is found or lost one by one.
+REVIEW_PAUSE = 1e-4
+
+
+class Connections:
+    """Owned by a balancer. Only read `pool`, and `draining`, by address.
+
+    `reconcile` decides, `carry_out` does it.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        subset: Subset,
+        dial: Dial,
+        config: ChannelConfig,
+        clock: Clock,
+        rng: Random,
+        tasks: Tasks,
+        turns: Turns,
+        counters: Counters,
+        observe: Observe,
+        prober: Callable[[], Prober],
+        returns: Callable[[Backend], None],
+        leaves: Callable[[Backend], None],
+    ) -> None:
+        """`observe` hears of every change of a state, `leaves` of who starts to drain,
+        `returns` of who is wanted again before that was over."""
+        self.subset = subset
+        self.pool: Pool[Backend] = Pool(
+            self._make,
+            subset,
+            Limits(
+                MANY if config.subset == "whole" else config.subset_size,
+                config.active_limit,
+                config.replace_after,
+                config.settle_after,
+                config.max_replacements,
+            ),
+            lambda backend: backend.life.is_away(),
+            lambda backend: backend.life.is_expected_back(),
+        )
+        self.draining: dict[str, Backend] = {}
+        self._target = target
+        self._loop = asyncio.get_running_loop()
+        self._dial = dial
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._tasks = tasks
+        self._turns = turns
+        self._counters = counters
+        self._observe = observe
+        self._prober = prober
+        self._returns = returns
+        self._leaves = leaves
+        self._pace = Pace(rng)
+        self._review = Alarm(tasks, self._review_pool)
+
+    # --- who is wanted --------------------------------------------------------
+
+    def reconcile(self, endpoints: Endpoints) -> Change[Backend] | None:
+        """What a new list of endpoints makes due; None: the subset failed."""
+        nodes = self.pool.nodes
+        for endpoint in endpoints:
+            if (backend := nodes.get(endpoint.address)) is not None:
+                backend.heed(endpoint.lame_duck)
+        try:
+            return self.pool.reconcile(endpoints, self._clock())
+        except BaseException as error:  # of a subset that is not ours, perhaps
+            if is_fatal(error):
+                raise
+            logger.exception("%s: the subset failed; keeping the last", self._target)
+            return None
+
+    def carry_out(self, change: Change[Backend]) -> None:
+        self._do(change)
+        self._review.set_unless_sooner(0.0)
+
+    def review_soon(self) -> None:
+        """At once where there are few backends, and not too often where many."""
+        if self.pool.wants_review():
+            since = self._loop.time() - self._review.rang_at
+            pause = REVIEW_PAUSE * len(self.pool.nodes)
+            self._review.set_unless_sooner(max(0.0, pause - since))
+
+    def _review_pool(self) -> None:
+        now = self._clock()
+        self._do(self.pool.review(now))
+        if (due := self.pool.review_at(now)) is not None:
+            self._review.set_unless_sooner(due - now)
+
+    def _do(self, change: Change[Backend]) -> None:
+        for backend in change.opened:
+            self._turns.do(partial(self._open, backend))
+        for backend in change.drained:
+            self.draining[backend.endpoint.address] = backend
+            self._leaves(backend)
+            self._turns.do(partial(self._drain, backend))
+        if any(change):
+            logger.info(
+                "%s: %d connections opened, %d drained, %d replacements",
+                self._target,
+                len(change.opened),
+                len(change.drained),
+                self.pool.replacements(),
+            )
+
+    # --- one backend ----------------------------------------------------------
+
+    def _make(self, endpoint: Endpoint) -> Backend:
+        known = self.draining.pop(endpoint.address, None)
+        if known is not None:  # it comes back with all that we know
+            known.keep()
+            known.heed(endpoint.lame_duck)
+            self._returns(known)
+            return known
+        backend = Backend(
+            endpoint,
+            self._dial,
+            self._observe,
+            self._config.health_interval,
+            self._clock,
+            self._rng,
+            self._pace,
+            self._prober,
+            self.has_others,
+            self._config.health,
+        )
+        backend.heed(endpoint.lame_duck)
+        return backend
+
+    def _open(self, backend: Backend) -> None:
+        if self.pool.has(backend) and backend not in self._tasks:
+            self._tasks.keep(backend, backend.follow)
+
+    def has_others(self, backend: Backend, that_answer_checks: bool = False) -> bool:
+        """Whether calls that this one does not get have somewhere else to go; or, to
+        others that answer health checks: where none does, checks tell nothing."""
+        if that_answer_checks:
+            return any(
+                node.state in PRESENT and node.life.answers_checks()
+                for node in self.pool.nodes.values()
+                if node is not backend
+            )
+        counts = self.pool.counts
+        others = counts[State.READY] + counts[State.INACTIVE]
+        return others > (backend.state in PRESENT and self.pool.has(backend))
+
+    def is_draining(self, backend: Backend) -> bool:
+        return self.draining.get(backend.endpoint.address) is backend
+
+    def _drain(self, backend: Backend) -> None:
+        """It is watched until its last call is over, and then closed."""
+        if self.is_draining(backend):
+            backend.drain()
+            self._close_backend(backend)
+
+    def call_left(self, backend: Backend) -> None:
+        """A call is not there any more: closes who was drained but for it."""
+        if backend.load.in_flight == 0 and self.is_draining(backend):
+            # Not here: this runs inside a callback of the channel to be closed.
+            self._loop.call_soon(self._close_backend, backend)
+
+    def _close_backend(self, backend: Backend) -> None:
+        if backend.load.in_flight == 0 and self.is_draining(backend):
+            self._retire(backend)
+            backend.close_now()
+
+    def _retire(self, backend: Backend) -> None:
+        self._tasks.drop(backend)
+        del self.draining[backend.endpoint.address]
+        self._counters.retire(backend.load.counts)
+
+    # --- all of them ----------------------------------------------------------
+
+    def attempts(self) -> dict[Verdict, int]:
+        """How many have ended in each way; also from another thread."""
+        backends = (*self.pool.nodes.values(), *list(self.draining.values()))
+        return self._counters.attempts(backend.load.counts for backend in backends)
+
+    def stop(self) -> None:
+        self._review.clear()
+
+    def drain_all(self) -> None:
+        self._do(self.pool.reconcile((), self._clock()))
+
+    async def close(self, grace: float | None) -> None:
+        """Ends calls in flight after `grace`. Their tasks are over by now."""
+        backends = (*self.pool.nodes.values(), *self.draining.values())
+        closing = []
+        for number, backend in enumerate(backends, start=1):
+            closing.append(self._loop.create_task(backend.close(grace)))
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*closing)
+        for backend in list(self.draining.values()):
+            self._retire(backend)
+
+    def __repr__(self) -> str:
+        return f"<{self.pool!r}, {len(self.draining)} draining>"
