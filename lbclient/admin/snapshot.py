@@ -90,7 +90,7 @@ def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
     now, recent, resolver, rule = 0.0, Recent(), "", ""
     if balancer is not None:
         now, recent = balancer.clock(), balancer.look()
-        resolver = repr(balancer.resolver).strip("<>")
+        resolver = repr(balancer.discovery.resolver).strip("<>")
         # What a picker's docstring begins with is its rule.
         rule = (getdoc(type(balancer.picker)) or "").partition("\n")[0]
     backends = [of_backend(each, recent, now) for each in seen.backends[:room]]

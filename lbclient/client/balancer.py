@@ -21,6 +21,7 @@ from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend, Dial
 from lbclient.client.connections import Connections
 from lbclient.client.connectivity import IDLE, TRANSIENT_FAILURE, Connectivity
+from lbclient.client.discovery import Discovery
 from lbclient.client.idleness import Idleness
 from lbclient.client.pending import Waiter, Waiting
 from lbclient.client.probing import Probing
@@ -30,7 +31,6 @@ from lbclient.core.counters import Counters
 from lbclient.core.criticality import Criticality, named
 from lbclient.core.judgement import compared
 from lbclient.core.model import (
-    Endpoints,
     Outcome,
     State,
     TaskState,
@@ -41,7 +41,6 @@ from lbclient.core.pool import LOST
 from lbclient.core.protocols import Clock, Picker, Resolver, Subset
 from lbclient.core.recent import Recent
 from lbclient.core.retry import BURST, Budget, Retry
-from lbclient.core.text import printable
 from lbclient.core.throttling import Throttling
 from lbclient.grpc_seam import (
     DEADLINE_EXCEEDED,
@@ -51,7 +50,6 @@ from lbclient.grpc_seam import (
     Throttled,
     is_ready,
 )
-from lbclient.resolvers.following import Following
 from lbclient.wire import find_customer
 from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 
@@ -123,8 +121,20 @@ class Balancer:
             self.counters.total,
             self._has_some,
         )
-        self.waiting = Waiting(self.pool, config, self.idleness.waking)
-        self.connectivity = Connectivity(self.pool, lambda: bool(self.waiting.trouble))
+        self.discovery = Discovery(
+            target,
+            resolver,
+            self.connections,
+            config,
+            self.tasks,
+            clock,
+            rng,
+            self._follow_up_soon,
+        )
+        self.waiting = Waiting(
+            self.pool, config, self.idleness.waking, lambda: self.discovery.trouble
+        )
+        self.connectivity = Connectivity(self.pool, self.discovery.has_answered)
         self.criticality = named("criticality", config.criticality)
         self.throttling = Throttling(rng, config.throttle)
         self.propagates_deadline = config.propagate_deadline
@@ -132,28 +142,12 @@ class Balancer:
         self._budget = Budget(burst=max(BURST, config.active_limit))
         self._deposited = 0  # of the calls that were sent
         self.recent: Recent | None = None  # as long as somebody looks
-        self.resolved_at: float | None = None
-        self.resolver_updates, self.resolver_error = 0, ""
         self.target = target
-        self._subset_told = self._algorithm = ""
-        self._churn_told = False
-        self.resolver = resolver
         self._rng = rng
         # What follows from all changes of one turn of the loop, once.
         self._follow_up = Alarm(self.tasks, self._follow_up_now)
         self._changed = Counter[State]()  # by the new state, in this turn
-        self._believe_empty = Alarm(self.tasks, self._apply_empty)
         self.is_stopped = False
-        self._following = Following(
-            target,
-            resolver,
-            self._resolved,
-            self._unresolved,
-            self.tasks,
-            rng,
-            config.resolve_interval,
-        )
-        self.tasks.keep(resolver, self._following.follow)
 
     # --- calls ---------------------------------------------------------------
 
@@ -455,8 +449,7 @@ class Balancer:
             counts = ", ".join(f"{n} are {state.value}" for state, n in changed.items())
             logger.info("%s: %d changes at once: %s", self.target, count, counts)
         if any(changed[state] for state in LOST):
-            # They may live elsewhere now.
-            self.tasks.attempt(self._following.hint)
+            self.discovery.hint()
         if changed:
             self.connections.review_soon()
             self.idleness.look_soon()
@@ -480,65 +473,11 @@ class Balancer:
             return bool(self.pool.ready)
         return self._first_waiter() is not None
 
-    # --- endpoints -----------------------------------------------------------
-
-    def _unresolved(self, error: str) -> None:
-        error = printable(error)
-        logger.warning("%s: %s", self.target, error)
-        self._believe_empty.clear()  # to fail is not to insist
-        self.resolver_error = self.waiting.trouble = error
-        self._follow_up_soon()
-
-    def _resolved(self, endpoints: Endpoints) -> None:
-        self.resolver_updates += 1
-        if not endpoints and self.pool.endpoints:
-            self.resolver_error = "no endpoints; keeping the last ones"
-            if not self._believe_empty.is_set():
-                logger.warning("%s: %s", self.target, self.resolver_error)
-                self._believe_empty.set(self.config.empty_after)
-            return
-        self._believe_empty.clear()
-        self._apply(endpoints)
-
-    def _apply_empty(self) -> None:
-        self._apply(())
-
-    def _apply(self, endpoints: Endpoints) -> None:
-        self.resolver_error = "" if endpoints else "no endpoints"
-        self.resolved_at = self.clock()
-        self.waiting.trouble = f"{self.target} has no endpoints"
-        change = self.connections.reconcile(endpoints)
-        if change is None:
-            return
-        logger.info("%s: %d endpoints", self.target, len(endpoints))
-        self._tell_subset()
-        self.connections.carry_out(change)
-        self._follow_up_soon()
-
-    def _tell_subset(self) -> None:
-        if repr(self.connections.subset) == self._subset_told:
-            return
-        self._subset_told = repr(self.connections.subset)
-        before, self._algorithm = (
-            self._algorithm,
-            getattr(self.connections.subset, "algorithm", ""),
-        )
-        level = logging.INFO if before in ("", self._algorithm) else logging.WARNING
-        logger.log(level, "%s: subset is %s", self.target, self._subset_told)
-        if (
-            getattr(self.connections.subset, "goes_by_place", False)
-            and not self._churn_told
-        ):
-            self._churn_told = True
-            logger.warning(
-                "%s: backends go by place: %s", self.target, self._subset_told
-            )
-
     # --- tasks ---------------------------------------------------------------
 
     def _stop(self) -> None:
         self.is_stopped = True
-        self._believe_empty.clear()
+        self.discovery.stop()
         self._follow_up.clear()
         self.connections.stop()
         self.idleness.close()

@@ -7,7 +7,7 @@ One queue serves all reasons to wait: no backend is connected yet, or every one 
 at its active limit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,8 +37,9 @@ class Waiter(Protocol):
 class Waiting:
     """Owned by the balancer, which tells it when something changed.
 
-    `trouble` is what the resolver says while there is nothing to wait for; empty as
-    long as its first answer may still come. `waking` is to connect inactive backends.
+    `waking` is to connect inactive backends. `trouble` says what is amiss with the
+    resolver, while there is nothing to wait for; nothing as long as its first answer
+    may still come.
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class Waiting:
         pool: Pool["Backend"],
         config: ChannelConfig,
         waking: Waking,
+        trouble: Callable[[], str],
     ) -> None:
-        self.trouble = ""
+        self._trouble = trouble
         self._waking = waking
         self._pool = pool
         self._config = config
@@ -132,9 +134,8 @@ class Waiting:
             return NoBackend.because(
                 f"{pool!r} (as {node.endpoint.address}: {node.reason})"
             )
-        if not self.trouble:
-            return None
-        return NoBackend.because(f"{self.trouble} ({pool!r})")
+        trouble = self._trouble()
+        return NoBackend.because(f"{trouble} ({pool!r})") if trouble else None
 
     def _are_all_full(self) -> bool:
         """Those that are connected; one that can wake, or does, has room."""

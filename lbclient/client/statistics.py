@@ -283,7 +283,8 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         node.load.in_flight
         for node in (*nodes, *list(balancer.connections.draining.values()))
     ]
-    resolved_at = balancer.resolved_at
+    discovery = balancer.discovery
+    resolved_at = discovery.resolved_at
     places, size = pool.places(), pool.subset_size()
 
     def why_of(node: "Backend") -> str:
@@ -338,10 +339,10 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         task_failures=balancer.tasks.failures,
         resolver=ResolverStatistics(
             endpoints=len(pool.endpoints),
-            updates=balancer.resolver_updates,
+            updates=discovery.updates,
             age=None if resolved_at is None else now - resolved_at,
-            error=balancer.resolver_error
-            or printable(str(getattr(balancer.resolver, "trouble", ""))),
+            error=discovery.error
+            or printable(str(getattr(discovery.resolver, "trouble", ""))),
         ),
         methods={
             method: {

@@ -21,6 +21,7 @@ from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.connections import Connections
+from lbclient.client.discovery import Discovery
 from lbclient.client.health.watch import HealthWatch
 from lbclient.client.idleness import Idleness
 from lbclient.client.probing import Probing
@@ -69,7 +70,7 @@ def doubt(balancer: Balancer, network: Network) -> None:
 
 
 def empty(balancer: Balancer, network: Network) -> None:
-    balancer._believe_empty.set(0.0)
+    balancer.discovery._believe_empty.set(0.0)
 
 
 def ring(balancer: Balancer, network: Network) -> None:
@@ -93,9 +94,9 @@ TIMERS = [
     Victim(Balancer, "_follow_up_now"),
     Victim(Connections, "_review_pool", lambda b, _: b.connections._review.set(0.0)),
     Victim(Idleness, "_look_at_use", lambda b, _: b.idleness._look.set(0.0)),
-    Victim(Balancer, "_apply_empty", empty),
+    Victim(Discovery, "_apply_empty", empty),
     Victim(Connections, "_open"),
-    Victim(Balancer, "_resolved", can_return=False),
+    Victim(Discovery, "_resolved", can_return=False),
     Victim(Lifecycle, "tick", ring, can_return=False),
     Victim(Waking, "_wake_more", lambda b, _: b.idleness.waking._patience.set(0.0)),
     Victim(Waking, "_wake_enough", lambda b, _: b.idleness.waking._more.set(0.0)),

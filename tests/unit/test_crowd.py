@@ -207,7 +207,10 @@ def calls_to_refuse(backends: int, waiters: int) -> tuple[float, str]:
         node.reason = "refused"
     tasks = Tasks("test", Random(7))
     waiting = Waiting(
-        pool, config, Waking(tasks, Turns(tasks), Random(7), lambda: bool(pool.ready))
+        pool,
+        config,
+        Waking(tasks, Turns(tasks), Random(7), lambda: bool(pool.ready)),
+        lambda: "",
     )
     some = [Waiter() for _ in range(waiters)]
     for waiter in some:

@@ -1,0 +1,130 @@
+"""From a resolver to endpoints: what it says is believed, or not, and told.
+
+An empty list is believed only after `empty_after` seconds, and an error keeps the last
+endpoints: stale endpoints beat no endpoints.
+"""
+
+import logging
+from collections.abc import Callable
+from random import Random
+
+from lbclient.background.tasks import Alarm, Tasks
+from lbclient.client.connections import Connections
+from lbclient.config import ChannelConfig
+from lbclient.core.model import Endpoints
+from lbclient.core.protocols import Clock, Resolver
+from lbclient.core.text import printable
+from lbclient.resolvers.following import Following
+
+logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
+
+
+class Discovery:
+    """Owned by a balancer; `connections` get the endpoints, `changed` hears of news.
+
+    `updates` counts the resolver's answers, `resolved_at` is when the last one was
+    applied. `error` says why there is none since, or what is amiss with it. `trouble`
+    is what a call without any backend is told; empty as long as the resolver has said
+    nothing. Only read them.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        resolver: Resolver,
+        connections: Connections,
+        config: ChannelConfig,
+        tasks: Tasks,
+        clock: Clock,
+        rng: Random,
+        changed: Callable[[], None],
+    ) -> None:
+        self.resolver = resolver
+        self.resolved_at: float | None = None
+        self.updates = 0
+        self.error = self.trouble = ""
+        self._target = target
+        self._connections = connections
+        self._empty_after = config.empty_after
+        self._tasks = tasks
+        self._clock = clock
+        self._changed = changed
+        self._subset = SubsetLog(target)
+        self._believe_empty = Alarm(tasks, self._apply_empty)
+        self._following = Following(
+            target,
+            resolver,
+            self._resolved,
+            self._unresolved,
+            tasks,
+            rng,
+            config.resolve_interval,
+        )
+        tasks.keep(resolver, self._following.follow)
+
+    def has_answered(self) -> bool:
+        """Whether the resolver has said anything yet, be it an error."""
+        return bool(self.trouble)
+
+    def hint(self) -> None:
+        """Connections were lost: their backends may live elsewhere now."""
+        self._tasks.attempt(self._following.hint)
+
+    def stop(self) -> None:
+        self._believe_empty.clear()
+
+    def _unresolved(self, error: str) -> None:
+        error = printable(error)
+        logger.warning("%s: %s", self._target, error)
+        self._believe_empty.clear()  # to fail is not to insist
+        self.error = self.trouble = error
+        self._changed()
+
+    def _resolved(self, endpoints: Endpoints) -> None:
+        self.updates += 1
+        if not endpoints and self._connections.pool.endpoints:
+            self.error = "no endpoints; keeping the last ones"
+            if not self._believe_empty.is_set():
+                logger.warning("%s: %s", self._target, self.error)
+                self._believe_empty.set(self._empty_after)
+            return
+        self._believe_empty.clear()
+        self._apply(endpoints)
+
+    def _apply_empty(self) -> None:
+        self._apply(())
+
+    def _apply(self, endpoints: Endpoints) -> None:
+        self.error = "" if endpoints else "no endpoints"
+        self.resolved_at = self._clock()
+        self.trouble = f"{self._target} has no endpoints"
+        change = self._connections.reconcile(endpoints)
+        if change is None:
+            return
+        logger.info("%s: %d endpoints", self._target, len(endpoints))
+        self._subset.tell(self._connections.subset)
+        self._connections.carry_out(change)
+        self._changed()
+
+    def __repr__(self) -> str:
+        return f"<{self.updates} answers of {self.resolver!r}>"
+
+
+class SubsetLog:
+    """Tells how the backends are chosen, each time that this changes."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._told = self._algorithm = ""
+        self._is_churn_told = False
+
+    def tell(self, subset: object) -> None:
+        if repr(subset) == self._told:
+            return
+        self._told = repr(subset)
+        before, self._algorithm = self._algorithm, getattr(subset, "algorithm", "")
+        level = logging.INFO if before in ("", self._algorithm) else logging.WARNING
+        logger.log(level, "%s: subset is %s", self._target, self._told)
+        if getattr(subset, "goes_by_place", False) and not self._is_churn_told:
+            self._is_churn_told = True
+            logger.warning("%s: backends go by place: %s", self._target, self._told)
