@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from lbclient.background.tasks import Alarm, Tasks, is_fatal
+from lbclient.background.tasks import Tasks, is_fatal
 from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend, Dial
+from lbclient.client.changes import Changes
 from lbclient.client.connections import Connections
 from lbclient.client.connectivity import IDLE, TRANSIENT_FAILURE, Connectivity
 from lbclient.client.discovery import Discovery
@@ -57,10 +58,6 @@ if TYPE_CHECKING:
     from lbclient.client.attempt import Attempt
 
 logger = logging.getLogger("lbclient.balancer")
-
-# Of each turn of the loop so many changes of a state are logged one by one, the others
-# together: a line costs as much as the change.
-MOST_LOGGED = 20
 
 PASSED_BY = 100  # waiting calls that are looked at for one that can be sent
 BACK = "no longer ejected"
@@ -121,6 +118,7 @@ class Balancer:
             self.counters.total,
             self._has_some,
         )
+        self._changes = Changes(target, self.tasks, self._follow_up)
         self.discovery = Discovery(
             target,
             resolver,
@@ -129,7 +127,7 @@ class Balancer:
             self.tasks,
             clock,
             rng,
-            self._follow_up_soon,
+            self._changes.follow_up_soon,
         )
         self.waiting = Waiting(
             self.pool, config, self.idleness.waking, lambda: self.discovery.trouble
@@ -144,9 +142,6 @@ class Balancer:
         self.recent: Recent | None = None  # as long as somebody looks
         self.target = target
         self._rng = rng
-        # What follows from all changes of one turn of the loop, once.
-        self._follow_up = Alarm(self.tasks, self._follow_up_now)
-        self._changed = Counter[State]()  # by the new state, in this turn
         self.is_stopped = False
 
     # --- calls ---------------------------------------------------------------
@@ -410,44 +405,19 @@ class Balancer:
         self.outliers.changed(backend, now)
         if state in LOST:
             backend.trouble, backend.troubled_at = reason, now
-        self._log_change(backend, before)
+        self._changes.log(backend, before)
         if self.connections.is_draining(backend):
             return  # nobody waits for it
         if state is State.CONNECTING:
             backend.want()  # a pick found it, a lame duck, without a connection
         self.idleness.update(backend)
-        self._follow_up_soon()
+        self._changes.follow_up_soon()
 
     def _leaves(self, backend: Backend) -> None:
         self.outliers.forget(backend)
         self.idleness.forget(backend)
 
-    def _log_change(self, backend: Backend, before: State) -> None:
-        count = self._changed.total()
-        self._changed[backend.state] += 1
-        level = logging.INFO if count < MOST_LOGGED else logging.DEBUG
-        if logger.isEnabledFor(level):
-            logger.log(
-                level,
-                "%s: %s is %s (was %s): %s",
-                self.target,
-                backend.endpoint.address,
-                backend.state.value,
-                before.value,
-                backend.reason,
-            )
-
-    def _follow_up_soon(self) -> None:
-        """Not at once: many may change in one turn of the loop, and who observes may
-        be inside a callback of what is to close."""
-        if not self._follow_up.is_set():
-            self._follow_up.set(0.0)
-
-    def _follow_up_now(self) -> None:
-        changed, self._changed = self._changed, Counter()
-        if (count := changed.total()) > MOST_LOGGED:
-            counts = ", ".join(f"{n} are {state.value}" for state, n in changed.items())
-            logger.info("%s: %d changes at once: %s", self.target, count, counts)
+    def _follow_up(self, changed: Counter[State]) -> None:
         if any(changed[state] for state in LOST):
             self.discovery.hint()
         if changed:
@@ -478,7 +448,7 @@ class Balancer:
     def _stop(self) -> None:
         self.is_stopped = True
         self.discovery.stop()
-        self._follow_up.clear()
+        self._changes.stop()
         self.connections.stop()
         self.idleness.close()
         self.probing.close()

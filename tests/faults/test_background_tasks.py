@@ -20,6 +20,7 @@ from lbclient.background.tasks import Tasks
 from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
+from lbclient.client.changes import Changes
 from lbclient.client.connections import Connections
 from lbclient.client.discovery import Discovery
 from lbclient.client.health.watch import HealthWatch
@@ -91,7 +92,7 @@ TASKS = [
     Victim(Backend, "_from_afar", rest),
 ]
 TIMERS = [
-    Victim(Balancer, "_follow_up_now"),
+    Victim(Changes, "_follow_up_now"),
     Victim(Connections, "_review_pool", lambda b, _: b.connections._review.set(0.0)),
     Victim(Idleness, "_look_at_use", lambda b, _: b.idleness._look.set(0.0)),
     Victim(Discovery, "_apply_empty", empty),

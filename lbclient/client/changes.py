@@ -1,0 +1,69 @@
+"""Changes of backends' states: logged one by one, and followed up together.
+
+Many backends may change in one turn of the event loop, where a network fails or a fleet
+is found. What follows from that is done once, after the turn.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lbclient.background.tasks import Alarm, Tasks
+from lbclient.core.model import State
+
+if TYPE_CHECKING:
+    from lbclient.client.backend import Backend
+
+logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
+
+# Changes of a turn that are logged one by one; the others are logged together. A line
+# costs as much as the change.
+MOST_LOGGED = 20
+
+
+class Changes:
+    """Owned by a balancer. `follow_up` gets the changes of a turn, by the new state."""
+
+    def __init__(
+        self, target: str, tasks: Tasks, follow_up: Callable[[Counter[State]], None]
+    ) -> None:
+        self._target = target
+        self._follow_up = follow_up
+        self._alarm = Alarm(tasks, self._follow_up_now)
+        self._changed = Counter[State]()
+
+    def log(self, backend: "Backend", before: State) -> None:
+        """A backend's state was another before; a follow-up is for who logs to ask."""
+        count = self._changed.total()
+        self._changed[backend.state] += 1
+        level = logging.INFO if count < MOST_LOGGED else logging.DEBUG
+        if logger.isEnabledFor(level):
+            logger.log(
+                level,
+                "%s: %s is %s (was %s): %s",
+                self._target,
+                backend.endpoint.address,
+                backend.state.value,
+                before.value,
+                backend.reason,
+            )
+
+    def follow_up_soon(self) -> None:
+        """Not at once: who observes a change may be inside a callback of a connection
+        that is to close."""
+        if not self._alarm.is_set():
+            self._alarm.set(0.0)
+
+    def _follow_up_now(self) -> None:
+        changed, self._changed = self._changed, Counter()
+        if (count := changed.total()) > MOST_LOGGED:
+            counts = ", ".join(f"{n} are {state.value}" for state, n in changed.items())
+            logger.info("%s: %d changes at once: %s", self._target, count, counts)
+        self._follow_up(changed)
+
+    def stop(self) -> None:
+        self._alarm.clear()
+
+    def __repr__(self) -> str:
+        return f"<{self._changed.total()} changes in this turn>"
