@@ -24,13 +24,13 @@ from lbclient.client.connections import Connections
 from lbclient.client.connectivity import IDLE, TRANSIENT_FAILURE, Connectivity
 from lbclient.client.discovery import Discovery
 from lbclient.client.idleness import Idleness
+from lbclient.client.judging import Judging
 from lbclient.client.pending import Waiter, Waiting
 from lbclient.client.probing import Probing
 from lbclient.config import ChannelConfig
 from lbclient.core.another import two_others
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import Criticality, named
-from lbclient.core.judgement import compared
 from lbclient.core.model import (
     Outcome,
     State,
@@ -52,7 +52,7 @@ from lbclient.grpc_seam import (
     is_ready,
 )
 from lbclient.wire import find_customer
-from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
+from lbclient.wire.codes import STATUS_OF_NUMBER
 
 if TYPE_CHECKING:
     from lbclient.client.attempt import Attempt
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("lbclient.balancer")
 
 PASSED_BY = 100  # waiting calls that are looked at for one that can be sent
-BACK = "no longer ejected"
 TRIAL = "a trial call: it is ejected for this method"
 
 FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
@@ -117,6 +116,13 @@ class Balancer:
             rng,
             self.counters.total,
             self._has_some,
+        )
+        self._judging = Judging(
+            target,
+            self.pool,
+            self.outliers,
+            self.counters.by_method,
+            self.idleness.wake_a_second,
         )
         self._changes = Changes(target, self.tasks, self._follow_up)
         self.discovery = Discovery(
@@ -259,7 +265,7 @@ class Balancer:
                 )
             return
         if code or self.outliers.watching:
-            self._finish(attempt, outcome, code, now)
+            self._judging.finish(attempt, outcome, code, now)
         else:
             self.pool.finish(backend, outcome, now)
         self.counters.attempt_over(attempt.counts, code, outcome.latency, is_last)
@@ -277,48 +283,6 @@ class Balancer:
             backend.hear_answer(report, attempt.sent_at, now)
         if self.connections.draining or self.waiting.waiters:
             self._left(backend)
-
-    def _finish(
-        self,
-        attempt: "Attempt",
-        outcome: Outcome,
-        code: int,
-        now: float,
-    ) -> None:
-        """Ends an attempt on its backend, whose answer is judged by what others give.
-
-        What the table of statuses takes for a failure, or a refusal, stays one.
-        """
-        backend, key, outliers = attempt.backend, id(attempt.counts), self.outliers
-        judgement = None
-        if not outcome.is_answer:
-            outliers.given_up(key, backend, attempt.sent_at, now)
-        else:
-            if key not in outliers.watching and code:
-                method = self.counters.by_method.method_of(attempt.counts)
-                outliers.watch(key, method, now)
-            judgement = outliers.answered(
-                key, backend, code, outcome.latency, attempt.sent_at, now
-            )
-            if outliers.news:
-                self._tell_ejections()
-            if judgement is not None and not judgement.is_usual:
-                self.idleness.wake_a_second()
-        learned, owed = compared(outcome, judgement, backend.load)
-        is_held = judgement is not None and judgement.is_doubtful
-        if learned.verdict is FAILED or learned.verdict is REJECTED or is_held:
-            backend.failed_with, backend.failed_at = code, now
-        self.pool.finish(backend, learned, now)
-        if owed:
-            backend.load.owe(owed, now)
-
-    def _tell_ejections(self) -> None:
-        news = self.outliers.news.copy()
-        self.outliers.news.clear()
-        for backend, (_, path), ejection in news:
-            said = f"ejected: {told_against(ejection.against)}" if ejection else BACK
-            address = backend.endpoint.address
-            logger.info("%s: %s for %r: %s", self.target, address, path, said)
 
     def forget(self, attempt: "Attempt", tried: int) -> None:
         """It was cancelled before it was sent, after so many others of its call.

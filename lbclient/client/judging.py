@@ -1,0 +1,84 @@
+"""The end of an attempt whose status is compared with what other backends answer."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lbclient.core.call_counts import Handled
+from lbclient.core.judgement import compared
+from lbclient.core.model import Outcome, Verdict
+from lbclient.core.outliers import Outliers
+from lbclient.core.pool import Pool
+from lbclient.wire.codes import told_against
+
+if TYPE_CHECKING:
+    from lbclient.client.attempt import Attempt
+    from lbclient.client.backend import Backend
+
+logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
+
+BACK = "no longer ejected"
+
+FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
+
+
+class Judging:
+    """Owned by a balancer, which leaves it what failed, and while `outliers` watch a
+    method every attempt.
+
+    `wants_another` is called where a failure has no other backend to be compared with.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        pool: Pool["Backend"],
+        outliers: Outliers["Backend"],
+        methods: Handled[int],
+        wants_another: Callable[[], None],
+    ) -> None:
+        self._target = target
+        self._pool = pool
+        self._outliers = outliers
+        self._methods = methods
+        self._wants_another = wants_another
+
+    def finish(
+        self, attempt: "Attempt", outcome: Outcome, code: int, now: float
+    ) -> None:
+        """Ends an attempt on its backend, whose answer is judged by what others give.
+
+        What the table of statuses takes for a failure, or a refusal, stays one.
+        """
+        backend, key, outliers = attempt.backend, id(attempt.counts), self._outliers
+        judgement = None
+        if not outcome.is_answer:
+            outliers.given_up(key, backend, attempt.sent_at, now)
+        else:
+            if key not in outliers.watching and code:
+                outliers.watch(key, self._methods.method_of(attempt.counts), now)
+            judgement = outliers.answered(
+                key, backend, code, outcome.latency, attempt.sent_at, now
+            )
+            if outliers.news:
+                self._tell_ejections()
+            if judgement is not None and not judgement.is_usual:
+                self._wants_another()
+        learned, owed = compared(outcome, judgement, backend.load)
+        is_held = judgement is not None and judgement.is_doubtful
+        if learned.verdict is FAILED or learned.verdict is REJECTED or is_held:
+            backend.failed_with, backend.failed_at = code, now
+        self._pool.finish(backend, learned, now)
+        if owed:
+            backend.load.owe(owed, now)
+
+    def _tell_ejections(self) -> None:
+        news = self._outliers.news.copy()
+        self._outliers.news.clear()
+        for backend, (_, path), ejection in news:
+            said = f"ejected: {told_against(ejection.against)}" if ejection else BACK
+            address = backend.endpoint.address
+            logger.info("%s: %s for %r: %s", self._target, address, path, said)
+
+    def __repr__(self) -> str:
+        return repr(self._outliers)
