@@ -273,9 +273,10 @@ class Balancer:
             self._miss_deadline(backend)
         if self.recent is not None:
             self._remember(backend, outcome, now)
-        if outcome.refusal is not None or self.throttling.is_active:
+        throttling = self.throttling
+        if throttling.is_active or (outcome.refusal is not None and throttling.is_on):
             customer = find_customer(attempt.metadata)
-            self.throttling.finish(attempt.criticality, outcome, customer, now)
+            throttling.finish(attempt.criticality, outcome, customer, now)
         report = outcome.report
         if report is not None and (
             report.task_id != backend.task_id or report.state is LAME_DUCK

@@ -28,13 +28,14 @@ class HeldBack(NamedTuple):
 class Throttling:
     """Owned by a balancer: `refusal` before a call is sent, `finish` after an attempt.
 
-    While `is_active` is False nothing is held back, and nobody need ask. `throttled`
-    counts the requests held back for overload, not those beyond a quota. Only read
-    both.
+    While `is_active` is False nothing is held back, and nobody need ask. Where `is_on`
+    is False nothing ever is, and nobody need tell. `throttled` counts the requests held
+    back for overload, not those beyond a quota. Only read them.
     """
 
     def __init__(self, rng: Random, k: float) -> None:
-        """`k` as of `Throttle`; 0.0 holds nothing back, ever."""
+        """`k` as of `Throttle`; 0.0 is off."""
+        self.is_on = k > 0.0
         self.is_active = False
         self.throttled = 0
         self._rng = rng
@@ -65,8 +66,6 @@ class Throttling:
         self, criticality: Criticality, outcome: Outcome, customer: str, now: float
     ) -> None:
         """Wanted after each attempt while `is_active`, and after each refusal."""
-        if not self._k:
-            return
         refusal = outcome.refusal
         if self._own is not None or (refusal is not None and is_overload(refusal)):
             self._weigh(criticality, weighed(outcome), now)

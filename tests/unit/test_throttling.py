@@ -83,7 +83,5 @@ def test_it_ends_when_nothing_was_refused_for_a_while() -> None:
 
 
 def test_it_can_be_switched_off() -> None:
-    throttling = Throttling(Random(1), 0.0)
-    throttling.finish(LEVEL, OVERLOADED, "", 0.0)
-    throttling.finish(LEVEL, QUOTA, "maps", 0.0)
-    assert not throttling.is_active
+    assert Throttling(Random(1), 2.0).is_on
+    assert not Throttling(Random(1), 0.0).is_on
