@@ -9,7 +9,6 @@ import logging
 from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
-from itertools import islice
 from random import Random
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -25,18 +24,13 @@ from lbclient.client.connectivity import IDLE, TRANSIENT_FAILURE, Connectivity
 from lbclient.client.discovery import Discovery
 from lbclient.client.idleness import Idleness
 from lbclient.client.judging import Judging
-from lbclient.client.pending import Waiter, Waiting
+from lbclient.client.pending import Waiting
 from lbclient.client.probing import Probing
 from lbclient.config import ChannelConfig
 from lbclient.core.another import two_others
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import Criticality, named
-from lbclient.core.model import (
-    Outcome,
-    State,
-    TaskState,
-    Verdict,
-)
+from lbclient.core.model import Outcome, State, TaskState, Verdict
 from lbclient.core.outliers import Outliers
 from lbclient.core.pool import LOST
 from lbclient.core.protocols import Clock, Picker, Resolver, Subset
@@ -59,7 +53,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("lbclient.balancer")
 
-PASSED_BY = 100  # waiting calls that are looked at for one that can be sent
 TRIAL = "a trial call: it is ejected for this method"
 
 FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
@@ -115,7 +108,7 @@ class Balancer:
             clock,
             rng,
             self.counters.total,
-            self._has_some,
+            has_ready=lambda: self.waiting.has_ready(),
         )
         self._judging = Judging(
             target,
@@ -136,7 +129,13 @@ class Balancer:
             self._changes.follow_up_soon,
         )
         self.waiting = Waiting(
-            self.pool, config, self.idleness.waking, lambda: self.discovery.trouble
+            self.pool,
+            self.outliers,
+            config,
+            self.idleness.waking,
+            clock,
+            choose=self._choose,
+            trouble=lambda: self.discovery.trouble,
         )
         self.connectivity = Connectivity(self.pool, self.discovery.has_answered)
         self.criticality = named("criticality", config.criticality)
@@ -270,7 +269,7 @@ class Balancer:
             self.pool.finish(backend, outcome, now)
         self.counters.attempt_over(attempt.counts, code, outcome.latency, is_last)
         if is_last and code == DEADLINE_EXCEEDED:
-            self._miss_deadline(backend)
+            self.connections.miss_deadline(backend)
         if self.recent is not None:
             self._remember(backend, outcome, now)
         throttling = self.throttling
@@ -305,7 +304,7 @@ class Balancer:
         """A call is not there any more."""
         self.connections.call_left(backend)
         if self.waiting.waiters:
-            self._serve_waiting()
+            self.waiting.serve()
 
     def look(self) -> Recent:
         """The last picks and latencies, which are kept from now on, for a minute."""
@@ -336,27 +335,6 @@ class Balancer:
         if isinstance(error, LocalRpcError):
             self.counters.refuse(error.REASON)
         self.count(error.code(), counts, was_sent)
-
-    def _serve_waiting(self) -> None:
-        now = self.clock()
-        while self.pool.ready and (waiter := self._first_waiter()) is not None:
-            backend = self._choose(now, waiter.counts)
-            if backend is None:
-                break
-            # To choose can find a connection lost, and so come here once more.
-            if waiter not in self.waiting.waiters:
-                continue
-            self.waiting.leave(waiter)
-            waiter.start(backend, now)
-        if not self.pool.ready:
-            self.waiting.dismiss_hopeless()
-
-    def _first_waiter(self) -> Waiter | None:
-        """Where the ready backends are ejected for its method, the next of another."""
-        if not self.outliers.count:
-            return self.waiting.first()
-        first = islice(self.waiting.in_order(), PASSED_BY)
-        return next((waiter for waiter in first if self.allowed(waiter.counts)), None)
 
     # --- backends ------------------------------------------------------------
 
@@ -390,23 +368,12 @@ class Balancer:
             self.idleness.look_soon()
         self.connectivity.changed()
         if self.waiting:
-            self._serve_waiting()
-
-    def _miss_deadline(self, backend: Backend) -> None:
-        if self.pool.has(backend):
-            backend.miss_deadline(self.connections.has_others(backend))
+            self.waiting.serve()
 
     def connect(self) -> None:
         """Wakes a backend if they all are inactive or refuse, as a call would."""
         if self.connectivity.state() in (IDLE, TRANSIENT_FAILURE):
             self.idleness.waking.wake(1)
-
-    def _has_some(self) -> bool:
-        """Whether one of the calls that wait has a ready backend: all who are not
-        ejected may be full."""
-        if not self.outliers.count:
-            return bool(self.pool.ready)
-        return self._first_waiter() is not None
 
     # --- tasks ---------------------------------------------------------------
 

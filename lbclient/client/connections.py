@@ -175,6 +175,11 @@ class Connections:
         others = counts[State.READY] + counts[State.INACTIVE]
         return others > (backend.state in PRESENT and self.pool.has(backend))
 
+    def miss_deadline(self, backend: Backend) -> None:
+        """A call on it ended by its deadline."""
+        if self.pool.has(backend):
+            backend.miss_deadline(self.has_others(backend))
+
     def is_draining(self, backend: Backend) -> bool:
         return self.draining.get(backend.endpoint.address) is backend
 

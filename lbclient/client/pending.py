@@ -7,19 +7,26 @@ One queue serves all reasons to wait: no backend is connected yet, or every one 
 at its active limit.
 """
 
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol
 
 from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
+from lbclient.core.outliers import Outliers
 from lbclient.core.pool import Pool
+from lbclient.core.protocols import Clock
 from lbclient.grpc_seam import BackendsFull, LocalRpcError, NoBackend
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
+
+PASSED_BY = 100  # waiting calls that are looked at for one that can be sent
+
+# The backend for a call that is sent now, by the counts of its method; None: it waits.
+Choose = Callable[[float, dict[int, int]], "Backend | None"]
 
 
 class Waiter(Protocol):
@@ -45,13 +52,19 @@ class Waiting:
     def __init__(
         self,
         pool: Pool["Backend"],
+        outliers: Outliers["Backend"],
         config: ChannelConfig,
         waking: Waking,
+        clock: Clock,
+        choose: Choose,
         trouble: Callable[[], str],
     ) -> None:
         self._trouble = trouble
         self._waking = waking
         self._pool = pool
+        self._outliers = outliers
+        self._clock = clock
+        self._choose = choose
         self._config = config
         self.waiters: dict[Waiter, None] = {}  # in order of arrival; only read it
         self._queues: tuple[dict[Waiter, None], ...] = tuple({} for _ in Criticality)
@@ -60,15 +73,40 @@ class Waiting:
     def __len__(self) -> int:
         return len(self.waiters)
 
-    def first(self) -> Waiter | None:
-        for queue in reversed(self._queues):
-            if queue:
-                return next(iter(queue))
-        return None
+    # --- who is next ------------------------------------------------------------
 
-    def in_order(self) -> Iterator[Waiter]:
-        """All of them, the first to be served first."""
-        return chain.from_iterable(reversed(self._queues))
+    def serve(self) -> None:
+        """Starts who has a backend now; dismisses who has none to wait for."""
+        now = self._clock()
+        while self._pool.ready and (waiter := self._next()) is not None:
+            backend = self._choose(now, waiter.counts)
+            if backend is None:
+                break
+            # To choose can find a connection lost, and so come here once more.
+            if waiter not in self.waiters:
+                continue
+            self.leave(waiter)
+            waiter.start(backend, now)
+        if not self._pool.ready:
+            self.dismiss_hopeless()
+
+    def has_ready(self) -> bool:
+        """Whether one of the calls that wait has a ready backend: all who are not
+        ejected may be full."""
+        if not self._outliers.count:
+            return bool(self._pool.ready)
+        return self._next() is not None
+
+    def _next(self) -> Waiter | None:
+        """Where the ready backends are ejected for its method, the next of another."""
+        outliers = self._outliers
+        in_order = chain.from_iterable(reversed(self._queues))
+        if not outliers.count:
+            return next(in_order, None)
+        first = islice(in_order, PASSED_BY)
+        return next((each for each in first if outliers.allowed(id(each.counts))), None)
+
+    # --- who waits ----------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> None:
         """Lets a call wait; fails it at once where that is hopeless or forbidden."""

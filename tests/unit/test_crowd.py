@@ -28,6 +28,7 @@ from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
+from lbclient.core.outliers import Outliers
 from lbclient.core.pool import Limits, Pool
 from lbclient.resolvers.following import Following
 from lbclient.testing import FakeNode
@@ -208,9 +209,12 @@ def calls_to_refuse(backends: int, waiters: int) -> tuple[float, str]:
     tasks = Tasks("test", Random(7))
     waiting = Waiting(
         pool,
+        Outliers(pool, Random(7)),
         config,
         Waking(tasks, Turns(tasks), Random(7), lambda: bool(pool.ready)),
-        lambda: "",
+        clock=lambda: 0.0,
+        choose=lambda _now, _counts: None,
+        trouble=lambda: "",
     )
     some = [Waiter() for _ in range(waiters)]
     for waiter in some:

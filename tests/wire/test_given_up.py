@@ -329,7 +329,7 @@ def waiting(channel: Any) -> Iterator[None]:
     ready, pool.ready = pool.ready, ()
     yield
     pool.ready = ready
-    channel.balancer()._serve_waiting()
+    channel.balancer().waiting.serve()
 
 
 @pytest.mark.parametrize(("kind", "way"), EACH_WAY)
