@@ -1,7 +1,8 @@
-"""From a resolver's snapshots to the backend of the next call.
+"""The working half of a channel: wires its parts, picks backends and settles attempts.
 
-Wires resolver, subset, pool and picker, keeps the calls that wait their turn, and
-owns every background task. All state changes are synchronous; tasks only wait.
+The parts decide and do: `discovery`, `connections`, `idleness`, `connectivity`,
+`pending` and `judging` here, `throttling` and `counters` in core. None of them imports this file.
+All state changes are synchronous; tasks only wait.
 """
 
 import asyncio
