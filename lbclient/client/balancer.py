@@ -1,15 +1,16 @@
 """The working half of a channel: wires its parts, picks backends and settles attempts.
 
 The parts decide and do: `discovery`, `connections`, `idleness`, `connectivity`,
-`pending` and `judging` here, `throttling` and `counters` in core. None of them imports this file.
-All state changes are synchronous; tasks only wait.
+`pending` and `judging` here, `throttling` and `counters` in core. None of them imports
+this file. All state changes are synchronous; tasks only wait.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from random import Random
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -44,9 +45,10 @@ from lbclient.grpc_seam import (
     LocalRpcError,
     OutOfQuota,
     Throttled,
+    Trailers,
     is_ready,
 )
-from lbclient.wire import find_customer
+from lbclient.wire import find_customer, find_report
 from lbclient.wire.codes import STATUS_OF_NUMBER
 
 if TYPE_CHECKING:
@@ -56,9 +58,13 @@ logger = logging.getLogger("lbclient.balancer")
 
 TRIAL = "a trial call: it is ejected for this method"
 
-FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
-ABANDONED = Verdict.ABANDONED
+SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
 LAME_DUCK = TaskState.LAME_DUCK  # an enum looks its members up in Python up to 3.11
+
+
+new_outcome: Callable[[tuple[object, ...]], Outcome]
+# What a named tuple's own constructor does after a call in Python.
+new_outcome = partial(tuple.__new__, Outcome)
 
 
 class Balancer:
@@ -243,6 +249,17 @@ class Balancer:
         self._budget.deposit(sent - self._deposited)
         self._deposited = sent
         return Retry(self._budget, self._rng, attempts, is_idempotent)
+
+    def settle_served(self, attempt: "Attempt", trailers: Trailers) -> None:
+        """An attempt ended with OK; once for each.
+
+        grpc.aio runs a call's done callbacks once, however it ends, by response, error,
+        deadline or cancellation. A streaming call must not be dropped half-read for
+        that to hold; `calls` sees to it.
+        """
+        now, report = self.clock(), find_report(trailers)
+        outcome = new_outcome((SERVED, now - attempt.sent_at, report, None, True))
+        self.settle(attempt, outcome, 0, True, now)
 
     def settle(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from lbclient.client.attempt import Attempt, settle_served
+from lbclient.client.attempt import Attempt
 from lbclient.client.attempts import Attempts, Method
 from lbclient.grpc_seam import (
     CANCELLED,
@@ -77,7 +77,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         if code:
             self._failed(code, trailers)
         else:
-            settle_served(self.balancer, self.attempt, trailers)
+            self.balancer.settle_served(self.attempt, trailers)
         if self._callbacks and self.later is None:
             self._tell(self)
         del self._method  # it keeps the channel

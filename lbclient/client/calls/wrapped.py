@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from lbclient.client.attempt import Attempt, settle_served
+from lbclient.client.attempt import Attempt
 from lbclient.client.attempts import Attempts, settle_orphan
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
@@ -468,7 +468,7 @@ class _End:
             return
         balancer, attempt = self._balancer, self._attempt
         if not code:
-            settle_served(balancer, attempt, trailers)
+            balancer.settle_served(attempt, trailers)
         elif call is None:
             settle_orphan(balancer, attempt, inner, code, trailers)
         else:
