@@ -21,6 +21,7 @@ from lbclient.background.tasks import Tasks, is_fatal
 from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend, Dial
 from lbclient.client.changes import Changes
+from lbclient.client.common import Common
 from lbclient.client.connections import Connections
 from lbclient.client.connectivity import IDLE, TRANSIENT_FAILURE, Connectivity
 from lbclient.client.discovery import Discovery
@@ -89,16 +90,11 @@ class Balancer:
         self.tasks = Tasks(target, rng)
         self.probing = Probing(target, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
-        turns = Turns(self.tasks)
+        common = Common(target, config, self.tasks, Turns(self.tasks), clock, rng)
         self.connections = Connections(
-            target,
+            common,
             subset,
             dial,
-            config,
-            clock,
-            rng,
-            self.tasks,
-            turns,
             self.counters,
             observe=self.observe,
             prober=lambda: self.idleness.prober(),
@@ -108,13 +104,9 @@ class Balancer:
         self.pool = self.connections.pool
         self.outliers = Outliers(self.pool, rng)
         self.idleness = Idleness(
+            common,
             self.connections,
-            config,
-            self.tasks,
-            turns,
-            clock,
-            rng,
-            self.counters.total,
+            calls=self.counters.total,
             has_ready=lambda: self.waiting.has_ready(),
         )
         self._judging = Judging(
@@ -126,14 +118,7 @@ class Balancer:
         )
         self._changes = Changes(target, self.tasks, self._follow_up)
         self.discovery = Discovery(
-            target,
-            resolver,
-            self.connections,
-            config,
-            self.tasks,
-            clock,
-            rng,
-            self._changes.follow_up_soon,
+            common, resolver, self.connections, self._changes.follow_up_soon
         )
         self.waiting = Waiting(
             self.pool,

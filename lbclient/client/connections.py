@@ -8,18 +8,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from random import Random
 
-from lbclient.background.tasks import AT_ONCE, Alarm, Tasks, is_fatal
-from lbclient.background.turns import Turns
+from lbclient.background.tasks import AT_ONCE, Alarm, is_fatal
 from lbclient.client.backend import Backend, Dial, Observe
+from lbclient.client.common import Common
 from lbclient.client.connect_pacer import Pace
 from lbclient.client.health.udp import Prober
-from lbclient.config import ChannelConfig
 from lbclient.core.counters import Counters
 from lbclient.core.model import Endpoint, Endpoints, State, Verdict
 from lbclient.core.pool import PRESENT, Change, Limits, Pool
-from lbclient.core.protocols import Clock, Subset
+from lbclient.core.protocols import Subset
 
 logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
 
@@ -38,14 +36,9 @@ class Connections:
 
     def __init__(
         self,
-        target: str,
+        common: Common,
         subset: Subset,
         dial: Dial,
-        config: ChannelConfig,
-        clock: Clock,
-        rng: Random,
-        tasks: Tasks,
-        turns: Turns,
         counters: Counters,
         observe: Observe,
         prober: Callable[[], Prober],
@@ -54,6 +47,7 @@ class Connections:
     ) -> None:
         """`observe` hears of every change of a state, `leaves` of who starts to drain,
         `returns` of who is wanted again before that was over."""
+        config = common.config
         self.subset = subset
         self.pool: Pool[Backend] = Pool(
             self._make,
@@ -69,21 +63,21 @@ class Connections:
             lambda backend: backend.life.is_expected_back(),
         )
         self.draining: dict[str, Backend] = {}
-        self._target = target
+        self._target = common.target
         self._loop = asyncio.get_running_loop()
         self._dial = dial
         self._config = config
-        self._clock = clock
-        self._rng = rng
-        self._tasks = tasks
-        self._turns = turns
+        self._clock = common.clock
+        self._rng = common.rng
+        self._tasks = common.tasks
+        self._turns = common.turns
         self._counters = counters
         self._observe = observe
         self._prober = prober
         self._returns = returns
         self._leaves = leaves
-        self._pace = Pace(rng)
-        self._review = Alarm(tasks, self._review_pool)
+        self._pace = Pace(common.rng)
+        self._review = Alarm(common.tasks, self._review_pool)
 
     # --- who is wanted --------------------------------------------------------
 

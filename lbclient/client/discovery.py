@@ -6,13 +6,12 @@ endpoints: stale endpoints beat no endpoints.
 
 import logging
 from collections.abc import Callable
-from random import Random
 
-from lbclient.background.tasks import Alarm, Tasks
+from lbclient.background.tasks import Alarm
+from lbclient.client.common import Common
 from lbclient.client.connections import Connections
-from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoints
-from lbclient.core.protocols import Clock, Resolver
+from lbclient.core.protocols import Resolver
 from lbclient.core.text import printable
 from lbclient.resolvers.following import Following
 
@@ -30,15 +29,12 @@ class Discovery:
 
     def __init__(
         self,
-        target: str,
+        common: Common,
         resolver: Resolver,
         connections: Connections,
-        config: ChannelConfig,
-        tasks: Tasks,
-        clock: Clock,
-        rng: Random,
         changed: Callable[[], None],
     ) -> None:
+        target, config, tasks = common.target, common.config, common.tasks
         self.resolver = resolver
         self.resolved_at: float | None = None
         self.updates = 0
@@ -47,7 +43,7 @@ class Discovery:
         self._connections = connections
         self._empty_after = config.empty_after
         self._tasks = tasks
-        self._clock = clock
+        self._clock = common.clock
         self._changed = changed
         self._subset = SubsetLog(target)
         self._believe_empty = Alarm(tasks, self._apply_empty)
@@ -57,7 +53,7 @@ class Discovery:
             self._resolved,
             self._unresolved,
             tasks,
-            rng,
+            common.rng,
             config.resolve_interval,
         )
         tasks.keep(resolver, self._following.follow)

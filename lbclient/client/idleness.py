@@ -7,17 +7,15 @@ any call has to wait.
 
 from collections.abc import Callable
 from functools import partial
-from random import Random, SystemRandom
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from lbclient.background.tasks import Alarm, Tasks
-from lbclient.background.turns import Turns
+from lbclient.background.tasks import Alarm
+from lbclient.client.common import Common
 from lbclient.client.connections import Connections
 from lbclient.client.health.udp import Prober
 from lbclient.client.waking import Waking
-from lbclient.config import ChannelConfig
 from lbclient.core.demand import Demand
-from lbclient.core.protocols import Clock
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
@@ -31,24 +29,21 @@ class Idleness:
 
     def __init__(
         self,
+        common: Common,
         connections: Connections,
-        config: ChannelConfig,
-        tasks: Tasks,
-        turns: Turns,
-        clock: Clock,
-        rng: Random,
         calls: Callable[[], int],
         has_ready: Callable[[], bool],
     ) -> None:
         """`calls` are those that are over; `has_ready` as of `Waking`."""
-        self.waking = Waking(tasks, turns, rng, has_ready)
+        tasks, turns, config = common.tasks, common.turns, common.config
+        self.waking = Waking(tasks, turns, common.rng, has_ready)
         self._pool, self._draining = connections.pool, connections.draining
         self._config = config
         self._turns = turns
-        self._clock = clock
+        self._clock = common.clock
         self._calls = calls
         self._look = Alarm(tasks, self._look_at_use)
-        self._demand = Demand(config.idle_after, 0, clock())
+        self._demand = Demand(config.idle_after, 0, common.clock())
         self._prober: Prober | None = None
 
     # --- who is away ----------------------------------------------------------

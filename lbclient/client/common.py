@@ -1,0 +1,20 @@
+"""What all parts of one channel are given when the balancer makes them."""
+
+from random import Random
+from typing import NamedTuple
+
+from lbclient.background.tasks import Tasks
+from lbclient.background.turns import Turns
+from lbclient.config import ChannelConfig
+from lbclient.core.protocols import Clock
+
+
+class Common(NamedTuple):
+    """One for each balancer. `target` is for logs and errors."""
+
+    target: str
+    config: ChannelConfig
+    tasks: Tasks
+    turns: Turns
+    clock: Clock
+    rng: Random
