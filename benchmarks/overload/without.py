@@ -12,7 +12,7 @@ from lbclient.core.admission import Admission
 from lbclient.core.queue_delay import QueueDelay
 from lbclient.server import grpc_server
 from lbclient.server.overload import run_queue
-from lbclient.server.requests import wrapping
+from lbclient.server.requests import handler
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def run_at_once() -> None:
 
 def serve_the_late() -> None:
     """Handlers begin however little time their requests have left."""
-    wrapped: Any = wrapping._Wrapped
+    wrapped: Any = handler.Wrapped
     wrapped._too_late = lambda *_: None
 
 

@@ -21,7 +21,8 @@ from lbclient.core.model import LoadReport, TaskState
 from lbclient.server import Server
 from lbclient.server.report.reporter import Method, Reporter
 from lbclient.server.requests.context import Call
-from lbclient.server.requests.wrapping import KEPT, Wrapper, behavior_of
+from lbclient.server.requests.handler import behavior_of
+from lbclient.server.requests.wrapping import KEPT, Wrapper
 from lbclient.v1 import load_pb2
 from tests.wire.conftest import PATH, Host
 

@@ -16,8 +16,9 @@ from grpc import StatusCode
 from lbclient import grpc_seam, wire
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import Verdict
+from lbclient.server.requests.handler import Handler
 from lbclient.server.requests.uncounted import Uncounted
-from lbclient.server.requests.wrapping import Handler, Wrapper
+from lbclient.server.requests.wrapping import Wrapper
 from lbclient.wire import propagation
 
 # Streams that last as long as a connection, and their likes. Not load, whoever

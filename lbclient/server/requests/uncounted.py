@@ -18,16 +18,14 @@ from grpc import StatusCode
 from lbclient import grpc_seam
 from lbclient.core.protocols import Clock
 from lbclient.server.requests import raised
-from lbclient.server.requests.context import interrupted, status_of
-from lbclient.server.requests.wrapping import (
+from lbclient.server.requests.async_handlers import (
     AsyncResponse,
     AsyncResponses,
     AsyncWriter,
-    Handler,
-    arity_of,
-    behavior_of,
-    kind_of,
 )
+from lbclient.server.requests.context import interrupted, status_of
+from lbclient.server.requests.handler import Handler, arity_of, behavior_of
+from lbclient.server.requests.wrapping import kind_of
 
 KEPT = 64  # handlers; a server has some 20 of these, and a refusal for each reason
 

@@ -1,0 +1,149 @@
+"""Handlers that are coroutines or async generators: the hot path of a server."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from functools import update_wrapper
+from math import inf
+from typing import Any
+
+from lbclient import grpc_seam
+from lbclient.server.overload.run_queue import LONG
+from lbclient.server.quotas.accounting import begun, billed
+from lbclient.server.report.reporter import Counts, Reporter
+from lbclient.server.requests.context import (
+    AsyncCall,
+)
+from lbclient.server.requests.handler import (
+    Handler,
+    Wrapped,
+    at_end_of_task,
+)
+from lbclient.wire import propagation
+
+
+class AsyncResponse(Wrapped):
+    def __init__(
+        self, reporter: Reporter, limit: float, counts: Counts, handler: Handler
+    ) -> None:
+        super().__init__(reporter, limit, counts, handler)
+        self.unary_unary = self.stream_unary = self._responder()
+
+    def _responder(self) -> Callable[[Any, Any], Awaitable[Any]]:
+        """What almost all requests are served by: the hot path of a server.
+
+        A function that has what it needs in its own variables.
+        """
+        method, queue, quickest = self._method, self._queue, self._quickest
+        behavior, received, sent = self._behavior, self._received, self._sent
+        if self.request_streaming:
+            behavior = self._in_turns
+        enter, quotas = self._enter, self._quotas
+        # Whether all have to ask, and not only those that may come too late, or come
+        # while handlers have the loop for long.
+        asks = self._limit < inf or self._gate.asks_context or self._is_stream
+
+        async def respond(request: Any, context: Any) -> Any:
+            call = AsyncCall(method, context)
+            propagation.enter(call)
+            left = context.time_remaining()
+            try:
+                if (
+                    asks
+                    or call.begun_at >= queue.clear_until
+                    or (left is not None and left <= quickest.ample)
+                ) and (entering := enter(call)) is not None:
+                    await entering
+                if quotas is None or (payer := billed()) is None:
+                    response = await behavior(received(request), call)
+                    if call.said is None or call.is_ok():  # else grpcio drops it
+                        response = sent(response)
+                else:
+                    steps = begun(work(request, call), payer, quotas.nesting)
+                    if steps is not None:
+                        await steps
+                    response, call.response = call.response, None
+            except BaseException as error:
+                await call.failed(error)
+                raise
+            call.served()
+            return response
+
+        async def work(request: Any, call: AsyncCall) -> None:
+            response = await behavior(received(request), call)
+            if call.said is None or call.is_ok():
+                response = sent(response)
+            call.response = response
+
+        return update_wrapper(grpc_seam.KnownCoroutine(respond), respond)
+
+    def _in_turns(self, requests: Any, call: AsyncCall) -> Awaitable[Any]:
+        return self._turns().take(self._behavior(requests, call))
+
+
+class AsyncWriter(Wrapped):
+    """A coroutine that writes its responses to the context."""
+
+    async def respond(self, request: Any, context: Any) -> None:
+        call = AsyncCall(self._method, context)
+        propagation.enter(call)
+        try:
+            if (entering := self._enter(call)) is not None:
+                await entering
+            await self._turns().take(self._timed(self._work(request, call)))
+        except BaseException as error:
+            await call.failed(error)
+            raise
+        call.served()
+
+    async def _work(self, request: Any, call: AsyncCall) -> None:
+        await self._behavior(self._received(request), call)
+
+    unary_stream = stream_stream = respond
+
+
+class AsyncResponses(Wrapped):
+    async def respond(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        call = AsyncCall(self._method, context)
+        propagation.enter(call)
+        at_end_of_task(call.ended)  # which may come while a response is being sent
+        call.preset()
+        try:
+            if (entering := self._enter(call)) is not None:
+                await entering
+            responses = self._behavior(self._received(request), call)
+            is_paid = billed() is not None
+            steps: Any = self._timed_each(responses) if is_paid else responses
+            take, following = self._turns().take, steps.__anext__
+            # What takes less than that cannot have had the loop for long: most answers
+            # of most streams, where to look at each step would show.
+            clock, may_be_long = self._reporter.clock, False
+            async with aclosing(responses), aclosing(steps):
+                while True:
+                    began_at = clock()
+                    try:
+                        step = following()
+                        response = await (take(step) if may_be_long else step)
+                    except StopAsyncIteration:
+                        break
+                    may_be_long = clock() - began_at >= LONG
+                    message = self._sent(response)
+                    try:
+                        yield message
+                    except GeneratorExit:  # grpcio wants no more, and tells nobody
+                        call.ended()
+                        return
+        except BaseException as error:
+            await call.failed(error)
+            raise
+        call.served()
+
+    async def _timed_each(self, responses: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        over = object()
+
+        async def following() -> Any:
+            return await anext(responses, over)
+
+        while (response := await self._timed(following())) is not over:
+            yield response
+
+    unary_stream = stream_stream = respond

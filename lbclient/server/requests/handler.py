@@ -1,0 +1,162 @@
+"""What handlers of all kinds have in common: when one may begin, and what it is told.
+
+A wrapper keeps the handler's kind: a coroutine stays a coroutine and a function for
+the thread pool stays one. Whatever can fail, coding messages included, fails inside
+of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
+
+import grpc
+import grpc.aio
+
+from lbclient.core.admission import Quickest
+from lbclient.server.overload.refusals import EXPIRED, FULL, TOO_LATE, Answer
+from lbclient.server.overload.stream_turns import Turns
+from lbclient.server.quotas.accounting import Steps, billed
+from lbclient.server.report.reporter import Counts, Method, Reporter
+from lbclient.server.requests.context import (
+    AsyncCall,
+    Call,
+)
+
+# Of the time that a request has left, which it may have waited. What is begun is then
+# answered within half of its deadline, with what it takes and what that is off by.
+WAITS = 0.6
+
+T = TypeVar("T")
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+def behavior_of(handler: Handler) -> Callable[..., Any]:
+    """The user's function in the handler."""
+    if handler.response_streaming:
+        behavior = (
+            handler.stream_stream if handler.request_streaming else handler.unary_stream
+        )
+    else:
+        behavior = (
+            handler.stream_unary if handler.request_streaming else handler.unary_unary
+        )
+    return behavior  # type: ignore[return-value]
+
+
+def arity_of(handler: Handler) -> str:
+    """As the client's side names it.
+
+    >>> arity_of(grpc.unary_stream_rpc_method_handler(print))
+    'unary_stream'
+    """
+    one, many = "unary", "stream"
+    request = many if handler.request_streaming else one
+    return f"{request}_{many if handler.response_streaming else one}"
+
+
+class Wrapped:
+    """A handler, as far as grpcio looks."""
+
+    # Of a single request `_received` does it, where a failure can be reported.
+    request_deserializer: Callable[[bytes], Any] | None = None
+    # `_sent` does it, before the request counts as served.
+    response_serializer: Callable[[Any], bytes] | None = None
+    begins_elsewhere = False  # than in its task, where it was looked up
+
+    def __init__(
+        self, reporter: Reporter, limit: float, counts: Counts, handler: Handler
+    ) -> None:
+        self.request_streaming = handler.request_streaming
+        self.response_streaming = handler.response_streaming
+        if self.request_streaming:
+            self.request_deserializer = handler.request_deserializer
+        # No methods that ask whether there is one: each is a frame for each message.
+        deserializer = None if self.request_streaming else handler.request_deserializer
+        self._received: Callable[[Any], Any] = deserializer or same
+        self._sent: Callable[[Any], Any] = handler.response_serializer or same
+        self._behavior = behavior_of(handler)
+        self._is_stream = self.request_streaming or self.response_streaming
+        self._quickest = Quickest()
+        quickest = None if self._is_stream else self._quickest
+        self._method = Method(reporter, counts, self._sent, quickest)
+        self._reporter = reporter
+        self._monitor = reporter.monitor
+        self._gate = reporter.gate
+        self._queue = reporter.gate.queue
+        self._quotas = reporter.gate.quotas
+        self._limit = limit
+
+    def _timed(self, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """At the cost of whoever pays for the request, if anybody does."""
+        if self._quotas is None or (payer := billed()) is None:
+            return coroutine
+        return Steps(coroutine, payer, self._quotas.nesting)
+
+    def _turns(self) -> Turns:
+        """Of a stream, in its task."""
+        return Turns(self._queue, self._reporter.clock)
+
+    def _too_late(self, call: Call, now: float) -> Answer | None:
+        """What a request is told that has too little time left, if it has.
+
+        What has lost much of its time here has: whoever asks gives up soon.
+        """
+        core, left = self._gate.core, call.inner.time_remaining()
+        if left is None:
+            core.deadlines.observe(None)
+            return None
+        waited = now - call.begun_at + core.delay.seconds
+        core.deadlines.observe(left + waited)
+        if left <= 0.0:
+            return EXPIRED
+        if waited > WAITS * left or self._is_hopeless(left, now):
+            return TOO_LATE[self._gate.refusal()]
+        return None
+
+    def _is_hopeless(self, left: float, now: float) -> bool:
+        """Whether no request of this method was served in so little time lately."""
+        if left > self._quickest.ample or self._method.quickest is None:
+            return False
+        self._reporter.settle()
+        return self._quickest.is_too_late(left, now)
+
+    def _enter(self, call: AsyncCall) -> Awaitable[None] | None:
+        """What is to be awaited first, if anything: raises if it is not to be served.
+
+        No coroutine where there is nothing to wait for, as almost always.
+        """
+        if self._monitor.active > self._limit:
+            return call.refuse(FULL, "concurrency")
+        answer = self._too_late(call, call.begun_at)
+        if answer is not None:
+            return call.refuse(answer, "too-late")
+        if self._is_stream:
+            answer = self._gate.refuses_stream()
+            if answer is not None:
+                return call.refuse(answer)
+        turn = self._queue.enter(call.begun_at)
+        if turn is None and not self._gate.asks_context:
+            return None
+        return self._wait(turn, call)
+
+    async def _wait(self, turn: Awaitable[None] | None, call: AsyncCall) -> None:
+        if turn is not None:
+            await turn
+            answer = self._too_late(call, self._reporter.clock())
+            if answer is not None:
+                self._queue.refuse()
+                await call.refuse(answer, "too-late")
+        if self._gate.asks_context and (answer := self._gate.asks(call)) is not None:
+            await call.refuse(answer)
+
+
+def same(message: Any) -> Any:
+    return message
+
+
+def at_end_of_task(callback: Callable[[Any], None]) -> None:
+    """grpcio serves each request in a task, and ends that however it ends."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.add_done_callback(callback)

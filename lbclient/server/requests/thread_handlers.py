@@ -1,0 +1,156 @@
+"""Handlers that are plain functions, which grpcio runs in its thread pool.
+
+A request is counted and ended on the loop's thread; its handler runs in another.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextvars import Context, copy_context
+from copy import copy
+from typing import Any, TypeVar
+
+from lbclient.core.criticality import current
+from lbclient.server.overload.refusals import FULL, Answer
+from lbclient.server.report.reporter import Counts, Reporter
+from lbclient.server.requests.context import (
+    ClientHasLeft,
+    SyncCall,
+)
+from lbclient.server.requests.handler import (
+    Handler,
+    Wrapped,
+    at_end_of_task,
+)
+
+T = TypeVar("T")
+
+
+class _InThread(Wrapped):
+    def _begin(self, context: Any = None) -> SyncCall:
+        """On the loop's thread."""
+        call = SyncCall(self._method, context)
+        if self._monitor.active > self._limit:
+            call.refuse(FULL, "concurrency")
+        return call
+
+    def _admitted(self, call: SyncCall) -> None:
+        """In a thread, at last. Raises if the request is not to be served."""
+        now = self._reporter.clock()
+        self._gate.threads.leave(call)
+        self._gate.threads.waited(now - call.begun_at, call.inner.time_remaining())
+        answer = call.refusal
+        if answer is None and (answer := self._too_late(call, now)) is not None:
+            loop, count = self._reporter.loop, self._gate.count
+            loop.call_soon_threadsafe(count, "too-late", call.run(current))
+        if answer is None and self._gate.asks_context:
+            answer = _on_loop(self._reporter.loop, lambda: self._asked(call))
+        if answer is not None:
+            call.refused(answer)
+
+    def _asked(self, call: SyncCall) -> Answer | None:
+        return call.run(self._gate.asks, call)
+
+
+class SyncResponse(_InThread):
+    """Its requests are active from when they arrive, not from when a thread is free.
+
+    grpcio deserializes a single request on the loop, in the request's own task, just
+    before it queues for a thread: that is where it begins.
+    """
+
+    def __init__(
+        self, reporter: Reporter, limit: float, counts: Counts, handler: Handler
+    ) -> None:
+        super().__init__(reporter, limit, counts, handler)
+        self._context: Context | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self.begins_elsewhere = self.request_streaming
+        if not self.request_streaming:
+            self.request_deserializer = self._arrive
+
+    def in_context(self) -> "Wrapped":
+        """For one request, whose task asks, as grpcio calls it in a thread."""
+        one = copy(self)
+        one._context, one._task = copy_context(), asyncio.current_task()
+        return one
+
+    def _arrive(self, request: bytes) -> tuple[SyncCall, bytes]:
+        call = self._begin()
+        at_end_of_task(call.ended)
+        return call, request
+
+    def unary_unary(self, arrived: tuple[SyncCall, bytes], context: Any) -> Any:
+        call, request = arrived
+        call.enter(context)
+        return self._respond(call, request)
+
+    def stream_unary(self, requests: Any, context: Any) -> Any:
+        call = _on_loop(self._reporter.loop, lambda: self._begin_in_task(context))
+        return self._respond(call, requests)
+
+    def _begin_in_task(self, context: Any) -> SyncCall:
+        assert self._context is not None  # it is one of `in_context`
+        assert self._task is not None
+        call = self._begin(context)
+        call.adopt(self._context)
+        self._task.add_done_callback(call.ended)
+        return call
+
+    def _respond(self, call: SyncCall, request: Any) -> Any:
+        try:
+            self._admitted(call)
+            response = call.run(self._work, request, call)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        call.served()
+        return response
+
+    def _work(self, request: Any, call: SyncCall) -> Any:
+        response = self._behavior(self._received(request), call)
+        return self._sent(response) if call.is_ok() else response
+
+
+class SyncResponses(_InThread):
+    def respond(self, request: Any, context: Any) -> Iterator[Any]:
+        """Called on the loop; what it returns is iterated in a thread."""
+        call = self._begin(context)
+        at_end_of_task(call.ended)
+        call.preset()
+        return self._responses(call, request)
+
+    def _responses(self, call: SyncCall, request: Any) -> Iterator[Any]:
+        try:
+            try:
+                self._admitted(call)
+                behavior, over = self._behavior, object()
+                responses = iter(call.run(behavior, self._received(request), call))
+                while (response := call.run(next, responses, over)) is not over:
+                    message = self._sent(response)
+                    try:
+                        yield message
+                    except GeneratorExit:  # grpcio wants no more, and tells nobody
+                        return
+            except BaseException as error:
+                call.failed(error)
+                raise
+        except ClientHasLeft:
+            return  # grpcio would log it as an exception that nobody has retrieved
+        call.served()
+
+    unary_stream = stream_stream = respond
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, ask: Callable[[], T]) -> T:
+    """In a thread: what `ask` returns on the loop's."""
+    answered: Future[T] = Future()
+
+    def answer() -> None:
+        try:
+            answered.set_result(ask())
+        except BaseException as error:
+            answered.set_exception(error)
+
+    loop.call_soon_threadsafe(answer)
+    return answered.result()
