@@ -59,7 +59,7 @@ async def serve(kind: str, handler: str) -> None:
     server.add_generic_rpc_handlers(handlers.services(made))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    gate: Any = None if kind == BARE else server._reporter.gate
+    gate: Any = None if kind == BARE else server._gate
     print(port, flush=True)
     Thread(target=answer_questions, args=(gate,), daemon=True).start()
     await asyncio.Event().wait()

@@ -123,7 +123,7 @@ def of_backend(seen: Any, recent: Recent, now: float) -> dict[str, Any]:
 
 
 def of_server(number: int, server: Server) -> dict[str, Any]:
-    seen, recent = server.statistics(), server._reporter.look()
+    seen, recent = server.statistics(), server._look()
     # Those who use most. A name is who the customer says it is.
     usage = sorted(seen.usage.items(), key=lambda used: -used[1])[:MOST_CUSTOMERS]
     return {

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
 from dataclasses import replace
+from math import inf
+from random import Random
 from typing import Any, cast
 
 import grpc
@@ -22,18 +24,26 @@ from lbclient import grpc_seam
 from lbclient.config import ServerConfig, is_disabled
 from lbclient.core.criticality import adopt
 from lbclient.core.errors import ConfigError
+from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
+from lbclient.core.recent import Recent
 from lbclient.core.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
 from lbclient.server.lame_duck import Drain
+from lbclient.server.meters.own_signals import OwnSignals
+from lbclient.server.overload.gate import Gate
 from lbclient.server.quotas.accounting import account
 from lbclient.server.report.health import HealthServices
 from lbclient.server.report.reporter import Reporter
+from lbclient.server.report.streams import Streams
+from lbclient.server.report.tally import RequestTally
 from lbclient.server.report.udp import UdpHealth, host_of
+from lbclient.server.requests.handler import Serving
 from lbclient.server.requests.lookup import Interceptor, UnknownMethods, WrappedLookup
 from lbclient.server.requests.uncounted import Uncounted
 from lbclient.server.requests.wrapping import Wrapper
+from lbclient.server.sampler import Sampler
 from lbclient.server.statistics import ServerStatistics
 from lbclient.server.stopping import Stopping
 from lbclient.server.warmup import Warmup, check, warm_up
@@ -74,20 +84,34 @@ class Server(grpc.aio.Server):
         self._config = config
         self._clock = clock
         has_slots = grpc_seam.has_slots(options or ())
-        self._reporter = Reporter(self._config, clock, has_slots=has_slots)
+        monitor = LoadMonitor(config.smoothing)
+        own = OwnSignals(config)
+        tally = RequestTally(clock, monitor)
+        self._gate = gate = Gate(config, monitor, clock, own, Random())
+        self._streams = Streams(
+            config.max_streams,
+            config.max_streams_per_connection if has_slots else 0,
+            clock,
+            lambda: gate.is_strained,
+        )
+        self._reporter = Reporter(clock, monitor, tally, own, self._streams)
+        self._sampler = Sampler(
+            clock, config.smoothing, (gate.sample, self._reporter.sample)
+        )
         self._udp = UdpHealth(self._reporter.glance, clock, self._config.udp_secret)
         self._udp_beside: list[tuple[str, int]] = []
         self._ports: list[str] = []
         self._services: dict[str, None] = {}
         self._started = self._has_stopped = False
-        self._wrapper = Wrapper(self._reporter, most)
-        self._uncounted = Uncounted(self._reporter.clock)
+        limit = inf if most is None else most
+        self._wrapper = Wrapper(Serving(self._reporter, gate, tally, limit))
+        self._uncounted = Uncounted(clock)
         if most is not None:
-            self._reporter.gate.limit(most)
+            gate.limit(most)
         self._intercepts = bool(interceptors)
         if interceptors:
-            own = Interceptor(self._wrapper, self._uncounted, self._reporter.monitor)
-            interceptors = (own, *interceptors)
+            ours = Interceptor(self._wrapper, self._uncounted, monitor)
+            interceptors = (ours, *interceptors)
         options, most = grpc_seam.with_pending_limit(options or ())
         self._inner, read = grpc_seam.counted(
             lambda: with_queue(
@@ -97,11 +121,11 @@ class Server(grpc.aio.Server):
                     options=options,
                     compression=compression,
                 ),
-                self._reporter.gate.core.intake,
+                gate.intake,
             )
         )
         self._stopping = Stopping(self._inner)
-        self._reporter.gate.core.unseen.count_by(read, most)
+        gate.count_unseen_by(read, most)
         self.add_generic_rpc_handlers(handlers or ())
         self._number = SERVERS.enter(self)
 
@@ -166,7 +190,9 @@ class Server(grpc.aio.Server):
         if not self._started:
             self._started = True
             # After the user's, so that a service that the user brings goes first.
-            health = HealthServices(self._reporter, self._config, self._services)
+            health = HealthServices(
+                self._reporter, self._streams, self._config, self._services
+            )
             self.add_generic_rpc_handlers(health.handlers())
             if not self._intercepts:
                 unknown = UnknownMethods(self._wrapper)
@@ -180,13 +206,21 @@ class Server(grpc.aio.Server):
             context = copy_context()
             context.run(_forget_request)
             await asyncio.create_task(self._inner.start(), context=context)
-            context.run(self._reporter.start, asyncio.get_running_loop())
+            context.run(self._begin, asyncio.get_running_loop())
             if warmup is not None:
                 await warm_up(warmup)
             if self.state is TaskState.STARTING:
                 self._reporter.enter(TaskState.SERVING)
         else:
             await self._inner.start()
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._gate.start(loop)
+        self._sampler.start(loop)
+
+    def _end(self) -> None:
+        self._sampler.stop()
+        self._gate.stop()
 
     async def stop(self, grace: float | None) -> None:
         """As grpc.aio's; the watchers are told first, and their streams end.
@@ -198,14 +232,15 @@ class Server(grpc.aio.Server):
             self.lame_duck()
             self._reporter.enter(TaskState.LAME_DUCK, stopping=True)
             # In the turn of the loop in which grpcio stops: all before that is served.
-            asyncio.get_running_loop().call_soon(self._reporter.gate.core.intake.close)
+            asyncio.get_running_loop().call_soon(self._gate.intake.close)
         try:
             await self._stopping.stop(grace)
             self._has_stopped = self._started
-            if self._reporter.drain is not None:
-                self._reporter.drain.stopped()
+            drain = self._reporter.drain
+            if drain is not None:
+                drain.stopped()
         finally:
-            self._reporter.stop()
+            self._end()
             self._udp.close()
             SERVERS.leave(self._number)
 
@@ -238,19 +273,20 @@ class Server(grpc.aio.Server):
             return
         self.lame_duck()
         reporter, config = self._reporter, self._config
-        if reporter.drain is None:
-            reporter.drain = Drain(
-                reporter.streams.watched,
+        drain = reporter.drain
+        if drain is None:
+            drain = reporter.drain = Drain(
+                self._streams.watched,
                 config.lame_duck_quiet,
                 config.lame_duck_period,
                 self._clock,
-                reporter.gate.count_unseen,
+                self._gate.count_unseen,
                 reporter.request_name,
             )
-        grace = await reporter.drain.wait_for_goaway()
+        grace = await drain.wait_for_goaway()
         stopping = asyncio.ensure_future(self.stop(grace))
         # grpcio's own stop waits for streams that last as long as their connection.
-        served = asyncio.ensure_future(reporter.drain.wait_until_served())
+        served = asyncio.ensure_future(drain.wait_until_served())
         try:
             await asyncio.wait((stopping, served), return_when=FIRST_COMPLETED)
         finally:
@@ -263,17 +299,24 @@ class Server(grpc.aio.Server):
         return self._reporter.state
 
     def statistics(self) -> ServerStatistics:
+        seen = self._gate.complete(self._reporter.statistics())
         return replace(
-            self._reporter.statistics(),
+            seen,
+            task_failures=seen.task_failures + self._sampler.failures,
+            contention=self._sampler.statistics(),
             ports=tuple(self._ports),
             services=tuple(self._services),
             udp=self._udp.statistics(),
         )
 
+    def _look(self) -> Recent:
+        """The last latencies, which are kept from now on, for a minute."""
+        return self._reporter.look()
+
     def __del__(self) -> None:
         # grpc.aio's own server stops when it is dropped; so do our samples.
         if hasattr(self, "_udp"):
-            self._reporter.stop()
+            self._end()
             self._udp.drop()
 
     def __repr__(self) -> str:

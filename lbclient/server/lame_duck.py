@@ -23,7 +23,7 @@ SAMPLE_INTERVAL = 0.002  # seconds
 
 
 class Drain:
-    """Decides when a draining server goes on. Owned by the server's reporter.
+    """Decides when a draining server goes on. Owned by the server.
 
     `watchers` has the connections with a health stream; the server keeps it up to date.
     `count_unseen` returns the number of requests that have arrived and that Python has

@@ -102,7 +102,7 @@ class ServerStatistics:
     watchers: int
     """Health and load streams that are open now."""
 
-    signal_failures: int
+    signal_failures: int = 0
     """How often a signal of `ServerConfig` gave no sound number."""
 
     latency_bounds: tuple[float, ...]
@@ -110,19 +110,19 @@ class ServerStatistics:
     """Per bucket, as in `Histogram`; requests that their clients gave up left out."""
 
     latency_sum: float
-    load: float
+    load: float = 0.0
     """Requests that run or want to, for each processor: see `ServerConfig.max_load`."""
 
-    refused: Mapping[str, Mapping[str, int]]
+    refused: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Requests that were refused, by reason and criticality.
 
     Of what gRPC's core has ended, "unseen", the criticality is "UNKNOWN".
     """
 
-    misread: Mapping[str, int]
+    misread: Mapping[str, int] = field(default_factory=dict)
     """Requests with metadata that was not understood, by its key."""
 
-    usage: Mapping[str, float]
+    usage: Mapping[str, float] = field(default_factory=dict)
     """CPU seconds a second of each customer lately; empty without quotas."""
 
     quotas: QuotaStatistics = field(default_factory=QuotaStatistics)

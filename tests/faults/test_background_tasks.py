@@ -33,7 +33,8 @@ from lbclient.core.model import State
 from lbclient.core.protocols import FleetUsage
 from lbclient.resolvers.following import Following
 from lbclient.server.quotas.quotas import Quotas
-from lbclient.server.report.reporter import Reporter
+from lbclient.server.sampler import Sampler
+from tests.siblings import Siblings
 
 BACKENDS = 3
 
@@ -252,27 +253,27 @@ async def test_the_exchange_of_quotas_lives_again(
 ) -> None:
     runs = killed(monkeypatch, Victim(Quotas, "_exchange"), error)
     config = ServerConfig(quotas={"a": 1.0}, quota_store=Store(OSError))
-    reporter = Reporter(config, asyncio.get_running_loop().time)
-    reporter.start(asyncio.get_running_loop())
+    server = Siblings(config, asyncio.get_running_loop().time)
+    server.start(asyncio.get_running_loop())
     try:
         await until(lambda: len(runs) > 1, "begun again")
-        assert reporter.statistics().task_failures == 1
+        assert server.statistics().task_failures == 1
     finally:
-        reporter.stop()
+        server.stop()
 
 
 @pytest.mark.parametrize("error", RAISED)
 async def test_a_server_samples_on_whatever_a_sample_raised(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = killed(monkeypatch, Victim(Reporter, "sample"), error)
-    reporter = Reporter(ServerConfig(), asyncio.get_running_loop().time)
-    reporter.start(asyncio.get_running_loop())
+    runs = killed(monkeypatch, Victim(Sampler, "sample"), error)
+    server = Siblings(clock=asyncio.get_running_loop().time)
+    server.start(asyncio.get_running_loop())
     try:
         await until(lambda: len(runs) > 2, "sampled again")
-        assert reporter.statistics().task_failures == 1
+        assert server.statistics().task_failures == 1
     finally:
-        reporter.stop()
+        server.stop()
 
 
 @pytest.mark.parametrize("error", RAISED)
@@ -283,11 +284,11 @@ async def test_signals_of_the_user_may_raise_anything(
         raise error("nobody asked for it")
 
     config = ServerConfig(utilization=fail, runnable=fail, signals={"mine": fail})
-    reporter = Reporter(config, asyncio.get_running_loop().time)
-    reporter.start(asyncio.get_running_loop())
-    reporter.stop()
-    assert reporter.statistics().signal_failures >= 3
-    assert reporter.statistics().task_failures == 0
+    server = Siblings(config, asyncio.get_running_loop().time)
+    server.start(asyncio.get_running_loop())
+    server.stop()
+    assert server.statistics().signal_failures >= 3
+    assert server.statistics().task_failures == 0
 
 
 # --- one by one ---------------------------------------------------------------

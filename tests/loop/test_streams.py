@@ -11,7 +11,6 @@ from lbclient.config import ServerConfig
 from lbclient.core.model import LoadReport
 from lbclient.server.meters.cpu import CpuMeter
 from lbclient.server.report.health import HealthServices
-from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.streams import (
     OPENINGS,
     OPENINGS_IF_STRAINED,
@@ -27,6 +26,7 @@ from lbclient.server.report.streams import (
     pace_within,
 )
 from lbclient.v1 import health_pb2
+from tests.siblings import Siblings
 
 PEER = "ipv4:10.0.0.3:50051"
 
@@ -301,9 +301,9 @@ async def utilization_with(streams: int, **signals: Any) -> tuple[LoadReport, fl
     meter = CpuMeter(cpu_time=lambda: spent[0], available=lambda: 1.0)
     loop = asyncio.get_running_loop()
     config = ServerConfig(report_interval=0.1, max_memory=0.0, **signals)
-    reporter = Reporter(config, loop.time, meter.read)
-    health = HealthServices(reporter, config, {})
-    reporter.start(loop)
+    server = Siblings(config, loop.time, meter.read)
+    health = HealthServices(server.reporter, server.streams, config, {})
+    server.start(loop)
     watching = [
         loop.create_task(
             health._watch(
@@ -314,11 +314,11 @@ async def utilization_with(streams: int, **signals: Any) -> tuple[LoadReport, fl
         for number in range(streams)
     ]
     await asyncio.sleep(60.0)
-    found = reporter.monitor.report(), reporter.monitor.cpu
+    found = server.monitor.report(), server.monitor.cpu
     for task in watching:
         task.cancel()
     await asyncio.gather(*watching, return_exceptions=True)
-    reporter.stop()
+    server.stop()
     return found
 
 

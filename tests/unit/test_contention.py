@@ -10,10 +10,11 @@ import pytest
 from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.admission import CPU_NAME
+from lbclient.server import sampler
 from lbclient.server.meters.contention import ContentionMeter, wanted
 from lbclient.server.meters.cpu import CpuMeter
-from lbclient.server.report import reporter as reporting
 from lbclient.server.statistics import ContentionStatistics
+from tests.siblings import Siblings
 
 STAT = "cpu  {user} 0 0 900 0 0 0 {stolen} 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n"
 GROUP = "sys/fs/cgroup/pod"
@@ -290,22 +291,22 @@ def test_what_is_reported_and_what_admission_sees_is_with_contention(
     machine.schedstat()
     cpu = CpuMeter(lambda: machine.used, lambda: 1.0)
     meter = partial(ContentionMeter, cpu=cpu, root=tmp_path)
-    monkeypatch.setattr(reporting, "ContentionMeter", meter)
-    reporter = reporting.Reporter(ServerConfig(max_cpu=0.5), lambda: now)
-    reporter.sample()
+    monkeypatch.setattr(sampler, "ContentionMeter", meter)
+    server = Siblings(ServerConfig(max_cpu=0.5), lambda: now)
+    server.sampler.sample()
     for _ in range(100):
         now += 0.1
         machine.used += 0.03
         machine.ran += 0.03
         machine.waited += 0.05
         machine.schedstat()
-        reporter.sample()
-    seen = reporter.statistics()
+        server.sampler.sample()
+    seen = server.statistics()
     assert seen.contention.waiting == pytest.approx(0.5)
     assert seen.utilization == pytest.approx(0.8)
-    trailers = dict(reporter.trailers(0))
+    trailers = dict(server.reporter.trailers(0))
     assert trailers[wire.LOAD_KEY] == trailers[wire.ORCA_KEY]
-    assert reporter.load().cpu_utilization == pytest.approx(0.8)
+    assert server.reporter.load().cpu_utilization == pytest.approx(0.8)
     signals = {signal.name: signal.value for signal in seen.signals}
     assert signals[CPU_NAME] == pytest.approx(0.8)
     assert min(seen.admitted.values()) < 1.0

@@ -16,6 +16,7 @@ from lbclient.core.errors import ConfigError
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.pressure import USER_WIDTH, YIELDS
 from lbclient.server.meters.cpu import available_cpus
+from lbclient.server.meters.own_signals import OwnSignals
 from lbclient.server.overload.gate import Gate, degraded
 from lbclient.server.overload.refusals import Answer
 from lbclient.server.quotas.accounting import account
@@ -32,14 +33,14 @@ class Task:
         self.now = 0.0
         self.runnable = 0
         self.memory = 0.0
-        self.complaints: list[str] = []
         config.setdefault("runnable", lambda: self.runnable)
+        settings = ServerConfig(**config)
+        self.own = OwnSignals(settings)
         self.gate = Gate(
-            ServerConfig(**config),
+            settings,
             LoadMonitor(1.0),
             lambda: self.now,
-            lambda: self.runnable,
-            lambda signal, what: self.complaints.append(signal),
+            self.own,
             Random(1),
             lambda now: self.memory,
         )
@@ -254,7 +255,7 @@ def test_a_signal_that_makes_no_sense_is_not_used(nonsense: Any) -> None:
     task = Task(signals={"mine": lambda: nonsense})
     task.sample()
     assert task.refused() == 0.0
-    assert set(task.complaints) == {"signals['mine']"}
+    assert task.own.complained == {"signals['mine']"}
 
 
 def test_a_signal_that_raises_is_not_used() -> None:
@@ -263,7 +264,7 @@ def test_a_signal_that_raises_is_not_used() -> None:
 
     task = Task(signals={"mine": fail})
     assert task.refused() == 0.0
-    assert task.complaints
+    assert task.own.complained
 
 
 def test_a_handler_is_told_its_requests_criticality() -> None:

@@ -44,7 +44,7 @@ async def threads() -> AsyncIterator[ThreadPoolExecutor]:
 
 
 def limit_of(server: Server) -> ConcurrencyLimit:
-    adaptive = server._reporter.gate.adaptive
+    adaptive = server._gate.adaptive
     assert adaptive is not None
     return adaptive.limit
 

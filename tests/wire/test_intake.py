@@ -55,7 +55,7 @@ async def most_waiting(server: Server) -> int:
         loop = asyncio.get_running_loop()
         asking = loop.run_in_executor(process, ask, port, CALLS)
         while not asking.done():
-            most = max(most, len(server._reporter.gate.core.intake))
+            most = max(most, len(server._gate.core.intake))
             await asyncio.sleep(0.001)
     assert set(await asking) == {grpc.StatusCode.OK}
     await server.stop(None)
@@ -113,7 +113,7 @@ async def test_what_waits_when_a_server_stops_does_not_keep_it() -> None:
         await server.stop(None)
         codes = {await call.code() for call in calls}
     assert codes <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
-    assert len(server._reporter.gate.core.intake) == 0
+    assert len(server._gate.core.intake) == 0
 
 
 def flood(port: int, calls: int) -> tuple[Counter[str], dict[str, int], int]:
@@ -195,7 +195,7 @@ async def test_every_call_is_counted_once_whatever_becomes_of_it(
 
     handler: Any = grpc.stream_stream_rpc_method_handler(respond)
     server = server_of(handler, interceptors=interceptors)
-    gate = server._reporter.gate
+    gate = server._gate
     counted: Callable[[], Any] = gate.core.unseen._read
     server.add_generic_rpc_handlers((Raising(),))
     port = server.add_insecure_port("127.0.0.1:0")

@@ -96,8 +96,8 @@ async def test_picks_and_latencies_are_kept_only_while_somebody_looks(
         await stub.Search(search.Query(), timeout=5)
         assert balancer.recent is None
         balancer.look()
-        tasks[0].server._reporter.look()
-        tasks[1].server._reporter.look()
+        tasks[0].server._look()
+        tasks[1].server._look()
         for _ in range(4):
             call = stub.Search(search.Query(), timeout=5)
             await call
@@ -107,7 +107,7 @@ async def test_picks_and_latencies_are_kept_only_while_somebody_looks(
         assert "in flight" in recent.picks[-1].because or "ready" in str(recent.picks)
         now = balancer.clock()
         assert recent.of(recent.picks[-1].backend).quantiles(now, 0.5) != [None]
-        kept = [task.server._reporter.recent for task in tasks]
+        kept = [task.server._reporter._tally.recent for task in tasks]
         assert any(r.latencies.quantiles(now, 0.5) != [None] for r in kept)
         recent._until = now - LOOK  # nobody has looked for long
         await stub.Search(search.Query(), timeout=5)

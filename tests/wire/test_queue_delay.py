@@ -83,7 +83,7 @@ async def test_the_time_that_requests_have_counts_from_when_they_came() -> None:
     What the core is said to keep it for comes on top of what is left in Python.
     """
     server, port = await started(at_once)
-    core = server._reporter.gate.core
+    core = server._gate.core
     core.delay.sample = lambda *_, **__: None  # type: ignore[method-assign]
     core.delay.seconds = waited = 2.0  # as far as the server knows
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -104,7 +104,7 @@ async def test_who_lost_most_of_its_time_in_the_core_is_not_begun(
         return request
 
     server, port = await started(respond)
-    delay = server._reporter.gate.core.delay
+    delay = server._gate.core.delay
     delay.sample = lambda *_, **__: None  # type: ignore[method-assign]
     delay.seconds = 10.0  # as far as the server knows
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -125,7 +125,7 @@ async def test_who_is_too_late_at_one_backend_is_served_by_another() -> None:
     """Its deadline is still to come: a refusal, and no failure of that backend."""
     late, first = await started(at_once)
     quick, second = await started(at_once)
-    delay = late._reporter.gate.core.delay
+    delay = late._gate.core.delay
     delay.sample = lambda *_, **__: None  # type: ignore[method-assign]
     delay.seconds = 10.0  # as far as the server knows
     target = f"ipv4:127.0.0.1:{first},127.0.0.1:{second}"

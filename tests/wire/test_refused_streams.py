@@ -111,7 +111,7 @@ async def test_our_client_waits_for_reports_as_long_as_the_server_tells(
     config = ChannelConfig(health_interval=0.2)
     async with lbclient.insecure_channel(address, config=config) as channel:
         await asyncio.wait_for(channel.channel_ready(), 20)
-        streams = server._reporter.streams
+        streams = server._streams
         streams._paced[0.1] = 501  # as if there were 500 others: 1.002 s
         await eventually(lambda: server.statistics().report_floor > 1.0)
         changed = backend_of(channel).state_age

@@ -446,7 +446,7 @@ async def test_a_stopped_server_has_no_timer_and_no_task(host: Host) -> None:
     await hosted.server.start()
     await hosted.server.stop(None)
     await hosted.server.stop(1.0)
-    timer = hosted.server._reporter._timer
+    timer = hosted.server._sampler._timer
     assert timer is not None
     assert timer.cancelled()
 
@@ -471,11 +471,11 @@ async def test_start_may_be_repeated(host: Host) -> None:
 async def test_a_dropped_server_ends_its_samples() -> None:
     hosted = Hosted()
     await hosted.server.start()
-    reporter = hosted.server._reporter
+    sampler = hosted.server._sampler
     await hosted.channel.close()
     del hosted
-    assert reporter._timer is not None
-    assert reporter._timer.cancelled()
+    assert sampler._timer is not None
+    assert sampler._timer.cancelled()
     await asyncio.sleep(0.1)  # grpc.aio's own server stops itself by and by
 
 

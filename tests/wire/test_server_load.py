@@ -19,7 +19,9 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.server import Server
-from lbclient.server.report.reporter import SAMPLE_INTERVAL, Method, Reporter
+from lbclient.server.report.tally import MethodTally
+from lbclient.server.sampler import SAMPLE_INTERVAL
+from tests.siblings import Siblings
 from tests.wire import conftest
 from tests.wire.conftest import PATH, echo
 
@@ -83,30 +85,31 @@ async def write_and_wait(request: bytes, context: Any) -> None:
 )
 def test_an_error_is_the_servers_fault(code: StatusCode, is_error: bool) -> None:
     now = 0.0
-    reporter = Reporter(ServerConfig(), lambda: now, lambda now: 0.0)
-    reporter.sample()
-    reporter.monitor.active += 1
-    method = Method(reporter, reporter.handled.of("unary_unary", "/a/b"))
-    reporter.finish(code, now, method)
+    server = Siblings(clock=lambda: now, read_cpu=lambda now: 0.0)
+    server.sampler.sample()
+    server.monitor.active += 1
+    method = MethodTally(server.tally.handled.of("unary_unary", "/a/b"))
+    server.tally.finish(code, now, method)
     now = 0.5
-    reporter.sample()
-    seen = reporter.statistics()
+    server.sampler.sample()
+    seen = server.statistics()
     assert (seen.qps, seen.eps) == pytest.approx((2.0, 2.0 * is_error))
     assert seen.requests[code.name] == 1
 
 
 def test_who_asks_while_it_is_being_counted_neither_hangs_nor_counts_twice() -> None:
     """As a signal's handler does. It waited for a lock that its own thread had."""
-    reporter = Reporter(ServerConfig(), lambda: 0.0, lambda now: 0.0)
-    method = Method(reporter, reporter.handled.of("unary_unary", "/a/b"))
+    server = Siblings()
+    reporter, tally = server.reporter, server.tally
+    method = MethodTally(tally.handled.of("unary_unary", "/a/b"))
     for _ in range(5):
-        reporter.monitor.active += 1
-        reporter.finish(StatusCode.OK, 0.0, method)
-    observe = reporter._latency.observe
+        server.monitor.active += 1
+        tally.finish(StatusCode.OK, 0.0, method)
+    observe = tally.latency.observe
     asked: list[int] = []
 
     class Asking:
-        bounds, counts, sum = reporter._latency.bounds, reporter._latency.counts, 0.0
+        bounds, counts, sum = tally.latency.bounds, tally.latency.counts, 0.0
 
         def observe(self, took: float) -> None:
             observe(took)
@@ -114,14 +117,14 @@ def test_who_asks_while_it_is_being_counted_neither_hangs_nor_counts_twice() -> 
                 asked.append(0)
                 reporter.statistics()
 
-    reporter._latency = cast(Any, Asking())
+    tally.latency = cast(Any, Asking())
     thread = Thread(target=reporter.statistics, daemon=True)
     thread.start()
     thread.join(20.0)
     assert not thread.is_alive()
     seen = reporter.statistics()
     assert seen.requests["OK"] == sum(seen.latency_counts) == 5
-    assert reporter.monitor.begun == 5
+    assert server.monitor.begun == 5
 
 
 async def test_what_a_thread_served_is_told_on_the_loop(
@@ -358,25 +361,25 @@ async def test_the_applications_utilization_goes_with_the_cpus(host: Host) -> No
 def test_both_utilizations_are_reported() -> None:
     now = 0.0
     config = ServerConfig(utilization=lambda: 1.5)
-    reporter = Reporter(config, lambda: now, lambda now: 0.25)
-    reporter.sample()
+    server = Siblings(config, lambda: now, lambda now: 0.25)
+    server.sampler.sample()
     now = 0.1
-    reporter.sample()
-    load = reporter.load()
+    server.sampler.sample()
+    load = server.reporter.load()
     assert load.application_utilization == pytest.approx(1.5)
     assert load.cpu_utilization == pytest.approx(0.25)
 
 
 async def test_the_lag_of_the_loop_is_told(eventually: Any) -> None:
     loop = asyncio.get_running_loop()
-    reporter = Reporter(ServerConfig(), loop.time)
-    reporter.start(loop)
+    server = Siblings(clock=loop.time)
+    server.start(loop)
     try:
-        await eventually(lambda: reporter.statistics().contention.lag > 0.0)
+        await eventually(lambda: server.statistics().contention.lag > 0.0)
         loop.call_soon(time.sleep, 3 * SAMPLE_INTERVAL)  # as a handler may do
-        await eventually(lambda: reporter.statistics().contention.lag > 0.02)
+        await eventually(lambda: server.statistics().contention.lag > 0.02)
     finally:
-        reporter.stop()
+        server.stop()
 
 
 def _raise() -> float:
@@ -391,12 +394,13 @@ def test_a_signal_that_fails_is_replaced_by_the_cpu(
 ) -> None:
     """Counted each time, logged once."""
     now = 0.0
-    reporter = Reporter(ServerConfig(utilization=signal), lambda: now, lambda now: 0.25)
+    config = ServerConfig(utilization=signal)
+    server = Siblings(config, lambda: now, lambda now: 0.25)
     with caplog.at_level(logging.WARNING, "lbclient"):
         for _ in range(5):
-            reporter.sample()
+            server.sampler.sample()
             now += 0.1
-    seen = reporter.statistics()
+    seen = server.statistics()
     assert seen.utilization == pytest.approx(0.25)
     assert seen.signal_failures == 5
     assert len(caplog.records) == 1
@@ -407,11 +411,12 @@ def test_a_signal_that_fails_is_replaced_by_the_cpu(
 def test_a_runnable_signal_that_fails_is_left_out(
     signal: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reporter = Reporter(ServerConfig(runnable=signal), lambda: 0.0)
+    server = Siblings(ServerConfig(runnable=signal))
+    encoded = server.reporter.encoded
     with caplog.at_level(logging.WARNING, "lbclient"):
-        reports = [wire.parse_report(reporter.encoded(1)) for _ in range(3)]
+        reports = [wire.parse_report(encoded(1)) for _ in range(3)]
     assert [report and report.runnable for report in reports] == [None] * 3
-    assert reporter.statistics().signal_failures == 3
+    assert server.statistics().signal_failures == 3
     assert len(caplog.records) == 1
 
 

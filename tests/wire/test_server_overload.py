@@ -25,8 +25,7 @@ from lbclient.core.criticality import Criticality, current
 from lbclient.server import Server
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.quotas.accounting import bill_to, billed
-from lbclient.server.report.reporter import SAMPLE_INTERVAL
-from lbclient.server.requests.wrapping import Wrapper
+from lbclient.server.sampler import SAMPLE_INTERVAL
 from lbclient.wire import propagation
 from tests import needs
 from tests.wire.conftest import PATH, Host
@@ -394,7 +393,7 @@ async def test_a_cheaper_answer_is_wanted_from_a_busy_task(
         (0.0, 0.95, True),
     ):
         runnable[0], own[0] = load, mine
-        server._reporter.sample()
+        server._sampler.sample()
         said, _ = await ask(channel, arity)
         assert said.decode() == str(is_busy), (load, mine)
     assert not any(sum(by.values()) for by in server.statistics().refused.values())
@@ -445,11 +444,10 @@ async def test_only_a_deadline_that_has_passed_is_said_to_be_exceeded(
 
     By fakes, as no request can be had whose deadline passes between two lines.
     """
-    reporter = lbclient.server()._reporter
     handler = handler_of("unary_unary", "async", str)
     context: Any = SimpleNamespace(time_remaining=lambda: left)
     call: Any = SimpleNamespace(inner=context, begun_at=0.0)
-    answer = Wrapper(reporter, None).wrap(handler)._too_late(call, waited)
+    answer = lbclient.server()._wrapper.wrap(handler)._too_late(call, waited)
     assert (answer and answer.code) is code
 
 

@@ -15,15 +15,15 @@ import pytest
 from grpc import StatusCode
 
 from lbclient import wire
-from lbclient.config import ServerConfig
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.server import Server
-from lbclient.server.report.reporter import Method, Reporter
 from lbclient.server.requests.context import Call
 from lbclient.server.requests.handler import behavior_of
+from lbclient.server.requests.served_method import ServedMethod
 from lbclient.server.requests.wrapping import KEPT, Wrapper
 from lbclient.v1 import load_pb2
+from tests.siblings import Siblings
 from tests.wire.conftest import PATH, Host
 
 
@@ -509,14 +509,15 @@ async def test_a_backends_report_is_not_passed_on_as_the_tasks_own(
 async def test_an_orca_report_of_the_users_own_goes_before_ours(host: Host) -> None:
     """Envoy refuses more than one."""
     mine = load_pb2.LoadReport(cpu_utilization=0.5).SerializeToString()
-    reporter = Reporter(ServerConfig(), lambda: 0.0)
+    server = Siblings()
     sent: list[Any] = []
 
     class Inner:
         def set_trailing_metadata(self, trailers: Any) -> None:
             sent.append(trailers)
 
-    method = Method(reporter, reporter.handled.of("unary_unary", "/a.B/C"))
+    counts = server.tally.handled.of("unary_unary", "/a.B/C")
+    method = ServedMethod(server.reporter, server.gate, server.tally, counts)
     call = Call(method, Inner())
     call.set_trailing_metadata(((wire.ORCA_KEY, mine),))
     assert [pair for pair in sent[0] if pair[0] == wire.ORCA_KEY] == [
@@ -526,8 +527,7 @@ async def test_an_orca_report_of_the_users_own_goes_before_ours(host: Host) -> N
 
 def test_both_keys_carry_the_same_bytes() -> None:
     """A Python client cannot see the standard one; every other client can."""
-    reporter = Reporter(ServerConfig(), lambda: 0.0)
-    (own, report), (orca, same) = reporter.trailers(7)
+    (own, report), (orca, same) = Siblings().reporter.trailers(7)
     assert (own, orca) == (wire.LOAD_KEY, wire.ORCA_KEY)
     assert report == same
     assert isinstance(report, bytes)
@@ -603,7 +603,7 @@ async def test_functions_in_disguise_are_served_as_what_they_are(
 def test_a_handler_keeps_its_kind(arity: str, kind: str) -> None:
     """grpcio and instrumentation ask the function what it is."""
     user = handler(arity, kind, "ok")
-    served = Wrapper(Reporter(ServerConfig(), lambda: 0.0), None).wrap(user)
+    served = Wrapper(Siblings().serving).wrap(user)
     before, after = behavior_of(user), getattr(served, arity)
     for question in (
         asyncio.iscoroutinefunction,
@@ -614,7 +614,7 @@ def test_a_handler_keeps_its_kind(arity: str, kind: str) -> None:
 
 
 def test_a_handler_is_wrapped_once_and_many_do_not_fill_the_memory() -> None:
-    wrapper = Wrapper(Reporter(ServerConfig(), lambda: 0.0), None)
+    wrapper = Wrapper(Siblings().serving)
     first, second = (handler("unary_unary", "async", "ok") for _ in range(2))
     wrapped = wrapper.wrap_found(PATH, first)
     assert wrapper.wrap_found(PATH, first) is wrapped

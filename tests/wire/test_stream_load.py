@@ -191,7 +191,7 @@ async def test_streams_that_do_nothing_refuse_nobody(eventually: Any) -> None:
         yield b""
 
     async def ask(request: bytes, _context: Any) -> bytes:
-        seen.append(server._reporter.gate.load(time.monotonic()))
+        seen.append(server._gate.load(time.monotonic()))
         burn(0.3)
         return b""
 
@@ -216,7 +216,7 @@ async def test_new_streams_are_refused_for_what_the_others_do_the_least_critical
 ) -> None:
     stream = stream_of("unary_stream", Endless().generate)
     async with serving(Stream=stream) as (server, _, channel):
-        gate = server._reporter.gate
+        gate = server._gate
         async with streaming(channel, "unary_stream", 6):
             await eventually(lambda: gate.queue.of_streams() > 2.0)
             gate.pressure._most = 1.0

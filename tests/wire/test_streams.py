@@ -122,7 +122,7 @@ async def test_a_strained_server_lets_in_few_new_streams_and_answers_all_checks(
     """Not yet overloaded: no request is refused. Health checks of strangers go on."""
     server, address = await host(signals={"disk": lambda: 0.9})
     most = int(OPENINGS_IF_STRAINED)
-    await eventually(lambda: server._reporter.gate.is_strained)
+    await eventually(lambda: server._gate.is_strained)
     async with AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(connect(address)) for _ in range(most)
@@ -158,7 +158,7 @@ async def test_streams_end_with_their_connection(
     assert server.statistics().streams == {"health": 2, "load": 2, "serving": 2}
     await channel.close()
     await eventually(lambda: server.statistics().watchers == 0)
-    streams = server._reporter.streams
+    streams = server._streams
     assert not streams._on
     assert not streams._by_tick
 

@@ -1,5 +1,7 @@
 """The queue in gRPC's core: what it hands over, what waits there, and for how long."""
 
+from collections.abc import Callable
+
 from lbclient.core.deadlines import Deadlines
 from lbclient.core.queue_delay import QueueDelay
 from lbclient.server.overload.intake import Intake
@@ -17,6 +19,33 @@ class CoreQueue:
         self._handed = self._refused = 0  # as of the last sample
         self._sampled_at = 0.0
 
+    def count_by(self, read: Callable[[], int | None], most: int) -> None:
+        """`read` says how many calls have begun; beyond `most` that wait some end."""
+        self.unseen.count_by(read, most)
+
+    def count(self, arrived: int) -> int | None:
+        """Of those begun, those that did not arrive here; None: nobody knows."""
+        return self.unseen.count(arrived + self.intake.dropped_at_stop)
+
+    @property
+    def ended(self) -> int:
+        """Requests that nobody has seen, and nobody will."""
+        return self.unseen.ended + self.intake.dropped_at_stop
+
+    @property
+    def typical_time(self) -> float:
+        """Seconds that requests have until their deadline."""
+        return self.deadlines.typical
+
+    def waited(self, here: float, left: float | None) -> float:
+        """Seconds since a request arrived that was taken `here` seconds ago.
+
+        It has `left` until its deadline, which is learned from.
+        """
+        waited = here + self.delay.seconds
+        self.deadlines.observe(None if left is None else left + waited)
+        return waited
+
     def sample(self, now: float, refused: int) -> None:
         """Ten times a second. `refused`: how many requests were, ever."""
         intake, unseen = self.intake, self.unseen
@@ -33,7 +62,7 @@ class CoreQueue:
                 waiting=waiting,
                 taken=handed - before,
                 let_in=max(0, handed - before - refused_now),
-                time=self.deadlines.typical,
+                time=self.typical_time,
             )
 
     def __repr__(self) -> str:

@@ -7,15 +7,14 @@ is refused has not been executed, and is told so.
 Signals and metadata are read here, `lbclient.core.pressure` decides. SRE book, ch. 21.
 """
 
-import logging
+import asyncio
 from collections.abc import Callable, Iterable
-from math import inf
+from dataclasses import replace
 from random import Random
 
 from grpc import StatusCode
 
 from lbclient import wire
-from lbclient.background.tasks import is_fatal
 from lbclient.config import ServerConfig
 from lbclient.core.admission import PLACES_NAME
 from lbclient.core.concurrency import RequestOutcome
@@ -29,8 +28,10 @@ from lbclient.core.quota import OTHERS
 from lbclient.core.retry import Refusal, parse_attempt
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.memory import MemoryMeter
+from lbclient.server.meters.own_signals import OwnSignals
 from lbclient.server.overload.adaptive import AdaptiveConcurrency, note_outcome
 from lbclient.server.overload.core_queue import CoreQueue
+from lbclient.server.overload.intake import Intake
 from lbclient.server.overload.refusals import (
     FULL,
     OUT_OF_QUOTA,
@@ -44,29 +45,32 @@ from lbclient.server.overload.run_queue import RunQueue
 from lbclient.server.overload.threads import Threads
 from lbclient.server.quotas.accounting import bill_to
 from lbclient.server.quotas.quotas import Quotas, customer_of_identity
-from lbclient.server.statistics import SignalStatistics
+from lbclient.server.statistics import (
+    QuotaStatistics,
+    ServerStatistics,
+    SignalStatistics,
+)
 from lbclient.wire import propagation
 
 # What a request says to us in its metadata.
 _WORDS = frozenset({wire.CRITICALITY_KEY, wire.ATTEMPT_KEY, wire.CUSTOMER_KEY})
 
-logger = logging.getLogger(__name__)
-
 
 class Gate:
     """Owned by the server, used on its loop's thread only."""
+
+    loop: asyncio.AbstractEventLoop  # once started
 
     def __init__(
         self,
         config: ServerConfig,
         monitor: LoadMonitor,
         clock: Clock,
-        read_runnable: Callable[[], int | None],
-        complain: Callable[[str, str], None],
+        own: OwnSignals,
         rng: Random,
         read_memory: Callable[[float], float] | None = None,
     ) -> None:
-        self._user = config.signals or {}
+        self._own = own
         self._has_memory = bool(config.max_memory)
         delay = QueueDelay()
         self.pressure = Pressure(
@@ -74,7 +78,7 @@ class Gate:
             rng,
             max_cpu=config.max_cpu,
             max_memory=config.max_memory,
-            own=tuple(self._user),
+            own=own.names,
             delay=delay,
         )
         self.core = CoreQueue(delay)
@@ -82,11 +86,10 @@ class Gate:
         self.threads = Threads()
         self._monitor = monitor
         self._clock = clock
-        self._has_runnable = config.runnable is not None
-        self._read_runnable = read_runnable
-        self._complain = complain
+        self._has_runnable = own.has_runnable
         self._cpus = 1.0
         self._read_memory = MemoryMeter().read if read_memory is None else read_memory
+        self._has_limit = False
         self._is_calm = False  # nothing is, nor was lately; as last sampled
         self._asked = 0  # of those that arrived, the last that admission knows of
         self.adaptive = (
@@ -109,6 +112,33 @@ class Gate:
     def limit(self, requests: int) -> None:
         """No more at a time: the last places are for the most critical."""
         self.pressure.limit(requests)
+        self._has_limit = True
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        if self.quotas is not None:
+            self.quotas.start(loop)
+
+    def stop(self) -> None:
+        if self.quotas is not None:
+            self.quotas.stop()
+
+    # What gRPC's core holds
+
+    @property
+    def intake(self) -> Intake:
+        return self.core.intake
+
+    def count_unseen_by(self, read: Callable[[], int | None], most: int) -> None:
+        """`read` says how many calls have begun; beyond `most` that wait some end."""
+        self.core.count_by(read, most)
+
+    def count_unseen(self) -> int | None:
+        """Requests that have arrived and whose handlers nobody has looked up.
+
+        Those that the core has ended count, too; None: nobody knows.
+        """
+        return self.core.count(self.queue.arrived)
 
     # Signals
 
@@ -122,31 +152,18 @@ class Gate:
             self.load(now),
             cpu,
             self._read_memory(now) if self._has_memory else 0.0,
-            [self._ask(name) for name in self._user],
+            self._own.values(),
         )
         is_calm = self.pressure.is_calm(self._monitor.active)
         self._is_calm = is_calm and not self._has_runnable
 
-    def _ask(self, name: str) -> float:
-        try:
-            value = float(self._user[name]())
-        except BaseException as error:
-            if is_fatal(error):
-                raise
-            self._complain(f"signals[{name!r}]", f"raised {error!r}")
-            return 0.0
-        if 0.0 <= value < inf:
-            return value
-        self._complain(f"signals[{name!r}]", f"returned {value}")
-        return 0.0
-
     def load(self, now: float) -> float:
         """Requests that run or want to, for each processor."""
         if self._has_runnable:
-            return (self._read_runnable() or 0) / self._cpus
+            return (self._own.runnable() or 0) / self._cpus
         on_loop = self.queue.load(now, self._monitor.active)
         if (wait := self.queue.wait()) > 0.0:
-            time = self.core.deadlines.typical
+            time = self.core.typical_time
             on_loop = max(on_loop, self.pressure.load_of_line(wait, time))
         return max(on_loop, self.threads.load(now))
 
@@ -163,14 +180,6 @@ class Gate:
         self.count(refusal.value, criticality)
         why = self.pressure.why_stream(load, criticality)
         return Answer(StatusCode.UNAVAILABLE, why, TRAILERS[refusal])
-
-    def count_unseen(self) -> int | None:
-        """Requests that have arrived and whose handlers nobody has looked up.
-
-        Those that the core has ended count, too; None: nobody knows.
-        """
-        dropped = self.core.intake.dropped_at_stop
-        return self.core.unseen.count(self.queue.arrived + dropped)
 
     # Requests
 
@@ -221,28 +230,18 @@ class Gate:
             return self._out_of_quota(criticality)
         now = self._clock()
         self.pressure.look(self.load(now), now)
-        answer = self._has_no_room(criticality, attempt, method, now)
-        if answer is None and quotas is not None:
-            quotas.admit(customer, criticality)
-        return answer
-
-    def _has_no_room(
-        self,
-        criticality: Criticality,
-        attempt: int,
-        method: MethodBaseline | None,
-        now: float,
-    ) -> Answer | None:
         pressure = self.pressure
         refusal = pressure.refuses(criticality, attempt, now)
         if refusal is not None:
             self.count(refusal.value, criticality)
             return Answer(StatusCode.UNAVAILABLE, pressure.why(), TRAILERS[refusal])
-        if pressure.is_full(criticality, self._monitor.active):
+        if self._has_limit and pressure.is_full(criticality, self._monitor.active):
             self.count("concurrency", criticality)
             return FULL
         if method is not None and self._is_full(method, criticality):
             return FULL
+        if quotas is not None:
+            quotas.admit(customer, criticality)
         return None
 
     def _is_full(self, method: MethodBaseline, criticality: Criticality) -> bool:
@@ -256,7 +255,7 @@ class Gate:
     def _charged(self, customer: str, criticality: Criticality) -> Answer | None:
         assert self.quotas is not None
         clock = self._clock
-        payer = self.quotas.quota.enter(customer, criticality, clock())
+        payer = self.quotas.enter(customer, criticality, clock())
         if payer is None:
             note_outcome(RequestOutcome.FAILED)
             return self._out_of_quota(criticality)
@@ -273,7 +272,7 @@ class Gate:
         try:
             customer = self._named(self._customer(context))
         except Exception as error:
-            self._complain("customer", f"raised {error!r}")
+            self._own.complain("customer", f"raised {error!r}")
             customer = OTHERS
         found = current()
         return self._charged(customer, DEFAULT if found is None else found)
@@ -285,7 +284,7 @@ class Gate:
         if isinstance(said, str):
             return said.encode(errors="replace").decode()
         if said is not None:
-            self._complain("customer", f"returned a {type(said).__name__}")
+            self._own.complain("customer", f"returned a {type(said).__name__}")
         return OTHERS
 
     def _read(
@@ -305,6 +304,22 @@ class Gate:
             elif key == wire.CUSTOMER_KEY:
                 customer = str(value)
         return criticality, attempt, customer
+
+    def complete(self, statistics: ServerStatistics) -> ServerStatistics:
+        """The same, with what is known here."""
+        quotas = self.quotas
+        return replace(
+            statistics,
+            signal_failures=self._own.failures,
+            load=self.load(self._clock()),
+            refused=self.refused,
+            signals=self.signals(),
+            admitted=self.admitted(),
+            misread=dict(self.misread),
+            usage={} if quotas is None else quotas.usage(),
+            quotas=QuotaStatistics() if quotas is None else quotas.statistics(),
+            task_failures=0 if quotas is None else quotas.task_failures,
+        )
 
     def admitted(self) -> dict[str, float]:
         """The share that signals let in, by criticality."""
@@ -348,8 +363,7 @@ class Gate:
             reason: {one.name: counts[one] for one in Criticality}
             for reason, counts in self._refused.items()
         }
-        unseen = self.core.unseen.ended + self.core.intake.dropped_at_stop
-        return {**seen, UNSEEN: {UNKNOWN: unseen}}
+        return {**seen, UNSEEN: {UNKNOWN: self.core.ended}}
 
     def __repr__(self) -> str:
         return repr(self.pressure)

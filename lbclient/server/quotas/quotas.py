@@ -64,6 +64,7 @@ class Quotas:
             config.cpu_factor,
             config.quota_share,
         )
+        self.enter = self.quota.enter  # in the hot path
         # Servers of one process that have no store share its limits by themselves.
         shared = (frozenset(self._limits.items()), self._default, config.quota_share)
         try:
@@ -92,6 +93,10 @@ class Quotas:
     def usage(self) -> dict[str, float]:
         """CPU seconds a second, by customer; those without an account are ''."""
         return self.quota.usage(self._clock())
+
+    @property
+    def task_failures(self) -> int:
+        return self.tasks.failures
 
     def statistics(self) -> QuotaStatistics:
         quota = self.quota

@@ -24,7 +24,13 @@ from lbclient.config import ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.core.text import printable
 from lbclient.server.report.reporter import Reporter
-from lbclient.server.report.streams import Full, Kind, pace_beyond, pace_within
+from lbclient.server.report.streams import (
+    Full,
+    Kind,
+    Streams,
+    pace_beyond,
+    pace_within,
+)
 from lbclient.v1 import compat_pb2, health_pb2
 
 ANY_SERVICE = "*"  # the name of one that answers for all
@@ -37,9 +43,14 @@ class HealthServices:
     """Owned by the server. No stream outlives its `stop`."""
 
     def __init__(
-        self, reporter: Reporter, config: ServerConfig, services: Collection[str]
+        self,
+        reporter: Reporter,
+        streams: Streams,
+        config: ServerConfig,
+        services: Collection[str],
     ) -> None:
         self._reporter = reporter
+        self._streams = streams
         self._config = config
         self._services = services
         words = {
@@ -147,7 +158,7 @@ class HealthServices:
     ) -> None:
         """Now, and whenever the stream is due; until the server stops."""
         reporter = self._reporter
-        stream = reporter.streams.enter(kind, context.peer(), pace)
+        stream = self._streams.enter(kind, context.peer(), pace)
         if isinstance(stream, Full):
             self._refusal(kind, stream).tell(context)
             return
@@ -159,11 +170,11 @@ class HealthServices:
                     return
                 await stream.due()
         finally:
-            reporter.streams.leave(stream)
+            self._streams.leave(stream)
 
     def _refuses(self, kind: Kind) -> _Refused | None:
         """To be asked where grpcio looks the handler up: the cheapest place."""
-        reason = self._reporter.streams.closed_to(kind)
+        reason = self._streams.closed_to(kind)
         return None if reason is None else self._refusal(kind, reason)
 
     def _refusal(self, kind: Kind, reason: Full) -> _Refused:
@@ -193,7 +204,7 @@ class _Refused:
                 code = grpc.StatusCode.UNIMPLEMENTED
         context.set_code(code)
         context.set_details(self._details)
-        context.set_trailing_metadata(reporter.trailers(reporter.monitor.active))
+        context.set_trailing_metadata(reporter.trailers())
 
 
 class _Method(grpc.ServiceRpcHandler):

@@ -1,7 +1,7 @@
 """Who holds a stream of health or load reports, and when each is told next.
 
 Bounded by connection, by server, by how fast streams begin, and by how many reports
-are sent a second; the rest is refused and told so. One timer, the reporter's, serves
+are sent a second; the rest is refused and told so. One timer, the sampler's, serves
 all: each stream is kept by the tick in which it is due. Streams are woken a few in
 each turn of the loop, also for news that all are to hear. A stream whose client reads
 slowly is skipped: it sends the latest report when it can, and nobody waits for it.
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from lbclient.core.protocols import Clock
 
-TICK = 0.1  # seconds; as often as there is something new to tell: see the reporter
+TICK = 0.1  # seconds; as often as there is something new to tell: see the sampler
 SLICE = 50  # streams that are woken in a turn of the loop; each takes it for 0.05 ms
 # Seconds between the reports of a stream. Few, so that the floor below is soon found.
 PACES = (
@@ -145,7 +145,7 @@ class Openings:
 
 
 class Streams:
-    """Owned by the server's reporter, used on its loop's thread only.
+    """Owned by the server, used on its loop's thread only.
 
     `most` are held at a time, and `per_connection` of each kind on a connection: none
     if it is 0, as calls need the few streams that a connection may have.

@@ -9,12 +9,13 @@ from typing import Any
 from lbclient import grpc_seam
 from lbclient.server.overload.run_queue import LONG
 from lbclient.server.quotas.accounting import begun, billed
-from lbclient.server.report.reporter import Counts, Reporter
+from lbclient.server.report.tally import Counts
 from lbclient.server.requests.context import (
     AsyncCall,
 )
 from lbclient.server.requests.handler import (
     Handler,
+    Serving,
     Wrapped,
     at_end_of_task,
 )
@@ -22,10 +23,8 @@ from lbclient.wire import propagation
 
 
 class AsyncResponse(Wrapped):
-    def __init__(
-        self, reporter: Reporter, limit: float, counts: Counts, handler: Handler
-    ) -> None:
-        super().__init__(reporter, limit, counts, handler)
+    def __init__(self, serving: Serving, counts: Counts, handler: Handler) -> None:
+        super().__init__(serving, counts, handler)
         self.unary_unary = self.stream_unary = self._responder()
 
     def _responder(self) -> Callable[[Any, Any], Awaitable[Any]]:
@@ -116,7 +115,7 @@ class AsyncResponses(Wrapped):
             take, following = self._turns().take, steps.__anext__
             # What takes less than that cannot have had the loop for long: most answers
             # of most streams, where to look at each step would show.
-            clock, may_be_long = self._reporter.clock, False
+            clock, may_be_long = self._clock, False
             async with aclosing(responses), aclosing(steps):
                 while True:
                     began_at = clock()

@@ -26,8 +26,9 @@ from lbclient.server.overload.adaptive import note_outcome, note_status
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusals import Answer
 from lbclient.server.quotas.accounting import account, run_timed
-from lbclient.server.report.reporter import Method, Trailers
+from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests import raised
+from lbclient.server.requests.served_method import ServedMethod
 from lbclient.wire import propagation
 from lbclient.wire.codes import STATUS_OF_NUMBER
 
@@ -65,7 +66,7 @@ class Call:
     # For `AsyncResponse` alone: what a handler that is timed answered, for a moment.
     response: Any
 
-    def __init__(self, method: Method, inner: Any) -> None:
+    def __init__(self, method: ServedMethod, inner: Any) -> None:
         self._method = method
         self._reporter = reporter = method.reporter
         self.inner = inner
@@ -76,9 +77,11 @@ class Call:
         self.refusal: Answer | None = None  # what it is told in place of a handler
         clock = reporter.clock
         self.begun_at = clock()
-        reporter.monitor.active += 1
-        if reporter.drain is not None and inner is not None:
-            reporter.drain.request_began(inner.peer())
+        monitor = reporter.monitor
+        monitor.active += 1
+        drain = reporter.drain
+        if drain is not None and inner is not None:
+            drain.request_began(inner.peer())
 
     # What a handler does
 
@@ -197,7 +200,7 @@ class Call:
     def _answer(self, code: Any) -> Trailers:
         """Ends the request; the trailers are to be sent at once."""
         self._finish(lambda: status_of(code))
-        return self._with_report(self._trailers, self._reporter.monitor.active)
+        return self._with_report(self._trailers)
 
     def _finish(self, code: Callable[[], StatusCode]) -> None:
         if not self._finished:
@@ -206,7 +209,9 @@ class Call:
             if status is not _OK:
                 self._note(status)
             is_error = status is not _OK and self._is_error(status)
-            self._reporter.finish(status, self.begun_at, self._method, is_error)
+            method = self._method
+            tally = method.tally
+            tally.finish(status, self.begun_at, method, is_error)
 
     def _note(self, status: StatusCode, context: Context | None = None) -> None:
         """For the adaptive limit: what fails at once is no quick request."""
@@ -225,10 +230,11 @@ class Call:
 
     def _merged(self, own: Trailers) -> Trailers:
         """While the request is still among the active ones."""
-        others = self._reporter.monitor.active - (not self._finished)
+        monitor = self._reporter.monitor
+        others = monitor.active - (not self._finished)
         return self._with_report(own, max(0, others))
 
-    def _with_report(self, own: Trailers, active: int) -> Trailers:
+    def _with_report(self, own: Trailers, active: int | None = None) -> Trailers:
         report = self._reporter.trailers(active)
         if not own:
             return report
@@ -238,7 +244,8 @@ class Call:
 
     def _interrupted(self) -> StatusCode:
         remaining = None if self.inner is None else self.inner.time_remaining()
-        return interrupted(self._reporter.clock() - self.begun_at, remaining)
+        clock = self._reporter.clock
+        return interrupted(clock() - self.begun_at, remaining)
 
 
 def interrupted(lasted: float, remaining: float | None) -> StatusCode:
@@ -283,7 +290,8 @@ class AsyncCall(Call):
 
     @property
     def is_strained(self) -> bool:
-        return self._reporter.gate.is_strained
+        gate = self._method.gate
+        return gate.is_strained
 
     def time_remaining(self) -> float | None:
         return self.inner.time_remaining()  # type: ignore[no-any-return]
@@ -357,7 +365,8 @@ class AsyncCall(Call):
     async def refuse(self, answer: Answer, reason: str = "") -> Never:
         """`reason`: if it is not counted yet."""
         if reason:
-            self._reporter.gate.count(reason)
+            gate = self._method.gate
+            gate.count(reason)
         await self.inner.abort(answer.code, answer.details, self._refusing(answer))
         raise AssertionError("grpcio's abort returned")
 
@@ -375,22 +384,23 @@ class SyncCall(Call):
     Made on the loop's thread, and ended there: in a thread nothing is counted.
     """
 
-    __slots__ = ("_answered", "_context", "_request")
+    __slots__ = ("_answered", "_context", "_request", "_threads")
 
-    def __init__(self, method: Method, inner: Any) -> None:
+    def __init__(self, method: ServedMethod, inner: Any) -> None:
         super().__init__(method, inner)
-        reporter = method.reporter
         self._answered: StatusCode | None = None
-        self._request = Early(reporter.gate, inner)
+        self._request = Early(method.gate, inner)
         self.adopt(copy_context())
         note_outcome(RequestOutcome.GIVEN_UP)  # unless its thread answers
-        reporter.gate.threads.queue(self, self.begun_at)
+        self._threads = method.threads
+        self._threads.queue(self, self.begun_at)
 
     def enter(self, inner: Any) -> None:
         """It has a thread at last, and a context."""
         self.inner = self._request.inner = inner
-        if self._reporter.drain is not None:
-            self._reporter.drain.request_began(inner.peer())
+        drain = self._reporter.drain
+        if drain is not None:
+            drain.request_began(inner.peer())
 
     def refused(self, answer: Answer) -> None:
         """Says so, in its thread. Raises."""
@@ -399,7 +409,8 @@ class SyncCall(Call):
     def refuse(self, answer: Answer, reason: str) -> None:
         """Ends it before its handler begins."""
         self.refusal = answer
-        self._reporter.gate.count(reason)
+        gate = self._method.gate
+        gate.count(reason)
         self._finish(lambda: answer.code)
 
     def adopt(self, context: Context) -> None:
@@ -412,8 +423,8 @@ class SyncCall(Call):
         payer = self._context.get(account)
         if payer is None:
             return self._context.run(work, *arguments)
-        loop = self._reporter.loop
-        return self._context.run(run_timed, loop, payer, work, *arguments)
+        gate = self._method.gate
+        return self._context.run(run_timed, gate.loop, payer, work, *arguments)
 
     def abort(
         self,
@@ -464,7 +475,7 @@ class SyncCall(Call):
         super()._hand_up(code)
 
     def ended(self, _task: object = None) -> None:
-        self._reporter.gate.threads.leave(self)
+        self._threads.leave(self)
         super().ended()
 
     def _answer(self, code: Any) -> Trailers:

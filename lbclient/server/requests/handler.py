@@ -7,20 +7,23 @@ of it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
 
 from lbclient.core.admission import Quickest
+from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusals import EXPIRED, FULL, TOO_LATE, Answer
 from lbclient.server.overload.stream_turns import Turns
 from lbclient.server.quotas.accounting import Steps, billed
-from lbclient.server.report.reporter import Counts, Method, Reporter
+from lbclient.server.report.reporter import Reporter
+from lbclient.server.report.tally import Counts, RequestTally
 from lbclient.server.requests.context import (
     AsyncCall,
     Call,
 )
+from lbclient.server.requests.served_method import ServedMethod
 
 # Of the time that a request has left, which it may have waited. What is begun is then
 # answered within half of its deadline, with what it takes and what that is off by.
@@ -55,6 +58,15 @@ def arity_of(handler: Handler) -> str:
     return f"{request}_{many if handler.response_streaming else one}"
 
 
+class Serving(NamedTuple):
+    """What all handlers of one server are served with; it makes each of them."""
+
+    reporter: Reporter
+    gate: Gate
+    tally: RequestTally
+    limit: float  # of requests at a time
+
+
 class Wrapped:
     """A handler, as far as grpcio looks."""
 
@@ -64,9 +76,8 @@ class Wrapped:
     response_serializer: Callable[[Any], bytes] | None = None
     begins_elsewhere = False  # than in its task, where it was looked up
 
-    def __init__(
-        self, reporter: Reporter, limit: float, counts: Counts, handler: Handler
-    ) -> None:
+    def __init__(self, serving: Serving, counts: Counts, handler: Handler) -> None:
+        reporter, gate, tally, limit = serving
         self.request_streaming = handler.request_streaming
         self.response_streaming = handler.response_streaming
         if self.request_streaming:
@@ -79,12 +90,14 @@ class Wrapped:
         self._is_stream = self.request_streaming or self.response_streaming
         self._quickest = Quickest()
         quickest = None if self._is_stream else self._quickest
-        self._method = Method(reporter, counts, self._sent, quickest)
-        self._reporter = reporter
+        self._method = ServedMethod(reporter, gate, tally, counts, self._sent, quickest)
+        self._clock = reporter.clock
         self._monitor = reporter.monitor
-        self._gate = reporter.gate
-        self._queue = reporter.gate.queue
-        self._quotas = reporter.gate.quotas
+        self._gate = gate
+        self._core = gate.core
+        self._queue = gate.queue
+        self._quotas = gate.quotas
+        self._tally = tally
         self._limit = limit
 
     def _timed(self, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
@@ -95,19 +108,17 @@ class Wrapped:
 
     def _turns(self) -> Turns:
         """Of a stream, in its task."""
-        return Turns(self._queue, self._reporter.clock)
+        return Turns(self._queue, self._clock)
 
     def _too_late(self, call: Call, now: float) -> Answer | None:
         """What a request is told that has too little time left, if it has.
 
         What has lost much of its time here has: whoever asks gives up soon.
         """
-        core, left = self._gate.core, call.inner.time_remaining()
+        left = call.inner.time_remaining()
+        waited = self._core.waited(now - call.begun_at, left)
         if left is None:
-            core.deadlines.observe(None)
             return None
-        waited = now - call.begun_at + core.delay.seconds
-        core.deadlines.observe(left + waited)
         if left <= 0.0:
             return EXPIRED
         if waited > WAITS * left or self._is_hopeless(left, now):
@@ -118,7 +129,7 @@ class Wrapped:
         """Whether no request of this method was served in so little time lately."""
         if left > self._quickest.ample or self._method.quickest is None:
             return False
-        self._reporter.settle()
+        self._tally.settle()
         return self._quickest.is_too_late(left, now)
 
     def _enter(self, call: AsyncCall) -> Awaitable[None] | None:
@@ -143,7 +154,7 @@ class Wrapped:
     async def _wait(self, turn: Awaitable[None] | None, call: AsyncCall) -> None:
         if turn is not None:
             await turn
-            answer = self._too_late(call, self._reporter.clock())
+            answer = self._too_late(call, self._clock())
             if answer is not None:
                 self._queue.refuse()
                 await call.refuse(answer, "too-late")

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 from lbclient.core.criticality import current
 from lbclient.server.overload.refusals import FULL, Answer
-from lbclient.server.report.reporter import Counts, Reporter
+from lbclient.server.report.tally import Counts
 from lbclient.server.requests.context import (
     ClientHasLeft,
     SyncCall,
 )
 from lbclient.server.requests.handler import (
     Handler,
+    Serving,
     Wrapped,
     at_end_of_task,
 )
@@ -36,15 +37,16 @@ class _InThread(Wrapped):
 
     def _admitted(self, call: SyncCall) -> None:
         """In a thread, at last. Raises if the request is not to be served."""
-        now = self._reporter.clock()
-        self._gate.threads.leave(call)
-        self._gate.threads.waited(now - call.begun_at, call.inner.time_remaining())
+        now = self._clock()
+        threads = self._method.threads
+        threads.leave(call)
+        threads.waited(now - call.begun_at, call.inner.time_remaining())
         answer = call.refusal
         if answer is None and (answer := self._too_late(call, now)) is not None:
-            loop, count = self._reporter.loop, self._gate.count
-            loop.call_soon_threadsafe(count, "too-late", call.run(current))
+            gate = self._gate
+            gate.loop.call_soon_threadsafe(gate.count, "too-late", call.run(current))
         if answer is None and self._gate.asks_context:
-            answer = _on_loop(self._reporter.loop, lambda: self._asked(call))
+            answer = _on_loop(self._gate.loop, lambda: self._asked(call))
         if answer is not None:
             call.refused(answer)
 
@@ -59,10 +61,8 @@ class SyncResponse(_InThread):
     before it queues for a thread: that is where it begins.
     """
 
-    def __init__(
-        self, reporter: Reporter, limit: float, counts: Counts, handler: Handler
-    ) -> None:
-        super().__init__(reporter, limit, counts, handler)
+    def __init__(self, serving: Serving, counts: Counts, handler: Handler) -> None:
+        super().__init__(serving, counts, handler)
         self._context: Context | None = None
         self._task: asyncio.Task[Any] | None = None
         self.begins_elsewhere = self.request_streaming
@@ -86,7 +86,7 @@ class SyncResponse(_InThread):
         return self._respond(call, request)
 
     def stream_unary(self, requests: Any, context: Any) -> Any:
-        call = _on_loop(self._reporter.loop, lambda: self._begin_in_task(context))
+        call = _on_loop(self._gate.loop, lambda: self._begin_in_task(context))
         return self._respond(call, requests)
 
     def _begin_in_task(self, context: Any) -> SyncCall:

@@ -5,12 +5,11 @@ handler's kind in `async_handlers` and `thread_handlers`.
 """
 
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
-from math import inf
 from typing import Any
 
 from lbclient.core.call_counts import OTHERS
 from lbclient.server.overload.refusals import Answer
-from lbclient.server.report.reporter import Counts, Reporter
+from lbclient.server.report.tally import Counts
 from lbclient.server.requests.async_handlers import (
     AsyncResponse,
     AsyncResponses,
@@ -21,6 +20,7 @@ from lbclient.server.requests.context import (
 )
 from lbclient.server.requests.handler import (
     Handler,
+    Serving,
     Wrapped,
     arity_of,
     behavior_of,
@@ -31,24 +31,25 @@ KEPT = 1024  # methods; a generic handler may serve any name that a client inven
 
 
 class Wrapper:
-    """Wraps handlers. Owned by the server; `limit` is of requests at a time.
+    """Wraps handlers. Owned by the server.
 
-    Not grpcio's own limit: that one counts watchers, and refuses without a report.
+    Its limit is not grpcio's: that one counts watchers, and refuses without a report.
     """
 
-    def __init__(self, reporter: Reporter, limit: int | None) -> None:
-        self._reporter = reporter
-        self.refuses = reporter.gate.refuses
-        self.let_by = reporter.gate.let_by
-        self._adaptive = reporter.gate.adaptive
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        gate, reporter = serving.gate, serving.reporter
+        self.refuses = gate.refuses
+        self.let_by = gate.let_by
+        self._adaptive = gate.adaptive
         self.request_name = reporter.request_name
-        self._limit = inf if limit is None else limit
+        self._handled = serving.tally.handled
         self.known: dict[str, tuple[Handler, Any]] = {}  # by method
 
     def wrap(self, handler: Handler, method: str = "") -> Any:
         """`method` is for the counts, and empty if it is none of this server's."""
         counts = self._counts(handler, method)
-        return kind_of(handler)(self._reporter, self._limit, counts, handler)
+        return kind_of(handler)(self._serving, counts, handler)
 
     def refused(
         self, answer: Answer, method: str, handler: "Handler | None" = None
@@ -56,7 +57,7 @@ class Wrapper:
         """What says that in place of the request's handler."""
         if handler is None and method in self.known:
             handler = self.known[method][0]
-        return Refused(self._reporter, answer, self._counts(handler, method))
+        return Refused(self._serving, answer, self._counts(handler, method))
 
     def limited(self, path: str, handler: "Handler | None" = None) -> Any:
         """What `refuses` is told of a request that the adaptive limit is for, or None.
@@ -76,12 +77,12 @@ class Wrapper:
 
     def _counts(self, handler: "Handler | None", method: str) -> Counts:
         if handler is None or not method:
-            return self._reporter.handled.of(*OTHERS)
-        return self._reporter.handled.of(arity_of(handler), method)
+            return self._handled.of(*OTHERS)
+        return self._handled.of(arity_of(handler), method)
 
     def early(self) -> Early:
         """The request, to those who see it before its handler does."""
-        return Early(self._reporter.gate)
+        return Early(self._serving.gate)
 
     def wrap_found(self, method: str, handler: Handler) -> Any:
         """The same as before if the method has the same handler as before."""
@@ -114,15 +115,16 @@ class Refused:
     request_streaming = response_streaming = True
     request_deserializer = response_serializer = None
 
-    def __init__(self, reporter: Reporter, answer: Answer, counts: Counts) -> None:
-        self._reporter = reporter
+    def __init__(self, serving: Serving, answer: Answer, counts: Counts) -> None:
+        self._reporter = serving.reporter
         self._answer = answer
-        reporter.refuse(answer, counts)
+        tally = serving.tally
+        tally.refuse(answer.code, counts, answer.is_error)
 
     async def stream_stream(self, _requests: Any, context: Any) -> None:
         """Says what `abort` would: that raises, which takes an eighth of all this."""
         code, details, trailers, _ = self._answer
-        report = self._reporter.trailers(self._reporter.monitor.active)
+        report = self._reporter.trailers()
         context.set_code(code)
         context.set_details(details)
         context.set_trailing_metadata(trailers + report)

@@ -1,0 +1,81 @@
+"""What the functions in `ServerConfig` say: utilization, runnable, signals, customer.
+
+They are code of others: what one raises, or returns that makes no sense, is counted,
+logged once by its name, and not used.
+"""
+
+import logging
+from collections.abc import Callable
+from math import inf
+
+from lbclient.background.tasks import is_fatal
+from lbclient.config import ServerConfig
+from lbclient.core.text import printable
+
+logger = logging.getLogger(__name__)
+
+
+class OwnSignals:
+    """Owned by the server; the reporter and the gate ask."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._utilization = config.utilization
+        self._runnable = config.runnable
+        self._signals = config.signals or {}
+        self.names = tuple(self._signals)
+        self.has_runnable = config.runnable is not None
+        self.failures = 0
+        self.complained: set[str] = set()  # of what
+
+    def utilization(self, cpu: float) -> float | None:
+        """Of the application; None: it does not measure itself. `cpu` if it fails."""
+        signal = self._utilization
+        return None if signal is None else self._ask("utilization", signal, cpu)
+
+    def runnable(self) -> int | None:
+        """Asked for each request: no frame more than it takes."""
+        signal = self._runnable
+        if signal is None:
+            return None
+        try:
+            value = int(signal())
+        except BaseException as error:
+            self._failed("runnable", error)
+            return None
+        if 0 <= value < 2**32:
+            return value
+        self.complain("runnable", f"returned {value}")
+        return None
+
+    def values(self) -> list[float]:
+        """Of `signals`, in the order of `names`; 0.0 of those that fail."""
+        return [
+            self._ask(f"signals[{name!r}]", signal, 0.0)
+            for name, signal in self._signals.items()
+        ]
+
+    def _ask(self, name: str, signal: Callable[[], float], otherwise: float) -> float:
+        try:
+            value = float(signal())
+        except BaseException as error:
+            self._failed(name, error)
+            return otherwise
+        if 0.0 <= value < inf:
+            return value
+        self.complain(name, f"returned {value}")
+        return otherwise
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        if is_fatal(error):
+            raise error
+        self.complain(name, f"raised {error!r}")
+
+    def complain(self, signal: str, what: str) -> None:
+        self.failures += 1
+        if signal not in self.complained:
+            self.complained.add(signal)
+            said = printable(what)  # of code that may have read a request
+            logger.warning("the signal ServerConfig.%s %s: not used", signal, said)
+
+    def __repr__(self) -> str:
+        return f"<{len(self.names)} signals, {self.failures} failures>"

@@ -1,0 +1,134 @@
+"""What became of requests: counts by method and status, and how long they took.
+
+What was served is told in bulk: a request runs with cold caches, and to count many of
+them at once takes a fifth of the time. So whoever looks at counts settles them first.
+"""
+
+from threading import RLock, get_ident
+
+from grpc import StatusCode
+
+from lbclient.core.admission import Quickest
+from lbclient.core.call_counts import Handled
+from lbclient.core.histogram import Histogram
+from lbclient.core.load_monitor import LoadMonitor
+from lbclient.core.model import Verdict
+from lbclient.core.protocols import Clock
+from lbclient.core.recent import Recent
+from lbclient.wire.codes import verdict_of
+
+Counts = dict[str, int]
+"""Finished requests of one method, by the name of their status code."""
+
+# The hot path has no enum in it: a member's lookup, hash and name are slow.
+_OK = StatusCode.OK
+
+
+class MethodTally:
+    """Of the requests of one method.
+
+    `quickest` is None where a request takes what its client takes, as with streams.
+    """
+
+    __slots__ = ("counts", "quickest")
+
+    def __init__(self, counts: Counts, quickest: Quickest | None = None) -> None:
+        self.counts = counts
+        self.quickest = quickest
+
+
+class RequestTally:
+    """Of all requests of a server. Works on its loop's thread, and for who looks at
+    counts in any."""
+
+    def __init__(self, clock: Clock, monitor: LoadMonitor) -> None:
+        self._clock = clock
+        self._monitor = monitor
+        self.handled = Handled(code.name for code in StatusCode)
+        self.recent: Recent | None = None  # as long as somebody looks
+        self.latency = Histogram()
+        self._thread = get_ident()  # of the loop
+        self._telling = RLock()
+
+    def finish(
+        self,
+        code: StatusCode,
+        begun_at: float,
+        method: MethodTally,
+        is_error: bool = True,
+    ) -> None:
+        """Ends one of the active requests; the report then leaves it out.
+
+        What is no error of this task is in no rate.
+        """
+        took = self._clock() - begun_at
+        monitor = self._monitor
+        if code is _OK:
+            monitor.active -= 1
+            monitor.untold.append((method, monitor.active, took))
+            return
+        verdict = verdict_of(code) if is_error else Verdict.ABANDONED
+        monitor.finish(verdict)
+        method.counts[code.name] += 1
+        if verdict is not Verdict.ABANDONED:
+            with self._telling:
+                self._observe(took)
+
+    def refuse(self, code: StatusCode, counts: Counts, is_error: bool) -> None:
+        """A request that never began: an error to whoever looks for one."""
+        monitor = self._monitor
+        monitor.active += 1
+        monitor.finish(Verdict.REJECTED if is_error else Verdict.ABANDONED)
+        counts[code.name] += 1
+
+    def tell(self) -> None:
+        """Counts what was served for `statistics`, in whichever thread."""
+        untold, told = self._monitor.untold, self._monitor.told
+        observe = self._observe if self.recent else self.latency.observe
+        with self._telling:
+            while untold:
+                try:
+                    one = untold.popleft()
+                except IndexError:  # a signal's handler has asked, too
+                    return
+                method, _, took = one
+                method.counts["OK"] += 1
+                observe(took)
+                told.append(one)
+
+    def settle(self) -> None:
+        """Counts what was served for all else; on the loop's thread only."""
+        if get_ident() != self._thread:
+            return
+        self.tell()
+        now = self._clock()
+        for method, _, took in self._monitor.settle():
+            quickest = method.quickest
+            if quickest and (took < quickest.ample or now >= quickest.turns_at):
+                quickest.observe(took, now)
+
+    def sample(self) -> None:
+        """The same, on the loop's thread, which is known from here on."""
+        self._thread = get_ident()
+        self.settle()
+
+    def look(self) -> Recent:
+        """The last latencies, which are kept from now on, for a minute."""
+        self.tell()
+        self.recent = Recent.look(self.recent, self._clock())
+        return self.recent
+
+    def _observe(self, took: float) -> None:
+        self.latency.observe(took)
+        if self.recent is not None:
+            self._remember(took)
+
+    def _remember(self, took: float) -> None:
+        now, recent = self._clock(), self.recent
+        if recent is None or recent.is_over(now):
+            self.recent = None
+        else:
+            recent.latencies.add(took, now)
+
+    def __repr__(self) -> str:
+        return f"<{sum(self.latency.counts)} told, {len(self._monitor.untold)} untold>"

@@ -1,0 +1,34 @@
+"""What the requests of one method are served with: made once, used by each of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from lbclient.core.admission import Quickest
+from lbclient.server.overload.gate import Gate
+from lbclient.server.report.reporter import Reporter
+from lbclient.server.report.tally import Counts, MethodTally, RequestTally
+
+
+class ServedMethod(MethodTally):
+    """What the requests of one method have in common, in one server.
+
+    `serialize` is for what a handler writes itself.
+    """
+
+    __slots__ = ("gate", "reporter", "serialize", "tally", "threads")
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        gate: Gate,
+        tally: RequestTally,
+        counts: Counts,
+        serialize: Callable[[Any], Any] | None = None,
+        quickest: Quickest | None = None,
+    ) -> None:
+        super().__init__(counts, quickest)
+        self.reporter = reporter
+        self.gate = gate
+        self.threads = gate.threads
+        self.tally = tally
+        self.serialize = serialize

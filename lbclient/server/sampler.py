@@ -1,0 +1,66 @@
+"""Ten times a second: what the server's CPU meter says, for all who sample by it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+
+from lbclient import wire
+from lbclient.background.tasks import Tasks
+from lbclient.core.protocols import Clock
+from lbclient.server.meters.contention import ContentionMeter
+from lbclient.server.report.streams import TICK
+from lbclient.server.statistics import ContentionStatistics
+
+SAMPLE_INTERVAL = TICK  # seconds; how often reports change in lbclient's simulations
+
+
+class Sampler:
+    """Owned by the server, used on its loop's thread only.
+
+    `each` takes the time and the CPU's utilization, one after the other.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        smoothing: float,
+        each: Sequence[Callable[[float, float], None]],
+        read_cpu: Callable[[float], float] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._each = each
+        self._contention = ContentionMeter(smoothing)
+        self._read_cpu = self._contention.read if read_cpu is None else read_cpu
+        self._tasks = Tasks("server", Random())
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_at: float | None = None  # that timer
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Samples from now on, until `stop`."""
+        now = self._clock()
+        if self._due_at is not None:
+            self._contention.note_lag(now - self._due_at, now)
+        self._due_at = now + SAMPLE_INTERVAL
+        self._timer = loop.call_later(SAMPLE_INTERVAL, self.start, loop)
+        self._tasks.attempt(self.sample)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def sample(self) -> None:
+        now = self._clock()
+        cpu = wire.sound(self._read_cpu(now))
+        for sample in self._each:
+            sample(now, cpu)
+
+    @property
+    def failures(self) -> int:
+        """Samples that failed."""
+        return self._tasks.failures
+
+    def statistics(self) -> ContentionStatistics:
+        return self._contention.statistics()
+
+    def __repr__(self) -> str:
+        return repr(self._contention)
