@@ -11,7 +11,6 @@ from tests.house.graph import modules
 # Names that several files still have.
 SHARED = [
     "Answer",
-    "Call",
     "Core",
     "Kind",
     "Method",

@@ -22,7 +22,9 @@ from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.model import Verdict
 from lbclient.core.retry import Refusal
 from lbclient.core.throttle import COLD
-from lbclient.server.requests.context import AsyncCall, Early, SyncCall
+from lbclient.server.requests.async_context import AsyncContext
+from lbclient.server.requests.context import Early
+from lbclient.server.requests.thread_context import ThreadContext
 from lbclient.v1 import load_pb2
 from tests.wire.conftest import earn, eventually
 
@@ -703,5 +705,5 @@ async def test_nothing_is_kept_of_a_request_that_is_over(
 
 
 def living() -> list[object]:
-    kinds = (AsyncCall, SyncCall, Early)
+    kinds = (AsyncContext, ThreadContext, Early)
     return [thing for thing in gc.get_objects() if isinstance(thing, kinds)]

@@ -18,7 +18,7 @@ from lbclient import wire
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.server import Server
-from lbclient.server.requests.context import Call
+from lbclient.server.requests.context import RequestContext
 from lbclient.server.requests.handler import behavior_of
 from lbclient.server.requests.served_method import ServedMethod
 from lbclient.server.requests.wrapping import KEPT, Wrapper
@@ -518,7 +518,7 @@ async def test_an_orca_report_of_the_users_own_goes_before_ours(host: Host) -> N
 
     counts = server.tally.handled.of("unary_unary", "/a.B/C")
     method = ServedMethod(server.reporter, server.gate, server.tally, counts)
-    call = Call(method, Inner())
+    call = RequestContext(method, Inner())
     call.set_trailing_metadata(((wire.ORCA_KEY, mine),))
     assert [pair for pair in sent[0] if pair[0] == wire.ORCA_KEY] == [
         (wire.ORCA_KEY, mine)

@@ -10,9 +10,7 @@ from lbclient import grpc_seam
 from lbclient.server.overload.run_queue import LONG
 from lbclient.server.quotas.accounting import begun, billed
 from lbclient.server.report.tally import Counts
-from lbclient.server.requests.context import (
-    AsyncCall,
-)
+from lbclient.server.requests.async_context import AsyncContext
 from lbclient.server.requests.handler import (
     Handler,
     Serving,
@@ -42,7 +40,7 @@ class AsyncResponse(Wrapped):
         asks = self._limit < inf or self._gate.asks_context or self._is_stream
 
         async def respond(request: Any, context: Any) -> Any:
-            call = AsyncCall(method, context)
+            call = AsyncContext(method, context)
             propagation.enter(call)
             left = context.time_remaining()
             try:
@@ -67,7 +65,7 @@ class AsyncResponse(Wrapped):
             call.served()
             return response
 
-        async def work(request: Any, call: AsyncCall) -> None:
+        async def work(request: Any, call: AsyncContext) -> None:
             response = await behavior(received(request), call)
             if call.said is None or call.is_ok():
                 response = sent(response)
@@ -75,7 +73,7 @@ class AsyncResponse(Wrapped):
 
         return update_wrapper(grpc_seam.KnownCoroutine(respond), respond)
 
-    def _in_turns(self, requests: Any, call: AsyncCall) -> Awaitable[Any]:
+    def _in_turns(self, requests: Any, call: AsyncContext) -> Awaitable[Any]:
         return self._turns().take(self._behavior(requests, call))
 
 
@@ -83,7 +81,7 @@ class AsyncWriter(Wrapped):
     """A coroutine that writes its responses to the context."""
 
     async def respond(self, request: Any, context: Any) -> None:
-        call = AsyncCall(self._method, context)
+        call = AsyncContext(self._method, context)
         propagation.enter(call)
         try:
             if (entering := self._enter(call)) is not None:
@@ -94,7 +92,7 @@ class AsyncWriter(Wrapped):
             raise
         call.served()
 
-    async def _work(self, request: Any, call: AsyncCall) -> None:
+    async def _work(self, request: Any, call: AsyncContext) -> None:
         await self._behavior(self._received(request), call)
 
     unary_stream = stream_stream = respond
@@ -102,7 +100,7 @@ class AsyncWriter(Wrapped):
 
 class AsyncResponses(Wrapped):
     async def respond(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        call = AsyncCall(self._method, context)
+        call = AsyncContext(self._method, context)
         propagation.enter(call)
         at_end_of_task(call.ended)  # which may come while a response is being sent
         call.preset()

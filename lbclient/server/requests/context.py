@@ -6,34 +6,26 @@ so the merging must happen inside of these methods. Registered as subclasses of
 grpcio's contexts, not derived: what these have and is not here goes to grpcio's.
 """
 
-import asyncio
-import logging
 import sys
 from abc import ABCMeta
-from collections.abc import Callable, Coroutine, Iterable
-from contextvars import Context, copy_context
+from collections.abc import Callable, Iterable
+from contextvars import Context
 from operator import attrgetter
-from typing import Any, Never, TypeVar
+from typing import Any, TypeVar
 
-import grpc
-import grpc.aio
 from grpc import StatusCode
 
-from lbclient import grpc_seam, wire
+from lbclient import wire
 from lbclient.core.concurrency import RequestOutcome
 from lbclient.core.retry import Refusal
 from lbclient.server.overload.adaptive import note_outcome, note_status
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusals import Answer
-from lbclient.server.quotas.accounting import account, run_timed
 from lbclient.server.report.reporter import Trailers
-from lbclient.server.requests import raised
+from lbclient.server.requests.handlers_metadata import harmless, key_of, without_report
 from lbclient.server.requests.served_method import ServedMethod
 from lbclient.wire import propagation
 from lbclient.wire.codes import STATUS_OF_NUMBER
-
-# In a server's metadata each of these ends the process: a failed check in C-core.
-LETHAL = frozenset({"grpc-timeout", "grpclb_client_stats"})
 
 _OK = StatusCode.OK
 # Statuses that clients retry, or take for a refusal.
@@ -42,10 +34,8 @@ WELL = propagation.Below.WELL
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
 
-
-class Call:
+class RequestContext:
     """Begins when it is made, and ends once, whoever says so first.
 
     Owned by the handler that serves it.
@@ -101,7 +91,7 @@ class Call:
         return self.said
 
     def send_initial_metadata(self, initial_metadata: Iterable[Any]) -> Any:
-        return self.inner.send_initial_metadata(_harmless(initial_metadata))
+        return self.inner.send_initial_metadata(harmless(initial_metadata))
 
     def _aborting(self, code: StatusCode, trailers: Iterable[Any]) -> Trailers:
         self.said = code
@@ -120,10 +110,10 @@ class Call:
 
         It has that from a call of its own, and hands on all that it was told.
         """
-        own = _harmless(metadata)
-        keys = {_key(item) for item in own}
+        own = harmless(metadata)
+        keys = {key_of(item) for item in own}
         if wire.LOAD_KEY in keys:
-            own = _without_report(own)
+            own = without_report(own)
         if wire.REFUSAL_KEY in keys:
             word = wire.find_refusal(own)
             found = (
@@ -239,7 +229,7 @@ class Call:
         if not own:
             return report
         # Envoy refuses more than one ORCA report: the user's own goes first.
-        taken = [_key(item) for item in own]
+        taken = [key_of(item) for item in own]
         return own + tuple(item for item in report if item[0] not in taken)
 
     def _interrupted(self) -> StatusCode:
@@ -283,211 +273,14 @@ class Early:
         return None if self.inner is None else self.inner.time_remaining()
 
 
-class AsyncCall(Call):
-    """What a coroutine or an async generator is given."""
-
-    __slots__ = ()
-
-    @property
-    def is_strained(self) -> bool:
-        gate = self._method.gate
-        return gate.is_strained
-
-    def time_remaining(self) -> float | None:
-        return self.inner.time_remaining()  # type: ignore[no-any-return]
-
-    def read(self) -> Coroutine[Any, Any, Any]:
-        return self.inner.read()  # type: ignore[no-any-return]
-
-    def write(self, message: Any) -> Coroutine[Any, Any, None]:
-        serialize: Any = self._method.serialize
-        return self.inner.write(serialize(message))  # type: ignore[no-any-return]
-
-    async def abort(
-        self,
-        code: StatusCode,
-        details: str = "",
-        trailing_metadata: Iterable[Any] = (),
-    ) -> Never:
-        trailers = self._aborting(code, trailing_metadata)
-        await self.inner.abort(code, details, trailers)
-        raise AssertionError("grpcio's abort returned")
-
-    async def abort_with_status(self, status: grpc.Status) -> Never:
-        await self.abort(status.code, status.details, status.trailing_metadata or ())
-
-    async def failed(self, error: BaseException) -> None:
-        """Its handler has raised that, and its client is told, by grpcio or here.
-
-        Raises what grpcio is to see in its place.
-        """
-        if (refusal := self._refused_below(error)) is not None:
-            await self.abort(*refusal)
-        if self._finished or raised.is_told(error):
-            self._raised()
-        elif isinstance(error, asyncio.CancelledError):
-            await self._cancelled(error)
-        elif isinstance(error, GeneratorExit) and propagation.current() is not self:
-            self.ended()  # it is not raised, but ends what nobody runs any more
-        else:
-            await self._tell(error, self._code_of_error(), raised.told(error))
-
-    async def _cancelled(self, error: BaseException) -> None:
-        """By its client, by its deadline, or by the handler's own doing.
-
-        grpcio cancels the task for a client that has gone. In a task that nobody has
-        cancelled the error comes from below, from a call or a task that the handler
-        awaited: for the client it is an error like any other, and no cancellation.
-        Others than grpcio can cancel the task too; hence the attempt to tell, which
-        finds out whether the client is there.
-        """
-        if not grpc_seam.cancellations():
-            words = f"Unexpected {type(error)}: {raised.CANCELLED}"
-            await self._tell(error, self._code_of_error(), words)
-        elif self._interrupted() is StatusCode.CANCELLED:
-            await self._tell(error, StatusCode.CANCELLED, raised.TASK_CANCELLED)
-        else:
-            self.ended()
-
-    async def _tell(self, error: BaseException, code: StatusCode, words: str) -> None:
-        self._hand_up(code)
-        try:
-            await self.inner.abort(code, words, self._merged(self._trailers))
-        except grpc.aio.AbortError:
-            self._finish(lambda: code)
-            name = type(error).__name__
-            logger.error("a handler raised this: %s", name, exc_info=error)
-            if not isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-        except grpc.aio.BaseError:
-            self.ended()  # its client has gone
-
-    async def refuse(self, answer: Answer, reason: str = "") -> Never:
-        """`reason`: if it is not counted yet."""
-        if reason:
-            gate = self._method.gate
-            gate.count(reason)
-        await self.inner.abort(answer.code, answer.details, self._refusing(answer))
-        raise AssertionError("grpcio's abort returned")
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self.inner.add_done_callback(lambda _: callback(self))
+def status_of(code: Any) -> StatusCode:
+    """As grpcio reads it: a number will do, and nonsense is UNKNOWN."""
+    if code is _OK or isinstance(code, StatusCode):
+        return code
+    return STATUS_OF_NUMBER.get(code, StatusCode.UNKNOWN)
 
 
-class ClientHasLeft(grpc.aio.AbortError):
-    """A handler in a thread aborted a request whose client no longer waits for it."""
-
-
-class SyncCall(Call):
-    """What a handler in the thread pool is given.
-
-    Made on the loop's thread, and ended there: in a thread nothing is counted.
-    """
-
-    __slots__ = ("_answered", "_context", "_request", "_threads")
-
-    def __init__(self, method: ServedMethod, inner: Any) -> None:
-        super().__init__(method, inner)
-        self._answered: StatusCode | None = None
-        self._request = Early(method.gate, inner)
-        self.adopt(copy_context())
-        note_outcome(RequestOutcome.GIVEN_UP)  # unless its thread answers
-        self._threads = method.threads
-        self._threads.queue(self, self.begun_at)
-
-    def enter(self, inner: Any) -> None:
-        """It has a thread at last, and a context."""
-        self.inner = self._request.inner = inner
-        drain = self._reporter.drain
-        if drain is not None:
-            drain.request_began(inner.peer())
-
-    def refused(self, answer: Answer) -> None:
-        """Says so, in its thread. Raises."""
-        self._abort(answer.code, answer.details, self._refusing(answer))
-
-    def refuse(self, answer: Answer, reason: str) -> None:
-        """Ends it before its handler begins."""
-        self.refusal = answer
-        gate = self._method.gate
-        gate.count(reason)
-        self._finish(lambda: answer.code)
-
-    def adopt(self, context: Context) -> None:
-        """Its handler runs in this context: that of the request's own task."""
-        self._context = context
-        context.run(propagation.enter, self._request)
-
-    def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """In the context of the request, and at the cost of whoever pays for that."""
-        payer = self._context.get(account)
-        if payer is None:
-            return self._context.run(work, *arguments)
-        gate = self._method.gate
-        return self._context.run(run_timed, gate.loop, payer, work, *arguments)
-
-    def abort(
-        self,
-        code: StatusCode,
-        details: str = "",
-        trailing_metadata: Iterable[Any] = (),
-    ) -> Never:
-        self._abort(code, details, self._aborting(code, trailing_metadata))
-
-    def _abort(self, code: StatusCode, details: str, trailers: Trailers) -> Never:
-        """Raises, whether the client is there or not.
-
-        If it has left, grpcio's own abort returns up to 1.84, so that a handler would
-        go on; since 1.85 it raises an InternalError.
-        """
-        try:
-            self.inner.abort(code, details, trailers)
-        except grpc.aio.InternalError as error:
-            raise ClientHasLeft from error
-        raise ClientHasLeft
-
-    def abort_with_status(self, status: grpc.Status) -> Never:
-        self.abort(status.code, status.details, status.trailing_metadata or ())
-
-    def failed(self, error: BaseException) -> None:
-        """As of an `AsyncCall`. In a thread no client's cancellation is ever raised.
-
-        What grpcio would not tell becomes an error that it does tell: to tell it here
-        would be to wait for the loop, in a thread that may outlive it. But who ends the
-        process ends it, and so the connection.
-        """
-        if (refusal := self._refused_below(error)) is not None:
-            self.abort(*refusal)
-        is_answered = self._answered is not None
-        self._raised()
-        if is_answered or isinstance(error, KeyboardInterrupt | SystemExit):
-            return
-        if not raised.is_told(error, in_thread=True):
-            raise RuntimeError(raised.text_of(error)) from error
-
-    def served(self) -> None:
-        code = self.said or _OK
-        self._hand_up(code)
-        self.inner.set_trailing_metadata(self._answer(code))
-
-    def _hand_up(self, code: Any) -> None:
-        self.below = max(self.below, self._request.below)
-        super()._hand_up(code)
-
-    def ended(self, _task: object = None) -> None:
-        self._threads.leave(self)
-        super().ended()
-
-    def _answer(self, code: Any) -> Trailers:
-        self._answered = status_of(code)
-        self._note(self._answered, self._context)
-        return self._merged(self._trailers)
-
-    def _interrupted(self) -> StatusCode:
-        return self._answered or super()._interrupted()
-
-
-def _stands_for(context: ABCMeta, call: type[Call]) -> None:
+def stands_for(context: ABCMeta, call: type[RequestContext]) -> None:
     """What the context has and `call` has not goes to grpcio's as it is.
 
     Not by `__getattr__`: Python then takes longer for every attribute there is.
@@ -496,39 +289,3 @@ def _stands_for(context: ABCMeta, call: type[Call]) -> None:
     for name in dir(context):
         if not name.startswith("_") and not hasattr(call, name):
             setattr(call, name, property(attrgetter(f"inner.{name}")))
-
-
-_stands_for(grpc.aio.ServicerContext, AsyncCall)
-_stands_for(grpc.ServicerContext, SyncCall)
-
-
-def status_of(code: Any) -> StatusCode:
-    """As grpcio reads it: a number will do, and nonsense is UNKNOWN."""
-    if code is _OK or isinstance(code, StatusCode):
-        return code
-    return STATUS_OF_NUMBER.get(code, StatusCode.UNKNOWN)
-
-
-def _harmless(metadata: Iterable[Any]) -> Trailers:
-    """A copy of a user's metadata without what would kill the process."""
-    items = tuple(metadata or ())
-    if not LETHAL.isdisjoint(map(_key, items)):
-        logger.warning("left out of metadata: %s", ", ".join(sorted(LETHAL)))
-        items = tuple(item for item in items if _key(item) not in LETHAL)
-    return items
-
-
-def _without_report(own: Trailers) -> Trailers:
-    """What is ours to say, and the same bytes by ORCA's name."""
-    reports = [item[1] for item in own if _key(item) == wire.LOAD_KEY]
-    return tuple(
-        item
-        for item in own
-        if _key(item) != wire.LOAD_KEY
-        and not (_key(item) == wire.ORCA_KEY and item[1] in reports)
-    )
-
-
-def _key(item: Any) -> Any:
-    """None for what is no metadata at all, which grpcio will say better than we."""
-    return item[0] if isinstance(item, tuple) and item else None

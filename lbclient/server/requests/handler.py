@@ -19,10 +19,8 @@ from lbclient.server.overload.stream_turns import Turns
 from lbclient.server.quotas.accounting import Steps, billed
 from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.tally import Counts, RequestTally
-from lbclient.server.requests.context import (
-    AsyncCall,
-    Call,
-)
+from lbclient.server.requests.async_context import AsyncContext
+from lbclient.server.requests.context import RequestContext
 from lbclient.server.requests.served_method import ServedMethod
 
 # Of the time that a request has left, which it may have waited. What is begun is then
@@ -110,7 +108,7 @@ class Wrapped:
         """Of a stream, in its task."""
         return Turns(self._queue, self._clock)
 
-    def _too_late(self, call: Call, now: float) -> Answer | None:
+    def _too_late(self, call: RequestContext, now: float) -> Answer | None:
         """What a request is told that has too little time left, if it has.
 
         What has lost much of its time here has: whoever asks gives up soon.
@@ -132,7 +130,7 @@ class Wrapped:
         self._tally.settle()
         return self._quickest.is_too_late(left, now)
 
-    def _enter(self, call: AsyncCall) -> Awaitable[None] | None:
+    def _enter(self, call: AsyncContext) -> Awaitable[None] | None:
         """What is to be awaited first, if anything: raises if it is not to be served.
 
         No coroutine where there is nothing to wait for, as almost always.
@@ -151,7 +149,7 @@ class Wrapped:
             return None
         return self._wait(turn, call)
 
-    async def _wait(self, turn: Awaitable[None] | None, call: AsyncCall) -> None:
+    async def _wait(self, turn: Awaitable[None] | None, call: AsyncContext) -> None:
         if turn is not None:
             await turn
             answer = self._too_late(call, self._clock())

@@ -13,29 +13,26 @@ from typing import Any, TypeVar
 from lbclient.core.criticality import current
 from lbclient.server.overload.refusals import FULL, Answer
 from lbclient.server.report.tally import Counts
-from lbclient.server.requests.context import (
-    ClientHasLeft,
-    SyncCall,
-)
 from lbclient.server.requests.handler import (
     Handler,
     Serving,
     Wrapped,
     at_end_of_task,
 )
+from lbclient.server.requests.thread_context import ClientHasLeft, ThreadContext
 
 T = TypeVar("T")
 
 
 class _InThread(Wrapped):
-    def _begin(self, context: Any = None) -> SyncCall:
+    def _begin(self, context: Any = None) -> ThreadContext:
         """On the loop's thread."""
-        call = SyncCall(self._method, context)
+        call = ThreadContext(self._method, context)
         if self._monitor.active > self._limit:
             call.refuse(FULL, "concurrency")
         return call
 
-    def _admitted(self, call: SyncCall) -> None:
+    def _admitted(self, call: ThreadContext) -> None:
         """In a thread, at last. Raises if the request is not to be served."""
         now = self._clock()
         threads = self._method.threads
@@ -50,7 +47,7 @@ class _InThread(Wrapped):
         if answer is not None:
             call.refused(answer)
 
-    def _asked(self, call: SyncCall) -> Answer | None:
+    def _asked(self, call: ThreadContext) -> Answer | None:
         return call.run(self._gate.asks, call)
 
 
@@ -75,12 +72,12 @@ class SyncResponse(_InThread):
         one._context, one._task = copy_context(), asyncio.current_task()
         return one
 
-    def _arrive(self, request: bytes) -> tuple[SyncCall, bytes]:
+    def _arrive(self, request: bytes) -> tuple[ThreadContext, bytes]:
         call = self._begin()
         at_end_of_task(call.ended)
         return call, request
 
-    def unary_unary(self, arrived: tuple[SyncCall, bytes], context: Any) -> Any:
+    def unary_unary(self, arrived: tuple[ThreadContext, bytes], context: Any) -> Any:
         call, request = arrived
         call.enter(context)
         return self._respond(call, request)
@@ -89,7 +86,7 @@ class SyncResponse(_InThread):
         call = _on_loop(self._gate.loop, lambda: self._begin_in_task(context))
         return self._respond(call, requests)
 
-    def _begin_in_task(self, context: Any) -> SyncCall:
+    def _begin_in_task(self, context: Any) -> ThreadContext:
         assert self._context is not None  # it is one of `in_context`
         assert self._task is not None
         call = self._begin(context)
@@ -97,7 +94,7 @@ class SyncResponse(_InThread):
         self._task.add_done_callback(call.ended)
         return call
 
-    def _respond(self, call: SyncCall, request: Any) -> Any:
+    def _respond(self, call: ThreadContext, request: Any) -> Any:
         try:
             self._admitted(call)
             response = call.run(self._work, request, call)
@@ -107,7 +104,7 @@ class SyncResponse(_InThread):
         call.served()
         return response
 
-    def _work(self, request: Any, call: SyncCall) -> Any:
+    def _work(self, request: Any, call: ThreadContext) -> Any:
         response = self._behavior(self._received(request), call)
         return self._sent(response) if call.is_ok() else response
 
@@ -120,7 +117,7 @@ class SyncResponses(_InThread):
         call.preset()
         return self._responses(call, request)
 
-    def _responses(self, call: SyncCall, request: Any) -> Iterator[Any]:
+    def _responses(self, call: ThreadContext, request: Any) -> Iterator[Any]:
         try:
             try:
                 self._admitted(call)

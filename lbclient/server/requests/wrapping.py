@@ -15,9 +15,7 @@ from lbclient.server.requests.async_handlers import (
     AsyncResponses,
     AsyncWriter,
 )
-from lbclient.server.requests.context import (
-    Early,
-)
+from lbclient.server.requests.context import Early
 from lbclient.server.requests.handler import (
     Handler,
     Serving,

@@ -1,0 +1,117 @@
+"""The context of a handler on the loop: a coroutine or an async generator."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Never
+
+import grpc
+import grpc.aio
+from grpc import StatusCode
+
+from lbclient import grpc_seam
+from lbclient.server.overload.refusals import Answer
+from lbclient.server.requests import raised
+from lbclient.server.requests.context import (
+    RequestContext,
+    stands_for,
+)
+from lbclient.wire import propagation
+
+logger = logging.getLogger(__name__)
+
+_OK = StatusCode.OK
+
+
+class AsyncContext(RequestContext):
+    """What a coroutine or an async generator is given."""
+
+    __slots__ = ()
+
+    @property
+    def is_strained(self) -> bool:
+        gate = self._method.gate
+        return gate.is_strained
+
+    def time_remaining(self) -> float | None:
+        return self.inner.time_remaining()  # type: ignore[no-any-return]
+
+    def read(self) -> Coroutine[Any, Any, Any]:
+        return self.inner.read()  # type: ignore[no-any-return]
+
+    def write(self, message: Any) -> Coroutine[Any, Any, None]:
+        serialize: Any = self._method.serialize
+        return self.inner.write(serialize(message))  # type: ignore[no-any-return]
+
+    async def abort(
+        self,
+        code: StatusCode,
+        details: str = "",
+        trailing_metadata: Iterable[Any] = (),
+    ) -> Never:
+        trailers = self._aborting(code, trailing_metadata)
+        await self.inner.abort(code, details, trailers)
+        raise AssertionError("grpcio's abort returned")
+
+    async def abort_with_status(self, status: grpc.Status) -> Never:
+        await self.abort(status.code, status.details, status.trailing_metadata or ())
+
+    async def failed(self, error: BaseException) -> None:
+        """Its handler has raised that, and its client is told, by grpcio or here.
+
+        Raises what grpcio is to see in its place.
+        """
+        if (refusal := self._refused_below(error)) is not None:
+            await self.abort(*refusal)
+        if self._finished or raised.is_told(error):
+            self._raised()
+        elif isinstance(error, asyncio.CancelledError):
+            await self._cancelled(error)
+        elif isinstance(error, GeneratorExit) and propagation.current() is not self:
+            self.ended()  # it is not raised, but ends what nobody runs any more
+        else:
+            await self._tell(error, self._code_of_error(), raised.told(error))
+
+    async def _cancelled(self, error: BaseException) -> None:
+        """By its client, by its deadline, or by the handler's own doing.
+
+        grpcio cancels the task for a client that has gone. In a task that nobody has
+        cancelled the error comes from below, from a call or a task that the handler
+        awaited: for the client it is an error like any other, and no cancellation.
+        Others than grpcio can cancel the task too; hence the attempt to tell, which
+        finds out whether the client is there.
+        """
+        if not grpc_seam.cancellations():
+            words = f"Unexpected {type(error)}: {raised.CANCELLED}"
+            await self._tell(error, self._code_of_error(), words)
+        elif self._interrupted() is StatusCode.CANCELLED:
+            await self._tell(error, StatusCode.CANCELLED, raised.TASK_CANCELLED)
+        else:
+            self.ended()
+
+    async def _tell(self, error: BaseException, code: StatusCode, words: str) -> None:
+        self._hand_up(code)
+        try:
+            await self.inner.abort(code, words, self._merged(self._trailers))
+        except grpc.aio.AbortError:
+            self._finish(lambda: code)
+            name = type(error).__name__
+            logger.error("a handler raised this: %s", name, exc_info=error)
+            if not isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+        except grpc.aio.BaseError:
+            self.ended()  # its client has gone
+
+    async def refuse(self, answer: Answer, reason: str = "") -> Never:
+        """`reason`: if it is not counted yet."""
+        if reason:
+            gate = self._method.gate
+            gate.count(reason)
+        await self.inner.abort(answer.code, answer.details, self._refusing(answer))
+        raise AssertionError("grpcio's abort returned")
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.inner.add_done_callback(lambda _: callback(self))
+
+
+stands_for(grpc.aio.ServicerContext, AsyncContext)

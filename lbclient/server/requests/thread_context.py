@@ -1,0 +1,144 @@
+"""The context of a handler in the thread pool."""
+
+from collections.abc import Callable, Iterable
+from contextvars import Context, copy_context
+from typing import Any, Never, TypeVar
+
+import grpc
+import grpc.aio
+from grpc import StatusCode
+
+from lbclient.core.concurrency import RequestOutcome
+from lbclient.server.overload.adaptive import note_outcome
+from lbclient.server.overload.refusals import Answer
+from lbclient.server.quotas.accounting import account, run_timed
+from lbclient.server.report.reporter import Trailers
+from lbclient.server.requests import raised
+from lbclient.server.requests.context import (
+    Early,
+    RequestContext,
+    stands_for,
+    status_of,
+)
+from lbclient.server.requests.served_method import ServedMethod
+from lbclient.wire import propagation
+
+T = TypeVar("T")
+
+_OK = StatusCode.OK
+
+
+class ClientHasLeft(grpc.aio.AbortError):
+    """A handler in a thread aborted a request whose client no longer waits for it."""
+
+
+class ThreadContext(RequestContext):
+    """What a handler in the thread pool is given.
+
+    Made on the loop's thread, and ended there: in a thread nothing is counted.
+    """
+
+    __slots__ = ("_answered", "_context", "_request", "_threads")
+
+    def __init__(self, method: ServedMethod, inner: Any) -> None:
+        super().__init__(method, inner)
+        self._answered: StatusCode | None = None
+        self._request = Early(method.gate, inner)
+        self.adopt(copy_context())
+        note_outcome(RequestOutcome.GIVEN_UP)  # unless its thread answers
+        self._threads = method.threads
+        self._threads.queue(self, self.begun_at)
+
+    def enter(self, inner: Any) -> None:
+        """It has a thread at last, and a context."""
+        self.inner = self._request.inner = inner
+        drain = self._reporter.drain
+        if drain is not None:
+            drain.request_began(inner.peer())
+
+    def refused(self, answer: Answer) -> None:
+        """Says so, in its thread. Raises."""
+        self._abort(answer.code, answer.details, self._refusing(answer))
+
+    def refuse(self, answer: Answer, reason: str) -> None:
+        """Ends it before its handler begins."""
+        self.refusal = answer
+        gate = self._method.gate
+        gate.count(reason)
+        self._finish(lambda: answer.code)
+
+    def adopt(self, context: Context) -> None:
+        """Its handler runs in this context: that of the request's own task."""
+        self._context = context
+        context.run(propagation.enter, self._request)
+
+    def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """In the context of the request, and at the cost of whoever pays for that."""
+        payer = self._context.get(account)
+        if payer is None:
+            return self._context.run(work, *arguments)
+        gate = self._method.gate
+        return self._context.run(run_timed, gate.loop, payer, work, *arguments)
+
+    def abort(
+        self,
+        code: StatusCode,
+        details: str = "",
+        trailing_metadata: Iterable[Any] = (),
+    ) -> Never:
+        self._abort(code, details, self._aborting(code, trailing_metadata))
+
+    def _abort(self, code: StatusCode, details: str, trailers: Trailers) -> Never:
+        """Raises, whether the client is there or not.
+
+        If it has left, grpcio's own abort returns up to 1.84, so that a handler would
+        go on; since 1.85 it raises an InternalError.
+        """
+        try:
+            self.inner.abort(code, details, trailers)
+        except grpc.aio.InternalError as error:
+            raise ClientHasLeft from error
+        raise ClientHasLeft
+
+    def abort_with_status(self, status: grpc.Status) -> Never:
+        self.abort(status.code, status.details, status.trailing_metadata or ())
+
+    def failed(self, error: BaseException) -> None:
+        """As of an `AsyncContext`. In a thread no client's cancellation is ever raised.
+
+        What grpcio would not tell becomes an error that it does tell: to tell it here
+        would be to wait for the loop, in a thread that may outlive it. But who ends the
+        process ends it, and so the connection.
+        """
+        if (refusal := self._refused_below(error)) is not None:
+            self.abort(*refusal)
+        is_answered = self._answered is not None
+        self._raised()
+        if is_answered or isinstance(error, KeyboardInterrupt | SystemExit):
+            return
+        if not raised.is_told(error, in_thread=True):
+            raise RuntimeError(raised.text_of(error)) from error
+
+    def served(self) -> None:
+        code = self.said or _OK
+        self._hand_up(code)
+        self.inner.set_trailing_metadata(self._answer(code))
+
+    def _hand_up(self, code: Any) -> None:
+        self.below = max(self.below, self._request.below)
+        super()._hand_up(code)
+
+    def ended(self, _task: object = None) -> None:
+        self._threads.leave(self)
+        super().ended()
+
+    def _answer(self, code: Any) -> Trailers:
+        self._answered = status_of(code)
+        self._note(self._answered, self._context)
+        return self._merged(self._trailers)
+
+    def _interrupted(self) -> StatusCode:
+        return self._answered or super()._interrupted()
+
+
+stands_for(grpc.ServicerContext, ThreadContext)
