@@ -278,7 +278,7 @@ def test_a_handler_is_told_its_requests_criticality() -> None:
 def test_an_unknown_criticality_is_the_default_and_is_counted(value: str) -> None:
     task = Task()
     assert in_request(task, (wire.CRITICALITY_KEY, value), ask=current) is None
-    assert task.gate.misread[wire.CRITICALITY_KEY] == 1
+    assert task.gate._metadata.misread[wire.CRITICALITY_KEY] == 1
 
 
 @pytest.mark.parametrize("value", ["-1", "100", "one", "", "9" * 10_000, "٣"])
@@ -288,7 +288,7 @@ def test_an_absurd_attempt_is_the_first_and_is_counted(value: str) -> None:
     answer = task.ask((wire.ATTEMPT_KEY, value))
     assert answer is not None
     assert answer.trailers == ((wire.REFUSAL_KEY, "overloaded"),)
-    assert task.gate.misread[wire.ATTEMPT_KEY] == 1
+    assert task.gate._metadata.misread[wire.ATTEMPT_KEY] == 1
 
 
 def test_a_cheaper_answer_is_wanted_before_anything_is_refused() -> None:

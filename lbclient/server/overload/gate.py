@@ -18,24 +18,25 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.admission import PLACES_NAME
 from lbclient.core.concurrency import RequestOutcome
-from lbclient.core.criticality import DEFAULT, Criticality, adopt, current, parse
+from lbclient.core.criticality import DEFAULT, Criticality, current
 from lbclient.core.latency_window import MethodBaseline
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.pressure import STRAINED, Pressure
 from lbclient.core.protocols import Clock
 from lbclient.core.queue_delay import QueueDelay
 from lbclient.core.quota import OTHERS
-from lbclient.core.retry import Refusal, parse_attempt
+from lbclient.core.retry import Refusal
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.memory import MemoryMeter
 from lbclient.server.meters.own_signals import OwnSignals
 from lbclient.server.overload.adaptive import AdaptiveConcurrency, note_outcome
 from lbclient.server.overload.core_queue import CoreQueue
 from lbclient.server.overload.intake import Intake
+from lbclient.server.overload.metadata import WORDS, RequestMetadata
+from lbclient.server.overload.refusal_counts import RefusalCounts
 from lbclient.server.overload.refusals import (
     FULL,
     OUT_OF_QUOTA,
-    REASONS,
     TRAILERS,
     UNKNOWN,
     UNSEEN,
@@ -51,9 +52,6 @@ from lbclient.server.statistics import (
     SignalStatistics,
 )
 from lbclient.wire import propagation
-
-# What a request says to us in its metadata.
-_WORDS = frozenset({wire.CRITICALITY_KEY, wire.ATTEMPT_KEY, wire.CUSTOMER_KEY})
 
 
 class Gate:
@@ -97,9 +95,8 @@ class Gate:
             if config.adaptive_concurrency
             else None
         )
-        self._refused: dict[str, list[int]] = {
-            reason: [0] * len(Criticality) for reason in REASONS
-        }
+        self._refusals = RefusalCounts()
+        self.count = self._refusals.count
         has_quotas = config.quotas is not None or config.default_quota is not None
         self.quotas = Quotas(config, clock) if has_quotas else None
         named = config.customer
@@ -107,7 +104,7 @@ class Gate:
         # Whether who pays is known only later than all else.
         self.asks_context = has_quotas and config.customer is not None
         self._early_quotas = None if self.asks_context else self.quotas
-        self.misread = {wire.CRITICALITY_KEY: 0, wire.ATTEMPT_KEY: 0}
+        self._metadata = RequestMetadata()
 
     def limit(self, requests: int) -> None:
         """No more at a time: the last places are for the most critical."""
@@ -146,7 +143,7 @@ class Gate:
         """Reads those that are not read for each request."""
         self._cpus = available_cpus() if self._has_runnable else 1.0
         self.threads.sample(now)
-        self.core.sample(now, sum(map(sum, self._refused.values())))
+        self.core.sample(now, self._refusals.total())
         self.pressure.sample(
             now,
             self.load(now),
@@ -198,7 +195,7 @@ class Gate:
         if self._is_calm and not (queue.is_closed or self.threads.waiting):
             customer = OTHERS
             for key, value in metadata:
-                if key in _WORDS:
+                if key in WORDS:
                     if key != wire.CUSTOMER_KEY:
                         break
                     customer = str(value)
@@ -221,7 +218,7 @@ class Gate:
     def _decide(
         self, metadata: Iterable[tuple[str, str | bytes]], method: MethodBaseline | None
     ) -> Answer | None:
-        criticality, attempt, customer = self._read(metadata)
+        criticality, attempt, customer = self._metadata.read(metadata)
         quotas = self._early_quotas
         # Whoever has used it up is refused before anybody is for the load, and is told
         # so: another task would not help. What the load refuses is not charged. (Where
@@ -287,24 +284,6 @@ class Gate:
             self._own.complain("customer", f"returned a {type(said).__name__}")
         return OTHERS
 
-    def _read(
-        self, metadata: Iterable[tuple[str, str | bytes]]
-    ) -> tuple[Criticality, int, str]:
-        criticality, attempt, customer = DEFAULT, 0, OTHERS
-        for key, value in metadata:
-            if key == wire.CRITICALITY_KEY:
-                criticality, is_known = parse(value)
-                if is_known:
-                    adopt(criticality)
-                else:
-                    self.misread[key] += 1
-            elif key == wire.ATTEMPT_KEY and isinstance(value, str):
-                attempt, is_known = parse_attempt(value)
-                self.misread[key] += not is_known
-            elif key == wire.CUSTOMER_KEY:
-                customer = str(value)
-        return criticality, attempt, customer
-
     def complete(self, statistics: ServerStatistics) -> ServerStatistics:
         """The same, with what is known here."""
         quotas = self.quotas
@@ -315,7 +294,7 @@ class Gate:
             refused=self.refused,
             signals=self.signals(),
             admitted=self.admitted(),
-            misread=dict(self.misread),
+            misread=dict(self._metadata.misread),
             usage={} if quotas is None else quotas.usage(),
             quotas=QuotaStatistics() if quotas is None else quotas.statistics(),
             task_failures=0 if quotas is None else quotas.task_failures,
@@ -329,12 +308,6 @@ class Gate:
     def refusal(self) -> Refusal:
         """What a request is told that is refused now: whether it may try elsewhere."""
         return self.pressure.refusal()
-
-    def count(self, reason: str, criticality: Criticality | None = None) -> None:
-        if criticality is None:
-            found = current()
-            criticality = DEFAULT if found is None else found
-        self._refused[reason][criticality] += 1
 
     def signals(self) -> tuple[SignalStatistics, ...]:
         """As last read, each with what is too much of it."""
@@ -359,11 +332,8 @@ class Gate:
 
     @property
     def refused(self) -> dict[str, dict[str, int]]:
-        seen = {
-            reason: {one.name: counts[one] for one in Criticality}
-            for reason, counts in self._refused.items()
-        }
-        return {**seen, UNSEEN: {UNKNOWN: self.core.ended}}
+        """Requests by reason and criticality."""
+        return {**self._refusals.read(), UNSEEN: {UNKNOWN: self.core.ended}}
 
     def __repr__(self) -> str:
         return repr(self.pressure)

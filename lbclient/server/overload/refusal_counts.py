@@ -1,0 +1,30 @@
+"""How many requests were refused, by reason and criticality."""
+
+from lbclient.core.criticality import DEFAULT, Criticality, current
+from lbclient.server.overload.refusals import REASONS
+
+
+class RefusalCounts:
+    """Owned by the gate. Written on its loop's thread, read in any."""
+
+    def __init__(self) -> None:
+        self._counts = {reason: [0] * len(Criticality) for reason in REASONS}
+
+    def count(self, reason: str, criticality: Criticality | None = None) -> None:
+        """One more; None: of the criticality that the request's context has."""
+        if criticality is None:
+            found = current()
+            criticality = DEFAULT if found is None else found
+        self._counts[reason][criticality] += 1
+
+    def total(self) -> int:
+        return sum(map(sum, self._counts.values()))
+
+    def read(self) -> dict[str, dict[str, int]]:
+        return {
+            reason: {one.name: counts[one] for one in Criticality}
+            for reason, counts in self._counts.items()
+        }
+
+    def __repr__(self) -> str:
+        return f"<{self.total()} refused>"
