@@ -146,7 +146,7 @@ def allot(limit: float, own: float, total: float, tasks: int) -> float:
     if total <= limit * (1.0 - RESERVE):
         left = 1.0 - total / limit if limit else 1.0
         return (own / limit if limit else 0.0) + left * even
-    return (1.0 - RESERVE) * own / total + RESERVE * even
+    return (1.0 - RESERVE) * (own / total) + RESERVE * even
 
 
 class Quota:

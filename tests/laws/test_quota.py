@@ -4,7 +4,7 @@ from math import fsum, isclose
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lbclient.core.account import TICK
@@ -25,6 +25,7 @@ def allotted(limit: float, usages: list[float]) -> list[float]:
 
 
 @given(limits, usages)
+@example(0.0, [5e-324])  # of which nine tenths are as much
 def test_what_tasks_may_give_is_the_limit_together(
     limit: float, usages: list[float]
 ) -> None:
