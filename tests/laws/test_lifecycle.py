@@ -179,7 +179,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             if is_there and not others and not self.has_answered:
                 # Who never answers a question may yet answer calls.
                 self.take(step, SERVING)
-                if self.life.state is READY:
+                if self.life.state is READY or self.is_leaving:
                     self.said, self.was_heard = SERVING, True
                 return
             self.take(step)
@@ -384,3 +384,18 @@ def test_a_lame_duck_by_its_own_word_stays_one_when_the_resolver_wants_it() -> N
     taking(life, life.heard(TaskState.LAME_DUCK, True, 1.0))
     assert taking(life, life.leaves(False)) == Step()
     assert life.state is State.LAME_DUCK
+
+
+def test_one_that_leaves_is_taken_to_be_well_though_it_never_answers() -> None:
+    """A way that few examples go: nothing is to be asked of it, and when the resolver
+    wants it back it is ready."""
+    machine = LifecycleMachine()
+    machine.connect()
+    machine.stand_still(PATIENCE)
+    machine.the_resolver_tells_whether_it_leaves(True)
+    machine.end_check(None)
+    machine.stand_still(0.0)
+    machine.end_look(None, True, False)
+    machine.who_has_said_nothing_since_it_was_connected_is_asked()
+    machine.the_resolver_tells_whether_it_leaves(False)
+    assert machine.life.state is READY
