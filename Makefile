@@ -9,13 +9,23 @@ PROTOC := .tools/grpcio-tools-1.62.3
 # An environment that was moved, or whose Python is gone, is made again.
 $(shell grep -qsxF '$(CURDIR)' $(READY) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY))
 
-.PHONY: demo venv test matrix bench node proto settings format clean
+.PHONY: demo venv check check-laws check-sim test matrix bench node proto settings format clean
 
 demo: $(READY)
 	$(BIN)/lbclient demo $(ARGS)
 
 # The environment alone.
 venv: $(READY)
+
+# What needs no network, in two processes beside each other, and within a minute.
+QUICK := -m 'not slow' --hypothesis-profile=quick
+check: $(READY)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-laws check-sim
+check-laws:
+	@$(BIN)/python -m pytest $(QUICK) -o cache_dir=.pytest_cache/laws \
+	  tests/house/test_style.py tests/unit tests/laws $(ARGS)
+check-sim:
+	@$(BIN)/python -m pytest $(QUICK) -o cache_dir=.pytest_cache/sim tests/loop tests/sim $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)

@@ -2,9 +2,10 @@
 
 from hypothesis import settings
 
-USUAL = 50  # of the profile "default"; "long" has 1,000
+USUAL = 50  # of the profile "default"; "quick" has 5, "long" 1,000
 
 
 def examples(count: int) -> settings:
-    """`count` in a usual run, and in the long form as many times more as others get."""
-    return settings(max_examples=count * settings().max_examples // USUAL)
+    """`count` in a usual run; in a quick or long one as many times fewer or more as
+    others get, and one at least."""
+    return settings(max_examples=max(1, count * settings().max_examples // USUAL))

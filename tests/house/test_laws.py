@@ -12,7 +12,7 @@ PROFILES = """
 import tests.conftest
 from hypothesis import settings
 
-for name in ("default", "long"):
+for name in ("quick", "default", "long"):
     profile = settings.get_profile(name)
     print(name, profile.max_examples, profile.derandomize)
 print(settings.get_current_profile_name())
@@ -37,4 +37,4 @@ def test_a_run_takes_a_seed_back(module: Run) -> None:
 def test_the_long_form_has_a_thousand_examples(run: Run, ci: str) -> None:
     """Where CI is set hypothesis would repeat the same examples in every run."""
     said = run(sys.executable, "-c", PROFILES, env={"CI": ci})
-    assert said == "default 50 False\nlong 1000 False\ndefault\n"
+    assert said == "quick 5 False\ndefault 50 False\nlong 1000 False\ndefault\n"

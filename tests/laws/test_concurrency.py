@@ -200,6 +200,7 @@ def test_a_fixed_number_of_clients_that_queue_is_limited() -> None:
     assert 8 <= limit.limit <= 2 * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", [even, exponential])
 def test_nothing_drifts_in_half_an_hour(service: Service) -> None:
     pool = Pool(times(2.0), service).run(1800.0)
@@ -209,6 +210,7 @@ def test_nothing_drifts_in_half_an_hour(service: Service) -> None:
         assert 8 <= pool.limit_from(begin, begin + 300) <= 2 * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [4.0, 10.0])
 @pytest.mark.parametrize("service", [even, exponential])
 def test_the_limit_follows_within_ten_seconds(service: Service, load: float) -> None:
@@ -236,6 +238,7 @@ def test_a_limit_outlives_the_flood_without_harm(service: Service) -> None:
     assert 7 <= pool.limit.limit <= 2 * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", [even, exponential, two_methods])
 def test_a_pool_without_an_end_is_not_limited_for_long(service: Service) -> None:
     """It first has 50 in flight and then 500. What is exponential may seem to queue."""
@@ -260,6 +263,7 @@ def test_a_pool_without_an_end_that_gets_slower_is_not_limited_for_long(
     assert not pool.refusals(20.0, 60.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lasts", [5.0, 3 * LONG])
 def test_long_polls_beside_quick_requests_refuse_nobody(lasts: float) -> None:
     def polls(rng: Random, _now: float) -> tuple[str, float]:

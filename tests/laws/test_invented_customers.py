@@ -83,6 +83,7 @@ def make() -> Quota:
     return Quota({name: room(LIMIT) for name in LISTED}, default=room(LIMIT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [17.0, 1000.0])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_who_is_within_the_limit_is_not_refused(pattern: str, rate: float) -> None:
@@ -138,6 +139,7 @@ def test_of_a_busy_newcomer_a_few_are_refused_once(share: float) -> None:
     assert most <= 1.5 * share * MOMENT * LIMIT / cost, "all of its first 0.05 s"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("rate", [17.0, 1000.0])
 def test_who_wants_more_gets_the_limit_whoever_else_comes(

@@ -31,6 +31,7 @@ every_status = pytest.mark.parametrize("status", STATUSES)
 seeds = pytest.mark.parametrize("seed", range(2))
 
 
+@pytest.mark.slow
 @every_picker
 @every_status
 def test_one_of_five_that_fails_fast_meets_few_calls_whatever_its_status(
@@ -104,6 +105,7 @@ def test_one_that_goes_bad_in_a_fleet_with_a_past_is_ejected_after_a_few_calls(
     assert fleet.run(20.0).failed[0] <= MOST
 
 
+@pytest.mark.slow
 @every_picker
 @seeds
 @pytest.mark.parametrize("latency", [FAST, LATENCY])
@@ -118,6 +120,7 @@ def test_a_status_that_all_give_alike_leaves_all_their_shares(
         assert fleet.shares() == pytest.approx([1.0] * 5, abs=0.2)
 
 
+@pytest.mark.slow
 @every_picker
 @seeds
 @pytest.mark.parametrize("latency", [FAST, LATENCY])
@@ -133,6 +136,7 @@ def test_three_times_the_errors_of_others_are_no_reason_to_lose_a_share(
     assert 0.8 <= fleet.shares()[0] <= 1.2
 
 
+@pytest.mark.slow
 @every_picker
 @seeds
 @pytest.mark.parametrize("backends", [5, 20])
@@ -189,6 +193,7 @@ def test_a_fast_failure_attracts_no_calls_before_any_of_the_others_has_answered(
     assert fleet.shares()[0] <= 0.5
 
 
+@pytest.mark.slow
 @every_picker
 @seeds
 @pytest.mark.parametrize("status", [NOT_FOUND, INTERNAL])

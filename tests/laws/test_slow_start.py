@@ -180,6 +180,7 @@ def test_a_cold_backend_drowns_if_it_has_its_full_share_at_once(name: str) -> No
     assert cold_return(name, SLOW_START).run().errors == 0.0
 
 
+@pytest.mark.slow
 def test_the_default_has_a_shorter_tail_when_a_cold_backend_returns() -> None:
     """By 4 % in the mean: counts of active requests save most. So have 7 of 8 seeds."""
     name = "weighted_least_loaded"

@@ -116,6 +116,7 @@ def test_figure_2_has_as_many_scenarios_as_its_bounds_allow() -> None:
     assert len(fewer) + len(others) == expected == 59_148
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "mean", "tolerance"),
     [

@@ -21,12 +21,14 @@ def experiment(request: pytest.FixtureRequest) -> Experiment:
     return run(1, True)
 
 
+@pytest.mark.slow
 def test_what_the_texts_claim_holds(experiment: Experiment) -> None:
     claims = experiment.claims()
     assert len(claims) >= 2
     assert [claim for claim in claims if not claim.holds] == []
 
 
+@pytest.mark.slow
 def test_a_claim_says_where_it_is_from(experiment: Experiment) -> None:
     for claim in experiment.claims():
         assert re.match(r"SRE book, ch\. 2[01], |CACM 2023, ", claim.where)
@@ -48,6 +50,7 @@ def test_what_is_asked_for_is_drawn_and_every_figure_is_in_the_docs(
         assert image.stat().st_size < 60_000
 
 
+@pytest.mark.slow
 def test_the_same_seed_has_the_same_numbers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -109,6 +112,7 @@ sys.exit(main(["sim", "book", "--quick", "--figure", "layers", *sys.argv[1:]]))
         assert said in done.stderr
 
 
+@pytest.mark.slow
 def test_the_page_has_every_claim(experiment: Experiment) -> None:
     """With the numbers of a full run, which takes a minute, and so not here."""
     page = (ROOT / "docs" / "book.md").read_text()

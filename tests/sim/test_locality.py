@@ -72,6 +72,7 @@ def test_a_zone_that_loses_half_its_backends_spills_what_is_too_much(
     assert fmean(result.utilization) == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.slow
 @pickers
 @pytest.mark.parametrize("left", [2, 1])
 def test_a_zone_that_loses_nearly_all_its_backends_costs_no_call(

@@ -55,6 +55,7 @@ def test_weighted_least_loaded_is_even_on_unequal_machines() -> None:
     assert ours.p99 < 0.9 * others.p99
 
 
+@pytest.mark.slow
 def test_weighted_least_loaded_makes_up_for_unequal_clients() -> None:
     """A58's weights do not: that others are busier there is no matter to them."""
     scenario = replace(SCENARIOS["S6_unequal"], warm_up=15.0, window=5.0)

@@ -79,6 +79,7 @@ async def test_no_turn_grows_faster_than_the_number_of_backends() -> None:
     assert {"lost", "refused", "healed", "listed again"} <= growth.keys()
 
 
+@pytest.mark.slow
 async def test_what_begins_and_ends_is_spread_over_turns() -> None:
     """So that these turns hardly grow, once those that were begun in some turns are on
     their way at the same time."""
