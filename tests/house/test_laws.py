@@ -1,8 +1,9 @@
-"""Laws try other examples in each run, which can be had again."""
+"""Laws try other examples in each run, which can be had again; in CI the same ones."""
 
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,13 @@ def test_each_run_names_a_seed_of_its_own(module: Run) -> None:
 
 def test_a_run_takes_a_seed_back(module: Run) -> None:
     assert seed(module, "--hypothesis-seed=7") == 7
+
+
+def test_in_ci_every_run_has_the_same_seed(root: Path) -> None:
+    """With another in each, a change failed by an example that it had not touched."""
+    script = (root / ".ci" / "run").read_text()
+    assert re.search(r"^seed=\d+$", script, re.MULTILINE)
+    assert re.findall(r"--hypothesis-seed=(\S+?)\"", script) == ["$seed"]
 
 
 @pytest.mark.parametrize("ci", ["true", ""])
