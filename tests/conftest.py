@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.examples import USUAL
 from tests.ports import free_port
+from tests.waiting import Eventually, eventually
 
 # Laws explore: each run tries other examples, by a seed that the header names and
 # `--hypothesis-seed` takes back, as .ci/run does with one seed for all its runs. No
@@ -116,6 +117,11 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture(name="free_port")
 def _free_port() -> Callable[[], int]:
     return free_port
+
+
+@pytest.fixture(name="eventually")
+def _eventually() -> Eventually:
+    return eventually
 
 
 @pytest.fixture(autouse=True)

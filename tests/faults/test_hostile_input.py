@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -31,6 +31,7 @@ from lbclient.server.quotas.redis_store import RedisStore
 from lbclient.v1 import health_pb2, load_pb2
 from tests import needs
 from tests.ports import free_port
+from tests.waiting import eventually
 
 # A forged line of a log, orders to a terminal, text from right to left, and no end.
 EVIL = (
@@ -163,14 +164,6 @@ async def saying(answer: bytes) -> AsyncIterator[int]:
 
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("never")
 
 
 @pytest.mark.parametrize("repeated", [TOKEN, TOKEN[:12]])

@@ -167,23 +167,6 @@ def search() -> Any:
     return Search
 
 
-async def eventually(condition: Callable[[], object], turns: int = 2000) -> None:
-    """Waits until `condition()` holds; fails when it never does.
-
-    For twenty seconds and more, as a machine may be busy: who passes does not wait.
-    """
-    for _ in range(turns):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it never came true")
-
-
-@pytest.fixture(name="eventually")
-def _eventually() -> Callable[..., Awaitable[None]]:
-    return eventually
-
-
 async def served_by_all(stub: Any, tasks: Sequence[Task], within: float) -> None:
     """Calls until every task has served.
 

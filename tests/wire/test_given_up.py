@@ -16,7 +16,7 @@ import pytest
 import lbclient
 from lbclient.config import ChannelConfig
 from lbclient.core.lifecycle import Order
-from tests.wire.conftest import eventually
+from tests.waiting import eventually
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 CAUSE = (

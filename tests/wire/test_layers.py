@@ -26,7 +26,8 @@ from lbclient.server.requests.async_context import AsyncContext
 from lbclient.server.requests.context import Early
 from lbclient.server.requests.thread_context import ThreadContext
 from lbclient.v1 import load_pb2
-from tests.wire.conftest import earn, eventually
+from tests.waiting import eventually
+from tests.wire.conftest import earn
 
 PATH = "/test.Service/Method"
 ARITIES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")

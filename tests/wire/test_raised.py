@@ -25,7 +25,7 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.server.requests.lookup import UNCOUNTED
 from tests import needs
-from tests.wire.conftest import eventually
+from tests.waiting import eventually
 
 SERVICE = "test.Raising"
 

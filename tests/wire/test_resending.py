@@ -16,7 +16,8 @@ from lbclient.client.calls.request_stream import KEPT
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Verdict
 from lbclient.core.retry import ATTEMPTS, RATIO, RESENDS
-from tests.wire.conftest import earn, eventually
+from tests.waiting import eventually
+from tests.wire.conftest import earn
 from tests.wire.refuser import refuser
 
 # No report comes, and no policy learns to avoid who refuses.

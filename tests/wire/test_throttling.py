@@ -14,7 +14,8 @@ from lbclient.config import ChannelConfig
 from lbclient.core.retry import ATTEMPTS, RATIO, Refusal
 from lbclient.core.throttle import COLD
 from lbclient.proxy import Forwarder
-from tests.wire.conftest import earn, eventually
+from tests.waiting import eventually
+from tests.wire.conftest import earn
 
 CALLS = round(COLD) + 200
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")

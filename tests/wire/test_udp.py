@@ -31,7 +31,7 @@ from lbclient.server.report.udp import (
 )
 from lbclient.v1 import health_pb2
 from lbclient.wire import datagram
-from tests.wire import conftest
+from tests.waiting import eventually
 
 HOST = "127.0.0.1"
 SECRET = "a secret that both sides know"
@@ -514,7 +514,7 @@ async def pour(
         if sent % AT_ONCE == 0 or sent == len(data):
             for _ in range(AT_ONCE + 1):  # asyncio reads one in each turn
                 await asyncio.sleep(0)
-            await conftest.eventually(partial(have_come, sent))
+            await eventually(partial(have_come, sent))
 
 
 async def pour_and_weigh(

@@ -1,0 +1,56 @@
+"""A condition that never comes true is told with the values in it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.waiting import eventually
+
+GOAL = 3
+
+
+async def failure(condition: Callable[[], object], *seen: Callable[[], object]) -> str:
+    with pytest.raises(pytest.fail.Exception) as caught:
+        await eventually(condition, *seen, turns=2)
+    return str(caught.value)
+
+
+async def test_both_sides_of_a_comparison_are_shown() -> None:
+    counts = {"a": 1}
+    said = await failure(lambda: counts["a"] == GOAL and not counts.get("b"))
+    assert said.splitlines() == [
+        "never true in 2 looks: counts['a'] == GOAL and (not counts.get('b'))",
+        "  counts['a'] = 1",
+        "  GOAL = 3",
+        "  counts.get('b') = None",
+    ]
+
+
+async def test_so_are_values_that_a_loop_bound_and_a_function_s_own() -> None:
+    def is_large(number: int = 1) -> bool:
+        return number > GOAL
+
+    assert "number = 1" in await failure(is_large)
+
+    def is_there() -> bool:
+        """Which is long to say."""
+        return GOAL in there
+
+    there = [1, 2]
+    assert "there = [1, 2]" in await failure(is_there)
+
+
+async def test_what_cannot_be_looked_at_alone_is_no_error() -> None:
+    said = await failure(lambda: [each for each in (1, 2) if each > GOAL])
+    assert said.startswith("never true in 2 looks: [each for each in (1, 2)")
+    assert "bool" in await failure(bool)
+
+
+async def test_more_may_be_shown() -> None:
+    assert "seen: [3]" in await failure(lambda: False, lambda: [GOAL])
+
+
+async def test_whoever_passes_does_not_wait() -> None:
+    looks = iter((False, False, True, False))
+    await eventually(lambda: next(looks))
+    assert list(looks) == [False]

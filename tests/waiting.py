@@ -1,0 +1,103 @@
+"""Waits for a condition, and says what it saw if the condition never came true."""
+
+import ast
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+
+Eventually = Callable[..., Awaitable[None]]
+
+PAUSE = 0.01  # seconds between two looks
+TURNS = (
+    2000  # twenty seconds and more: a machine may be busy, and who passes is soon done
+)
+
+
+async def eventually(
+    condition: Callable[[], object],
+    seen: Callable[[], object] | None = None,
+    *,
+    turns: int = TURNS,
+) -> None:
+    """Waits until `condition()` is true; fails if it never is.
+
+    The failure shows the condition's text and the values in it. `seen` returns what to
+    show besides, such as `channel.statistics`.
+    """
+    for _ in range(turns):
+        if condition():
+            return
+        await asyncio.sleep(PAUSE)
+    lines = [
+        f"never true in {turns} looks: {text_of(condition)}",
+        *values_in(condition),
+    ]
+    if seen is not None:
+        lines.append(f"seen: {seen()!r}")
+    pytest.fail("\n  ".join(lines))
+
+
+def text_of(condition: Callable[[], object]) -> str:
+    body = _body(condition)
+    name = getattr(condition, "__qualname__", repr(condition))
+    return name if body is None else ast.unparse(body)
+
+
+def values_in(condition: Callable[[], object]) -> Iterator[str]:
+    """The parts of the condition that are no constants, each with its last value."""
+    body = _body(condition)
+    if body is None:
+        return
+    closure = inspect.getclosurevars(condition)
+    names = {**closure.builtins, **closure.globals, **closure.nonlocals}
+    names.update(_defaults(condition))
+    for part in _parts(body):
+        if isinstance(part, ast.Constant):
+            continue
+        code = compile(ast.Expression(part), "<condition>", "eval")
+        try:
+            value = repr(eval(code, names))
+        except Exception as error:  # it may name a variable of a comprehension
+            value = f"{type(error).__name__}: {error}"
+        yield f"{ast.unparse(part)} = {value}"
+
+
+def _parts(node: ast.expr) -> Iterator[ast.expr]:
+    """The sides of comparisons, also where they are joined by and, or, not."""
+    if isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from _parts(value)
+    elif isinstance(node, ast.UnaryOp):
+        yield from _parts(node.operand)
+    elif isinstance(node, ast.Compare):
+        yield node.left
+        yield from node.comparators
+    else:
+        yield node
+
+
+def _body(condition: Callable[[], object]) -> ast.expr | None:
+    """What a lambda returns, or a function that does nothing but return."""
+    code = getattr(condition, "__code__", None)
+    if not isinstance(code, CodeType) or not Path(code.co_filename).is_file():
+        return None
+    for node in ast.walk(ast.parse(Path(code.co_filename).read_text())):
+        match node:
+            case ast.Lambda(lineno=line, body=body) if line == code.co_firstlineno:
+                return body
+            case ast.FunctionDef(lineno=line, body=[*_, ast.Return(value=body)]) if (
+                line == code.co_firstlineno and body is not None
+            ):
+                return body
+    return None
+
+
+def _defaults(condition: Callable[[], object]) -> dict[str, Any]:
+    """Values bound where a lambda in a loop was made: `lambda task=task: ...`."""
+    parameters = inspect.signature(condition).parameters.values()
+    return {one.name: one.default for one in parameters}
