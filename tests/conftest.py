@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import time_limit
 from tests.examples import USUAL
 from tests.ports import free_port
 from tests.waiting import Eventually, eventually
@@ -39,6 +40,10 @@ settings.load_profile("default")
 # would, too: tests interrupt some of these.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+pytest_addoption = time_limit.add_option
+pytest_runtest_protocol = time_limit.pytest_runtest_protocol
 
 
 @pytest.hookimpl(tryfirst=True)  # hypothesis reads the option when its turn comes
