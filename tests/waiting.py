@@ -1,4 +1,7 @@
-"""Waits for a condition, and says what it saw if the condition never came true."""
+"""Waits for a condition, and says what it saw if the condition never came true.
+
+`asyncio.sleep` in a test is work that takes time, or a pause between two calls.
+"""
 
 import ast
 import asyncio
@@ -40,6 +43,11 @@ async def eventually(
     if seen is not None:
         lines.append(f"seen: {seen()!r}")
     pytest.fail("\n  ".join(lines))
+
+
+async def let_pass(seconds: float) -> None:
+    """Lets time pass in which something could happen that must not."""
+    await asyncio.sleep(seconds)
 
 
 def text_of(condition: Callable[[], object]) -> str:

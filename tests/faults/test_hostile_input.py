@@ -31,7 +31,7 @@ from lbclient.server.quotas.redis_store import RedisStore
 from lbclient.v1 import health_pb2, load_pb2
 from tests import needs
 from tests.ports import free_port
-from tests.waiting import eventually
+from tests.waiting import eventually, let_pass
 
 # A forged line of a log, orders to a terminal, text from right to left, and no end.
 EVIL = (
@@ -141,7 +141,7 @@ async def test_a_backend_that_talks_nonsense_fills_no_log(
         channel.get_state(try_to_connect=True)
         await asyncio.wait_for(said.wait(), 60)
         await eventually(lambda: "does not parse" in caplog.text)
-        await asyncio.sleep(0.1)
+        await let_pass(0.1)
     await server.stop(None)
     warned = [r for r in caplog.records if "does not parse" in r.getMessage()]
     assert len(warned) == 1

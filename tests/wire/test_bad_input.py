@@ -25,6 +25,7 @@ from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import PICKERS, WeightedLeastLoaded, WeightedRoundRobin
 from lbclient.subsets.rendezvous import Rendezvous
 from lbclient.v1 import health_pb2, load_pb2
+from tests.waiting import let_pass
 
 
 def target(*tasks: Any) -> str:
@@ -362,7 +363,7 @@ async def test_a_resolvers_mistake_costs_no_endpoint(
         stub = search.SearchStub(channel)
         await stub.Search(search.Query(text="x"), timeout=5)
         await eventually(lambda: not resolver.things)
-        await asyncio.sleep(0.02)
+        await let_pass(0.02)
         for _ in range(5):
             await stub.Search(search.Query(text="x"), timeout=5)
         (backend,) = channel.statistics().backends

@@ -11,6 +11,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig
+from tests.waiting import eventually, let_pass
 
 ROUND_ROBIN = ChannelConfig(picker="round_robin")
 
@@ -273,7 +274,7 @@ async def test_nothing_connects_before_the_first_use(task: Any) -> None:
     channel = lbclient.insecure_channel(target(task))
     assert isinstance(channel, grpc.aio.Channel)
     assert channel.get_state() is grpc.ChannelConnectivity.IDLE
-    await asyncio.sleep(0.05)
+    await let_pass(0.05)
     assert channel.get_state() is grpc.ChannelConnectivity.IDLE
     assert channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.IDLE
     assert channel.get_state() is grpc.ChannelConnectivity.CONNECTING
@@ -308,7 +309,7 @@ async def test_close_with_grace_lets_calls_finish(
 async def test_a_call_that_waits_is_cancelled_by_close(search: Any) -> None:
     channel = lbclient.insecure_channel("ipv4:127.0.0.1:1")
     call = search.SearchStub(channel).Search(search.Query(), wait_for_ready=True)
-    await asyncio.sleep(0.05)
+    await eventually(lambda: channel.statistics().waiting == 1)
     await channel.close()
     with pytest.raises(asyncio.CancelledError):
         await call

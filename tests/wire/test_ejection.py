@@ -29,6 +29,7 @@ class Task:
     def __init__(self, make: Callable[[], Any], port: int = 0) -> None:
         self.status: StatusCode | None = StatusCode.OK
         self.latency = 0.0
+        self.begun = 0  # requests
         self.failing: Callable[[], None] = lambda: None  # called before each error
         self.server = make()
         self.server.add_generic_rpc_handlers((self.Handler(self),))
@@ -53,6 +54,7 @@ class Task:
             return None
 
     async def old(self, _: bytes, __: Any) -> bytes:
+        self.begun += 1
         await asyncio.sleep(self.latency)
         return str(self.port).encode()
 
@@ -189,7 +191,7 @@ async def test_calls_that_end_with_their_connection_are_no_evidence(
     async with await ready_channel(tasks, eventually, **config) as channel:
         ask: Any = channel.unary_unary(NEW)
         calls = [asyncio.ensure_future(ask(b"", timeout=20).code()) for _ in range(60)]
-        await asyncio.sleep(0.1)
+        await eventually(lambda: sum(task.begun for task in tasks) == len(calls))
         await tasks[0].server.stop(None)
         await asyncio.wait(calls)
         assert channel.statistics().calls["UNAVAILABLE"] > 5

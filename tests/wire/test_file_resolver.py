@@ -16,6 +16,7 @@ import pytest
 import lbclient
 from lbclient.core.errors import ResolveError
 from lbclient.resolvers import File
+from tests.waiting import let_pass
 from tests.wire.disk import Disk
 
 LOOK = 0.02
@@ -60,7 +61,7 @@ async def test_a_change_is_news_and_a_touch_is_none(path: Path) -> None:
     async with watching(File(str(path), LOOK)) as following:
         assert await following() == ["a:1", "b:1"]
         write(path, "b:1", "a:1")
-        await asyncio.sleep(5 * LOOK)
+        await let_pass(5 * LOOK)
         write(path, "a:1", "c:1")
         assert await following() == ["a:1", "c:1"]
 
@@ -188,7 +189,7 @@ async def test_a_broken_file_is_an_error_once_and_mending_it_is_noticed(
     assert "cannot use" in await refused(resolver)
     async with watching(resolver) as following:
         waiting = asyncio.ensure_future(following())
-        await asyncio.sleep(5 * LOOK)
+        await let_pass(5 * LOOK)
         assert not waiting.done()
         write(path, "a:1")
         assert await waiting == ["a:1"]
@@ -248,7 +249,7 @@ async def test_a_disk_that_hangs_is_an_error_once_and_is_heard_when_it_is_back(
                 await following()
             async with watching(resolver) as following_again:
                 waiting = asyncio.ensure_future(following_again())
-                await asyncio.sleep(20 * LOOK)
+                await let_pass(20 * LOOK)
                 assert (waiting.done(), disk.looks) == (False, 1)
                 disk.go_on()
                 assert await waiting == ["a:1"]

@@ -86,9 +86,10 @@ async def channel_to(*addresses: str, **options: Any) -> AsyncIterator[Any]:
     async with lbclient.insecure_channel(
         "ipv4:" + ",".join(addresses), config=ChannelConfig(**settings), **options
     ) as channel:
-        while {b.state for b in channel.statistics().backends} != {"ready"}:
-            channel.get_state(True)
-            await asyncio.sleep(0.01)
+        channel.get_state(True)
+        await eventually(
+            lambda: {b.state for b in channel.statistics().backends} == {"ready"}
+        )
         yield channel
 
 

@@ -19,6 +19,7 @@ from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core import lifecycle
 from lbclient.core.demand import SEVERAL
 from lbclient.core.model import Endpoint
+from tests.waiting import let_pass
 
 IDLE_AFTER = 0.4
 CONFIG = ChannelConfig(idle_after=IDLE_AFTER, health_interval=0.2)
@@ -95,7 +96,7 @@ async def test_idle_after_0_keeps_connections(start: Any, eventually: Any) -> No
     config = ChannelConfig(idle_after=0, health_interval=0.2)
     async with lbclient.insecure_channel(task.address, config=config) as channel:
         await channel.channel_ready()
-        await asyncio.sleep(2 * IDLE_AFTER)
+        await let_pass(2 * IDLE_AFTER)
         assert all_are(channel, "ready")()
 
 
@@ -216,7 +217,7 @@ async def test_where_udp_is_blocked_a_look_over_tcp_finds_a_dead_server(
         await fall_asleep(channel, eventually)
         await eventually(lambda: not connections(port_of(task)))
         watched = task.server.statistics().requests.copy()
-        await asyncio.sleep(3 * lifecycle.LOOK_PERIOD)
+        await let_pass(3 * lifecycle.LOOK_PERIOD)
         assert all_are(channel, "inactive")()
         assert task.server.statistics().requests == watched, "looks are no requests"
         await task.server.stop(None)
@@ -323,7 +324,7 @@ async def test_channel_ready_wakes_as_on_an_idle_channel(
     async with lbclient.insecure_channel(task.address, config=CONFIG) as channel:
         await fall_asleep(channel, eventually)
         waiting = asyncio.create_task(channel.wait_for_state_change(IDLE))
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert not waiting.done(), "to wait does not connect"
         assert channel.get_state(try_to_connect=True) is IDLE
         await waiting

@@ -18,6 +18,7 @@ from lbclient import grpc_seam, wire
 from lbclient.grpc_seam import intake
 from lbclient.server import Server
 from lbclient.server.overload.intake import MOST
+from tests.waiting import eventually
 
 CALLS = 100
 COST = 0.005  # seconds, each time: handlers that long begin one by one
@@ -126,8 +127,7 @@ def flood(port: int, calls: int) -> tuple[Counter[str], dict[str, int], int]:
             method = channel.unary_unary("/a.B/C")
             await method(b"", timeout=9)
             [backend] = channel.balancer().pool.ready
-            while not backend.is_ours:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await eventually(lambda: backend.is_ours)
             blocking = method(b"block", timeout=9)
             await asyncio.sleep(0.2)
             begun = [method(b"", timeout=9) for _ in range(calls)]

@@ -20,6 +20,7 @@ from lbclient.core.model import Endpoints
 from lbclient.resolvers import kubernetes
 from lbclient.resolvers.kubernetes import Api, ApiTimeouts, Kubernetes, in_cluster
 from tests import needs
+from tests.waiting import let_pass
 from tests.wire.kubernetes_api import (
     KubernetesApi,
     endpoint,
@@ -321,7 +322,7 @@ async def test_a_hint_opens_a_quiet_watch_again_at_once(
         await eventually(lambda: api.watching == 1)
         for _ in range(10):
             watched.refresh()  # it has just been opened
-        await asyncio.sleep(0.1)
+        await let_pass(0.1)
         assert len(api.watches) == 1
         monkeypatch.setattr(kubernetes, "QUIET", 0.0)
         watched.refresh()

@@ -20,6 +20,7 @@ from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint, Endpoints, TaskState
 from tests.ports import free_port
+from tests.waiting import let_pass
 
 QUICK = ServerConfig(lame_duck_quiet=0.2)
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -219,7 +220,7 @@ async def test_calls_wait_for_a_lone_backend_that_is_silent(
         os.kill(frozen.pid, signal.SIGSTOP)
         await eventually(lambda: set(states(channel).values()) == {"connecting"})
         call = stub.Search(search.Query(), timeout=20)
-        await asyncio.sleep(0.1)
+        await let_pass(0.1)
         assert not call.done()
         os.kill(frozen.pid, signal.SIGCONT)
         assert (await call).text
@@ -410,5 +411,5 @@ async def test_a_resolver_that_fails_after_an_empty_answer_empties_nothing(
     async with lbclient.insecure_channel(Fails(), config=config) as channel:
         await channel.channel_ready()
         await eventually(lambda: channel.statistics().resolver.error)
-        await asyncio.sleep(0.4)
+        await let_pass(0.4)
         assert states(channel) == {task.address: "ready"}

@@ -21,6 +21,7 @@ from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.retry import Refusal
 from lbclient.pickers import RoundRobin
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
+from tests.waiting import let_pass
 from tests.wire.conftest import earn
 
 
@@ -220,7 +221,7 @@ async def test_a_call_outlives_the_channel_that_its_caller_dropped(
     call = await begin()
     gc.collect()
     assert (await call).text
-    await asyncio.sleep(0.05)
+    await let_pass(0.05)
 
 
 async def test_a_call_tells_how_long_it_waits_and_waited(search: Any) -> None:

@@ -565,7 +565,7 @@ async def test_an_interceptor_that_cancelled_itself_is_answered(
     call = begin(channel, "unary_unary", "It", timeout=30)
     _, error = await told(call, "unary_unary")
     assert error.code() is StatusCode.CANCELLED
-    assert requests(server) == {"CANCELLED": 1}
+    await eventually(lambda: requests(server) == {"CANCELLED": 1})
 
 
 async def test_a_client_that_leaves_during_an_interceptor_counts_as_cancelled(

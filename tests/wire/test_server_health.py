@@ -17,6 +17,7 @@ from lbclient.config import ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.server import Server
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
+from tests.waiting import eventually
 from tests.wire.conftest import Host
 
 SERVING = compat_pb2.ServingReply.SERVING
@@ -75,9 +76,9 @@ def stream_load(channel: Any, **interval: int) -> Any:
 
 
 async def test_check_tells_state_and_load(host: Host) -> None:
-    _, channel = await host(utilization=lambda: 0.5)
+    server, channel = await host(utilization=lambda: 0.5)
     check: Any = channel.unary_unary(wire.CHECK_METHOD)
-    await asyncio.sleep(0.25)
+    await eventually(lambda: server.statistics().utilization)
     parsed = wire.parse_health(await check(b""))
     assert parsed is not None
     state, report, *_ = parsed
@@ -170,8 +171,8 @@ async def test_orca_reports_come_at_once_and_not_below_the_minimum(host: Host) -
 
 
 async def test_an_orca_report_is_the_whole_load(host: Host) -> None:
-    _, channel = await host(utilization=lambda: 0.5)
-    await asyncio.sleep(0.25)
+    server, channel = await host(utilization=lambda: 0.5)
+    await eventually(lambda: server.statistics().utilization)
     report = await stream_load(channel, seconds=1).read()
     assert report.application_utilization == pytest.approx(0.5)
     assert report.HasField("active_requests")

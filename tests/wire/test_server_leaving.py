@@ -22,6 +22,7 @@ from lbclient.core.model import TaskState
 from lbclient.server import Server, serve
 from lbclient.server.lame_duck import Drain
 from lbclient.server.stopping import FOREVER
+from tests.waiting import eventually
 
 PATH = "/test.Service/Method"
 ANY_SIZE = [("grpc.max_receive_message_length", -1)]
@@ -88,7 +89,7 @@ async def test_drain_serves_what_is_in_flight_and_what_comes_late(host: Host) ->
     early = hosted.method(b"0.3")
     await hosted.channel.channel_ready()
     draining = asyncio.create_task(hosted.server.drain())
-    await asyncio.sleep(0.1)
+    await eventually(lambda: hosted.server.state is TaskState.LAME_DUCK)
     late = hosted.method(b"0.3")
     assert await early == b"served"
     assert await late == b"served"

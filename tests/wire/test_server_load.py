@@ -22,6 +22,7 @@ from lbclient.server import Server
 from lbclient.server.report.tally import MethodTally
 from lbclient.server.sampler import SAMPLE_INTERVAL
 from tests.siblings import Siblings
+from tests.waiting import eventually, let_pass
 from tests.wire import conftest
 from tests.wire.conftest import PATH, echo
 
@@ -198,7 +199,7 @@ async def test_a_cancelled_call_is_neither_served_nor_failed(
         await eventually(lambda: server.statistics().active == 1)
         call.cancel()
         await eventually(lambda: server.statistics().active == 0)
-    await asyncio.sleep(2 * SAMPLE_INTERVAL)
+    await let_pass(2 * SAMPLE_INTERVAL)
     seen = server.statistics()
     assert seen.requests == {"OK": 0, "CANCELLED": 2}
     assert (seen.qps, seen.eps) == (0.0, 0.0)
@@ -348,7 +349,7 @@ async def _watched(channel: Any, path: str) -> Any:
 async def test_the_applications_utilization_goes_with_the_cpus(host: Host) -> None:
     config = ServerConfig(utilization=lambda: 0.75, runnable=lambda: 3)
     server, method, _ = await host(echo, config=config)
-    await asyncio.sleep(3 * SAMPLE_INTERVAL)
+    await eventually(lambda: server.statistics().utilization == pytest.approx(0.75))
     call = method(b"x")
     await call
     report = wire.find_report(await call.trailing_metadata())

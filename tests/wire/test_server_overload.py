@@ -28,6 +28,7 @@ from lbclient.server.quotas.accounting import bill_to, billed
 from lbclient.server.sampler import SAMPLE_INTERVAL
 from lbclient.wire import propagation
 from tests import needs
+from tests.waiting import let_pass
 from tests.wire.conftest import PATH, Host
 
 ARITIES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -521,7 +522,7 @@ async def test_a_busy_loop_sheds_by_itself_and_then_no_more(host: Host) -> None:
             break
     assert set(codes) == {StatusCode.OK, StatusCode.UNAVAILABLE}
     assert codes.count(StatusCode.OK) >= 20
-    await asyncio.sleep(2 * SAMPLE_INTERVAL)
+    await let_pass(2 * SAMPLE_INTERVAL)
     said, _ = await ask(channel, "unary_unary")
     assert said == b"done"
     assert server.statistics().active == 0
@@ -544,7 +545,7 @@ async def test_waiting_for_others_is_no_load(host: Host) -> None:
 
     server, channel = await host(grpc.unary_unary_rpc_method_handler(wait))
     calls = [asyncio.ensure_future(ask(channel, "unary_unary")) for _ in range(90)]
-    await asyncio.sleep(3 * SAMPLE_INTERVAL)
+    await let_pass(3 * SAMPLE_INTERVAL)
     going.set()
     assert [said for said, _ in await asyncio.gather(*calls)] == [b"done"] * 90
     assert not any(sum(by.values()) for by in server.statistics().refused.values())

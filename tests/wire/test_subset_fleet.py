@@ -15,6 +15,7 @@ from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.subsets import ALGORITHMS
 from lbclient.subsets.properties import Subsets, balance, choose, churn
+from tests.waiting import let_pass
 
 CLIENTS, BACKENDS, SIZE = 40, 60, 10
 
@@ -101,7 +102,7 @@ async def settled(fleet: Fleet, replacements: int, eventually: Any) -> Connectio
         ) == replacements and ready == CLIENTS * SIZE == len(fleet.connections())
 
     await eventually(has_settled, turns=3000)
-    await asyncio.sleep(0.2)
+    await let_pass(0.2)
     assert has_settled()
     return fleet.connections()
 

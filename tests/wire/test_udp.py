@@ -31,7 +31,7 @@ from lbclient.server.report.udp import (
 )
 from lbclient.v1 import health_pb2
 from lbclient.wire import datagram
-from tests.waiting import eventually
+from tests.waiting import eventually, let_pass
 
 HOST = "127.0.0.1"
 SECRET = "a secret that both sides know"
@@ -445,7 +445,7 @@ async def test_nothing_is_pushed_after_the_end() -> None:
             listener.datagram_received(datagram.probe(n), peer)
         udp.push()
         udp.close()
-        await asyncio.sleep(5 * NEWS_PAUSE)
+        await let_pass(5 * NEWS_PAUSE)
     assert udp.statistics().pushed == NEWS_AT_ONCE
 
 

@@ -12,6 +12,7 @@ from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoints
 from lbclient.grpc_seam import BackendsFull, DeadlineWhileWaiting, NoBackend
 from tests.ports import HOST, free_port
+from tests.waiting import eventually, let_pass
 
 
 def closed_port() -> str:
@@ -78,8 +79,7 @@ async def test_when_full_is_fail_a_call_fails_at_once_and_says_how_many_were_ful
     async with lbclient.insecure_channel(target, config=config) as channel:
         stub = search.SearchStub(channel)
         await asyncio.gather(*(stub.Search(search.Query()) for _ in range(1)))
-        while len(channel.balancer().pool.ready) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
         running = [stub.Search(search.Query(text="sleep 0.2")) for _ in range(2)]
         with pytest.raises(BackendsFull, match="2 full with 1 calls each") as caught:
             await stub.Search(search.Query())
@@ -240,7 +240,7 @@ async def test_wait_for_ready_waits_until_somebody_is_there(
         with pytest.raises(NoBackend):
             await stub.Search(search.Query())
         call = stub.Search(search.Query(), wait_for_ready=True, timeout=10)
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert not call.done()
         await start(port=int(address.rpartition(":")[2]))
         assert (await call).text

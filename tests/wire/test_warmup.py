@@ -22,6 +22,7 @@ from lbclient.core.model import TaskState
 from lbclient.pickers import PICKERS, WITHOUT_SLOW_START
 from lbclient.pickers.slow_start import FLOOR
 from lbclient.v1 import compat_pb2, health_pb2
+from tests.waiting import let_pass
 
 PATH = "/test.Service/Method"
 SERVING = compat_pb2.ServingReply.SERVING
@@ -290,7 +291,7 @@ async def test_grpcs_own_server_listens_when_it_is_warm(
     hosted = host()
     serving = serve(hosted, hosted.warmup)
     call = hosted.method(b"", wait_for_ready=True)
-    await asyncio.sleep(0.1)
+    await let_pass(0.1)
     assert hosted.served == 0
     hosted.warm.set()
     await asyncio.wait_for(call, 20)
