@@ -22,10 +22,10 @@ QUICK := -m 'not slow' --hypothesis-profile=quick
 check: $(READY)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-laws check-sim
 check-laws:
-	@$(BIN)/python -m pytest $(QUICK) -o cache_dir=.pytest_cache/laws \
-	  tests/house/test_style.py tests/unit tests/laws $(ARGS)
+	@$(BIN)/python -m pytest $(QUICK) -o cache_dir=.pytest_cache/laws tests/unit tests/laws $(ARGS)
 check-sim:
-	@$(BIN)/python -m pytest $(QUICK) -o cache_dir=.pytest_cache/sim tests/loop tests/sim $(ARGS)
+	@$(BIN)/python -m pytest $(QUICK) -o cache_dir=.pytest_cache/sim \
+	  tests/house/test_style.py tests/loop tests/sim $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
