@@ -203,6 +203,7 @@ def test_the_tail_in_tenfold_overload_is_twice_that_of_a_well_loaded_task(
     assert busy.success(CRITICAL) >= (0.95 if is_random else 0.99)
 
 
+@pytest.mark.slow
 @costs
 @pytest.mark.parametrize(
     ("steady", "seconds", "least"),

@@ -157,6 +157,7 @@ ALONE: dict[Service, float] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [2.0, 10.0])
 @pytest.mark.parametrize("service", ALONE)
 def test_the_pool_is_full_and_what_is_let_in_hardly_waits(

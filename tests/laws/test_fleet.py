@@ -31,6 +31,7 @@ def test_only_load_reports_tell_fast_from_slow() -> None:
     assert run("weighted_round_robin", FLEET).spread <= 1.1
 
 
+@pytest.mark.slow
 def test_the_default_has_the_shortest_tail() -> None:
     tails = {name: run(name, FLEET).p99 for name in PICKERS}
     assert min(tails, key=lambda name: tails[name]) == "weighted_least_loaded"

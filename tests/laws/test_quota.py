@@ -154,6 +154,7 @@ def test_a_customer_gets_the_limit_whatever_it_asks_for(
         room_left -= got[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "seconds"), [(2.5, 4.0), (12.5, 0.8), (125.0, 0.35), (500.0, 0.26)]
 )

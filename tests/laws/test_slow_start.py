@@ -125,6 +125,7 @@ def test_where_all_are_new_picks_are_those_without_slow_start(
     assert once[0] == once[1]
 
 
+@pytest.mark.slow
 @every_ramping_picker
 @pytest.mark.parametrize("clients", [1, 20])
 @pytest.mark.parametrize("load", [0.3, 0.7])
