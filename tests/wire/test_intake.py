@@ -222,7 +222,7 @@ async def test_every_call_is_counted_once_whatever_becomes_of_it(
 
 
 def test_a_grpcio_that_does_not_count_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_seam, "cygrpc", object())
+    monkeypatch.setattr(grpc_seam.servers, "cygrpc", object())
     made, read = grpc_seam.counted(lambda: 1)
     assert made == 1
     assert read() is None

@@ -1,0 +1,121 @@
+"""What is asked of a grpc.aio call while it runs, and how it is given up."""
+
+from asyncio import current_task
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from lbclient.grpc_seam.channels import active_calls
+from lbclient.grpc_seam.interceptors import beneath
+from lbclient.grpc_seam.status import step
+
+
+def give_up(channel: grpc.aio.Channel, cause: str) -> None:
+    """Closes an inner channel, and ends the calls that are still on it as UNAVAILABLE.
+
+    `grpc.aio.Channel.close` cancels them, and whoever waits for one of them gets a
+    CancelledError, as if it had been cancelled itself. So each call is marked first:
+    `final_status` and `error_of` then say UNAVAILABLE, for this cause. Each call is
+    marked by itself, because a done callback may cancel others, as a caller does.
+
+    Not in the turn of the loop in which a call was begun on the channel: `cancel` ends
+    a call that grpc.aio has not begun in another way.
+    """
+    for call in list(active_calls(channel)):
+        if not call.done():
+            call._lbclient_cause = cause
+            _end(call, cause)
+    step(channel.close())  # without grace it does not wait
+
+
+def _end(call: Any, cause: str) -> None:
+    """Ends a call as a lost connection does: with no CancelledError in its requests.
+
+    `cancel` raises that in the iterator that they are taken from, which is over then:
+    a later attempt would take the part that was sent for the whole.
+    """
+    sent = beneath(call)
+    if getattr(sent, "_async_request_poller", None) is None:
+        call._lbclient_is_interrupted = True  # first: done callbacks ask
+        call.cancel()
+    else:
+        sent._cython_call.cancel(cause)
+
+
+def is_interrupted(call: Any) -> bool:
+    """Whether a call was given up in a way that may have ended its iterator."""
+    return bool(getattr(call, "_lbclient_is_interrupted", False))
+
+
+def cancellations() -> int:
+    """How often the running task was told to end: more than before an await, and the
+    CancelledError that it raised is for this task."""
+    task = current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def asks_itself(call: Any) -> bool:
+    """Whether it is grpc.aio's own task of a call that asks whether it is cancelled."""
+    return current_task() is getattr(call, "_call_response", None)
+
+
+def tell(error: BaseException, history: tuple[str, ...]) -> None:
+    """Adds to an error, as notes below its traceback, what became of the attempts.
+
+    The same error may be raised again, for who awaits the call again.
+    """
+    if history and not hasattr(error, "__notes__"):
+        for number, line in enumerate(history, 1):
+            error.add_note(f"attempt {number} on {line}")
+
+
+def mark(call: Any, value: object) -> None:
+    """Remembers `value` with a call: grpc.aio's call objects take attributes."""
+    call._lbclient = value
+
+
+def marked(call: Any) -> Any:
+    """What `mark` left; None for a call that is not marked."""
+    return getattr(call, "_lbclient", None)
+
+
+def read_once(metadata: Any) -> Any:
+    """Metadata that can be read again, for a caller may give an iterator.
+
+    Raises at once for what grpc.aio refuses at once.
+    """
+    if not metadata:
+        return None
+    if isinstance(metadata, grpc.aio.Metadata):
+        return metadata
+    pairs = tuple(metadata)
+    is_list = isinstance(metadata, Sequence)
+    return grpc.aio.Metadata.from_tuple(pairs) if is_list else pairs
+
+
+def flaw_of(metadata: Any) -> Exception | None:
+    """Why metadata cannot be sent.
+
+    Found later it would be found by a task of grpc.aio's, which then leaves the call
+    half begun, in flight for ever.
+    """
+    try:
+        for key, value in metadata or ():
+            if not isinstance(key, str) or not isinstance(value, str | bytes):
+                said = f"metadata is of text and bytes, not {key!r}: {value!r}"
+                return TypeError(said)
+    except (TypeError, ValueError) as error:
+        return error
+    return None
+
+
+def is_half_closed(call: Any) -> bool:
+    """Whether a call wants no more requests; its interceptors ask for that."""
+    return bool(getattr(call, "_done_writing_flag", False))
+
+
+def awaits_writes(call: Any) -> bool:
+    """Whether a call ends only if somebody goes on writing to it."""
+    reads = getattr(call, "_async_request_poller", None) is not None
+    return not reads and not is_half_closed(call)

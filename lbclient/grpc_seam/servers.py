@@ -1,0 +1,102 @@
+"""What a grpc.aio server is given, and what can be told of one."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Never, TypeVar
+
+import grpc
+from grpc._cython import cygrpc
+
+from lbclient.grpc_seam.channels import Options
+
+T = TypeVar("T")
+
+
+def is_dictionary(generic: grpc.GenericRpcHandler) -> bool:
+    """Whether it has the same handlers always, and looks at a request's path alone.
+
+    Not if somebody has given it a lookup of their own.
+    """
+    return type(generic) is _DICTIONARY and "service" not in vars(generic)
+
+
+_DICTIONARY = type(grpc.method_handlers_generic_handler("", {}))
+
+
+class KnownCoroutine(partial):  # type: ignore[type-arg]
+    """A handler's coroutine function, which grpcio does not ask `inspect` about.
+
+    For each request it looks whether the handler is awaitable, and only then, which
+    takes six frames in Python, whether it is a coroutine function. This is both.
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> Never:
+        raise TypeError("call it first")
+
+
+# Calls that no code in Python has seen yet: from the first number on the core ends some
+# by chance, as CANCELLED, and at the second one all.
+_PENDING = "grpc.server.max_pending_requests"
+_MOST_PENDING = "grpc.server.max_pending_requests_hard_limit"
+CORE_PENDING = ((_PENDING, 1000), (_MOST_PENDING, 3000))
+# Close together: what waits behind 3,000 has no time left; and so it is known how many
+# wait although some were ended.
+OUR_PENDING = ((_PENDING, 1000), (_MOST_PENDING, 1050))
+
+
+def with_pending_limit(options: Options) -> tuple[Options, int]:
+    """A server's options, and how many calls may wait in its core."""
+    given = dict(options)
+    if _PENDING in given or _MOST_PENDING in given:
+        return options, int((dict(CORE_PENDING) | given)[_MOST_PENDING])
+    return (*options, *OUR_PENDING), dict(OUR_PENDING)[_MOST_PENDING]
+
+
+# Of the streams that a connection may have at a time; below that a stream of health or
+# load, which stays open, takes too large a share of what calls can use.
+FEW_SLOTS = 10
+
+
+def has_slots(options: Options) -> bool:
+    """Whether a connection to a server has streams to spare, by its options."""
+    given = dict(options).get("grpc.max_concurrent_streams")
+    return not isinstance(given, int) or given >= FEW_SLOTS
+
+
+def counted(make: Callable[[], T]) -> tuple[T, Callable[[], int | None]]:
+    """A server, and what says how many calls it has begun: in the core, for channelz.
+
+    None where that cannot be told: a grpcio without it, an option that turns it off,
+    or another thread that makes a server at the same time.
+    """
+    before = _servers()
+    made = make()
+    new = _servers() - before
+    if len(new) != 1:
+        return made, lambda: None
+    [server] = new
+
+    def read() -> int | None:
+        try:
+            found = json.loads(cygrpc.channelz_get_server(server))
+            return int(found["server"]["data"]["callsStarted"])
+        except (AttributeError, KeyError, ValueError):
+            return None  # it is over
+
+    return made, read
+
+
+def _servers() -> set[int]:
+    found: set[int] = set()
+    try:
+        while True:
+            page = json.loads(cygrpc.channelz_get_servers(max(found, default=-1) + 1))
+            new = {int(one["ref"]["serverId"]) for one in page.get("server", ())}
+            found |= new
+            if page.get("end") or not new:
+                return found
+    except (AttributeError, KeyError, ValueError):
+        return set()
