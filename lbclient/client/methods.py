@@ -14,7 +14,6 @@ from lbclient.client.attempts import Attempts
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls import streams, wrapped
-from lbclient.client.calls.direct import DirectCall
 from lbclient.client.calls.request_stream import Requests
 from lbclient.core.criticality import DEFAULT, Criticality, current, parse
 from lbclient.grpc_seam import (
@@ -326,7 +325,8 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             )
         if compression is not None:
             metadata = with_compression(metadata, compression)
-        return DirectCall(
+        make, arguments = parts
+        return make(
             balancer,
             new_attempt((backend, 0.0, 1, now, level, counts, metadata)),
             self,
@@ -335,11 +335,11 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             metadata or (),
             credentials,
             wait_for_ready,
-            *parts,
+            *arguments,
         )
 
     def _parts_on(self, channel: grpc.aio.Channel) -> tuple[Any, Any] | None:
-        """What a direct call on a channel is made with; None: it must be wrapped."""
+        """What a direct call on a channel is made by, and with; None: wrap it."""
         method = self._on_channels.get(channel) or self._put_on(channel)
         parts: tuple[Any, Any] | None = method._lbclient
         return parts
@@ -347,7 +347,13 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
     def _put_on(self, channel: grpc.aio.Channel) -> Any:
         method = super()._put_on(channel)
         arguments = call_arguments(method)
-        mark(method, arguments and (active_calls(channel), arguments))
+        if arguments is None:
+            mark(method, None)
+        else:
+            # Not at the top: it wants names of grpcio's that are known to be there now.
+            from lbclient.client.calls.direct import DirectCall
+
+            mark(method, (DirectCall, (active_calls(channel), arguments)))
         return method
 
 

@@ -1,6 +1,7 @@
 """The only door to grpcio's oddities; each function names the fact that needs it."""
 
 from lbclient.grpc_seam.calls import (
+    Writable,
     asks_itself,
     awaits_writes,
     cancellations,
@@ -28,11 +29,7 @@ from lbclient.grpc_seam.channels import (
     is_ready,
     lighten,
 )
-from lbclient.grpc_seam.direct import (
-    UnaryUnaryCall,
-    call_arguments,
-    deadline_after,
-)
+from lbclient.grpc_seam.direct import call_arguments
 from lbclient.grpc_seam.errors import (
     REASONS,
     BackendsFull,
@@ -97,7 +94,7 @@ __all__ = [
     "OutOfQuota",
     "Throttled",
     "Trailers",
-    "UnaryUnaryCall",
+    "Writable",
     "active_calls",
     "asks_itself",
     "awaits_writes",
@@ -107,7 +104,6 @@ __all__ = [
     "cause_of",
     "check_options",
     "counted",
-    "deadline_after",
     "dial_target",
     "error_of",
     "final_status",

@@ -8,7 +8,10 @@ import grpc
 
 from lbclient.grpc_seam.channels import active_calls
 from lbclient.grpc_seam.interceptors import beneath
+from lbclient.grpc_seam.private import is_news
 from lbclient.grpc_seam.status import step
+
+_STREAMS_REQUESTS = (grpc.aio.StreamUnaryCall, grpc.aio.StreamStreamCall)
 
 
 def give_up(channel: grpc.aio.Channel, cause: str) -> None:
@@ -36,11 +39,26 @@ def _end(call: Any, cause: str) -> None:
     a later attempt would take the part that was sent for the whole.
     """
     sent = beneath(call)
-    if getattr(sent, "_async_request_poller", None) is None:
-        call._lbclient_is_interrupted = True  # first: done callbacks ask
-        call.cancel()
-    else:
-        sent._cython_call.cancel(cause)
+    if _takes_from_iterator(sent):
+        try:
+            sent._cython_call.cancel(cause)
+            return
+        except AttributeError as error:
+            is_news(error)
+    call._lbclient_is_interrupted = True  # first: done callbacks ask
+    call.cancel()
+
+
+def _takes_from_iterator(call: Any) -> bool:
+    """Whether grpc.aio takes the requests of a call from an iterator."""
+    streams = isinstance(call, _STREAMS_REQUESTS)
+    if not streams:
+        return False
+    try:
+        return call._async_request_poller is not None
+    except AttributeError as error:
+        is_news(error)
+        return False
 
 
 def is_interrupted(call: Any) -> bool:
@@ -111,11 +129,26 @@ def flaw_of(metadata: Any) -> Exception | None:
 
 
 def is_half_closed(call: Any) -> bool:
-    """Whether a call wants no more requests; its interceptors ask for that."""
+    """Whether a call wants no more requests."""
     return bool(getattr(call, "_done_writing_flag", False))
 
 
 def awaits_writes(call: Any) -> bool:
-    """Whether a call ends only if somebody goes on writing to it."""
-    reads = getattr(call, "_async_request_poller", None) is not None
-    return not reads and not is_half_closed(call)
+    """Whether a call ends only if somebody goes on writing to it.
+
+    Not where that is unknown: its requests may all be there.
+    """
+    try:
+        return call._async_request_poller is None and not call._done_writing_flag
+    except AttributeError as error:
+        return not is_news(error)
+
+
+class Writable:
+    """What grpc.aio's interceptors look at in a call that requests are written to."""
+
+    _inner: Any
+
+    @property
+    def _done_writing_flag(self) -> bool:
+        return is_half_closed(self._inner)

@@ -9,6 +9,7 @@ from weakref import WeakSet
 import grpc
 
 from lbclient.core.errors import ConfigError
+from lbclient.grpc_seam.private import is_news
 
 READY: int = grpc.ChannelConnectivity.READY.value[0]
 Options = Sequence[tuple[str, Any]]
@@ -18,7 +19,8 @@ def is_ready(channel: Any) -> bool:
     """Whether a channel is connected, as the core knows it, asked at every pick."""
     try:
         ready: bool = channel._channel.check_connectivity_state(False) == READY
-    except AttributeError:  # instrumentation wraps it
+    except AttributeError as error:  # instrumentation wraps it
+        is_news(error)
         return channel.get_state() is grpc.ChannelConnectivity.READY
     return ready
 
@@ -29,7 +31,11 @@ def lighten(channel: grpc.aio.Channel) -> grpc.aio.Channel:
     grpc.aio keeps the calls that `close` is to end in a WeakSet, 0.5 us a call. Nothing
     needs it to be weak: we cancel every call that is dropped unfinished.
     """
-    calls = getattr(channel, "_active_calls", None)
+    try:
+        calls = channel._active_calls  # type: ignore[attr-defined]
+    except AttributeError as error:
+        is_news(error)
+        return channel
     if isinstance(calls, WeakSet) and not calls:
         channel._active_calls = set()  # type: ignore[attr-defined]
     return channel

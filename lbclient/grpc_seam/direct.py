@@ -1,20 +1,23 @@
-"""grpc.aio's own call object, made without its method object."""
+"""Whether a call may be made as grpc.aio makes it, without grpc.aio's method object."""
 
+from functools import cache
 from inspect import signature
+from operator import attrgetter
 from typing import Any
 
-from grpc.aio import _call as call_objects
-from grpc.aio import _channel as channel_objects
-from grpc.aio._utils import _timeout_to_deadline
+from lbclient.grpc_seam.private import find, is_news, mentions, tell_missing
 
-UnaryUnaryCall = call_objects.UnaryUnaryCall
-UnaryUnaryMethod = channel_objects.UnaryUnaryMultiCallable
-deadline_after = _timeout_to_deadline  # by the clock that the core goes by
+# What a direct call asks of grpc.aio's call object, from its first moment on.
+_OF_CALL = ("_cython_call", "_call_response", "_request", "_metadata")
 _CALL_PARAMETERS = [
     *("self", "request", "deadline", "metadata", "credentials", "wait_for_ready"),
     *("channel", "method", "request_serializer", "response_deserializer", "loop"),
     "registered_call_handle",
 ]
+_arguments_of = attrgetter(
+    *("_channel", "_method", "_request_serializer", "_response_deserializer"),
+    *("_loop", "_registered_call_handle"),
+)
 
 
 def call_arguments(method: Any) -> tuple[Any, ...] | None:
@@ -23,15 +26,29 @@ def call_arguments(method: Any) -> tuple[Any, ...] | None:
     None where the method must make its calls itself: interceptors that
     instrumentation has put into the channel, or a grpcio that we do not know.
     """
-    if type(method) is not UnaryUnaryMethod or method._interceptors:
+    if not _is_known() or type(method) is not find(
+        "grpc.aio._channel:UnaryUnaryMultiCallable"
+    ):
         return None
-    if list(signature(UnaryUnaryCall.__init__).parameters) != _CALL_PARAMETERS:
+    try:
+        if method._interceptors:
+            return None
+        arguments: tuple[Any, ...] = _arguments_of(method)
+    except AttributeError as error:
+        is_news(error)
         return None
-    return (
-        method._channel,
-        method._method,
-        method._request_serializer,
-        method._response_deserializer,
-        method._loop,
-        method._registered_call_handle,
-    )
+    return arguments
+
+
+@cache
+def _is_known() -> bool:
+    """Whether this grpcio's call object is the one that `own_call` has in mind."""
+    call = find("grpc.aio._call:UnaryUnaryCall")
+    inner = find("grpc._cython.cygrpc:_AioCall")
+    if not (call and inner and find("grpc.aio._utils:_timeout_to_deadline")):
+        return False
+    missing = [name for name in _OF_CALL if not mentions(call, name)]
+    missing += [name for name in ("_status",) if not hasattr(inner, name)]
+    for name in missing:
+        tell_missing(name)
+    return not missing and list(signature(call).parameters) == _CALL_PARAMETERS[1:]

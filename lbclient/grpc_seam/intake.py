@@ -5,19 +5,15 @@ override. Where a grpcio has no such method its server is left as it is.
 """
 
 import asyncio
-import logging
-import sys
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
-import grpc
-from grpc._cython import cygrpc
+from lbclient.grpc_seam.private import find, is_news
 
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 _making = Lock()
 
@@ -60,63 +56,58 @@ class Core:
             future.add_done_callback(answered)
 
 
+@cache
 def _subclass() -> Any:
-    """None where a grpcio has no class, or another one than is needed."""
-    try:
-        base: Any = cygrpc.AioServer
-        ask = base._request_call
-
-        class WithQueue(base):  # type: ignore[misc]
-            queue: Queue | None = None
-
-            async def _request_call(self) -> Any:
-                if self.queue is None:
-                    return await ask(self)
-                return await self.queue.next()
-
-            def enter(self, queue: Queue) -> None:
-                queue.take_from(Core(partial(ask, self)))
-                self.queue = queue
-
-    except (AttributeError, TypeError) as error:
-        logger.warning(
-            "requests wait inside of gRPC, unseen: this grpcio, %s, has another server"
-            " than is known here: %s",
-            grpc.__version__,
-            error,
-        )
+    """grpcio's server with a queue; None where a grpcio has no such class."""
+    path = "grpc._cython.cygrpc:AioServer._request_call"
+    ask = find(path)
+    if ask is None:
         return None
+    base: Any = find(path.rpartition(".")[0])
+
+    class WithQueue(base):  # type: ignore[misc]
+        queue: Queue | None = None
+
+        async def _request_call(self) -> Any:
+            if self.queue is None:
+                return await ask(self)
+            return await self.queue.next()
+
+        def enter(self, queue: Queue) -> None:
+            queue.take_from(Core(partial(ask, self)))
+            self.queue = queue
+
     return WithQueue
 
 
 class _Cygrpc:
     """The module, as `grpc.aio.Server` sees it while one of ours is made."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, cygrpc: Any, server: Any) -> None:
+        self._cygrpc = cygrpc
         self.AioServer = server
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(cygrpc, name)
+        return getattr(self._cygrpc, name)
 
 
 def with_queue(make: Callable[[], T], queue: Queue) -> T:
     """The server that `make` makes, which takes its requests from `queue`."""
+    own, before = _subclass(), find("grpc.aio._server:cygrpc")
+    if own is None or before is None:
+        return make()
     with _making:
-        own, objects = _subclass(), _server_module()
-        if own is None or objects is None:
-            return make()
-        before = objects.cygrpc
-        objects.cygrpc = _Cygrpc(own)
+        objects: Any = import_module("grpc.aio._server")
+        objects.cygrpc = _Cygrpc(before, own)
         try:
-            made = make()
+            made: Any = make()
         finally:
             objects.cygrpc = before
-    inner = getattr(made, "_server", None)
+    try:
+        inner = made._server
+    except AttributeError as error:
+        is_news(error)
+        return cast(T, made)
     if isinstance(inner, own):
         inner.enter(queue)
-    return made
-
-
-def _server_module() -> Any:
-    found = sys.modules.get("grpc.aio._server")
-    return found if hasattr(found, "cygrpc") else None
+    return cast(T, made)

@@ -1,18 +1,28 @@
 """The user's interceptors: a call through them, as grpc.aio makes it."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import grpc
-from grpc._compression import augment_metadata
-from grpc.aio import _interceptor as interceptor
+
+from lbclient.grpc_seam.private import find, mentions, tell_missing
+
+# By which the core is told of a call's compression: GRPC_COMPRESSION_REQUEST_ALGORITHM.
+_COMPRESSION_KEY = "grpc-internal-encoding-request"
+_COMPRESSIONS = {
+    grpc.Compression.NoCompression: "identity",
+    grpc.Compression.Deflate: "deflate",
+    grpc.Compression.Gzip: "gzip",
+}
 
 
 def beneath(call: Any) -> Any:
     """The call that was sent beneath interceptors; None while they are at it."""
     task = getattr(call, "_interceptors_task", None)
     if task is None:
-        return call
+        last = getattr(call, "_lbclient_last", None)
+        return call if last is None else last.sent
     if not task.done() or task.cancelled() or task.exception():
         return None
     return task.result()
@@ -22,7 +32,10 @@ def with_compression(
     metadata: Any, compression: grpc.Compression | None
 ) -> grpc.aio.Metadata:
     """Metadata as interceptors see it: grpc.aio tells of a call's compression there."""
-    return grpc.aio.Metadata(*(augment_metadata(metadata, compression) or ()))
+    pairs = tuple(metadata or ())
+    if compression:
+        pairs = (*pairs, (_COMPRESSION_KEY, _COMPRESSIONS[compression]))
+    return grpc.aio.Metadata(*pairs)
 
 
 def intercepted(
@@ -39,16 +52,52 @@ def intercepted(
     The last continuation calls `send(request, client_call_details)`, so that
     interceptors run once for a call, however many attempts it takes.
     """
-    return _INTERCEPTED[kind](
-        [*interceptors, _Last(send)],
+    last = _LAST[kind](send)
+    make = find(_PATHS[kind])
+    if make is None:
+        call = _publicly(kind, [*interceptors, last], request, details, path)
+    else:
+        call = make(
+            [*interceptors, last],
+            request,
+            *details,
+            None,  # the channel: only what comes after the last interceptor wants it
+            path.encode(),
+            None,
+            None,
+            loop,
+        )
+        if not _is_transparent(make):
+            call._lbclient_last = last
+    return call
+
+
+def _publicly(
+    kind: str,
+    interceptors: Sequence[Any],
+    request: Any,
+    details: tuple[Any, ...],
+    path: str,
+) -> Any:
+    """The same on a channel that never connects, for no call gets to its end."""
+    timeout, metadata, credentials, wait_for_ready = details
+    channel = grpc.aio.insecure_channel("ipv4:127.0.0.1:1", interceptors=interceptors)
+    return getattr(channel, kind)(path)(
         request,
-        *details,
-        None,  # the channel: only what comes after the last interceptor wants it
-        path.encode(),
-        None,
-        None,
-        loop,
+        timeout=timeout,
+        metadata=metadata,
+        credentials=credentials,
+        wait_for_ready=wait_for_ready,
     )
+
+
+@cache
+def _is_transparent(make: type) -> bool:
+    """Whether `beneath` will see through a call to the one that was sent."""
+    is_seen = mentions(make, "_interceptors_task")
+    if not is_seen:
+        tell_missing("_interceptors_task")
+    return is_seen
 
 
 class _Last:
@@ -57,19 +106,31 @@ class _Last:
     As an interceptor, for the chain's own end is another thing in each grpcio.
     """
 
+    sent: Any = None
+
     def __init__(self, send: Callable[[Any, Any], Any]) -> None:
         self._send = send
 
     async def intercept(self, _: Any, client_call_details: Any, request: Any) -> Any:
-        return self._send(request, client_call_details)
+        self.sent = self._send(request, client_call_details)
+        return self.sent
 
     intercept_unary_unary = intercept_unary_stream = intercept
     intercept_stream_unary = intercept_stream_stream = intercept
 
 
-_INTERCEPTED: dict[str, Any] = {
-    "unary_unary": interceptor.InterceptedUnaryUnaryCall,
-    "unary_stream": interceptor.InterceptedUnaryStreamCall,
-    "stream_unary": interceptor.InterceptedStreamUnaryCall,
-    "stream_stream": interceptor.InterceptedStreamStreamCall,
+_LAST: dict[str, Any] = {
+    kind: type("Last", (_Last, base), {})
+    for kind, base in (
+        ("unary_unary", grpc.aio.UnaryUnaryClientInterceptor),
+        ("unary_stream", grpc.aio.UnaryStreamClientInterceptor),
+        ("stream_unary", grpc.aio.StreamUnaryClientInterceptor),
+        ("stream_stream", grpc.aio.StreamStreamClientInterceptor),
+    )
+}
+_PATHS = {
+    "unary_unary": "grpc.aio._interceptor:InterceptedUnaryUnaryCall",
+    "unary_stream": "grpc.aio._interceptor:InterceptedUnaryStreamCall",
+    "stream_unary": "grpc.aio._interceptor:InterceptedStreamUnaryCall",
+    "stream_stream": "grpc.aio._interceptor:InterceptedStreamStreamCall",
 }

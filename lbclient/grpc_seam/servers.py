@@ -6,9 +6,9 @@ from functools import partial
 from typing import Never, TypeVar
 
 import grpc
-from grpc._cython import cygrpc
 
 from lbclient.grpc_seam.channels import Options
+from lbclient.grpc_seam.private import find
 
 T = TypeVar("T")
 
@@ -72,18 +72,19 @@ def counted(make: Callable[[], T]) -> tuple[T, Callable[[], int | None]]:
     None where that cannot be told: a grpcio without it, an option that turns it off,
     or another thread that makes a server at the same time.
     """
+    ask = find("grpc._cython.cygrpc:channelz_get_server")
     before = _servers()
     made = make()
     new = _servers() - before
-    if len(new) != 1:
+    if len(new) != 1 or ask is None:
         return made, lambda: None
     [server] = new
 
     def read() -> int | None:
         try:
-            found = json.loads(cygrpc.channelz_get_server(server))
+            found = json.loads(ask(server))
             return int(found["server"]["data"]["callsStarted"])
-        except (AttributeError, KeyError, ValueError):
+        except (KeyError, ValueError):
             return None  # it is over
 
     return made, read
@@ -91,12 +92,15 @@ def counted(make: Callable[[], T]) -> tuple[T, Callable[[], int | None]]:
 
 def _servers() -> set[int]:
     found: set[int] = set()
+    ask = find("grpc._cython.cygrpc:channelz_get_servers")
+    if ask is None:
+        return found
     try:
         while True:
-            page = json.loads(cygrpc.channelz_get_servers(max(found, default=-1) + 1))
+            page = json.loads(ask(max(found, default=-1) + 1))
             new = {int(one["ref"]["serverId"]) for one in page.get("server", ())}
             found |= new
             if page.get("end") or not new:
                 return found
-    except (AttributeError, KeyError, ValueError):
+    except (KeyError, ValueError):
         return set()

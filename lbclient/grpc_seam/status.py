@@ -3,12 +3,12 @@
 import re
 from collections.abc import Coroutine, Sequence
 from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import grpc
-from grpc.aio import _call as call_objects
 
 from lbclient.grpc_seam.channels import is_ready
+from lbclient.grpc_seam.private import is_news
 
 T = TypeVar("T")
 Trailers = Sequence[tuple[str, str | bytes]]
@@ -40,7 +40,8 @@ def final_status(call: Any) -> tuple[int, Trailers]:
     try:
         status = call._cython_call._status
         return status.code(), status.trailing_metadata() or ()
-    except AttributeError:
+    except AttributeError as error:
+        is_news(error)
         code: grpc.StatusCode = step(call.code())
         return code.value[0], tuple(step(call.trailing_metadata()))
 
@@ -57,6 +58,7 @@ _REFUSED = re.compile(
 _LEFT_OUT = re.compile(r"(Stream removed \()?GOAWAY received;")
 _NOT_CONNECTED = re.compile("failed to connect to all addresses")
 _PROVISIONAL = "Internal error from Core"
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def was_not_sent(call: Any, channel: Any, is_believed: bool) -> bool:
@@ -72,7 +74,8 @@ def was_not_sent(call: Any, channel: Any, is_believed: bool) -> bool:
         return False
     try:
         details = call._cython_call._status.details()
-    except AttributeError:
+    except AttributeError as error:
+        is_news(error)
         details = step(call.details())
     if is_believed and (_REFUSED.match(details) or _LEFT_OUT.match(details)):
         return True
@@ -85,7 +88,12 @@ def was_not_begun(call: Any) -> bool:
 
     For certain only while its done callbacks run.
     """
-    task = getattr(call, "_call_response", None) or getattr(call, "_preparation", None)
+    is_unary = isinstance(call, grpc.aio.UnaryUnaryCall | grpc.aio.StreamUnaryCall)
+    try:
+        task = call._call_response if is_unary else call._preparation
+    except AttributeError as error:
+        is_news(error)
+        return False
     work = None if task is None else task.get_coro()  # None: an eager task that ended
     return work is not None and getcoroutinestate(work) == CORO_CREATED
 
@@ -101,7 +109,8 @@ def was_ended_there(call: Any) -> bool:
     """
     try:
         is_local = call._cython_call.is_locally_cancelled()
-    except AttributeError:  # instrumentation wraps it
+    except AttributeError as error:  # instrumentation wraps it
+        is_news(error)
         return False
     return not is_local and call.time_remaining() != 0.0
 
@@ -111,24 +120,44 @@ def error_of(call: Any) -> grpc.aio.AioRpcError | None:
     if cause := cause_of(call):
         return _given_up(call, cause)
     try:
-        inner = call._cython_call
-        error: Any = call_objects._create_rpc_error(
-            inner._initial_metadata, inner._status
+        status = call._cython_call._status
+        return grpc.aio.AioRpcError(
+            _CODES.get(status.code(), grpc.StatusCode.UNKNOWN),
+            grpc.aio.Metadata.from_tuple(call._cython_call._initial_metadata or ()),
+            grpc.aio.Metadata.from_tuple(status.trailing_metadata() or ()),
+            status.details(),
+            status.debug_error_string(),
         )
-    except AttributeError:
-        return None
-    return cast(grpc.aio.AioRpcError, error)
+    except AttributeError as error:
+        return _asked(call) if is_news(error) else None
+
+
+def _asked(call: Any) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(
+        step(call.code()),
+        step(call.initial_metadata()),
+        step(call.trailing_metadata()),
+        step(call.details()),
+        step(call.debug_error_string()),
+    )
 
 
 def _given_up(call: Any, cause: str) -> grpc.aio.AioRpcError:
-    received = getattr(getattr(call, "_cython_call", None), "_initial_metadata", None)
     return grpc.aio.AioRpcError(
         grpc.StatusCode.UNAVAILABLE,
-        grpc.aio.Metadata.from_tuple(received or ()),
+        grpc.aio.Metadata.from_tuple(_received(call)),
         grpc.aio.Metadata(),
         cause,
         "",
     )
+
+
+def _received(call: Any) -> tuple[Any, ...]:
+    """Initial metadata of a call that is over; none where only the call can tell."""
+    try:
+        return call._cython_call._initial_metadata or ()
+    except AttributeError as error:
+        return tuple(step(call.initial_metadata())) if is_news(error) else ()
 
 
 def is_provisional(call: Any) -> bool:
@@ -140,14 +169,16 @@ def is_provisional(call: Any) -> bool:
     try:
         status = call._cython_call._status
         code, details = status.code(), status.details()
-    except AttributeError:
-        return False
+    except AttributeError as error:
+        if not is_news(error):
+            return False
+        code, details = step(call.code()).value[0], step(call.details())
     return bool(code == INTERNAL and details == _PROVISIONAL)
 
 
 def has_begun(call: Any) -> bool:
     """Whether a call that failed had an answer that its caller may have seen."""
-    return bool(getattr(getattr(call, "_cython_call", None), "_initial_metadata", None))
+    return bool(_received(call))
 
 
 def cause_of(call: Any) -> str:

@@ -2,6 +2,7 @@
 
 It is on a ready backend from the start, so it costs no wrapper and no task but
 grpc.aio's. Should no server take it, a wrapped call carries on, and answers for it.
+Imported with the first such call, for not every grpcio has all that it takes.
 """
 
 import logging
@@ -17,14 +18,20 @@ from lbclient.grpc_seam import (
     CANCELLED,
     UNAVAILABLE,
     Trailers,
-    UnaryUnaryCall,
     asks_itself,
     cancellations,
     cause_of,
-    deadline_after,
     error_of,
     mark,
     was_not_begun,
+)
+from lbclient.grpc_seam.own_call import (
+    UnaryUnaryCall,
+    deadline_after,
+    inner_of,
+    metadata_of,
+    request_of,
+    status_of,
 )
 from lbclient.wire import propagation
 
@@ -43,6 +50,9 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
     later: "grpc.aio.UnaryUnaryCall[Any, Any] | None" = None
     attempts: Attempts | None = None  # once this one has failed
     _callbacks: tuple[Callable[[Any], object], ...] = ()
+
+    message = property(request_of)
+    metadata = property(metadata_of)  # as it was sent
 
     def __init__(
         self,
@@ -68,11 +78,11 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         self._siblings = siblings
         siblings.add(self)
         balancer.pool.begin(attempt.backend)
-        self._cython_call.add_done_callback(self._attempt_over)
+        inner_of(self).add_done_callback(self._attempt_over)
 
     def _attempt_over(self) -> None:
         self._siblings.discard(self)
-        status = self._cython_call._status
+        status = status_of(self)
         code, trailers = status.code(), status.trailing_metadata() or ()
         if code:
             self._failed(code, trailers)
@@ -91,10 +101,10 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
             balancer.forget(attempt, tried=0)
             return
         options = {
-            "metadata": self._metadata,  # with the compression by now
+            "metadata": self.metadata,  # with the compression by now
             "credentials": self.credentials,
         }
-        method, request, error = self._method, self._request, None
+        method, request, error = self._method, self.message, None
         attempts = self.attempts = Attempts(
             balancer, method, request, attempt.criticality, options, attempt.counts
         )
@@ -209,5 +219,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         if self.later is not None:
             await self.later.wait_for_connection()
 
-    def _repr(self) -> str:
-        return super()._repr() if self.later is None else repr(self.later)
+    def __repr__(self) -> str:
+        return super().__repr__() if self.later is None else repr(self.later)
+
+    __str__ = __repr__

@@ -14,9 +14,9 @@ import grpc
 
 from lbclient.client.calls.wrapped import Call, UnaryResponse
 from lbclient.grpc_seam import (
+    Writable,
     awaits_writes,
     cancellations,
-    is_half_closed,
     is_interrupted,
 )
 
@@ -112,7 +112,7 @@ class _Responses:
                 self._iterator = None
 
 
-class _StreamRequest(Call):
+class _StreamRequest(Writable, Call):
     """Who gives up waiting to write does not cancel the call, nor in grpc.aio."""
 
     _has_written = False
@@ -148,11 +148,6 @@ class _StreamRequest(Call):
 
     def _is_unsent(self) -> bool:
         return self._inner is None and self._error is not None
-
-    @property
-    def _done_writing_flag(self) -> bool:
-        """grpc.aio's interceptors look at it."""
-        return is_half_closed(self._inner)
 
 
 class UnaryStreamCall(_StreamResponse, grpc.aio.UnaryStreamCall[Any, Any]): ...
