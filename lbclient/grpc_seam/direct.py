@@ -7,8 +7,20 @@ from typing import Any
 
 from lbclient.grpc_seam.private import find, is_news, mentions, tell_missing
 
+_PATHS = (
+    "grpc.aio._call:UnaryUnaryCall",
+    "grpc._cython.cygrpc:_AioCall",
+    "grpc._cython.cygrpc:AioRpcStatus.code",
+    "grpc._cython.cygrpc:AioRpcStatus.debug_error_string",
+    "grpc._cython.cygrpc:AioRpcStatus.details",
+    "grpc._cython.cygrpc:AioRpcStatus.trailing_metadata",
+    "grpc.aio._utils:_timeout_to_deadline",
+)
 # What a direct call asks of grpc.aio's call object, from its first moment on.
 _OF_CALL = ("_cython_call", "_call_response", "_request", "_metadata")
+# And of the one in Cython. `status` asks the call itself where it has no such name, and
+# a direct call, which looks for its error, would ask `status`.
+_OF_INNER = ("_status", "_initial_metadata")
 _CALL_PARAMETERS = [
     *("self", "request", "deadline", "metadata", "credentials", "wait_for_ready"),
     *("channel", "method", "request_serializer", "response_deserializer", "loop"),
@@ -43,12 +55,12 @@ def call_arguments(method: Any) -> tuple[Any, ...] | None:
 @cache
 def _is_known() -> bool:
     """Whether this grpcio's call object is the one that `own_call` has in mind."""
-    call = find("grpc.aio._call:UnaryUnaryCall")
-    inner = find("grpc._cython.cygrpc:_AioCall")
-    if not (call and inner and find("grpc.aio._utils:_timeout_to_deadline")):
+    found = [find(path) for path in _PATHS]
+    if None in found:
         return False
+    call, inner, *_ = found
     missing = [name for name in _OF_CALL if not mentions(call, name)]
-    missing += [name for name in ("_status",) if not hasattr(inner, name)]
+    missing += [name for name in _OF_INNER if not hasattr(inner, name)]
     for name in missing:
-        tell_missing(name)
+        tell_missing(name, "in UnaryUnaryCall")
     return not missing and list(signature(call).parameters) == _CALL_PARAMETERS[1:]

@@ -96,7 +96,7 @@ def _is_transparent(make: type) -> bool:
     """Whether `beneath` will see through a call to the one that was sent."""
     is_seen = mentions(make, "_interceptors_task")
     if not is_seen:
-        tell_missing("_interceptors_task")
+        tell_missing("_interceptors_task", f"in {make.__qualname__}")
     return is_seen
 
 

@@ -16,6 +16,7 @@ import grpc
 logger = logging.getLogger(__name__)
 
 _WRAPPED = "unary calls are wrapped, which takes more CPU for each"
+_ASKED = "what is asked of a call that is over takes more CPU"
 _UNCOUNTED = "nobody knows how many requests wait inside of gRPC"
 _UNSEEN = "requests wait inside of gRPC, unseen, in no order but their own"
 _INTERCEPTED = "calls with interceptors make a channel each, which takes more CPU"
@@ -26,6 +27,10 @@ COSTS = {
     "grpc.aio._channel:UnaryUnaryMultiCallable": _WRAPPED,
     "grpc.aio._utils:_timeout_to_deadline": _WRAPPED,
     "grpc._cython.cygrpc:_AioCall": _WRAPPED,
+    "grpc._cython.cygrpc:AioRpcStatus.code": _WRAPPED,
+    "grpc._cython.cygrpc:AioRpcStatus.debug_error_string": _WRAPPED,
+    "grpc._cython.cygrpc:AioRpcStatus.details": _WRAPPED,
+    "grpc._cython.cygrpc:AioRpcStatus.trailing_metadata": _WRAPPED,
     "_interceptors": _WRAPPED,
     "_method": _WRAPPED,
     "_request_serializer": _WRAPPED,
@@ -34,15 +39,18 @@ COSTS = {
     "_registered_call_handle": _WRAPPED,
     "_request": _WRAPPED,
     "_metadata": _WRAPPED,
-    "_channel": f"{_WRAPPED}, as does each look whether a channel is connected",
+    "_channel": _WRAPPED,
     "_channel.check_connectivity_state": "each look whether a channel is connected"
     " takes more CPU",
     "_active_calls": "each call takes 0.5 us more, and those of strangers on a channel"
     " that is given up end as cancelled",
-    "_cython_call": f"{_WRAPPED}; {_REPEATED}",
-    "_cython_call._status": f"{_WRAPPED}, as does their status",
-    "_cython_call._initial_metadata": "what is asked about a call that failed takes"
-    " more CPU",
+    "_cython_call": _WRAPPED,
+    "_cython_call._status": _WRAPPED,
+    "_cython_call._status.code": _ASKED,
+    "_cython_call._status.trailing_metadata": _ASKED,
+    "_cython_call._status.details": _ASKED,
+    "_cython_call._status.debug_error_string": _ASKED,
+    "_cython_call._initial_metadata": f"{_WRAPPED}; {_ASKED}",
     "_cython_call.is_locally_cancelled": "calls that a server's core ends, for want of"
     " room, are not sent again",
     "_cython_call.cancel": _REPEATED,
@@ -64,7 +72,6 @@ COSTS = {
     "grpc.aio._server:cygrpc": _UNSEEN,
     "_server": _UNSEEN,
 }
-_COST_OF = {re.split("[.:]", path)[-1]: cost for path, cost in COSTS.items()}
 
 # Where grpc.aio's own calls and channels are from. Others, such as instrumentation's
 # and interceptors', look like them from the outside.
@@ -86,38 +93,42 @@ def find(path: str) -> Any:
     module, _, names = path.partition(":")
     try:
         found: Any = import_module(module)
-    except ImportError:
-        costs = [cost for at, cost in COSTS.items() if at.startswith(f"{module}:")]
-        _tell(module, "; ".join(dict.fromkeys(costs)))
+        for name in names.split("."):
+            found = getattr(found, name)
+    except ImportError as error:
+        tell_missing((error.name or module).rpartition(".")[2], path)
         return None
-    for name in names.split("."):
-        found = getattr(found, name, None)
-    if found is None:
-        _tell(path, COSTS.get(path, ""))
+    except AttributeError as error:
+        tell_missing(error.name or names, path)
+        return None
     return found
 
 
 def is_news(error: AttributeError) -> bool:
     """Whether an object of grpc.aio's own lacks the name; says so, once."""
-    is_own = type(error.obj).__module__ in _OWN
-    if is_own:
-        tell_missing(error.name or "")
-    return is_own
+    kind = type(error.obj)
+    if kind.__module__ not in _OWN:
+        return False
+    tell_missing(error.name or "", f"in {kind.__qualname__}")
+    return True
 
 
-def tell_missing(attribute: str) -> None:
-    """Says once that grpcio has no such attribute any more."""
-    _tell(attribute, _COST_OF.get(attribute, ""))
-
-
-def _tell(name: str, cost: str) -> None:
+def tell_missing(name: str, where: str) -> None:
+    """Says once that grpcio has no such name any more, and what that costs."""
     if name not in _told:
         _told.add(name)
+        costs = [
+            part
+            for path, cost in COSTS.items()
+            if name in re.split("[.:]", path)
+            for part in cost.split("; ")
+        ]
         logger.warning(
-            "grpcio %s has no %s, a private name of its own: %s",
+            "grpcio %s has no %s (%s), a private name of its own: %s",
             grpc.__version__,
             name,
-            cost,
+            where,
+            "; ".join(dict.fromkeys(costs)),
         )
 
 

@@ -38,12 +38,12 @@ def final_status(call: Any) -> tuple[int, Trailers]:
     if cause_of(call):
         return UNAVAILABLE, ()
     try:
-        status = call._cython_call._status
-        return status.code(), status.trailing_metadata() or ()
+        code: int = call._cython_call._status.code()
+        return code, call._cython_call._status.trailing_metadata() or ()
     except AttributeError as error:
         is_news(error)
-        code: grpc.StatusCode = step(call.code())
-        return code.value[0], tuple(step(call.trailing_metadata()))
+        code = step(call.code()).value[0]
+        return code, tuple(step(call.trailing_metadata()))
 
 
 INTERNAL: int = grpc.StatusCode.INTERNAL.value[0]
@@ -120,13 +120,13 @@ def error_of(call: Any) -> grpc.aio.AioRpcError | None:
     if cause := cause_of(call):
         return _given_up(call, cause)
     try:
-        status = call._cython_call._status
+        trailers = call._cython_call._status.trailing_metadata()
         return grpc.aio.AioRpcError(
-            _CODES.get(status.code(), grpc.StatusCode.UNKNOWN),
+            _CODES.get(call._cython_call._status.code(), grpc.StatusCode.UNKNOWN),
             grpc.aio.Metadata.from_tuple(call._cython_call._initial_metadata or ()),
-            grpc.aio.Metadata.from_tuple(status.trailing_metadata() or ()),
-            status.details(),
-            status.debug_error_string(),
+            grpc.aio.Metadata.from_tuple(trailers or ()),
+            call._cython_call._status.details(),
+            call._cython_call._status.debug_error_string(),
         )
     except AttributeError as error:
         return _asked(call) if is_news(error) else None
@@ -167,8 +167,8 @@ def is_provisional(call: Any) -> bool:
     status, of why it failed, comes a little later.
     """
     try:
-        status = call._cython_call._status
-        code, details = status.code(), status.details()
+        code = call._cython_call._status.code()
+        details = call._cython_call._status.details()
     except AttributeError as error:
         if not is_news(error):
             return False
