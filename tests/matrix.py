@@ -33,6 +33,7 @@ TESTS = (
     "tests/wire/test_leaks.py",
     "tests/wire/test_lifecycle.py",
     "tests/wire/test_mended.py",
+    "tests/wire/test_private_names.py",
     "tests/wire/test_raised.py",
     "tests/wire/test_raw_metadata.py",
     "tests/wire/test_refused_streams.py",
