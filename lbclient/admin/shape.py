@@ -151,6 +151,7 @@ PROCESS = {
     "pid": NUMBER,
     "time": NUMBER,
     "clock": NUMBER,
+    "disabled": MAYBE,
     "channels": [CHANNEL],
     "channels_left_out": NUMBER,
     "servers": [SERVER],

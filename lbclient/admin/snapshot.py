@@ -22,7 +22,8 @@ import grpc
 import lbclient
 from lbclient.admin import shape
 from lbclient.client.channel import Channel
-from lbclient.config import ChannelConfig, ServerConfig, settings
+from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
+from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
 from lbclient.core.recent import Recent
 from lbclient.core.registry import CHANNELS, SERVERS
@@ -63,11 +64,19 @@ def snapshot() -> dict[str, Any]:
         "pid": os.getpid(),
         "time": time.time(),
         "clock": time.monotonic(),
+        "disabled": of_kill_switch(),
         **told,
         "channels_left_out": max(0, len(channels) - MOST_CHANNELS),
         "servers_left_out": max(0, len(servers) - MOST_SERVERS),
         "untold": untold,
     }
+
+
+def of_kill_switch() -> int:
+    try:
+        return int(is_disabled())
+    except ConfigError:  # a word that says neither, with which nothing can be made
+        return 0
 
 
 @contextmanager

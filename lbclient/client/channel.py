@@ -5,7 +5,6 @@ also when it starts to resolve and to connect.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 from contextvars import Context
@@ -20,6 +19,7 @@ from lbclient.client import methods
 from lbclient.client.attempts import Attempts
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls import wrapped
+from lbclient.client.disabled import plain_channel
 from lbclient.client.statistics import CallInfo, ChannelStatistics, channel_statistics
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.config.identity import find_identity, find_zone
@@ -40,8 +40,6 @@ from lbclient.grpc_seam import (
 from lbclient.pickers import picker_factory
 from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import Choice
-
-logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=methods.Method)
 
@@ -256,11 +254,12 @@ def insecure_channel(
     """`grpc.aio.insecure_channel`, balanced. See `Channel`.
 
     With `LBCLIENT_DISABLE=1` in the environment it is grpc.aio's own channel, which
-    has no `statistics()`, unless the target is a `Resolver`.
+    has no `statistics()`, unless the target is a `Resolver`. What a target of `file:`,
+    `k8s:` or `srv:` means is then found out here, once: it may take up to 10 s, and
+    raises ResolveError.
     """
     if isinstance(target, str) and is_disabled():
-        logger.info("LBCLIENT_DISABLE is set: this channel is grpc.aio's own")
-        plain = grpc.aio.insecure_channel(target, options, compression, interceptors)
+        plain = plain_channel(target, None, options, compression, interceptors)
         return cast(Channel, plain)
     return Channel(target, None, options, compression, interceptors, config)
 
@@ -279,10 +278,7 @@ def secure_channel(
         # None would be an insecure channel.
         raise ConfigError("credentials", credentials, "grpc.ChannelCredentials")
     if isinstance(target, str) and is_disabled():
-        logger.info("LBCLIENT_DISABLE is set: this channel is grpc.aio's own")
-        plain = grpc.aio.secure_channel(
-            target, credentials, options, compression, interceptors
-        )
+        plain = plain_channel(target, credentials, options, compression, interceptors)
         return cast(Channel, plain)
     return Channel(target, credentials, options, compression, interceptors, config)
 

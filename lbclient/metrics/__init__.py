@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from lbclient.client.channel import Channel
+from lbclient.config import is_disabled
 from lbclient.metrics.families import FAMILIES, HANDLED, SAMPLES, Family
 from lbclient.metrics.sums import Sums, labelled
 from lbclient.server import Server
@@ -33,15 +34,17 @@ def export(
     """Shows a channel or a server of ours in `registry` for as long as it lives.
 
     `backends` is how many of a channel's backends get metrics of their own, each with
-    its address as a label. Does nothing for grpc.aio's own, which `LBCLIENT_DISABLE=1`
-    hands out; repeated, it changes `backends` only. Raises TypeError for anything else,
-    and ConfigError for `backends` that are no number of them.
+    its address as a label. Of grpc.aio's own, which `LBCLIENT_DISABLE=1` hands out, it
+    shows that: `lbclient_disabled` is 1. Repeated, it changes `backends` only. Raises
+    TypeError for anything else, and ConfigError for `backends` that are no number of
+    them.
     """
-    if ours := own(source):
+    ours = own(source)
+    if ours is not None or is_disabled():
         collector = _collectors.get(registry)
         if collector is None:
             collector = _collectors[registry] = _register(registry)
-        collector.sums.add(ours, backends)
+        collector.sums.enter(ours, backends)
 
 
 def own(source: object) -> Channel | Server | None:

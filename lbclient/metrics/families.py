@@ -21,6 +21,9 @@ def _families(*rows: tuple[str, str, str, str]) -> tuple[Family, ...]:
 
 # fmt: off
 OURS = _families(
+    ("lbclient_disabled", "gauge", "",
+     "1 if LBCLIENT_DISABLE is set and channels and servers are grpc.aio's own, else "
+     "0."),
     ("lbclient_calls", "counter", "target code",
      "Calls that have ended, by status code."),
     ("lbclient_attempts", "counter", "target verdict",
@@ -157,6 +160,7 @@ FAMILIES = (*OURS, *OF_BACKENDS, *HANDLED)
 # Of several sources the highest says more than the sum.
 HIGHEST = frozenset(
     {
+        "lbclient_disabled",
         "lbclient_backend_fronts",
         "lbclient_backend_utilization",
         "lbclient_resolver_age_seconds",

@@ -18,6 +18,7 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
+from lbclient.config import is_disabled
 from lbclient.core.protocols import Clock
 from lbclient.metrics import own
 from lbclient.metrics.families import HANDLED, HIGHEST, SAMPLES, Family
@@ -42,13 +43,14 @@ def export(
 
     To `provider`, or else to the global one. All else is as in `metrics.export`.
     """
-    if ours := own(source):
+    ours = own(source)
+    if ours is not None or is_disabled():
         provider = get_meter_provider() if provider is None else provider
         instruments = _instruments.get(provider)
         if instruments is None:
             instruments = _Instruments(provider.get_meter("lbclient"), time.monotonic)
             _instruments[provider] = instruments
-        instruments.sums.add(ours, backends)
+        instruments.sums.enter(ours, backends)
 
 
 class _Instruments:

@@ -47,6 +47,7 @@ class Sums:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._is_disabled = False
         self._sources: dict[ReferenceType[Source], _Known] = {}
         self._kept: Numbers = {}  # of sources that are gone
         self._left: Numbers = {}  # of backends that some have left, and others have not
@@ -55,6 +56,13 @@ class Sums:
 
     def __repr__(self) -> str:
         return f"<sums of {len(self._sources)} sources, {len(self._targets)} targets>"
+
+    def enter(self, source: Source | None, backends: int) -> None:
+        """None: one that is grpc.aio's own, by the kill switch."""
+        if source is None:
+            self._is_disabled = True
+        else:
+            self.add(source, backends)
 
     def add(self, source: Source, backends: int = 0) -> None:
         """Once more is never too much; then `backends` is what was said last.
@@ -83,6 +91,7 @@ class Sums:
             self._left = {k: v for k, v in self._left.items() if k in of_backends}
             _merge(sums, of_backends)
             _merge(sums, self._left)
+            sums["lbclient_disabled",] = float(self._is_disabled)
             return sums
 
     def _read_source(

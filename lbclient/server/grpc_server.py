@@ -30,6 +30,7 @@ from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.core.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
+from lbclient.server.disabled import PlainServer
 from lbclient.server.lame_duck import Drain
 from lbclient.server.meters.own_signals import OwnSignals
 from lbclient.server.overload.gate import Gate
@@ -341,20 +342,20 @@ def server(
 ) -> Server:
     """A `Server`, with the arguments of `grpc.aio.server` and a config.
 
-    With `LBCLIENT_DISABLE=1` in the environment it is grpc.aio's own server, which
-    `serve` takes as well; what is ours alone (`drain`, ...) it does not have.
+    With `LBCLIENT_DISABLE=1` in the environment it is grpc.aio's own server, with
+    grpc.health.v1. `serve` takes it as well; what is ours alone (`drain`, ...) it does
+    not have.
     """
     if is_disabled():
         logger.info("LBCLIENT_DISABLE is set: this server is grpc.aio's own")
         plain = grpc.aio.server(
             migration_thread_pool=migration_thread_pool,
-            handlers=handlers,
             interceptors=interceptors,
             options=options,
             maximum_concurrent_rpcs=maximum_concurrent_rpcs,
             compression=compression,
         )
-        return cast(Server, plain)
+        return cast(Server, PlainServer(plain, handlers or ()))
     return Server(
         migration_thread_pool,
         handlers,

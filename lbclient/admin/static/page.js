@@ -345,6 +345,7 @@ function show(now) {
   past = [...(same ? past.slice(-SPAN) : []), now];
   write(find("program"), now.program);
   write(find("process"), `${now.host}, process ${now.pid}: lbclient ${now.lbclient}, grpcio ${now.grpcio}, Python ${now.python}`);
+  find("disabled").hidden = !now.disabled;
   const left = ["channels", "servers"].filter((name) => now[`${name}_left_out`]).map((name) => `${now[`${name}_left_out`]} ${name}`);
   write(find("left-out"), left.length ? `Not shown: ${left.join(", ")} more.` : "");
   document.title = `lbz: ${now.program}`;

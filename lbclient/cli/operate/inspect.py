@@ -254,6 +254,8 @@ def lines(look: Look) -> Iterator[str]:
     now, before = look
     at = time.strftime("%H:%M:%S", time.localtime(now["time"]))
     yield f"{now['program']} on {now['host']}, process {now['pid']}, at {at}"
+    if now.get("disabled"):
+        yield "disabled: LBCLIENT_DISABLE is set; channels and servers are grpc.aio's"
     same = before is not None and before["pid"] == now["pid"]
     elapsed = now["clock"] - before["clock"] if before is not None and same else 0.0
     for kind, show in (("channels", channel), ("servers", server)):

@@ -1,0 +1,115 @@
+"""With `LBCLIENT_DISABLE`: grpc.aio's own server, and grpc.health.v1 on it.
+
+Whoever checks health, such as Kubernetes, must not take the server for a broken one
+because the switch was thrown. All else is grpc.aio's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from lbclient import wire
+from lbclient.server.report.health import ANY_SERVICE
+from lbclient.v1 import compat_pb2
+
+Reply = compat_pb2.ServingReply
+
+
+class PlainServer(grpc.aio.Server):
+    """Hands everything on to grpc.aio's; adds health checks at `start`."""
+
+    def __init__(
+        self, inner: grpc.aio.Server, handlers: Iterable[grpc.GenericRpcHandler]
+    ) -> None:
+        self._inner = inner
+        self._health = _Health()
+        self._is_started = False
+        self.add_generic_rpc_handlers(handlers)
+
+    def add_generic_rpc_handlers(
+        self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
+    ) -> None:
+        handlers = tuple(generic_rpc_handlers)
+        for handler in handlers:
+            if isinstance(handler, grpc.ServiceRpcHandler):
+                self._health.services.add(handler.service_name())
+        self._inner.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(
+        self,
+        service_name: str,
+        method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
+    ) -> None:
+        self._health.services.add(service_name)
+        self._inner.add_registered_method_handlers(service_name, method_handlers)
+
+    def add_insecure_port(self, address: str) -> int:
+        return self._inner.add_insecure_port(address)
+
+    def add_secure_port(
+        self, address: str, server_credentials: grpc.ServerCredentials
+    ) -> int:
+        return self._inner.add_secure_port(address, server_credentials)
+
+    async def start(self) -> None:
+        if not self._is_started:
+            self._is_started = True
+            # After the user's, so that a health service of the user's goes first.
+            self._inner.add_generic_rpc_handlers((self._health,))
+        await self._inner.start()
+
+    async def stop(self, grace: float | None) -> None:
+        self._health.over.set()
+        await self._inner.stop(grace)
+
+    async def wait_for_termination(self, timeout: float | None = None) -> bool:
+        return await self._inner.wait_for_termination(timeout)
+
+    def __repr__(self) -> str:
+        return "<grpc.aio's own server, as LBCLIENT_DISABLE is set>"
+
+
+class _Health(grpc.GenericRpcHandler):
+    """grpc.health.v1: it serves until it stops."""
+
+    def __init__(self) -> None:
+        self.services = {wire.SERVING_CHECK_METHOD.split("/")[1]}
+        self.over = asyncio.Event()
+        read, write = compat_pb2.ServingRequest.FromString, Reply.SerializeToString
+        self._methods: dict[str, Any] = {
+            wire.SERVING_CHECK_METHOD: grpc.unary_unary_rpc_method_handler(
+                self._check, read, write
+            ),
+            wire.SERVING_WATCH_METHOD: grpc.unary_stream_rpc_method_handler(
+                self._watch, read, write
+            ),
+        }
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        return self._methods.get(handler_call_details.method)
+
+    def _status(self, service: str) -> compat_pb2.ServingReply:
+        if service and not self.services & {service, ANY_SERVICE}:
+            return Reply(status=Reply.SERVICE_UNKNOWN)
+        is_over = self.over.is_set()
+        return Reply(status=Reply.NOT_SERVING if is_over else Reply.SERVING)
+
+    async def _check(
+        self, request: compat_pb2.ServingRequest, context: Any
+    ) -> compat_pb2.ServingReply:
+        status = self._status(request.service)
+        if status.status == Reply.SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service here")
+        return status
+
+    async def _watch(
+        self, request: compat_pb2.ServingRequest, _context: Any
+    ) -> AsyncIterator[compat_pb2.ServingReply]:
+        yield self._status(request.service)
+        await self.over.wait()
+        yield self._status(request.service)
