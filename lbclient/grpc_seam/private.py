@@ -1,8 +1,8 @@
-"""grpcio's private names: what each is good for, and what is said where one is missing.
+"""grpcio's private names, and what it costs when a version of grpcio lacks one.
 
-None is looked for before it is wanted, and behind each is a public way. Names at the
-top of a module are found by `find`. Attributes of an object are simply asked for:
-`is_news` says of the AttributeError whether it is grpcio that has changed.
+Each name is looked up when it is first needed, never at import, and has a public way
+behind it. `find` looks up names in modules. Attributes of objects are just used; after
+an AttributeError `is_news` tells whether grpcio has changed, or the object is not its.
 """
 
 import logging
@@ -15,12 +15,12 @@ import grpc
 
 logger = logging.getLogger(__name__)
 
-_WRAPPED = "unary calls are wrapped, which takes more CPU for each"
-_ASKED = "what is asked of a call that is over takes more CPU"
-_UNCOUNTED = "nobody knows how many requests wait inside of gRPC"
-_UNSEEN = "requests wait inside of gRPC, unseen, in no order but their own"
-_INTERCEPTED = "calls with interceptors make a channel each, which takes more CPU"
-_REPEATED = "calls that stream their requests are not sent again when they are given up"
+_WRAPPED = "unary calls are wrapped, which takes more CPU per call"
+_ASKED = "reading the status of a call takes more CPU"
+_UNCOUNTED = "the number of requests that wait inside of gRPC is unknown"
+_UNSEEN = "requests wait inside of gRPC, unseen, and not by criticality"
+_INTERCEPTED = "each call with interceptors makes a channel, which takes more CPU"
+_REPEATED = "calls that stream requests are not retried when lbclient gives them up"
 
 COSTS = {
     "grpc.aio._call:UnaryUnaryCall": _WRAPPED,
@@ -40,10 +40,10 @@ COSTS = {
     "_request": _WRAPPED,
     "_metadata": _WRAPPED,
     "_channel": _WRAPPED,
-    "_channel.check_connectivity_state": "each look whether a channel is connected"
-    " takes more CPU",
-    "_active_calls": "each call takes 0.5 us more, and those of strangers on a channel"
-    " that is given up end as cancelled",
+    "_channel.check_connectivity_state": "checking whether a channel is connected takes"
+    " more CPU",
+    "_active_calls": "each call takes 0.5 us more, and calls that others make on an"
+    " inner channel end as CANCELLED when lbclient gives it up",
     "_cython_call": _WRAPPED,
     "_cython_call._status": _WRAPPED,
     "_cython_call._status.code": _ASKED,
@@ -51,21 +51,22 @@ COSTS = {
     "_cython_call._status.details": _ASKED,
     "_cython_call._status.debug_error_string": _ASKED,
     "_cython_call._initial_metadata": f"{_WRAPPED}; {_ASKED}",
-    "_cython_call.is_locally_cancelled": "calls that a server's core ends, for want of"
-    " room, are not sent again",
+    "_cython_call.is_locally_cancelled": "calls that the core of a full server ends are"
+    " not retried",
     "_cython_call.cancel": _REPEATED,
-    "_call_response": f"{_WRAPPED}; a call that is cancelled before it is sent counts"
-    " as sent",
-    "_preparation": "a call for a stream that is cancelled before it is sent counts as"
-    " sent",
+    "_call_response": f"{_WRAPPED}; a call that is cancelled before it is sent"
+    " counts as an attempt",
+    "_preparation": "a streaming call that is cancelled before it is sent counts as an"
+    " attempt",
     "_async_request_poller": _REPEATED,
-    "_done_writing_flag": "a call that is written to, and dropped, stays open until its"
-    " channel is closed",
+    "_done_writing_flag": "a call that is dropped while requests are written to it"
+    " stays open until its channel closes",
     "grpc.aio._interceptor:InterceptedUnaryUnaryCall": _INTERCEPTED,
     "grpc.aio._interceptor:InterceptedUnaryStreamCall": _INTERCEPTED,
     "grpc.aio._interceptor:InterceptedStreamUnaryCall": _INTERCEPTED,
     "grpc.aio._interceptor:InterceptedStreamStreamCall": _INTERCEPTED,
-    "_interceptors_task": "`lbclient.info` knows less of calls with interceptors",
+    "_interceptors_task": "if interceptors send a call more than once, `lbclient.info`"
+    " may tell of the wrong one",
     "grpc._cython.cygrpc:channelz_get_server": _UNCOUNTED,
     "grpc._cython.cygrpc:channelz_get_servers": _UNCOUNTED,
     "grpc._cython.cygrpc:AioServer._request_call": _UNSEEN,
@@ -124,7 +125,7 @@ def tell_missing(name: str, where: str) -> None:
             for part in cost.split("; ")
         ]
         logger.warning(
-            "grpcio %s has no %s (%s), a private name of its own: %s",
+            "grpcio %s has no %s (%s), a private name that lbclient uses: %s",
             grpc.__version__,
             name,
             where,

@@ -33,5 +33,5 @@ def test_nothing_is_said_where_all_names_are_there() -> None:
 def test_without_a_name_all_works_and_one_line_says_what_it_costs(name: str) -> None:
     [said] = run(name).splitlines()
     assert f" has no {name}_gone (" in said
-    cost = said.partition("a private name of its own: ")[2]
+    cost = said.partition("a private name that lbclient uses: ")[2]
     assert cost
