@@ -2,10 +2,15 @@
 
 import subprocess
 import sys
+import time
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lbclient.client import methods
+from lbclient.client.channel import Channel
 from tests.private_names import names_in
 
 ROOT = Path(__file__).parents[2]
@@ -35,3 +40,20 @@ def test_without_a_name_all_works_and_one_line_says_what_it_costs(name: str) -> 
     assert f" has no {name}_gone (" in said
     cost = said.partition("a private name that lbclient uses: ")[2]
     assert cost
+
+
+async def test_a_wrapped_call_has_the_time_that_it_was_given(
+    monkeypatch: pytest.MonkeyPatch, start: Any
+) -> None:
+    """On a clock that goes on with each look, for a call takes its time to make."""
+    monkeypatch.setattr(methods, "call_arguments", lambda _: None)
+    task, begun, looks = await start(), time.monotonic(), count()
+    channel = Channel(
+        *(task.address, None, None, None, None, None),
+        clock=lambda: begun + 0.001 * next(looks),
+    )
+    async with channel:
+        await channel.channel_ready()
+        call = channel.unary_unary("/search.Search/Search")(b"", timeout=20)
+        assert call.time_remaining() <= 20
+        await call

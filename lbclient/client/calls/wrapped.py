@@ -70,7 +70,7 @@ class Call:
         picked: tuple[Backend, float] | None = None,
     ) -> None:
         balancer = attempts.balancer
-        now = balancer.clock()
+        now = balancer.clock() if picked is None else picked[1]
         self.wait_for_ready = bool(wait_for_ready)
         self._balancer = balancer
         self.attempts = attempts
