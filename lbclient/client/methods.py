@@ -346,7 +346,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
 
     def _put_on(self, channel: grpc.aio.Channel) -> Any:
         method = super()._put_on(channel)
-        arguments = call_arguments(method)
+        arguments = call_arguments(method, channel)
         if arguments is None:
             mark(method, None)
         else:

@@ -32,18 +32,19 @@ _arguments_of = attrgetter(
 )
 
 
-def call_arguments(method: Any) -> tuple[Any, ...] | None:
+def call_arguments(method: Any, channel: Any) -> tuple[Any, ...] | None:
     """What grpc.aio's `UnaryUnaryCall` wants of its method, after `wait_for_ready`.
 
     None where the method must make its calls itself: interceptors that
-    instrumentation has put into the channel, or a grpcio that we do not know.
+    instrumentation has put into the channel, a channel whose `close` would not find
+    the call, or a grpcio that we do not know.
     """
     if not _is_known() or type(method) is not find(
         "grpc.aio._channel:UnaryUnaryMultiCallable"
     ):
         return None
     try:
-        if method._interceptors:
+        if method._interceptors or channel._active_calls is None:
             return None
         arguments: tuple[Any, ...] = _arguments_of(method)
     except AttributeError as error:

@@ -42,8 +42,8 @@ COSTS = {
     "_channel": _WRAPPED,
     "_channel.check_connectivity_state": "checking whether a channel is connected takes"
     " more CPU",
-    "_active_calls": "each call takes 0.5 us more, and calls that others make on an"
-    " inner channel end as CANCELLED when lbclient gives it up",
+    "_active_calls": f"{_WRAPPED}; calls that others make on an inner channel"
+    " end as CANCELLED when lbclient gives it up",
     "_cython_call": _WRAPPED,
     "_cython_call._status": _WRAPPED,
     "_cython_call._status.code": _ASKED,

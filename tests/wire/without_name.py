@@ -211,6 +211,12 @@ async def main() -> None:
     own = [passing(kind) for kind in KINDS]
     async with lbclient.insecure_channel(address, interceptors=own) as channel:
         await calls(channel, lbclient.info)
+    channel = lbclient.insecure_channel(address)
+    await channel.channel_ready()
+    call: Any = channel.unary_unary("/a.B/wait")(b"")
+    await asyncio.sleep(0.01)
+    await channel.close()  # which ends its calls
+    assert await asyncio.wait_for(call.code(), 20) is grpc.StatusCode.CANCELLED
     await inner_calls(address)
     await admission(address, service)
     await server.stop(None)
