@@ -1,4 +1,4 @@
-"""A window to look in: a page at `/lbz`, and the same as JSON at `/lbz.json`.
+"""The status page of a process: `/lbz`, and the same data as JSON at `/lbz.json`.
 
 It shows the open channels and servers of this process, whoever made them: a process
 that has to be looked into at night should not have to be changed for it first. It needs

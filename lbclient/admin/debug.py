@@ -1,4 +1,4 @@
-"""gRPC's own windows: channelz, what the core counts, and reflection, what is served.
+"""gRPC's own debug services on a server: channelz and reflection.
 
 They are services of the server itself, so whoever may call that may ask them. Health
 checks and these are never refused, nor counted as load.

@@ -1,4 +1,4 @@
-"""The JSON of `/lbz.json`: the contract between the page, `lbclient inspect` and you.
+"""The JSON schema of `/lbz.json`, which the page and `lbclient inspect` rely on.
 
 Fields may be added in any release, so readers ignore what they do not know. Whatever
 else changes raises `VERSION`, and readers refuse a version that is not theirs.

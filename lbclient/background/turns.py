@@ -1,4 +1,4 @@
-"""Work for many backends, done for a few of them in each turn of the event loop.
+"""Spreads work for many backends over turns of the event loop.
 
 A thousand connections that begin or end in one turn would keep all calls waiting.
 """

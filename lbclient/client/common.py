@@ -1,4 +1,4 @@
-"""What all parts of one channel are given when the balancer makes them."""
+"""What all parts of one channel share: config, background tasks, clock, randomness."""
 
 from random import Random
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What is told of the attempts that failed: in an error's notes, and in `info`."""
+"""Describes failed attempts, for the notes of errors and for `lbclient.info`."""
 
 from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, NamedTuple

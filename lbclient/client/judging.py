@@ -1,4 +1,4 @@
-"""The end of an attempt whose status is compared with what other backends answer."""
+"""Judges each attempt by what other backends answer, and logs ejections."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which backends are away, without a connection, and which of them calls wake.
+"""Chooses which inactive backends to reconnect when calls need them.
 
 The best first: those that are well, and of these the least loaded.
 """

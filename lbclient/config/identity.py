@@ -1,4 +1,4 @@
-"""Which task of its job is this client? The first source that knows decides.
+"""Finds this client's task number: from settings, Kubernetes, Nomad or the host name.
 
 Two clients with one number have one subset, and a number that changes at a restart
 moves every connection. So only numbers that a scheduler keeps are believed, and a

@@ -1,4 +1,4 @@
-"""How far one customer is ahead of its limit on this task.
+"""The quota account of one customer: CPU time used beyond its limit on this task.
 
 Two buckets for each criticality, of it and all above it: one for what is let in, which
 the limit drains, and one for what arrives, which tells a flood from chance; while there

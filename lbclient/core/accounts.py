@@ -1,4 +1,4 @@
-"""Accounts for names that anybody may invent, in a bounded number of places.
+"""A bounded table of quota accounts, as customers' names come from requests.
 
 An account remembers how far its customer is ahead of the limit, so a customer who is
 not ahead loses nothing by losing the account. When all places are taken, the account

@@ -1,4 +1,4 @@
-"""What a task lets in when more comes than it can do.
+"""Turns overload signals into the share of requests admitted, by criticality.
 
 Each signal of how busy the task is says what share may come in: all up to its target,
 e times less for each width beyond that. An exponential answers twofold and tenfold

@@ -1,4 +1,4 @@
-"""How much attention calls are worth: how many connections, and how closely watched.
+"""How many connections and health checks a channel's call rate justifies.
 
 A client that calls seldom must not spend more on health checks than on calls, nor
 keep connections that nobody needs. Both follow counts that are there anyway, read now

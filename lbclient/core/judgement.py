@@ -1,4 +1,4 @@
-"""What the status of an attempt means once it is compared with what others answer."""
+"""Adjusts an attempt's outcome by what other backends answer."""
 
 from typing import NamedTuple
 

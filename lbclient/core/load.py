@@ -1,4 +1,4 @@
-"""What we know of one backend: what we sent it, what became of that, what it says.
+"""The client's view of one backend's load: calls sent, outcomes, its last report.
 
 Written by attempts (`begin`, `finish`) and by health reports (`observe`), read by
 pickers. It draws no conclusion: a picker's formula lives in the picker.

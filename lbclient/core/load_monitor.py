@@ -1,4 +1,4 @@
-"""What this task reports of itself: rates and utilization, smoothed by time.
+"""A server's own load, smoothed, for its load reports: rates and utilization.
 
 A request counts when it finishes; until then it is active. One that its client gave
 up is neither served nor failed, and so is in no rate.

@@ -1,4 +1,4 @@
-"""From how busy a task is to whether a request gets in.
+"""Overload signals and their targets: decides whether a request is admitted.
 
 Signals are numbers that somebody else has read: the load, looked at for each request,
 and CPU, memory, the user's own signals and the queue delay, sampled ten times a second.

@@ -1,4 +1,4 @@
-"""The seams: what can be replaced, and what each replacement must promise.
+"""Protocols of replaceable parts: resolver, subset, picker, quota store.
 
 Read this first. A seam is a protocol, not a base class: any object or function of
 the right shape will do, and the channel takes it as an argument.

@@ -1,4 +1,4 @@
-"""The last picks and latencies, kept only while somebody looks.
+"""Recent picks and latencies, recorded only while somebody reads the status page.
 
 A look switches that on, for a minute; off, a call pays two comparisons with None.
 """

@@ -1,4 +1,4 @@
-"""The channels and servers of this process that are open, for windows to look in.
+"""The open channels and servers of this process, for the status page.
 
 Each is entered when it is made, so that nobody has to hand them around, and leaves when
 it is closed. Held weakly: to be known keeps nothing alive.

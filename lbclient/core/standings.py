@@ -1,4 +1,4 @@
-"""What each backend answered to one method, and which of them are ejected for it.
+"""The state of outlier detection for one method: answers by backend, ejections.
 
 `outliers` tells the rule, and its source.
 """

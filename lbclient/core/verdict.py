@@ -1,4 +1,4 @@
-"""What the end of an attempt means: for its backend, for the throttle, for its call.
+"""Maps an attempt's status and trailers to its outcome, and says what may be retried.
 
 An `Ending` is all that was heard: the status, and what the server's trailers say. From
 it come the `Outcome`, which the balancer and its throttle learn from, and whether the

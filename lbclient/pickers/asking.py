@@ -1,4 +1,4 @@
-"""Whether backends are worth asking how they are, where answers come too seldom.
+"""Decides whether a picker's probes are worth their cost.
 
 A client with one request a second learns of a backend when that has long changed, and
 so do all the others: they meet where it was quiet. To be asked costs a backend about

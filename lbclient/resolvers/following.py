@@ -1,4 +1,4 @@
-"""Watches a resolver for ever, whatever it does: stale endpoints beat no endpoints.
+"""Follows a resolver for ever: restarts it if it fails, keeps the last endpoints.
 
 A resolver may be anybody's code. If it raises, also CancelledError, or ends, it is
 asked again after a pause. If it answers without ever waiting, others have a turn of

@@ -1,4 +1,4 @@
-"""SIGTERM makes a lame duck: the life of a server from start to stop.
+"""Runs a server until SIGTERM or Ctrl-C, then drains and stops it.
 
 A container's runtime sends SIGTERM and, some time later, SIGKILL; a second SIGTERM
 or Ctrl-C means that somebody does not want to wait.

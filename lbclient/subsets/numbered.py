@@ -1,4 +1,4 @@
-"""From numbers to endpoints: which algorithm a channel uses, and why.
+"""Chooses a channel's subset algorithm and gives its endpoints their numbers.
 
 The algorithms know numbers only. A backend's number is what the resolver says, else
 the end of its host name (`search-7.prod:50051`), else its place in the sorted list:

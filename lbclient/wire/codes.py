@@ -1,4 +1,4 @@
-"""What a status alone says of the backend that sent it; a server knows no more.
+"""Statuses of gRPC by number, and what a status alone says of a backend.
 
 A client does: `outliers` compares what several backends answer. There the statuses that
 this table calls served, or abandoned, are failures where a backend alone gives them.

@@ -1,4 +1,4 @@
-"""What is said of one method: may it be executed twice, and how often is it tried.
+"""Idempotency and maximum attempts of a method, from its .proto and the config.
 
 Some of it by its own .proto, the rest by the config, in which a `/package.Service/*`
 stands for all methods that are not named.

@@ -1,4 +1,4 @@
-"""How many requests a second a server on this machine can refuse, measured here.
+"""Measures how many requests per second a server on this machine can refuse.
 
 To refuse takes CPU, on one thread, however many cores there are: there is a rate at
 which a server does nothing else. The server is a process of its own, so that what it

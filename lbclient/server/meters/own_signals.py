@@ -1,4 +1,4 @@
-"""What the functions in `ServerConfig` say: utilization, runnable, signals, customer.
+"""Calls the user's functions in `ServerConfig`: utilization, signals, customer.
 
 They are code of others: what one raises, or returns that makes no sense, is counted,
 logged once by its name, and not used.

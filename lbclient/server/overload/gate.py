@@ -1,4 +1,4 @@
-"""Whether a request gets in: asked where grpcio looks its handler up.
+"""Admits or refuses each request when grpcio looks up its handler.
 
 That is before a message is read, let alone deserialized, and the request's metadata are
 there: to refuse costs what grpcio takes to begin and end a call, and little more. What

@@ -1,4 +1,4 @@
-"""What a request that is refused is told: made once, as to refuse must be cheap."""
+"""Answers sent to refused requests, and the refusal reasons that are counted."""
 
 from typing import NamedTuple
 

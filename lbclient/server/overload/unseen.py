@@ -1,4 +1,4 @@
-"""How many requests gRPC's core has ended that no code in Python ever saw.
+"""Estimates how many requests gRPC's core ended before Python saw them.
 
 Of more than a thousand that wait at once the core ends some. It counts the calls that
 it has begun, for channelz: less those that were taken from it, and those that wait in

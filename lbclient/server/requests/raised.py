@@ -1,4 +1,4 @@
-"""What a handler raises in place of an answer, and what its client is told then.
+"""Reports exceptions of handlers to clients where grpcio would not.
 
 grpcio tells the client of an exception: UNKNOWN, its class and its text. But not of
 each: an exception that is no `Exception`, such as CancelledError, leaves the request
