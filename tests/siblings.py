@@ -7,7 +7,7 @@ from random import Random
 
 from lbclient.config import ServerConfig
 from lbclient.core.load_monitor import LoadMonitor
-from lbclient.server.meters.own_signals import OwnSignals
+from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate
 from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.streams import Streams
@@ -28,7 +28,7 @@ class Siblings:
     ) -> None:
         config = ServerConfig() if config is None else config
         self.monitor = LoadMonitor(config.smoothing)
-        self.own = OwnSignals(config)
+        self.own = UserSignals(config)
         self.tally = RequestTally(clock, self.monitor)
         self.gate = gate = Gate(config, self.monitor, clock, self.own, Random(1))
         most = config.max_streams, config.max_streams_per_connection

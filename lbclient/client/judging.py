@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lbclient.core.call_counts import Handled
+from lbclient.core.call_counts import CallCounts
 from lbclient.core.judgement import compared
 from lbclient.core.model import Outcome, Verdict
 from lbclient.core.outliers import Outliers
@@ -34,7 +34,7 @@ class Judging:
         target: str,
         pool: Pool["Backend"],
         outliers: Outliers["Backend"],
-        methods: Handled[int],
+        methods: CallCounts[int],
         wants_another: Callable[[], None],
     ) -> None:
         self._target = target

@@ -20,7 +20,7 @@ from lbclient.config.kinds import (
 )
 from lbclient.config.redis_url import FORM, redis_place
 from lbclient.config.sources import Sourced, section
-from lbclient.core.admission import LOAD, OWN_SIGNALS
+from lbclient.core.admission import BUILT_IN_SIGNALS, LOAD
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import UsageStore
 from lbclient.core.quota import HIGHEST, limits, rooms
@@ -36,8 +36,8 @@ def _check_signals(field: str, value: Any) -> Any:
     for name, signal in (value or {}).items():
         if not isinstance(name, str) or not name:
             raise ConfigError(field, name, "names of signals")
-        if name in OWN_SIGNALS:
-            own = ", ".join(map(repr, OWN_SIGNALS))
+        if name in BUILT_IN_SIGNALS:
+            own = ", ".join(map(repr, BUILT_IN_SIGNALS))
             want = f"another name: {own} are the server's own signals"
             raise ConfigError(field, name, want)
         SIGNAL.check(f"{field}[{name!r}]", signal)

@@ -46,7 +46,7 @@ MEMORY_NAME = "memory"
 PLACES_NAME = "concurrency"
 QUEUE_NAME = "queue delay"
 # A server's own signals go by these.
-OWN_SIGNALS = (LOAD.name, CPU_NAME, MEMORY_NAME, PLACES_NAME, QUEUE_NAME)
+BUILT_IN_SIGNALS = (LOAD.name, CPU_NAME, MEMORY_NAME, PLACES_NAME, QUEUE_NAME)
 
 # Of a limit of requests at a time, how many places are kept for the more critical: two
 # standard deviations of what Poisson arrivals take, but no more than half of them; and

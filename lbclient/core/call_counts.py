@@ -21,10 +21,10 @@ Method = tuple[str, str]
 OTHERS: Method = ("", "")
 
 
-class Handled(Generic[Code]):
+class CallCounts(Generic[Code]):
     """Owned by a balancer or a server, written where a call ends.
 
-    >>> handled = Handled(("OK", "UNKNOWN"))
+    >>> handled = CallCounts(("OK", "UNKNOWN"))
     >>> handled.of("unary_unary", "/search.Search/Search")["OK"] += 1
     >>> handled.read()
     {('unary_unary', '/search.Search/Search'): {'OK': 1, 'UNKNOWN': 0}}

@@ -7,7 +7,7 @@ here; nobody else writes them.
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
-from lbclient.core.call_counts import Handled
+from lbclient.core.call_counts import CallCounts
 from lbclient.core.histogram import Histogram
 from lbclient.core.model import Verdict
 
@@ -24,7 +24,7 @@ class Counters:
 
     def __init__(self, codes: Iterable[int], reasons: Iterable[str]) -> None:
         self.calls = dict.fromkeys(codes, 0)
-        self.by_method: Handled[int] = Handled(self.calls)
+        self.by_method: CallCounts[int] = CallCounts(self.calls)
         self.refused = dict.fromkeys(reasons, 0)
         self.retries = self.resends = 0
         self.latency = Histogram()

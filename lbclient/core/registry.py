@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 T = TypeVar("T")
 
 
-class Census(Generic[T]):
+class Registry(Generic[T]):
     """May be asked from any thread."""
 
     def __init__(self) -> None:
@@ -35,5 +35,5 @@ class Census(Generic[T]):
         return [(number, one) for number, one in known if one is not None]
 
 
-CHANNELS: Census[object] = Census()
-SERVERS: Census[object] = Census()
+CHANNELS: Registry[object] = Registry()
+SERVERS: Registry[object] = Registry()

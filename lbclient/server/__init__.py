@@ -11,7 +11,7 @@ from typing import Any
 
 from lbclient.server.grpc_server import Server, server
 from lbclient.server.overload.gate import degraded
-from lbclient.server.signals import serve
+from lbclient.server.serving import serve
 from lbclient.server.statistics import ServerStatistics
 
 __all__ = ["Server", "ServerStatistics", "degraded", "serve", "server"]

@@ -32,7 +32,7 @@ from lbclient.core.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
 from lbclient.server.disabled import PlainServer
 from lbclient.server.lame_duck import Drain
-from lbclient.server.meters.own_signals import OwnSignals
+from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate
 from lbclient.server.quotas.accounting import account
 from lbclient.server.report.health import HealthServices
@@ -86,7 +86,7 @@ class Server(grpc.aio.Server):
         self._clock = clock
         has_slots = grpc_seam.has_slots(options or ())
         monitor = LoadMonitor(config.smoothing)
-        own = OwnSignals(config)
+        own = UserSignals(config)
         tally = RequestTally(clock, monitor)
         self._gate = gate = Gate(config, monitor, clock, own, Random())
         self._streams = Streams(

@@ -16,7 +16,7 @@ from lbclient.core.errors import ConfigError
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.pressure import USER_WIDTH, YIELDS
 from lbclient.server.meters.cpu import available_cpus
-from lbclient.server.meters.own_signals import OwnSignals
+from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate, degraded
 from lbclient.server.overload.refusals import Answer
 from lbclient.server.quotas.accounting import account
@@ -35,7 +35,7 @@ class Task:
         self.memory = 0.0
         config.setdefault("runnable", lambda: self.runnable)
         settings = ServerConfig(**config)
-        self.own = OwnSignals(settings)
+        self.own = UserSignals(settings)
         self.gate = Gate(
             settings,
             LoadMonitor(1.0),

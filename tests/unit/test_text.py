@@ -10,7 +10,7 @@ import pytest
 from lbclient.admin.http import neighbourhood
 from lbclient.cli.operate.peer import CERTIFICATE, KEY, pair, pem
 from lbclient.config.redis_url import redis_place
-from lbclient.core.call_counts import LONGEST, OTHERS, Handled
+from lbclient.core.call_counts import LONGEST, OTHERS, CallCounts
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.model import LONGEST_ADDRESS, LONGEST_ZONE, Endpoint
@@ -53,7 +53,7 @@ def test_a_zone_is_text() -> None:
 
 @pytest.mark.parametrize("path", ["/a.B/\x1b[2J", "/a.B/\n", f"/a.B/{'x' * LONGEST}"])
 def test_a_method_that_cannot_be_shown_is_one_of_the_others(path: str) -> None:
-    handled = Handled(("OK",))
+    handled = CallCounts(("OK",))
     handled.of("unary_unary", path)["OK"] += 1
     assert handled.read() == {OTHERS: {"OK": 1}}
 

@@ -28,7 +28,7 @@ from lbclient.core.quota import OTHERS
 from lbclient.core.retry import Refusal
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.memory import MemoryMeter
-from lbclient.server.meters.own_signals import OwnSignals
+from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.adaptive import AdaptiveConcurrency, note_outcome
 from lbclient.server.overload.core_queue import CoreQueue
 from lbclient.server.overload.intake import Intake
@@ -64,7 +64,7 @@ class Gate:
         config: ServerConfig,
         monitor: LoadMonitor,
         clock: Clock,
-        own: OwnSignals,
+        own: UserSignals,
         rng: Random,
         read_memory: Callable[[float], float] | None = None,
     ) -> None:

@@ -14,7 +14,7 @@ from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.server.lame_duck import Drain
-from lbclient.server.meters.own_signals import OwnSignals
+from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.report.streams import Streams
 from lbclient.server.report.tally import RequestTally
 from lbclient.server.statistics import ServerStatistics
@@ -31,7 +31,7 @@ class Reporter:
         clock: Clock,
         monitor: LoadMonitor,
         tally: RequestTally,
-        own: OwnSignals,
+        own: UserSignals,
         streams: Streams,
     ) -> None:
         self.clock = clock

@@ -9,7 +9,7 @@ from threading import RLock, get_ident
 from grpc import StatusCode
 
 from lbclient.core.admission import Quickest
-from lbclient.core.call_counts import Handled
+from lbclient.core.call_counts import CallCounts
 from lbclient.core.histogram import Histogram
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import Verdict
@@ -44,7 +44,7 @@ class RequestTally:
     def __init__(self, clock: Clock, monitor: LoadMonitor) -> None:
         self._clock = clock
         self._monitor = monitor
-        self.handled = Handled(code.name for code in StatusCode)
+        self.handled = CallCounts(code.name for code in StatusCode)
         self.recent: Recent | None = None  # as long as somebody looks
         self.latency = Histogram()
         self._thread = get_ident()  # of the loop

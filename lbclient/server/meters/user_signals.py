@@ -15,7 +15,7 @@ from lbclient.core.text import printable
 logger = logging.getLogger(__name__)
 
 
-class OwnSignals:
+class UserSignals:
     """Owned by the server; the reporter and the gate ask."""
 
     def __init__(self, config: ServerConfig) -> None:
