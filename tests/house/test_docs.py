@@ -105,6 +105,29 @@ def test_each_input_that_is_bounded_names_the_test_that_shows_it() -> None:
     assert [row for row in without if not row.endswith("| not ours |")] == []
 
 
+def test_each_bound_is_set_where_the_page_says() -> None:
+    """`module.NAME` in the third column; several modules may have the same name."""
+    page = (ROOT / "docs" / "security.md").read_text()
+    rows = re.findall(r"^\| (?!input|rule|---).*\|$", page, re.MULTILINE)
+    named = [
+        found
+        for row in rows
+        for found in re.findall(
+            r"`([a-z_.]+)\.([A-Z]\w*)`", "".join(row.split(" | ")[2:3])
+        )
+    ]
+    assert len(named) > 30
+    for module, name in named:
+        last = module.rpartition(".")[2]
+        files = [
+            *(ROOT / "lbclient").rglob(f"{last}.py"),
+            *(ROOT / "lbclient").rglob(f"{last}/__init__.py"),
+        ]
+        assert any(re.search(rf"\b{name}\b", file.read_text()) for file in files), (
+            f"{module}.{name}"
+        )
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_name_of_ours_exists(page: Path) -> None:
     names = set(re.findall(r"`(lbclient(?:\.\w+)+)", page.read_text()))
