@@ -349,7 +349,7 @@ async def test_metrics_of_a_proxy_are_there_while_a_stranger_holds_connections()
             stack.callback(writer.close)
             writer.write(b"GET /metr")
         page = await scrape(port)
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads
     assert page.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\nContent-Type: text/plain; version=" in page
     assert b"# TYPE " in page

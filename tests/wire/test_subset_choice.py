@@ -21,6 +21,8 @@ SIZE = 3
 # However slow this machine is, nobody is replaced.
 PATIENT = ChannelConfig(subset_size=SIZE, replace_after=60)
 
+CONFIG_ERROR = "lbclient.core.errors.ConfigError"
+
 
 class Told:
     """A resolver that says what it is told to say."""
@@ -215,12 +217,12 @@ READ_HERE = ("LBCLIENT_", "JOB_", "KUBERNETES_", "NOMAD_")
         (
             "None",
             {"LBCLIENT_SUBSET": "ringsteady"},
-            "errors.ConfigError: task_index = None: want this client's number",
+            f"{CONFIG_ERROR}: task_index = None: want this client's number",
         ),
         (
             "lbclient.ChannelConfig()",
             {"LBCLIENT_TASK_INDEX": "-1"},
-            "errors.ConfigError: LBCLIENT_TASK_INDEX = '-1': want a whole",
+            f"{CONFIG_ERROR}: LBCLIENT_TASK_INDEX = '-1': want a whole",
         ),
     ],
 )
