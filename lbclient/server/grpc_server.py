@@ -24,7 +24,6 @@ from lbclient import grpc_seam
 from lbclient.config import ServerConfig, is_disabled
 from lbclient.core.criticality import adopt
 from lbclient.core.errors import ConfigError
-from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
@@ -32,19 +31,13 @@ from lbclient.core.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
 from lbclient.server.disabled import PlainServer
 from lbclient.server.lame_duck import Drain
-from lbclient.server.meters.user_signals import UserSignals
-from lbclient.server.overload.gate import Gate
+from lbclient.server.parts import Parts
 from lbclient.server.quotas.accounting import account
 from lbclient.server.report.health import HealthServices
-from lbclient.server.report.reporter import Reporter
-from lbclient.server.report.streams import Streams
-from lbclient.server.report.tally import RequestTally
 from lbclient.server.report.udp import UdpHealth, host_of
-from lbclient.server.requests.handler import Serving
 from lbclient.server.requests.lookup import Interceptor, UnknownMethods, WrappedLookup
 from lbclient.server.requests.uncounted import Uncounted
 from lbclient.server.requests.wrapping import Wrapper
-from lbclient.server.sampler import Sampler
 from lbclient.server.statistics import ServerStatistics
 from lbclient.server.stopping import Stopping
 from lbclient.server.warmup import Warmup, check, warm_up
@@ -85,33 +78,25 @@ class Server(grpc.aio.Server):
         self._config = config
         self._clock = clock
         has_slots = grpc_seam.has_slots(options or ())
-        monitor = LoadMonitor(config.smoothing)
-        own = UserSignals(config)
-        tally = RequestTally(clock, monitor)
-        self._gate = gate = Gate(config, monitor, clock, own, Random())
-        self._streams = Streams(
-            config.max_streams,
-            config.max_streams_per_connection if has_slots else 0,
-            clock,
-            lambda: gate.is_strained,
+        limit = inf if most is None else most
+        self._parts = parts = Parts(
+            config, clock, Random(), limit=limit, has_slots=has_slots
         )
-        self._reporter = Reporter(clock, monitor, tally, own, self._streams)
-        self._sampler = Sampler(
-            clock, config.smoothing, (gate.sample, self._reporter.sample)
-        )
+        self._gate = gate = parts.gate
+        self._reporter = parts.reporter
+        self._streams = parts.streams
         self._udp = UdpHealth(self._reporter.glance, clock, self._config.udp_secret)
         self._udp_beside: list[tuple[str, int]] = []
         self._ports: list[str] = []
         self._services: dict[str, None] = {}
         self._started = self._has_stopped = False
-        limit = inf if most is None else most
-        self._wrapper = Wrapper(Serving(self._reporter, gate, tally, limit))
+        self._wrapper = Wrapper(parts.serving)
         self._uncounted = Uncounted(clock)
         if most is not None:
             gate.limit(most)
         self._intercepts = bool(interceptors)
         if interceptors:
-            ours = Interceptor(self._wrapper, self._uncounted, monitor)
+            ours = Interceptor(self._wrapper, self._uncounted, parts.monitor)
             interceptors = (ours, *interceptors)
         options, most = grpc_seam.with_pending_limit(options or ())
         self._inner, read = grpc_seam.counted(
@@ -207,21 +192,13 @@ class Server(grpc.aio.Server):
             context = copy_context()
             context.run(_forget_request)
             await asyncio.create_task(self._inner.start(), context=context)
-            context.run(self._begin, asyncio.get_running_loop())
+            context.run(self._parts.start, asyncio.get_running_loop())
             if warmup is not None:
                 await warm_up(warmup)
             if self.state is TaskState.STARTING:
                 self._reporter.enter(TaskState.SERVING)
         else:
             await self._inner.start()
-
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._gate.start(loop)
-        self._sampler.start(loop)
-
-    def _end(self) -> None:
-        self._sampler.stop()
-        self._gate.stop()
 
     async def stop(self, grace: float | None) -> None:
         """As grpc.aio's; the watchers are told first, and their streams end.
@@ -241,7 +218,7 @@ class Server(grpc.aio.Server):
             if drain is not None:
                 drain.stopped()
         finally:
-            self._end()
+            self._parts.stop()
             self._udp.close()
             SERVERS.leave(self._number)
 
@@ -300,11 +277,8 @@ class Server(grpc.aio.Server):
         return self._reporter.state
 
     def statistics(self) -> ServerStatistics:
-        seen = self._gate.complete(self._reporter.statistics())
         return replace(
-            seen,
-            task_failures=seen.task_failures + self._sampler.failures,
-            contention=self._sampler.statistics(),
+            self._parts.statistics(),
             ports=tuple(self._ports),
             services=tuple(self._services),
             udp=self._udp.statistics(),
@@ -317,7 +291,7 @@ class Server(grpc.aio.Server):
     def __del__(self) -> None:
         # grpc.aio's own server stops when it is dropped; so do our samples.
         if hasattr(self, "_udp"):
-            self._end()
+            self._parts.stop()
             self._udp.drop()
 
     def __repr__(self) -> str:

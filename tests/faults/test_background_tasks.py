@@ -34,7 +34,7 @@ from lbclient.core.protocols import FleetUsage
 from lbclient.resolvers.following import Following
 from lbclient.server.quotas.quotas import Quotas
 from lbclient.server.sampler import Sampler
-from tests.siblings import Siblings
+from tests.parts import parts
 
 BACKENDS = 3
 
@@ -253,7 +253,7 @@ async def test_the_exchange_of_quotas_lives_again(
 ) -> None:
     runs = killed(monkeypatch, Victim(Quotas, "_exchange"), error)
     config = ServerConfig(quotas={"a": 1.0}, quota_store=Store(OSError))
-    server = Siblings(config, asyncio.get_running_loop().time)
+    server = parts(config, asyncio.get_running_loop().time)
     server.start(asyncio.get_running_loop())
     try:
         await until(lambda: len(runs) > 1, "begun again")
@@ -267,7 +267,7 @@ async def test_a_server_samples_on_whatever_a_sample_raised(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = killed(monkeypatch, Victim(Sampler, "sample"), error)
-    server = Siblings(clock=asyncio.get_running_loop().time)
+    server = parts(clock=asyncio.get_running_loop().time)
     server.start(asyncio.get_running_loop())
     try:
         await until(lambda: len(runs) > 2, "sampled again")
@@ -284,7 +284,7 @@ async def test_signals_of_the_user_may_raise_anything(
         raise error("nobody asked for it")
 
     config = ServerConfig(utilization=fail, runnable=fail, signals={"mine": fail})
-    server = Siblings(config, asyncio.get_running_loop().time)
+    server = parts(config, asyncio.get_running_loop().time)
     server.start(asyncio.get_running_loop())
     server.stop()
     assert server.statistics().signal_failures >= 3

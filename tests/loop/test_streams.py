@@ -26,7 +26,7 @@ from lbclient.server.report.streams import (
     pace_within,
 )
 from lbclient.v1 import health_pb2
-from tests.siblings import Siblings
+from tests.parts import parts
 
 PEER = "ipv4:10.0.0.3:50051"
 
@@ -301,7 +301,7 @@ async def utilization_with(streams: int, **signals: Any) -> tuple[LoadReport, fl
     meter = CpuMeter(cpu_time=lambda: spent[0], available=lambda: 1.0)
     loop = asyncio.get_running_loop()
     config = ServerConfig(report_interval=0.1, max_memory=0.0, **signals)
-    server = Siblings(config, loop.time, meter.read)
+    server = parts(config, loop.time, meter.read)
     health = HealthServices(server.reporter, server.streams, config, {})
     server.start(loop)
     watching = [

@@ -14,7 +14,7 @@ from lbclient.server import sampler
 from lbclient.server.meters.contention import ContentionMeter, wanted
 from lbclient.server.meters.cpu import CpuMeter
 from lbclient.server.statistics import ContentionStatistics
-from tests.siblings import Siblings
+from tests.parts import parts
 
 STAT = "cpu  {user} 0 0 900 0 0 0 {stolen} 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n"
 GROUP = "sys/fs/cgroup/pod"
@@ -292,7 +292,7 @@ def test_what_is_reported_and_what_admission_sees_is_with_contention(
     cpu = CpuMeter(lambda: machine.used, lambda: 1.0)
     meter = partial(ContentionMeter, cpu=cpu, root=tmp_path)
     monkeypatch.setattr(sampler, "ContentionMeter", meter)
-    server = Siblings(ServerConfig(max_cpu=0.5), lambda: now)
+    server = parts(ServerConfig(max_cpu=0.5), lambda: now)
     server.sampler.sample()
     for _ in range(100):
         now += 0.1

@@ -91,7 +91,7 @@ async def test_a_response_alone_tells_of_a_lame_duck(
         await stub.Search(search.Query())
         # As if the health report were still on its way.
         task.server._reporter.state = TaskState.LAME_DUCK
-        task.server._sampler.sample()
+        task.server._parts.sampler.sample()
         await stub.Search(search.Query())
         assert states(channel) == {task.address: "lame duck"}
         assert "lame duck" in channel.statistics().backends[0].reason

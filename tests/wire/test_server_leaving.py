@@ -447,7 +447,7 @@ async def test_a_stopped_server_has_no_timer_and_no_task(host: Host) -> None:
     await hosted.server.start()
     await hosted.server.stop(None)
     await hosted.server.stop(1.0)
-    timer = hosted.server._sampler._timer
+    timer = hosted.server._parts.sampler._timer
     assert timer is not None
     assert timer.cancelled()
 
@@ -472,7 +472,7 @@ async def test_start_may_be_repeated(host: Host) -> None:
 async def test_a_dropped_server_ends_its_samples() -> None:
     hosted = Hosted()
     await hosted.server.start()
-    sampler = hosted.server._sampler
+    sampler = hosted.server._parts.sampler
     await hosted.channel.close()
     del hosted
     assert sampler._timer is not None

@@ -21,7 +21,7 @@ from lbclient.config import ServerConfig
 from lbclient.server import Server
 from lbclient.server.report.tally import MethodTally
 from lbclient.server.sampler import SAMPLE_INTERVAL
-from tests.siblings import Siblings
+from tests.parts import parts
 from tests.waiting import eventually, let_pass
 from tests.wire import conftest
 from tests.wire.conftest import PATH, echo
@@ -86,7 +86,7 @@ async def write_and_wait(request: bytes, context: Any) -> None:
 )
 def test_an_error_is_the_servers_fault(code: StatusCode, is_error: bool) -> None:
     now = 0.0
-    server = Siblings(clock=lambda: now, read_cpu=lambda now: 0.0)
+    server = parts(clock=lambda: now, read_cpu=lambda now: 0.0)
     server.sampler.sample()
     server.monitor.active += 1
     method = MethodTally(server.tally.handled.of("unary_unary", "/a/b"))
@@ -100,7 +100,7 @@ def test_an_error_is_the_servers_fault(code: StatusCode, is_error: bool) -> None
 
 def test_who_asks_while_it_is_being_counted_neither_hangs_nor_counts_twice() -> None:
     """As a signal's handler does. It waited for a lock that its own thread had."""
-    server = Siblings()
+    server = parts()
     reporter, tally = server.reporter, server.tally
     method = MethodTally(tally.handled.of("unary_unary", "/a/b"))
     for _ in range(5):
@@ -362,7 +362,7 @@ async def test_the_applications_utilization_goes_with_the_cpus(host: Host) -> No
 def test_both_utilizations_are_reported() -> None:
     now = 0.0
     config = ServerConfig(utilization=lambda: 1.5)
-    server = Siblings(config, lambda: now, lambda now: 0.25)
+    server = parts(config, lambda: now, lambda now: 0.25)
     server.sampler.sample()
     now = 0.1
     server.sampler.sample()
@@ -373,7 +373,7 @@ def test_both_utilizations_are_reported() -> None:
 
 async def test_the_lag_of_the_loop_is_told(eventually: Any) -> None:
     loop = asyncio.get_running_loop()
-    server = Siblings(clock=loop.time)
+    server = parts(clock=loop.time)
     server.start(loop)
     try:
         await eventually(lambda: server.statistics().contention.lag > 0.0)
@@ -396,7 +396,7 @@ def test_a_signal_that_fails_is_replaced_by_the_cpu(
     """Counted each time, logged once."""
     now = 0.0
     config = ServerConfig(utilization=signal)
-    server = Siblings(config, lambda: now, lambda now: 0.25)
+    server = parts(config, lambda: now, lambda now: 0.25)
     with caplog.at_level(logging.WARNING, "lbclient"):
         for _ in range(5):
             server.sampler.sample()
@@ -412,7 +412,7 @@ def test_a_signal_that_fails_is_replaced_by_the_cpu(
 def test_a_runnable_signal_that_fails_is_left_out(
     signal: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = Siblings(ServerConfig(runnable=signal))
+    server = parts(ServerConfig(runnable=signal))
     encoded = server.reporter.encoded
     with caplog.at_level(logging.WARNING, "lbclient"):
         reports = [wire.parse_report(encoded(1)) for _ in range(3)]

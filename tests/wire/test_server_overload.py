@@ -394,7 +394,7 @@ async def test_a_cheaper_answer_is_wanted_from_a_busy_task(
         (0.0, 0.95, True),
     ):
         runnable[0], own[0] = load, mine
-        server._sampler.sample()
+        server._parts.sampler.sample()
         said, _ = await ask(channel, arity)
         assert said.decode() == str(is_busy), (load, mine)
     assert not any(sum(by.values()) for by in server.statistics().refused.values())

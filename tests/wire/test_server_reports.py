@@ -23,7 +23,7 @@ from lbclient.server.requests.handler import behavior_of
 from lbclient.server.requests.served_method import ServedMethod
 from lbclient.server.requests.wrapping import KEPT, Wrapper
 from lbclient.v1 import load_pb2
-from tests.siblings import Siblings
+from tests.parts import parts
 from tests.wire.conftest import PATH, Host
 
 
@@ -509,7 +509,7 @@ async def test_a_backends_report_is_not_passed_on_as_the_tasks_own(
 async def test_an_orca_report_of_the_users_own_goes_before_ours(host: Host) -> None:
     """Envoy refuses more than one."""
     mine = load_pb2.LoadReport(cpu_utilization=0.5).SerializeToString()
-    server = Siblings()
+    server = parts()
     sent: list[Any] = []
 
     class Inner:
@@ -527,7 +527,7 @@ async def test_an_orca_report_of_the_users_own_goes_before_ours(host: Host) -> N
 
 def test_both_keys_carry_the_same_bytes() -> None:
     """A Python client cannot see the standard one; every other client can."""
-    (own, report), (orca, same) = Siblings().reporter.trailers(7)
+    (own, report), (orca, same) = parts().reporter.trailers(7)
     assert (own, orca) == (wire.LOAD_KEY, wire.ORCA_KEY)
     assert report == same
     assert isinstance(report, bytes)
@@ -603,7 +603,7 @@ async def test_functions_in_disguise_are_served_as_what_they_are(
 def test_a_handler_keeps_its_kind(arity: str, kind: str) -> None:
     """grpcio and instrumentation ask the function what it is."""
     user = handler(arity, kind, "ok")
-    served = Wrapper(Siblings().serving).wrap(user)
+    served = Wrapper(parts().serving).wrap(user)
     before, after = behavior_of(user), getattr(served, arity)
     for question in (
         asyncio.iscoroutinefunction,
@@ -614,7 +614,7 @@ def test_a_handler_keeps_its_kind(arity: str, kind: str) -> None:
 
 
 def test_a_handler_is_wrapped_once_and_many_do_not_fill_the_memory() -> None:
-    wrapper = Wrapper(Siblings().serving)
+    wrapper = Wrapper(parts().serving)
     first, second = (handler("unary_unary", "async", "ok") for _ in range(2))
     wrapped = wrapper.wrap_found(PATH, first)
     assert wrapper.wrap_found(PATH, first) is wrapped

@@ -1,12 +1,17 @@
-"""What a server of ours is made of, without the server: no port, and no grpcio."""
+"""What reports and what lets in, side by side: a server without ports and grpcio.
+
+None of the parts owns another; each is given those that it asks.
+"""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from random import Random
 
 from lbclient.config import ServerConfig
 from lbclient.core.load_monitor import LoadMonitor
+from lbclient.core.protocols import Clock
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate
 from lbclient.server.report.reporter import Reporter
@@ -17,28 +22,35 @@ from lbclient.server.sampler import Sampler
 from lbclient.server.statistics import ServerStatistics
 
 
-class Siblings:
-    """Made and sampled as `Server` does it."""
+class Parts:
+    """Owned by a server, used on its loop's thread."""
 
     def __init__(
         self,
-        config: ServerConfig | None = None,
-        clock: Callable[[], float] = lambda: 0.0,
+        config: ServerConfig,
+        clock: Clock,
+        rng: Random,
+        *,
+        limit: float = inf,
+        has_slots: bool = True,
         read_cpu: Callable[[float], float] | None = None,
     ) -> None:
-        config = ServerConfig() if config is None else config
+        """`limit` of requests at a time. Not `has_slots`: a connection has too few
+        streams to spare one for health. `read_cpu` goes before the server's own."""
         self.monitor = LoadMonitor(config.smoothing)
-        self.own = UserSignals(config)
-        self.tally = RequestTally(clock, self.monitor)
-        self.gate = gate = Gate(config, self.monitor, clock, self.own, Random(1))
-        most = config.max_streams, config.max_streams_per_connection
-        self.streams = Streams(*most, clock, lambda: gate.is_strained)
-        self.reporter = Reporter(
-            clock, self.monitor, self.tally, self.own, self.streams
+        own = UserSignals(config)
+        self.tally = tally = RequestTally(clock, self.monitor)
+        self.gate = gate = Gate(config, self.monitor, clock, own, rng)
+        self.streams = Streams(
+            config.max_streams,
+            config.max_streams_per_connection if has_slots else 0,
+            clock,
+            lambda: gate.is_strained,
         )
+        self.reporter = Reporter(clock, self.monitor, tally, own, self.streams)
         each = (gate.sample, self.reporter.sample)
         self.sampler = Sampler(clock, config.smoothing, each, read_cpu)
-        self.serving = Serving(self.reporter, gate, self.tally, float("inf"))
+        self.serving = Serving(self.reporter, gate, tally, limit)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.gate.start(loop)
@@ -49,7 +61,11 @@ class Siblings:
         self.gate.stop()
 
     def statistics(self) -> ServerStatistics:
+        """But for what only the server knows: its ports, services and UDP."""
         seen = self.gate.complete(self.reporter.statistics())
         failures = seen.task_failures + self.sampler.failures
         contention = self.sampler.statistics()
         return replace(seen, task_failures=failures, contention=contention)
+
+    def __repr__(self) -> str:
+        return repr(self.reporter)
