@@ -39,12 +39,15 @@ class QueueDelay:
         self.admissible = 1.0  # the share of what comes that may come in
         self._longest = 0.0  # seconds since nothing waited
         self._stood = 0.0  # seconds for which it was too much
-        self._is_limited = False
+        self.is_limited = False
         self._waiting = 0
         # All in requests a second: what may come in while that is limited, and at
         # least; and what comes, is taken, and is let in.
         self._rate = self._least = 0.0
         self._comes = self._is_taken = self._is_let_in = 0.0
+        # What was let in when they last waited for no longer than they may. In a burst
+        # more are let in than are served.
+        self._fitted = 0.0
 
     def sample(
         self, elapsed: float, *, waiting: int, taken: int, let_in: int, time: float
@@ -66,13 +69,13 @@ class QueueDelay:
         if waiting and self._is_taken:
             self.seconds = min(self._longest, waiting / self._is_taken)
         self.target = SHARE * time
-        if self._is_limited:
+        if self.is_limited:
             change = FAST * (before - self.seconds)
             change += SLOW * (self.target - self.seconds) * elapsed
             self._rate = max(self._least, self._rate * exp(min(change, STEEPEST)))
         elif self._stands(elapsed):
-            self._is_limited = True
-            self._least = max(1.0, LEAST * self._is_let_in)
+            self.is_limited = True
+            self._least = max(1.0, LEAST * min(self._fitted, self._is_let_in))
             fits = self._is_let_in * self.target / self.seconds
             self._rate = max(self._least, fits)
         else:
@@ -81,11 +84,12 @@ class QueueDelay:
         self._rate = min(self._rate, max(self._least, self._comes))
         self.admissible = min(1.0, self._rate / max(1.0, self._comes))
         if self.admissible == 1.0 and self.seconds <= self.target:
-            self._is_limited = False
+            self.is_limited = False
 
     def _stands(self, elapsed: float) -> bool:
         if self.seconds <= self.target:
             self._stood = 0.0
+            self._fitted = self._is_let_in
             return False
         self._stood += min(elapsed, LONGEST)
         return self._stood >= STANDING

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from lbclient.server.overload.intake import AHEAD, BATCH, MOST, Intake
+from lbclient.server.overload.intake import BATCH, BEHIND, READY, Intake
+
+AHEAD, MOST = BEHIND
 
 
 class Core:
@@ -67,6 +69,20 @@ async def test_no_more_are_asked_for_than_that() -> None:
         task.core.hand_over()
         most = max(most, len(task.intake))
     assert AHEAD < most < MOST
+
+
+async def test_a_burst_is_taken_at_once_where_none_waited() -> None:
+    task = Task()
+    task.intake.keep_within(READY)
+    taking = asyncio.ensure_future(task.take(1))
+    task.core.come(*range(READY.ahead))
+    assert not task.core.waiting
+    assert await taking == [0]
+    task.core.come(*range(READY.ahead, 3 * READY.most))
+    for number in range(1, READY.most):
+        assert await task.take(1) == [number]
+        assert len(task.intake) + len(task.core.asked) <= READY.most
+        task.core.hand_over()
 
 
 async def test_they_are_asked_for_many_at_a_time() -> None:

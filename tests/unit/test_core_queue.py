@@ -2,23 +2,29 @@
 
 import pytest
 
-from lbclient.server.overload.core_queue import CoreQueue
+from lbclient.server.overload.core_queue import FEW, CoreQueue
+from lbclient.server.overload.intake import BEHIND, READY
 
 TICK = 0.1  # seconds
 IN_CORE, COME = 300, 100  # requests, and in each sample
 
 
-def delayed(held: int) -> float:
+def delayed(held: int, in_core: int = IN_CORE) -> float:
     """`held`: those that were taken, and that grpcio does not serve yet."""
     queue = CoreQueue()
     intake = queue.intake
-    intake.was_behind = lambda: True  # type: ignore[method-assign]
-    queue.unseen.count_by(lambda: intake.taken + IN_CORE, most=1000)
-    for _ in range(held):
+    intake.was_behind = lambda: in_core > 0  # type: ignore[method-assign]
+    queue.unseen.count_by(lambda: intake.taken + in_core, most=1000)
+
+    def take() -> None:
+        intake.asked += 1
         intake._take(object())
+
+    for _ in range(held):
+        take()
     for sample in range(1, 21):
         for _ in range(COME):
-            intake._take(object())
+            take()
             intake._waiting.popleft()
         queue.sample(sample * TICK, 0)
     return queue.delay.seconds
@@ -27,3 +33,23 @@ def delayed(held: int) -> float:
 def test_what_was_taken_and_is_not_served_yet_waits() -> None:
     assert delayed(held=0) == pytest.approx(IN_CORE / COME * TICK, rel=0.01)
     assert delayed(held=200) == pytest.approx((IN_CORE + 200) / COME * TICK, rel=0.01)
+
+
+def test_a_burst_that_was_taken_waits_though_none_wait_in_the_core() -> None:
+    assert delayed(held=500, in_core=0) == pytest.approx(500 / COME * TICK, rel=0.01)
+
+
+def test_a_few_that_were_taken_are_none_that_wait() -> None:
+    assert delayed(held=FEW - 1, in_core=0) == 0.0
+
+
+def test_while_it_is_limited_few_are_taken_from_the_core() -> None:
+    queue = CoreQueue()
+    queue.sample(TICK, 0)
+    assert queue.intake._bounds is READY
+    queue.delay.is_limited = True
+    queue.sample(2 * TICK, 0)
+    assert queue.intake._bounds is BEHIND
+    queue.delay.is_limited = False
+    queue.sample(3 * TICK, 0)
+    assert queue.intake._bounds is READY

@@ -17,7 +17,6 @@ import lbclient
 from lbclient import grpc_seam, wire
 from lbclient.grpc_seam import intake
 from lbclient.server import Server
-from lbclient.server.overload.intake import MOST
 from tests.waiting import eventually
 
 CALLS = 100
@@ -75,7 +74,7 @@ BURNING: Any = grpc.unary_unary_rpc_method_handler(burn_thrice)
 
 async def test_requests_that_no_handler_has_seen_are_known() -> None:
     config = lbclient.ServerConfig(max_load=1000.0)
-    assert 10 < await most_waiting(server_of(BURNING, config=config)) < MOST
+    assert await most_waiting(server_of(BURNING, config=config)) > 10
 
 
 async def test_a_grpcio_with_another_server_serves_as_it_does(
@@ -134,7 +133,7 @@ def flood(port: int, calls: int) -> tuple[Counter[str], dict[str, int], int]:
 
 async def test_what_the_core_ends_is_counted_on_both_sides(eventually: Any) -> None:
     """It was nowhere: to its client it was as if the caller had cancelled it."""
-    calls, most = 350, 100  # too few to be throttled
+    calls, most = 1400, 100
 
     async def respond(request: bytes, _context: Any) -> bytes:
         if request == b"block":

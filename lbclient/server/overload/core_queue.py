@@ -4,8 +4,12 @@ from collections.abc import Callable
 
 from lbclient.core.deadlines import Deadlines
 from lbclient.core.queue_delay import QueueDelay
-from lbclient.server.overload.intake import Intake
+from lbclient.server.overload.intake import BEHIND, READY, Intake
 from lbclient.server.overload.unseen import Unseen
+
+# Requests that were taken and are not served yet, where none wait in the core: as many
+# come in one turn of a loop that keeps up.
+FEW = 64
 
 
 class CoreQueue:
@@ -49,9 +53,11 @@ class CoreQueue:
     def sample(self, now: float, refused: int) -> None:
         """Ten times a second. `refused`: how many requests were, ever."""
         intake, unseen = self.intake, self.unseen
-        unseen.sample(now, intake.taken, intake.was_behind())
+        unseen.sample(now, intake.taken, intake.asked, intake.was_behind())
         # Beside many requests that have begun grpcio is slow to serve what was taken.
-        waiting = unseen.waiting + len(intake) if unseen.waiting else 0
+        waiting = unseen.waiting + len(intake)
+        if not unseen.waiting and len(intake) < FEW:
+            waiting = 0
         handed, before = intake.taken - len(intake), self._handed
         refused_now = refused - self._refused
         elapsed = now - self._sampled_at
@@ -64,6 +70,10 @@ class CoreQueue:
                 let_in=max(0, handed - before - refused_now),
                 time=self.typical_time,
             )
+        if self.delay.is_limited:
+            intake.keep_within(BEHIND)
+        elif not waiting:
+            intake.keep_within(READY)
 
     def __repr__(self) -> str:
         return f"<{self.unseen.waiting} wait, {self.delay!r}>"

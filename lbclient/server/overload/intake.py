@@ -2,22 +2,30 @@
 
 gRPC's core keeps the requests that have arrived in a queue of its own and hands over
 one for each that it was asked for. grpcio asks for one at a time. Here several are
-asked for at once, which takes less time for each. There is a bound on those that are
-asked for and those that wait here, together: the core's events come one after the
+asked for at once, which takes less time for each, and so that a burst finds room: of
+more than a thousand that wait in the core it ends some. There is a bound on those that
+are asked for and those that wait here, together: the core's events come one after the
 other, and events of requests that have begun must not wait behind new requests.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-AHEAD = 16  # requests asked for that have not come, at most
-BATCH = AHEAD // 2  # requests, at least, that are asked for at once
-# Requests asked for, whether they have come or not, until grpcio serves them. It serves
-# one in each turn of the loop, and in as much time some sixteen come: a server that
-# asked for few took 0.2 times more CPU for each of 64 calls at a time.
-MOST = 4 * AHEAD
+
+class Bounds(NamedTuple):
+    ahead: int  # requests asked for that have not come, at most
+    most: int  # requests asked for that grpcio does not serve yet, at most
+
+
+# With room for a burst of as many as wait in the core, and as many again.
+READY = Bounds(ahead=1024, most=4096)
+# For a queue that stands: what is still in the core it can end, at no cost. grpcio
+# serves one in each turn of the loop, and in as much time some sixteen come: a server
+# that asked for fewer took 0.2 times more CPU for each of 64 calls at a time.
+BEHIND = Bounds(ahead=16, most=64)
+BATCH = 8  # requests, at least, that are asked for at once
 
 
 class Core(Protocol):
@@ -35,7 +43,8 @@ class Intake:
     def __init__(self) -> None:
         self._core: Core | None = None
         self._waiting: deque[Any] = deque()
-        self._asked = 0
+        self._bounds = BEHIND
+        self.asked = 0  # requests that have not come
         self._wanted: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self._is_closed = False
@@ -65,6 +74,12 @@ class Intake:
                 self._ask()  # else nothing tells that the core has ended
         return self._waiting.popleft()
 
+    def keep_within(self, bounds: Bounds) -> None:
+        """Sets the bounds, for whoever knows how long requests wait."""
+        self._bounds = bounds
+        if self._core is not None and not self._is_closed:
+            self._ask()
+
     def was_behind(self) -> bool:
         """Whether more requests waited in the core than it was asked for, lately.
 
@@ -79,17 +94,18 @@ class Intake:
 
     def _ask(self) -> None:
         assert self._core is not None
-        missing = AHEAD - self._asked
-        if missing < BATCH or len(self._waiting) > MOST - AHEAD:
+        ahead, most = self._bounds
+        missing = ahead - self.asked
+        if missing < BATCH or len(self._waiting) > most - ahead:
             return
         self._times_asked += 1
-        self._times_all_came += not self._asked
+        self._times_all_came += not self.asked
         for _ in range(missing):
-            self._asked += 1
+            self.asked += 1
             self._core.ask(self._take, self._fail)
 
     def _take(self, request: Any) -> None:
-        self._asked -= 1
+        self.asked -= 1
         self.taken += 1
         if self._is_closed:
             self.dropped_at_stop += 1
@@ -98,7 +114,7 @@ class Intake:
         self._wake()
 
     def _fail(self, error: BaseException) -> None:
-        self._asked -= 1
+        self.asked -= 1
         self._error = error
         self._wake()
 

@@ -9,12 +9,13 @@ as much comes as could fill the core's queue, and once when that is over.
 from collections.abc import Callable
 from math import inf
 
-from lbclient.server.overload.intake import AHEAD
-
 MANY = 64  # requests since the last sample: more may have come than were asked for
 # Seconds between two questions while that goes on, and since more waited than was asked
-# for until none does.
+# for until it is certain that none does.
 PAUSE = 1.0
+# Until it is likely. What the core ended since the last sample looks as if it waited.
+# If it did so for longer, a server would refuse for it when a flood is over.
+OVER = 0.3
 LATE = 0.3  # seconds between two samples: the loop stood still
 
 
@@ -38,39 +39,42 @@ class Unseen:
 
         The core ends a call where more than `most` wait.
         """
-        # Those that it was asked for may be on their way.
-        self._read, self._most = read, most + 1 + AHEAD
+        self._read, self._most = read, most + 1
 
     def count(self, taken: int) -> int | None:
         """Those that wait in the core or were ended there; None: nobody knows."""
         began = self._read()
         return None if began is None else began - taken
 
-    def sample(self, now: float, taken: int, is_behind: bool) -> None:
-        """Ten times a second. `is_behind`: more waits than was asked for."""
+    def sample(self, now: float, taken: int, asked: int, is_behind: bool) -> None:
+        """Ten times a second. `is_behind`: more waits than was asked for.
+
+        Those that were `asked` for may have come, and be on their way.
+        """
         came, self._taken = taken - self._taken, taken
         # That nothing comes does not mean that nothing waits: while a handler has the
         # loop nothing does, and beside many requests that have begun it comes late.
         if is_behind or now > self._sampled_at + LATE:
             self._behind_at = now
         self._sampled_at = now
-        is_over = now >= self._behind_at + PAUSE
+        is_over = now >= self._behind_at + OVER
         self.waiting = 0
         if came >= MANY or is_behind:
             self._is_owed = True
         if not self._is_owed or (came and is_over and now < self._asked_at + PAUSE):
             return
         unseen = self.count(taken)
+        most = self._most + asked
         self._asked_at = now
-        is_certain = is_over and not came
+        is_certain = now >= self._behind_at + PAUSE and not came
         if is_certain:
             self._is_owed = False
         if unseen is None:
             return
-        self.ended = max(self.ended, unseen - (0 if is_certain else self._most))
+        self.ended = max(self.ended, unseen - (0 if is_certain else most))
         if is_over:
             self._likely_ended = unseen
         else:
-            least = max(self._likely_ended, unseen - self._most)
+            least = max(self._likely_ended, unseen - most)
             self._likely_ended = min(unseen, least)
             self.waiting = unseen - self._likely_ended

@@ -1,0 +1,56 @@
+"""Stock channels make thousands of calls at the same moment, as `asyncio.gather` does.
+
+gRPC's core ends requests that wait for too many others, before Python has seen them.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import grpc
+
+from benchmarks.faults.harness import Tally, fleet, send_one
+from benchmarks.faults.row import Result, Row
+
+CALLS = (2000, 4000)
+KEPT = 2000  # calls; of so many none is lost
+CHANNELS = 8
+DEADLINE = 20.0  # seconds
+
+
+async def burst(kind: str, calls: int) -> Tally:
+    # Equal channels of grpc.aio share one connection.
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    tally = Tally()
+    async with fleet(1, kind) as [task], AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(
+                grpc.aio.insecure_channel(task.address, options=own)
+            )
+            for _ in range(CHANNELS)
+        ]
+        for channel in channels:
+            await channel.channel_ready()
+        # Any server is asked now and then before it is asked for much.
+        await send_one(channels[0], Tally(), DEADLINE)
+        await asyncio.sleep(0.5)
+        sent = (
+            send_one(channels[number % CHANNELS], tally, DEADLINE)
+            for number in range(calls)
+        )
+        await asyncio.gather(*sent)
+    return tally
+
+
+async def compare(calls: int) -> Row:
+    ours, theirs = await burst("ours", calls), await burst("stock", calls)
+    return Row(
+        f"{calls:,} calls at once",
+        "none is lost" if calls <= KEPT else "no more are lost than of a stock server",
+        Result(len(ours), len(ours.failed()), said=str(dict(ours.by_ending()))),
+        Result(len(theirs), len(theirs.failed())),
+        holds=len(ours.failed()) <= (0 if calls <= KEPT else len(theirs.failed())),
+    )
+
+
+async def run(_seconds: float) -> list[Row]:
+    return [await compare(calls) for calls in CALLS]

@@ -1,0 +1,8 @@
+"""Thousands of calls at the same moment, to a server in a process of its own."""
+
+from benchmarks.faults.burst import compare
+
+
+async def test_a_burst_that_the_core_does_not_keep_is_served_whole() -> None:
+    row = await compare(2000)
+    assert row.holds, row
