@@ -45,28 +45,36 @@ What decides imports no asyncio, grpc, time or logging: time is an argument, cha
 `random.Random`. What can be replaced is in `protocols`, every setting in `config`.
 """
 
-from importlib.metadata import version
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lbclient.client.channel import Channel, info, insecure_channel, secure_channel
-from lbclient.client.statistics import BackendStatistics, CallInfo, ChannelStatistics
-from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.core.criticality import Criticality, criticality
-from lbclient.core.errors import ConfigError, LbError, ResolveError
-from lbclient.core.model import Endpoint
-from lbclient.grpc_seam import (
-    BackendsFull,
-    DeadlineWhileWaiting,
-    LocalRpcError,
-    NoBackend,
-    OutOfQuota,
-    Throttled,
-)
-from lbclient.server import Server, ServerStatistics, degraded, serve
-
 if TYPE_CHECKING:
-    # While the program runs it is the module, which can be called.
-    from lbclient.server import server
+    from lbclient.client.channel import (
+        Channel,
+        info,
+        insecure_channel,
+        secure_channel,
+    )
+    from lbclient.client.statistics import (
+        BackendStatistics,
+        CallInfo,
+        ChannelStatistics,
+    )
+    from lbclient.config import ChannelConfig, ServerConfig
+    from lbclient.core.criticality import Criticality, criticality
+    from lbclient.core.errors import ConfigError, LbError, ResolveError
+    from lbclient.core.model import Endpoint
+    from lbclient.grpc_seam.errors import (
+        BackendsFull,
+        DeadlineWhileWaiting,
+        LocalRpcError,
+        NoBackend,
+        OutOfQuota,
+        Throttled,
+    )
+    from lbclient.server import Server, ServerStatistics, degraded, serve, server
+
+    __version__: str
 
 __all__ = [
     "BackendStatistics",
@@ -97,4 +105,57 @@ __all__ = [
     "server",
 ]
 
-__version__ = version("lbclient")
+# Where each public name is imported from when it is first used: so a client loads no
+# server, and a server no client.
+_MODULES = {
+    "BackendStatistics": "lbclient.client.statistics",
+    "BackendsFull": "lbclient.grpc_seam.errors",
+    "CallInfo": "lbclient.client.statistics",
+    "Channel": "lbclient.client.channel",
+    "ChannelConfig": "lbclient.config",
+    "ChannelStatistics": "lbclient.client.statistics",
+    "ConfigError": "lbclient.core.errors",
+    "Criticality": "lbclient.core.criticality",
+    "DeadlineWhileWaiting": "lbclient.grpc_seam.errors",
+    "Endpoint": "lbclient.core.model",
+    "LbError": "lbclient.core.errors",
+    "LocalRpcError": "lbclient.grpc_seam.errors",
+    "NoBackend": "lbclient.grpc_seam.errors",
+    "OutOfQuota": "lbclient.grpc_seam.errors",
+    "ResolveError": "lbclient.core.errors",
+    "Server": "lbclient.server",
+    "ServerConfig": "lbclient.config",
+    "ServerStatistics": "lbclient.server",
+    "Throttled": "lbclient.grpc_seam.errors",
+    "criticality": "lbclient.core.criticality",
+    "degraded": "lbclient.server",
+    "info": "lbclient.client.channel",
+    "insecure_channel": "lbclient.client.channel",
+    "secure_channel": "lbclient.client.channel",
+    "serve": "lbclient.server",
+}
+
+# Folders that are attributes without an import of their own. `server` can be called.
+_FOLDERS = ("client", "config", "core", "pickers", "resolvers", "server", "subsets")
+
+
+if not TYPE_CHECKING:  # type checkers would believe in any name
+
+    def __getattr__(name: str) -> object:
+        """Python calls this for a name that the module does not have (PEP 562)."""
+        if name in _MODULES:
+            found = getattr(import_module(_MODULES[name]), name)
+        elif name in _FOLDERS:
+            found = import_module(f"{__name__}.{name}")
+        elif name == "__version__":
+            from importlib.metadata import version  # by way of email and zipfile
+
+            found = version("lbclient")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES, *_FOLDERS, "__version__"})

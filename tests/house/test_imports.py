@@ -1,0 +1,69 @@
+"""What `import lbclient` loads, counted in modules: times depend on the machine."""
+
+import ast
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import lbclient
+from tests.house.conftest import Run
+
+ROOT = Path(__file__).parents[2]
+
+
+def loaded(run: Run, program: str) -> set[str]:
+    return set(run(sys.executable, "-c", f"{program}\nprint(*sys.modules)").split())
+
+
+def test_the_package_loads_nothing_until_a_name_is_used(run: Run) -> None:
+    modules = loaded(run, "import sys, lbclient")
+    assert [name for name in modules if name.startswith("lbclient.")] == []
+    assert "grpc" not in modules
+
+
+def test_a_client_loads_no_server(run: Run) -> None:
+    modules = loaded(run, "import sys; from lbclient import insecure_channel")
+    assert "lbclient.client.channel" in modules
+    assert "lbclient.server" not in modules
+
+
+def test_a_server_loads_no_client(run: Run) -> None:
+    modules = loaded(run, "import sys; from lbclient import Server")
+    assert "lbclient.server.grpc_server" in modules
+    assert "lbclient.client" not in modules
+
+
+def test_each_public_name_is_found() -> None:
+    assert [name for name in lbclient.__all__ if not hasattr(lbclient, name)] == []
+
+
+def test_type_checkers_see_what_programs_get() -> None:
+    source = (ROOT / "lbclient" / "__init__.py").read_text()
+    block = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
+    seen = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen.pop("server") == "lbclient.server"  # for programs a module to call
+    assert seen == lbclient._MODULES
+    assert sorted([*seen, "server"]) == sorted(lbclient.__all__)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'lbclient' has no attribute 'x'"):
+        getattr(lbclient, "x")  # noqa: B009
+    with pytest.raises(ImportError, match="cannot import name 'x'"):
+        from lbclient import x  # type: ignore[attr-defined]  # noqa: F401
+
+
+def test_folders_are_attributes() -> None:
+    for name in lbclient._FOLDERS:
+        assert getattr(lbclient, name) is import_module(f"lbclient.{name}")
+
+
+def test_all_names_are_listed() -> None:
+    assert {*lbclient.__all__, "__version__", "config"} <= {*dir(lbclient)}
