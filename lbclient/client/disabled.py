@@ -5,7 +5,6 @@ again: a list that changes, or a pod that moves, is found by the next start.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -29,7 +28,7 @@ PATIENCE = 10.0  # seconds, for an answer
 INTERVAL = 30.0  # seconds; nobody waits for a second answer
 
 # grpc.aio's default is `pick_first`: one address would get the calls of all clients.
-ROUND_ROBIN = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
+ROUND_ROBIN = '{"loadBalancingConfig": [{"round_robin": {}}]}'
 POLICIES = ("grpc.service_config", "grpc.lb_policy_name")
 
 

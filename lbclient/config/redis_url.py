@@ -8,7 +8,6 @@ that is no such URL only the scheme, as nobody knows which part of it is the pas
 """
 
 import re
-from difflib import get_close_matches
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
@@ -77,6 +76,8 @@ def _which(option: str) -> str:
     """Names one that is refused, if it can be no part of a password."""
     if option in REFUSED:
         return f" {option!r}"
+    from difflib import get_close_matches  # for errors only
+
     meant = get_close_matches(option.lower(), ("fleet", "db"), 1, cutoff=0.8)
     return f" {option!r}; perhaps {meant[0]!r}" if meant else ""
 

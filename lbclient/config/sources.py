@@ -6,11 +6,9 @@ where is kept, so an error found later still names the variable or file to mend.
 
 import os
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as plain_field
-from difflib import get_close_matches
 from typing import Any, ClassVar, Self, TypeVar
 
 from lbclient.config.fields import PREFIX, Setting, settings
@@ -148,11 +146,15 @@ def _read_toml(path: str) -> dict[str, Any]:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise ValueError(f"more than {MOST_BYTES:,} bytes")
+    import tomllib  # most programs have no file
+
     return tomllib.loads(data.decode())
 
 
 def _like(said: str, names: Collection[str], prefix: str = "") -> str:
     """A prefix that all of them have makes none of them like what was said."""
+    from difflib import get_close_matches  # for errors only
+
     bare = [name.removeprefix(prefix) for name in names]
     close = get_close_matches(said.removeprefix(prefix), bare, 1, cutoff=LIKE)
     if close:

@@ -1,6 +1,5 @@
 """A backend's own grpc.aio channel: its options, its target, its state, its calls."""
 
-import json
 from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Any
@@ -115,6 +114,8 @@ def check_options(options: Options) -> None:
 
 
 def _has_policy(service_config: object) -> bool:
+    import json  # few channels are given a service config
+
     try:
         parsed = json.loads(str(service_config))
     except ValueError:

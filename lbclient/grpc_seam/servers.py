@@ -1,6 +1,5 @@
 """What a grpc.aio server is given, and what can be told of one."""
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Never, TypeVar
@@ -72,6 +71,8 @@ def counted(make: Callable[[], T]) -> tuple[T, Callable[[], int | None]]:
     None where that cannot be told: a grpcio without it, an option that turns it off,
     or another thread that makes a server at the same time.
     """
+    import json  # clients need none
+
     ask = find("grpc._cython.cygrpc:channelz_get_server")
     before = _servers()
     made = make()
@@ -91,6 +92,8 @@ def counted(make: Callable[[], T]) -> tuple[T, Callable[[], int | None]]:
 
 
 def _servers() -> set[int]:
+    import json
+
     found: set[int] = set()
     ask = find("grpc._cython.cygrpc:channelz_get_servers")
     if ask is None:

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.model import Endpoint, Endpoints
-from lbclient.resolvers import json_items
 from lbclient.resolvers.listing import MAX_ENDPOINTS, Listing
 
 LOOK_EVERY = 0.25  # seconds: a change is known within two looks and a read
@@ -182,6 +181,8 @@ def _groups(data: bytes, suffix: str) -> Iterator[object]:
         from lbclient.resolvers import yaml_groups  # needs an extra
 
         return yaml_groups.items(data)
+    from lbclient.resolvers import json_items  # most targets are no files
+
     return json_items.items(data)
 
 

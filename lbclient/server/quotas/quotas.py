@@ -18,7 +18,6 @@ from heapq import nlargest
 from math import inf
 from random import Random
 from typing import Any
-from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from lbclient.background.tasks import Tasks, in_own_task, is_cancelled, is_own_end
@@ -76,7 +75,7 @@ class Quotas:
         self._is_ours = isinstance(config.quota_store, str)
         self._part = config.quota_share if config.quota_store is None else 1.0
         # Containers may share a name and a number, and a process may have several.
-        self._name = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
+        self._name = f"{socket.gethostname()}/{os.getpid()}/{os.urandom(4).hex()}"
         self._accounting = Accounting()
         self.nesting = Nesting()  # of the loop, once started
         self.tasks = Tasks("quotas", Random())
