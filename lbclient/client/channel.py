@@ -11,7 +11,7 @@ from contextvars import Context
 from functools import partial
 from random import Random
 from threading import get_ident
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import grpc
 
@@ -20,7 +20,6 @@ from lbclient.client.attempts import Attempts
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls import wrapped
 from lbclient.client.disabled import plain_channel
-from lbclient.client.statistics import CallInfo, ChannelStatistics, channel_statistics
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.config.identity import find_identity, find_zone
 from lbclient.core.errors import ConfigError
@@ -40,6 +39,9 @@ from lbclient.grpc_seam import (
 from lbclient.pickers import picker_factory
 from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import Choice
+
+if TYPE_CHECKING:
+    from lbclient.client.statistics import CallInfo, ChannelStatistics
 
 M = TypeVar("M", bound=methods.Method)
 
@@ -163,16 +165,18 @@ class Channel(grpc.aio.Channel):
             raise grpc.aio.UsageError("Channel is closed.")
         return balancer
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> "ChannelStatistics":
         """What the channel knows and has done, as frozen numbers and words.
 
         Reading changes nothing, also from another thread, before the first use and
         after close.
         """
+        from lbclient.client import statistics  # records, which take a while to make
+
         if self._balancer is None:
             state = self.get_state().name.lower()
-            return ChannelStatistics(target=self._target, state=state)
-        return channel_statistics(self._balancer)
+            return statistics.ChannelStatistics(target=self._target, state=state)
+        return statistics.channel_statistics(self._balancer)
 
     def __repr__(self) -> str:
         known = "" if self._balancer is None else f": {self._balancer.pool!r}"
@@ -283,11 +287,13 @@ def secure_channel(
     return Channel(target, credentials, options, compression, interceptors, config)
 
 
-def info(call: object) -> CallInfo:
+def info(call: object) -> "CallInfo":
     """Which backend a call went to, in how many attempts, after what wait.
 
     For calls made on a channel of ours; of any other it knows nothing.
     """
+    from lbclient.client.statistics import CallInfo
+
     first = beneath(call)
     sent = getattr(first, "later", None) or first
     attempt = marked(sent) or marked(first)
