@@ -17,9 +17,7 @@ import search_pb2 as pb
 import search_pb2_grpc as pb_grpc
 
 from lbclient.core.retry import RATIO
-from lbclient.server import Server
-
-PATH = "/test.Service/Method"
+from tests.hosts import Host, Hosted, hosting, unary_unary
 
 
 class SearchTask(pb_grpc.SearchServicer):
@@ -87,66 +85,36 @@ StartTask = Callable[..., Awaitable[Task]]
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[StartTask]:
-    """Starts a server made by `make`, and stops it after the test."""
+async def host() -> AsyncIterator[Host]:
+    """Hosts as `hosting` does, until the test's end."""
     async with AsyncExitStack() as stack:
 
-        async def start(
-            make: Callable[[], Any] = grpc.aio.server, port: int = 0
-        ) -> Task:
-            server = make()
-            port = server.add_insecure_port(f"127.0.0.1:{port}")
-            task = Task(server, f"127.0.0.1:{port}", SearchTask(str(port)))
-            pb_grpc.add_SearchServicer_to_server(task.servicer, server)
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            return task
-
-        yield start
-
-
-Listen = Callable[..., Awaitable[tuple[Server, str]]]
-Host = Callable[..., Awaitable[tuple[Server, grpc.aio.Channel]]]
-
-
-@pytest.fixture
-async def listen() -> AsyncIterator[Listen]:
-    """Starts a server of ours, and tells its address; a handler is that of PATH."""
-    async with AsyncExitStack() as stack:
-
-        async def listen(handler: Any = None, **options: Any) -> tuple[Server, str]:
-            server = Server(**options)
-            if handler is not None:
-                methods = {"Method": handler}
-                server.add_generic_rpc_handlers(
-                    [grpc.method_handlers_generic_handler("test.Service", methods)]
-                )
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            return server, f"127.0.0.1:{port}"
-
-        yield listen
-
-
-@pytest.fixture
-async def host(listen: Listen) -> AsyncIterator[Host]:
-    """Likewise, and connects to it."""
-    async with AsyncExitStack() as stack:
-
-        async def host(*args: Any, **options: Any) -> tuple[Server, grpc.aio.Channel]:
-            server, address = await listen(*args, **options)
-            channel = grpc.aio.insecure_channel(address)
-            return server, await stack.enter_async_context(channel)
+        async def host(*args: Any, **options: Any) -> Hosted:
+            return await stack.enter_async_context(hosting(*args, **options))
 
         yield host
+
+
+@pytest.fixture
+def start(host: Host) -> StartTask:
+    """Starts a server made by `make` that has the Search service."""
+
+    async def start(make: Callable[[], Any] = grpc.aio.server, port: int = 0) -> Task:
+        at = f"127.0.0.1:{port}"
+        hosted = await host(server=make(), at=at, starts=False)
+        task = Task(hosted.server, hosted.address, SearchTask(str(hosted.port)))
+        pb_grpc.add_SearchServicer_to_server(task.servicer, task.server)
+        await task.server.start()
+        return task
+
+    return start
 
 
 async def echo(request: bytes, context: Any) -> bytes:
     return request
 
 
-ECHO: Any = grpc.unary_unary_rpc_method_handler(echo)
+ECHO = unary_unary(echo)
 
 
 def connect(address: str) -> grpc.aio.Channel:

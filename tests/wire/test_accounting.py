@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -28,14 +28,10 @@ from lbclient.server.quotas.accounting import (
     billed,
 )
 from tests import needs
-from tests.wire import conftest
-from tests.wire.conftest import PATH
+from tests.hosts import PATH, Host, method_handler
 
 PART = 0.01  # CPU seconds
 ROUNDS = 8
-
-Host = Callable[..., Awaitable[tuple[Server, Any]]]
-
 
 burned: list[float] = []  # CPU seconds: what handlers have used at least
 
@@ -47,24 +43,22 @@ def burn(seconds: float) -> None:
     burned.append(seconds)
 
 
-@pytest.fixture
-def host(host: conftest.Host) -> Host:
-    async def of(behavior: Any, arity: str = "unary_unary", **options: Any) -> Any:
-        handler = getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
-        server, channel = await host(handler, **options)
-        method = getattr(channel, arity)(PATH)
+async def hosted(
+    host: Host, behavior: Any, arity: str = "unary_unary", **options: Any
+) -> tuple[Server, Any]:
+    """Hosts one function; returns the server, and a way for customers to ask it."""
+    server, _, channel = await host(method_handler(arity, behavior), **options)
+    method = getattr(channel, arity)(PATH)
 
-        async def ask(customer: str = "", *more: Any, **options: Any) -> Any:
-            metadata = ((wire.CUSTOMER_KEY, customer), *more) if customer else ()
-            request = b"a" if arity.startswith("unary") else iter([b"a"])
-            call = method(request, metadata=metadata, **options)
-            if arity.endswith("stream"):
-                return [message async for message in call]
-            return await call
+    async def ask(customer: str = "", *more: Any, **options: Any) -> Any:
+        metadata = ((wire.CUSTOMER_KEY, customer), *more) if customer else ()
+        request = b"a" if arity.startswith("unary") else iter([b"a"])
+        call = method(request, metadata=metadata, **options)
+        if arity.endswith("stream"):
+            return [message async for message in call]
+        return await call
 
-        return server, ask
-
-    return of
+    return server, ask
 
 
 @pytest.fixture
@@ -156,7 +150,8 @@ async def test_what_is_accounted_is_what_the_process_used(
     more than all, in any.
     """
     clock = Clock()
-    server, ask = await host(
+    server, ask = await hosted(
+        host,
         handler,
         arity,
         config=ServerConfig(default_quota=1000.0),
@@ -187,8 +182,8 @@ async def test_each_customer_pays_for_its_own(host: Host) -> None:
         return b""
 
     clock = Clock()
-    server, ask = await host(
-        work, config=ServerConfig(default_quota=1000.0), clock=clock
+    server, ask = await hosted(
+        host, work, config=ServerConfig(default_quota=1000.0), clock=clock
     )
     await asyncio.gather(*(ask(name) for name in "ababab"))
     assert 3 * PART <= used(server, clock, "a") < 4.5 * PART
@@ -201,7 +196,7 @@ async def test_without_quotas_nothing_is_timed(host: Host) -> None:
     async def look(request: bytes, context: Any) -> bytes:
         return repr((loop.get_task_factory(), billed())).encode()
 
-    _, ask = await host(look)
+    _, ask = await hosted(host, look)
     assert await ask() == b"(None, None)"
 
 
@@ -212,14 +207,14 @@ async def test_a_context_that_is_kept_keeps_no_response(host: Host) -> None:
         kept.append(context)
         return b"large"
 
-    _, ask = await host(keep, config=ServerConfig(default_quota=1000.0))
+    _, ask = await hosted(host, keep, config=ServerConfig(default_quota=1000.0))
     assert await ask("a") == b"large"
     assert kept[0].response is None
 
 
 async def test_the_loop_is_left_as_it_was(host: Host) -> None:
     loop = asyncio.get_running_loop()
-    server, ask = await host(respond, config=ServerConfig(default_quota=1000.0))
+    server, ask = await hosted(host, respond, config=ServerConfig(default_quota=1000.0))
     await ask("a")
     assert loop.get_task_factory() is not None
     await server.stop(None)
@@ -241,7 +236,7 @@ async def test_of_two_servers_on_a_loop_the_last_leaves_it_as_it_was(
 
     loop = asyncio.get_running_loop()
     config = ServerConfig(default_quota=1000.0)
-    two = [await host(work, config=config) for _ in range(2)]
+    two = [await hosted(host, work, config=config) for _ in range(2)]
     await two[first][0].stop(None)
     server, ask = two[1 - first]
     await ask("a")
@@ -422,7 +417,7 @@ async def test_whoever_looks_at_a_timed_task_sees_the_users_coroutine(
         await task
         return said.encode()
 
-    _, ask = await host(look, config=ServerConfig(default_quota=1000.0))
+    _, ask = await hosted(host, look, config=ServerConfig(default_quota=1000.0))
     assert b"named" in await ask("a")
 
 
@@ -435,7 +430,7 @@ async def test_a_task_that_is_cancelled_before_its_first_step_leaves_no_warning(
         await asyncio.gather(task, return_exceptions=True)
         return str(task.cancelled()).encode()
 
-    _, ask = await host(work, config=ServerConfig(default_quota=1000.0))
+    _, ask = await hosted(host, work, config=ServerConfig(default_quota=1000.0))
     assert await ask("a") == b"True"
 
 
@@ -497,7 +492,7 @@ async def spend(
         burn(0.004)
         return b""
 
-    server, ask = await host(behavior or work, config=config, clock=clock)
+    server, ask = await hosted(host, behavior or work, config=config, clock=clock)
     codes: dict[str, list[StatusCode]] = {"greedy": [], "modest": []}
     refusals: list[Any] = []
     for turn in range(2000):
@@ -537,7 +532,7 @@ async def test_a_cpu_second_is_worth_what_the_machine_is(host: Host) -> None:
     for factor in (1.0, 4.0):
         clock = Clock()
         config = ServerConfig(default_quota=1000.0, cpu_factor=factor)
-        server, ask = await host(respond, config=config, clock=clock)
+        server, ask = await hosted(host, respond, config=config, clock=clock)
         await ask("a")
         burned.clear()
         before = used(server, clock, "a")
@@ -567,8 +562,8 @@ async def test_a_criticality_is_refused_only_where_all_below_it_are(
 
     clock = Clock()
     limit = share * 20 * cost
-    server, ask = await host(
-        work, config=ServerConfig(quotas={"a": limit}), clock=clock
+    server, ask = await hosted(
+        host, work, config=ServerConfig(quotas={"a": limit}), clock=clock
     )
     kinds = {"CRITICAL": 20, "SHEDDABLE_PLUS": 40, "SHEDDABLE": 80}  # a second
     served: dict[str, int] = dict.fromkeys(kinds, 0)
@@ -615,7 +610,7 @@ async def test_a_customer_that_cannot_be_told_is_one_of_the_others(
         raise LookupError("no certificate")
 
     config = ServerConfig(default_quota=1000.0, customer=customer)
-    server, ask = await host(handler, arity, config=config)
+    server, ask = await hosted(host, handler, arity, config=config)
     await ask("a")
     assert server.statistics().signal_failures == 1
     await asyncio.sleep(0)
@@ -635,7 +630,7 @@ async def test_whatever_a_callable_says_is_a_name_that_can_be_told(
     host: Host, said: Any, customer: str, failures: int
 ) -> None:
     config = ServerConfig(default_quota=1000.0, customer=lambda _: said)
-    server, ask = await host(respond, config=config)
+    server, ask = await hosted(host, respond, config=config)
     await ask("a")
     assert set(server.statistics().usage) == {"", customer}
     assert server.statistics().signal_failures == failures
@@ -645,7 +640,7 @@ async def test_names_without_end_share_one_account(host: Host) -> None:
     async def work(request: bytes, context: Any) -> bytes:
         return b""
 
-    server, ask = await host(work, config=ServerConfig(default_quota=1000.0))
+    server, ask = await hosted(host, work, config=ServerConfig(default_quota=1000.0))
     for customer in ("x" * 5000, "y" * 101, "", "z" * 100):
         await ask(customer)
     seen = server.statistics()
@@ -662,7 +657,7 @@ async def test_a_name_beyond_what_grpc_takes_harms_nobody(
     async def work(request: bytes, context: Any) -> bytes:
         return b"done"
 
-    server, ask = await host(work, config=ServerConfig(default_quota=1000.0))
+    server, ask = await hosted(host, work, config=ServerConfig(default_quota=1000.0))
     refusals: list[grpc.aio.AioRpcError] = []
     for _ in range(20):
         try:

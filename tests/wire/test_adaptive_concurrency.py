@@ -16,8 +16,9 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.concurrency import ConcurrencyLimit, RequestInFlight, RequestOutcome
 from lbclient.server import Server
-from tests.wire.conftest import Host
+from tests.hosts import Host, unary_stream, unary_unary
 
+ONE, MANY = "/test.Service/One", "/test.Service/Many"
 ADAPTIVE = ServerConfig(adaptive_concurrency=True)
 FULL = "Concurrent RPC limit exceeded!"
 
@@ -25,15 +26,6 @@ FULL = "Concurrent RPC limit exceeded!"
 class Passing(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         return await continuation(details)
-
-
-@pytest.fixture
-def host(host: Host) -> Host:
-    async def of(handlers: dict[str, Any], **options: Any) -> Any:
-        generic = grpc.method_handlers_generic_handler("test.Service", handlers)
-        return await host(handlers=[generic], **options)
-
-    return of
 
 
 @pytest.fixture
@@ -71,14 +63,14 @@ class Waiting:
             await self.going.wait()
 
         return {
-            "One": grpc.unary_unary_rpc_method_handler(respond),
-            "Many": grpc.unary_stream_rpc_method_handler(generate),
+            ONE: unary_unary(respond),
+            MANY: unary_stream(generate),
         }
 
 
 async def limited(server: Server, channel: grpc.aio.Channel, places: float) -> Any:
     """A server that has found out already; returns its method."""
-    one: Any = channel.unary_unary("/test.Service/One")
+    one: Any = channel.unary_unary(ONE)
     for _ in range(2):  # with interceptors a method is known from its second request on
         await one(b"quickly")
     limit = limit_of(server)
@@ -92,12 +84,12 @@ async def test_what_finds_no_place_is_refused_as_by_a_limit_that_was_set(
     host: Host, eventually: Any, interceptors: Any
 ) -> None:
     waiting = Waiting()
-    server, channel = await host(
+    server, _, channel = await host(
         waiting.handlers(), config=ADAPTIVE, interceptors=interceptors
     )
     one = await limited(server, channel, 2.0)
     await eventually(lambda: limit_of(server).active == 0)
-    many: Any = channel.unary_stream("/test.Service/Many")
+    many: Any = channel.unary_stream(MANY)
     streams = [many(b"") for _ in range(5)]
     for stream in streams:  # which take no place
         await stream.read()
@@ -123,7 +115,7 @@ async def test_the_last_places_are_for_the_more_critical(
     host: Host, eventually: Any
 ) -> None:
     waiting = Waiting()
-    server, channel = await host(waiting.handlers(), config=ADAPTIVE)
+    server, _, channel = await host(waiting.handlers(), config=ADAPTIVE)
     one = await limited(server, channel, 8.0)
     await eventually(lambda: limit_of(server).active == 0)
     served = [one(b"") for _ in range(10)]
@@ -143,7 +135,7 @@ async def test_a_request_whose_client_leaves_gives_its_place_back(
     host: Host, eventually: Any
 ) -> None:
     waiting = Waiting()
-    server, channel = await host(waiting.handlers(), config=ADAPTIVE)
+    server, _, channel = await host(waiting.handlers(), config=ADAPTIVE)
     one = await limited(server, channel, 2.0)
     await eventually(lambda: limit_of(server).active == 0)
     calls = [one(b"") for _ in range(3)]
@@ -183,11 +175,11 @@ def served_slowly(request: bytes) -> Any:
 async def test_what_fails_at_once_is_no_latency(
     host: Host, threads: ThreadPoolExecutor, eventually: Any, kind: bytes, bad: bytes
 ) -> None:
-    handler: Any = grpc.unary_unary_rpc_method_handler(served_slowly(kind))
-    server, channel = await host(
-        {"One": handler}, config=ADAPTIVE, migration_thread_pool=threads
+    handler = unary_unary(served_slowly(kind))
+    server, _, channel = await host(
+        {ONE: handler}, config=ADAPTIVE, migration_thread_pool=threads
     )
-    one: Any = channel.unary_unary("/test.Service/One")
+    one: Any = channel.unary_unary(ONE)
     for request in 3 * [b"", bad, bad]:
         await one(request).code()
     (method,) = limit_of(server)._methods
@@ -207,12 +199,12 @@ async def test_what_a_quota_refuses_is_no_latency(
             pass
         return request
 
-    handler: Any = grpc.unary_unary_rpc_method_handler(spin)
+    handler = unary_unary(spin)
     config = ServerConfig(
         adaptive_concurrency=True, customer=customer, default_quota=0.01
     )
-    server, channel = await host({"One": handler}, config=config)
-    one: Any = channel.unary_unary("/test.Service/One")
+    server, _, channel = await host({ONE: handler}, config=config)
+    one: Any = channel.unary_unary(ONE)
 
     async def refused() -> int:
         await one(b"").code()
@@ -233,11 +225,11 @@ async def test_what_is_given_up_is_known_for_that(
     monkeypatch: pytest.MonkeyPatch,
     kind: bytes,
 ) -> None:
-    handler: Any = grpc.unary_unary_rpc_method_handler(served_slowly(kind))
-    server, channel = await host(
-        {"One": handler}, config=ADAPTIVE, migration_thread_pool=threads
+    handler = unary_unary(served_slowly(kind))
+    server, _, channel = await host(
+        {ONE: handler}, config=ADAPTIVE, migration_thread_pool=threads
     )
-    one: Any = channel.unary_unary("/test.Service/One")
+    one: Any = channel.unary_unary(ONE)
     limit = limit_of(server)
     outcomes: list[RequestOutcome] = []
     end = limit.end
@@ -276,9 +268,9 @@ async def test_the_size_of_a_pool_is_found_and_followed(host: Host) -> None:
             await asyncio.sleep(0.04)
         return request
 
-    handler: Any = grpc.unary_unary_rpc_method_handler(work)
-    server, channel = await host({"One": handler}, config=ADAPTIVE)
-    one: Any = channel.unary_unary("/test.Service/One")
+    handler = unary_unary(work)
+    server, _, channel = await host({ONE: handler}, config=ADAPTIVE)
+    one: Any = channel.unary_unary(ONE)
     limit = limit_of(server)
 
     async def ask_until(is_so: Callable[[], bool]) -> None:
@@ -305,9 +297,9 @@ async def test_by_default_what_is_in_time_is_not_refused(
         time.sleep(0.05)
         return request
 
-    handler: Any = grpc.unary_unary_rpc_method_handler(work)
-    server, channel = await host({"One": handler}, migration_thread_pool=threads)
-    one: Any = channel.unary_unary("/test.Service/One")
+    handler = unary_unary(work)
+    server, _, channel = await host({ONE: handler}, migration_thread_pool=threads)
+    one: Any = channel.unary_unary(ONE)
 
     async def client() -> None:
         for _ in range(3):

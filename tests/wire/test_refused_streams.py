@@ -11,21 +11,14 @@ from grpc import StatusCode
 import lbclient
 from lbclient import wire
 from lbclient.client.health.watch import NO_ROOM
-from lbclient.config import ChannelConfig, ServerConfig
+from lbclient.config import ChannelConfig
 from lbclient.server import Server
-from tests.wire.conftest import ECHO, PATH, Listen, connect
+from tests.hosts import PATH, Host
+from tests.wire.conftest import ECHO, connect
 
 Eventually = Callable[..., Awaitable[None]]
 
 STREAMS = {wire.WATCH_METHOD, wire.ORCA_METHOD, wire.SERVING_WATCH_METHOD}
-
-
-@pytest.fixture
-def host(listen: Listen) -> Listen:
-    def of(**config: Any) -> Any:
-        return listen(ECHO, config=ServerConfig(**config))
-
-    return of
 
 
 def watch(channel: grpc.aio.Channel, method: str) -> Any:
@@ -43,10 +36,10 @@ def backend_of(channel: lbclient.Channel) -> Any:
 
 
 async def test_our_client_calls_a_server_that_refuses_it_a_stream(
-    host: Listen, eventually: Eventually
+    host: Host, eventually: Eventually
 ) -> None:
     """It knows state and load from the refusal, and is let in when there is room."""
-    server, address = await host(max_streams=1, utilization=lambda: 0.5)
+    server, address, _ = await host(ECHO, max_streams=1, utilization=lambda: 0.5)
     await eventually(lambda: server.statistics().utilization == pytest.approx(0.5))
     config = ChannelConfig(health_interval=0.2)
     async with (
@@ -68,9 +61,9 @@ async def test_our_client_calls_a_server_that_refuses_it_a_stream(
 
 
 async def test_our_client_asks_less_and_less_often(
-    host: Listen, eventually: Eventually
+    host: Host, eventually: Eventually
 ) -> None:
-    server, address = await host(max_streams=1)
+    server, address, _ = await host(ECHO, max_streams=1)
     config = ChannelConfig(health_interval=0.2, idle_after=0)
     async with (
         connect(address) as other,
@@ -87,9 +80,9 @@ async def test_our_client_asks_less_and_less_often(
 
 
 async def test_our_client_hears_that_a_server_which_refuses_it_leaves(
-    host: Listen, eventually: Eventually
+    host: Host, eventually: Eventually
 ) -> None:
-    server, address = await host(max_streams=1)
+    server, address, _ = await host(ECHO, max_streams=1)
     config = ChannelConfig(health_interval=0.2)
     async with (
         connect(address) as other,
@@ -104,10 +97,10 @@ async def test_our_client_hears_that_a_server_which_refuses_it_leaves(
 
 
 async def test_our_client_waits_for_reports_as_long_as_the_server_tells(
-    host: Listen, eventually: Eventually
+    host: Host, eventually: Eventually
 ) -> None:
     """Else it would find silent who has too many to report to each as it asks."""
-    server, address = await host()
+    server, address, _ = await host(ECHO)
     config = ChannelConfig(health_interval=0.2)
     async with lbclient.insecure_channel(address, config=config) as channel:
         await asyncio.wait_for(channel.channel_ready(), 20)

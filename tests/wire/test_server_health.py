@@ -13,32 +13,22 @@ from google.protobuf.duration_pb2 import Duration
 from grpc import StatusCode
 
 from lbclient import wire
-from lbclient.config import ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.server import Server
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
+from tests.hosts import PATH, Host, unary_unary
 from tests.waiting import eventually
-from tests.wire.conftest import Host
 
 SERVING = compat_pb2.ServingReply.SERVING
 NOT_SERVING = compat_pb2.ServingReply.NOT_SERVING
 SERVICE_UNKNOWN = compat_pb2.ServingReply.SERVICE_UNKNOWN
 
 
-@pytest.fixture
-def host(host: Host) -> Host:
-    def of(*handlers: Any, **config: Any) -> Any:
-        return host(handlers=handlers, config=ServerConfig(**config))
-
-    return of
-
-
-def service(name: str, method: str = "Method") -> grpc.GenericRpcHandler:
+def mine(path: str = PATH) -> dict[str, Any]:
     async def respond(request: bytes, context: Any) -> bytes:
         return b"mine"
 
-    handler: Any = grpc.unary_unary_rpc_method_handler(respond)
-    return grpc.method_handlers_generic_handler(name, {method: handler})
+    return {path: unary_unary(respond)}
 
 
 def watch(channel: Any, interval: float = 0.0) -> Any:
@@ -76,7 +66,7 @@ def stream_load(channel: Any, **interval: int) -> Any:
 
 
 async def test_check_tells_state_and_load(host: Host) -> None:
-    server, channel = await host(utilization=lambda: 0.5)
+    server, _, channel = await host(utilization=lambda: 0.5)
     check: Any = channel.unary_unary(wire.CHECK_METHOD)
     await eventually(lambda: server.statistics().utilization)
     parsed = wire.parse_health(await check(b""))
@@ -91,7 +81,7 @@ async def test_check_tells_state_and_load(host: Host) -> None:
 
 async def test_watch_sends_at_once_and_at_every_change(host: Host) -> None:
     """No interval passes here: it is an hour."""
-    server, channel = await host(report_interval=3600)
+    server, _, channel = await host(report_interval=3600)
     call = watch(channel)
     report = await asyncio.wait_for(call.read(), 20)
     assert report.state == load_pb2.SERVING
@@ -102,7 +92,7 @@ async def test_watch_sends_at_once_and_at_every_change(host: Host) -> None:
 
 async def test_a_change_is_told_within_a_round_trip(host: Host) -> None:
     """Before the answer to a request that is sent right after the change."""
-    server, channel = await host(service("test.Service"), report_interval=3600)
+    server, _, channel = await host(mine(), report_interval=3600)
     method: Any = channel.unary_unary("/test.Service/Method")
     call = watch(channel)
     await call.read()
@@ -136,7 +126,7 @@ async def _times(call: Any, count: int) -> list[float]:
 async def test_watch_never_sends_more_often_than_the_floor(
     host: Host, interval: float
 ) -> None:
-    _, channel = await host(report_interval=3600)
+    _, _, channel = await host(report_interval=3600)
     pauses = await asyncio.wait_for(_times(watch(channel, interval), 4), 10)
     assert sum(pauses) >= 3 * wire.REPORT_INTERVAL_FLOOR * LATE
 
@@ -145,13 +135,13 @@ async def test_watch_never_sends_more_often_than_the_floor(
 async def test_an_interval_that_is_none_is_the_servers_own(
     host: Host, interval: float
 ) -> None:
-    _, channel = await host(report_interval=0.15)
+    _, _, channel = await host(report_interval=0.15)
     pauses = await asyncio.wait_for(_times(watch(channel, interval), 3), 10)
     assert sum(pauses) >= 2 * 0.15 * LATE
 
 
 async def test_an_endless_interval_does_no_harm(host: Host) -> None:
-    server, channel = await host()
+    server, _, channel = await host()
     call = watch(channel, 1e300)
     await call.read()
     server.lame_duck()
@@ -159,7 +149,7 @@ async def test_an_endless_interval_does_no_harm(host: Host) -> None:
 
 
 async def test_orca_reports_come_at_once_and_not_below_the_minimum(host: Host) -> None:
-    _, channel = await host(orca_min_interval=0.2, utilization=lambda: 0.5)
+    _, _, channel = await host(orca_min_interval=0.2, utilization=lambda: 0.5)
     call = stream_load(channel, seconds=3600)
     assert await asyncio.wait_for(call.read(), 20)
     call.cancel()
@@ -171,7 +161,7 @@ async def test_orca_reports_come_at_once_and_not_below_the_minimum(host: Host) -
 
 
 async def test_an_orca_report_is_the_whole_load(host: Host) -> None:
-    server, channel = await host(utilization=lambda: 0.5)
+    server, _, channel = await host(utilization=lambda: 0.5)
     await eventually(lambda: server.statistics().utilization)
     report = await stream_load(channel, seconds=1).read()
     assert report.application_utilization == pytest.approx(0.5)
@@ -181,7 +171,7 @@ async def test_an_orca_report_is_the_whole_load(host: Host) -> None:
 
 @pytest.mark.parametrize("name", ["", "test.Service", "lbclient.v1.BackendHealth"])
 async def test_gRPCs_health_tells_of_what_is_served(host: Host, name: str) -> None:
-    server, channel = await host(service("test.Service"))
+    server, _, channel = await host(mine())
     call = watch_serving(channel, name)
     assert (await call.read()).status == SERVING
     assert (await check_serving(channel, name)).status == SERVING
@@ -192,26 +182,19 @@ async def test_gRPCs_health_tells_of_what_is_served(host: Host, name: str) -> No
 
 async def test_gRPCs_health_knows_services_of_generated_code(host: Host) -> None:
     """It registers methods too, which are not looked up by name."""
-    server = Server(config=ServerConfig())
-
-    async def respond(request: bytes, context: Any) -> bytes:
-        return b"mine"
-
-    methods: Any = {"Method": grpc.unary_unary_rpc_method_handler(respond)}
+    server = Server()
+    methods = {"Method": mine()[PATH]}
     server.add_registered_method_handlers("test.Registered", methods)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        assert (await check_serving(channel, "test.Registered")).status == SERVING
-        method: Any = channel.unary_unary("/test.Registered/Method")
-        call = method(b"")
-        assert await call == b"mine"
-        assert wire.find_report(await call.trailing_metadata()) is not None
-    await server.stop(None)
+    _, _, channel = await host(server=server)
+    assert (await check_serving(channel, "test.Registered")).status == SERVING
+    method: Any = channel.unary_unary("/test.Registered/Method")
+    call = method(b"")
+    assert await call == b"mine"
+    assert wire.find_report(await call.trailing_metadata()) is not None
 
 
 async def test_gRPCs_health_does_not_know_other_services(host: Host) -> None:
-    server, channel = await host(service("test.Service"))
+    server, _, channel = await host(mine())
     check = check_serving(channel, "test.Other")
     assert await check.code() is StatusCode.NOT_FOUND
     assert await check.details() == "no service 'test.Other' here"
@@ -222,7 +205,7 @@ async def test_gRPCs_health_does_not_know_other_services(host: Host) -> None:
 
 
 async def test_a_task_starts_serves_and_leaves() -> None:
-    server = Server(config=ServerConfig())
+    server = Server()
     server.add_insecure_port("127.0.0.1:0")
     states = [server.state]
     await server.start()
@@ -234,7 +217,7 @@ async def test_a_task_starts_serves_and_leaves() -> None:
 
 async def test_a_health_service_of_the_users_own_goes_first(host: Host) -> None:
     """It is his to report, and no request of ours to count."""
-    server, channel = await host(service("grpc.health.v1.Health", "Check"))
+    server, _, channel = await host(mine(wire.SERVING_CHECK_METHOD))
     check: Any = channel.unary_unary(wire.SERVING_CHECK_METHOD)
     assert await check(b"") == b"mine"
     assert (await watch_serving(channel, "").read()).status == SERVING
@@ -245,7 +228,7 @@ async def test_a_health_service_of_the_users_own_goes_first(host: Host) -> None:
 async def test_watchers_learn_of_the_end_and_do_not_delay_it(
     host: Host, grace: float | None
 ) -> None:
-    server, channel = await host()
+    server, _, channel = await host()
     calls = [watch(channel), watch_serving(channel, ""), stream_load(channel)]
     for call in calls:
         await call.read()
@@ -262,7 +245,7 @@ async def test_watchers_learn_of_the_end_and_do_not_delay_it(
 
 async def test_gRPCs_own_client_side_health_checking_follows(eventually: Any) -> None:
     """The channel's state is that of the health stream beneath it."""
-    server = Server(config=ServerConfig())
+    server = Server()
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     follow = (

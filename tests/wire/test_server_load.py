@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from math import inf, nan
@@ -21,24 +21,18 @@ from lbclient.config import ServerConfig
 from lbclient.server import Server
 from lbclient.server.report.tally import MethodTally
 from lbclient.server.sampler import SAMPLE_INTERVAL
+from tests.hosts import PATH, Host, method_handler
 from tests.parts import parts
 from tests.waiting import eventually, let_pass
-from tests.wire import conftest
-from tests.wire.conftest import PATH, echo
-
-Host = Callable[..., Awaitable[tuple[Server, Any, grpc.aio.Channel]]]
+from tests.wire.conftest import echo
 
 
-@pytest.fixture
-def host(host: conftest.Host) -> Host:
-    """Serves one function as a unary method, and returns that method's stub."""
-
-    async def of(behavior: Any, arity: str = "unary_unary", **options: Any) -> Any:
-        handler = getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
-        server, channel = await host(handler, **options)
-        return server, getattr(channel, arity)(PATH), channel
-
-    return of
+async def hosted(
+    host: Host, behavior: Any, arity: str = "unary_unary", **options: Any
+) -> tuple[Server, Any, grpc.aio.Channel]:
+    """Hosts one function; returns the server, the method's stub, and the channel."""
+    server, _, channel = await host(method_handler(arity, behavior), **options)
+    return server, getattr(channel, arity)(PATH), channel
 
 
 @pytest.fixture
@@ -141,7 +135,7 @@ async def test_what_a_thread_served_is_told_on_the_loop(
     def respond(request: bytes, context: Any) -> bytes:
         return request
 
-    server, method, _ = await host(respond, migration_thread_pool=pool)
+    server, method, _ = await hosted(host, respond, migration_thread_pool=pool)
     server._reporter.monitor.untold = Untold()
     for _ in range(20):
         await method(b"")
@@ -155,7 +149,7 @@ async def test_rates_are_measured(host: Host, eventually: Any) -> None:
             raise RuntimeError("broken")
         return request
 
-    server, method, _ = await host(respond)
+    server, method, _ = await hosted(host, respond)
     for request in (b"ok", b"fail") * 5:
         with suppress(grpc.aio.AioRpcError):
             await method(request)
@@ -179,7 +173,7 @@ STREAMS = [wait_in_stream, flood, write_and_wait]
 async def test_a_cancelled_stream_is_neither_served_nor_failed(
     host: Host, eventually: Any, behavior: Any
 ) -> None:
-    server, method, _ = await host(behavior, "unary_stream")
+    server, method, _ = await hosted(host, behavior, "unary_stream")
     call = method(b"x")
     await call.read()
     assert server.statistics().active == 1
@@ -193,7 +187,7 @@ async def test_a_cancelled_stream_is_neither_served_nor_failed(
 async def test_a_cancelled_call_is_neither_served_nor_failed(
     host: Host, eventually: Any
 ) -> None:
-    server, method, _ = await host(wait)
+    server, method, _ = await hosted(host, wait)
     for timeout in (None, 20.0):
         call = method(b"x", timeout=timeout)
         await eventually(lambda: server.statistics().active == 1)
@@ -221,7 +215,7 @@ async def test_of_a_call_in_a_thread_that_is_cancelled_the_rest_is_not_heard(
             raise ValueError("nobody hears that")
         return b""
 
-    server, method, _ = await host(respond, arity, migration_thread_pool=pool)
+    server, method, _ = await hosted(host, respond, arity, migration_thread_pool=pool)
     call = method(b"x" if arity == "unary_unary" else iter([b"x"]))
     await eventually(begun.is_set)
     assert server.statistics().active == 1
@@ -241,7 +235,7 @@ async def test_of_a_call_in_a_thread_that_is_cancelled_the_rest_is_not_heard(
 async def test_a_passed_deadline_is_an_error(
     host: Host, eventually: Any, timeout: float
 ) -> None:
-    server, method, _ = await host(wait)
+    server, method, _ = await hosted(host, wait)
     call = method(b"x", timeout=timeout)
     assert await call.code() is StatusCode.DEADLINE_EXCEEDED
     await eventually(lambda: server.statistics().active == 0)
@@ -252,7 +246,7 @@ async def test_a_passed_deadline_is_an_error(
 async def test_a_streams_passed_deadline_is_an_error(
     host: Host, eventually: Any, behavior: Any
 ) -> None:
-    server, method, _ = await host(behavior, "unary_stream")
+    server, method, _ = await hosted(host, behavior, "unary_stream")
     call = method(b"x", timeout=0.05)
     await call.read()
     assert await call.code() is StatusCode.DEADLINE_EXCEEDED
@@ -271,7 +265,7 @@ async def test_a_request_that_waits_for_a_thread_is_active(
         asyncio.run_coroutine_threadsafe(going.wait(), loop).result(timeout=10)
         return request
 
-    server, method, _ = await host(respond, migration_thread_pool=pool)
+    server, method, _ = await hosted(host, respond, migration_thread_pool=pool)
     first, second = method(b"1"), method(b"2")
     await eventually(lambda: server.statistics().active == 2)
     second.cancel()
@@ -284,7 +278,7 @@ async def test_a_request_that_waits_for_a_thread_is_active(
 
 async def test_a_client_that_never_sends_its_request_is_no_load(host: Host) -> None:
     """It is a request once there is something to do."""
-    server, method, channel = await host(echo)
+    server, method, channel = await hosted(host, echo)
     stream: Any = channel.stream_unary(PATH)()  # to a unary method
     await method(b"x")
     assert server.statistics().active == 0
@@ -306,7 +300,7 @@ async def test_a_request_in_a_users_interceptor_is_active(
     host: Host, eventually: Any
 ) -> None:
     slow = _Slow()
-    server, method, _ = await host(echo, interceptors=[slow])
+    server, method, _ = await hosted(host, echo, interceptors=[slow])
     calls = [method(b"x") for _ in range(3)]
     await eventually(lambda: server.statistics().active == 3)
     calls.pop().cancel()
@@ -321,7 +315,7 @@ async def test_a_request_in_a_users_interceptor_is_active(
 async def test_health_and_load_streams_are_no_requests(
     host: Host, eventually: Any
 ) -> None:
-    server, _, channel = await host(echo)
+    server, _, channel = await hosted(host, echo)
     paths = (wire.WATCH_METHOD, wire.SERVING_WATCH_METHOD, wire.ORCA_METHOD)
     watches = [await _watched(channel, path) for path in paths]
     check: Any = channel.unary_unary(wire.CHECK_METHOD)
@@ -335,7 +329,7 @@ async def test_health_and_load_streams_are_no_requests(
 
 
 async def test_watchers_take_no_place_under_the_limit(host: Host) -> None:
-    _, method, channel = await host(echo, maximum_concurrent_rpcs=1)
+    _, method, channel = await hosted(host, echo, maximum_concurrent_rpcs=1)
     await _watched(channel, wire.WATCH_METHOD)
     assert await method(b"x") == b"x"
 
@@ -348,7 +342,7 @@ async def _watched(channel: Any, path: str) -> Any:
 
 async def test_the_applications_utilization_goes_with_the_cpus(host: Host) -> None:
     config = ServerConfig(utilization=lambda: 0.75, runnable=lambda: 3)
-    server, method, _ = await host(echo, config=config)
+    server, method, _ = await hosted(host, echo, config=config)
     await eventually(lambda: server.statistics().utilization == pytest.approx(0.75))
     call = method(b"x")
     await call
@@ -426,7 +420,7 @@ async def test_a_busy_process_is_utilized(host: Host, eventually: Any) -> None:
         sum(range(2_000_000))
         return request
 
-    server, method, _ = await host(burn)
+    server, method, _ = await hosted(host, burn)
     for _ in range(10):
         await method(b"x")
     await eventually(lambda: server.statistics().utilization > 0.01)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from threading import Event, get_ident
 from types import SimpleNamespace
@@ -28,8 +28,16 @@ from lbclient.server.quotas.accounting import bill_to, billed
 from lbclient.server.sampler import SAMPLE_INTERVAL
 from lbclient.wire import propagation
 from tests import needs
+from tests.hosts import (
+    PATH,
+    Host,
+    Hosted,
+    add_methods,
+    hosting,
+    method_handler,
+    unary_unary,
+)
 from tests.waiting import let_pass
-from tests.wire.conftest import PATH, Host
 
 ARITIES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 KINDS = [(arity, kind) for arity in ARITIES for kind in ("async", "sync")]
@@ -72,8 +80,7 @@ def handler_of(
         "generator": generate,
         "sync": generate_in_thread if streams else respond_in_thread,
     }
-    make = getattr(grpc, f"{arity}_rpc_method_handler")
-    return make(functions[kind], request_deserializer=deserializer)
+    return method_handler(arity, functions[kind], request_deserializer=deserializer)
 
 
 def begin(channel: Any, arity: str, **options: Any) -> Any:
@@ -98,14 +105,6 @@ async def ask(channel: Any, arity: str, **options: Any) -> tuple[bytes, Any]:
     return said, call
 
 
-@asynccontextmanager
-async def stopping(server: Server) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        await server.stop(None)
-
-
 FULL = ServerConfig(signals={"test": lambda: 1000.0})
 
 
@@ -123,7 +122,7 @@ class Passing(grpc.aio.ServerInterceptor):
 async def test_what_is_refused_is_neither_read_nor_begun(
     host: Host, pool: ThreadPoolExecutor, arity: str, kind: str, interceptors: Any
 ) -> None:
-    server, channel = await host(
+    server, _, channel = await host(
         handler_of(arity, kind, forbidden, forbidden),
         config=FULL,
         interceptors=interceptors,
@@ -145,7 +144,7 @@ async def test_a_refusal_is_an_error_to_those_who_read_reports(
     host: Host, eventually: Any
 ) -> None:
     """And refusals carry that report themselves, before anything is deserialized."""
-    server, channel = await host(
+    server, _, channel = await host(
         handler_of("unary_unary", "async", forbidden, forbidden), config=FULL
     )
     errors = []
@@ -166,7 +165,7 @@ async def test_one_customers_quota_is_nothing_to_the_others(
 ) -> None:
     """Else who serves little beside a flood that is refused would look the worst."""
     config = ServerConfig(default_quota=0.0, customer=customer)
-    server, channel = await host(
+    server, _, channel = await host(
         handler_of("unary_unary", kind, forbidden, forbidden), config=config
     )
     for _ in range(3):
@@ -181,7 +180,9 @@ async def test_one_customers_quota_is_nothing_to_the_others(
 
 
 async def test_a_last_attempt_is_told_not_to_retry(host: Host) -> None:
-    _, channel = await host(handler_of("unary_unary", "async", forbidden), config=FULL)
+    _, _, channel = await host(
+        handler_of("unary_unary", "async", forbidden), config=FULL
+    )
     metadata = ((wire.ATTEMPT_KEY, "2"),)
     _, call = await ask(channel, "unary_unary", metadata=metadata)
     trailers = await call.trailing_metadata()
@@ -190,7 +191,9 @@ async def test_a_last_attempt_is_told_not_to_retry(host: Host) -> None:
 
 
 async def test_health_and_load_are_told_however_full_a_task_is(host: Host) -> None:
-    _, channel = await host(handler_of("unary_unary", "async", forbidden), config=FULL)
+    _, _, channel = await host(
+        handler_of("unary_unary", "async", forbidden), config=FULL
+    )
     method: Any
     for path in (wire.CHECK_METHOD, wire.SERVING_CHECK_METHOD):
         method = channel.unary_unary(path)
@@ -209,22 +212,12 @@ async def test_reflection_and_health_are_served_however_full_a_task_is(
     pb2 = needs.module("grpc_reflection.v1alpha.reflection_pb2")
     config = ServerConfig(signals={"test": lambda: 1000.0}, default_quota=0.0)
     server = Server(config=config, interceptors=interceptors)
-    for service, method in (
-        ("test.Service", "Method"),
-        ("grpc.reflection.v1.ServerReflection", "ServerReflectionInfo"),
-    ):
-        handler = handler_of("stream_stream", "async", lambda: "served")
-        server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(service, {method: handler})]
-        )
+    served = handler_of("stream_stream", "async", lambda: "served")
+    path = "/grpc.reflection.v1{}.ServerReflection/ServerReflectionInfo"
+    add_methods(server, {PATH: served, path.format(""): served})
     admin.register(server)  # which has the older name
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
     metadata = ((wire.CRITICALITY_KEY, "SHEDDABLE"), (wire.CUSTOMER_KEY, "mail"))
-    async with (
-        stopping(server),
-        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
+    async with hosting(server=server) as (_, _, channel):
 
         async def said(path: str, request: bytes) -> bytes:
             info: Any = channel.stream_stream(path)
@@ -233,7 +226,6 @@ async def test_reflection_and_health_are_served_however_full_a_task_is(
 
         with pytest.raises(grpc.aio.AioRpcError, match="what it may"):
             await said(PATH, b"")
-        path = "/grpc.reflection.v1{}.ServerReflection/ServerReflectionInfo"
         assert await said(path.format(""), b"") == b"served"
         request = pb2.ServerReflectionRequest(list_services="").SerializeToString()
         answer = await said(path.format("alpha"), request)
@@ -248,7 +240,7 @@ async def test_reflection_and_health_are_served_however_full_a_task_is(
 async def test_a_handler_knows_how_much_its_request_matters(
     host: Host, pool: ThreadPoolExecutor, arity: str, kind: str, interceptors: Any
 ) -> None:
-    _, channel = await host(
+    _, _, channel = await host(
         handler_of(arity, kind, lambda: (current(), lbclient.degraded())),
         interceptors=interceptors,
         migration_thread_pool=pool,
@@ -298,7 +290,7 @@ async def test_a_request_has_nothing_of_the_one_that_started_its_server(
         OF_STARTER.set("the user's own")
         return asyncio.ensure_future(sheddable())
 
-    _, channel = await copy_context().run(start)
+    _, _, channel = await copy_context().run(start)
     said, _ = await ask(channel, arity)
     # As grpc.aio's: threads of the pool have what their requests have.
     assert said.decode() == "None None False the user's own"
@@ -310,59 +302,42 @@ async def test_what_is_refused_counts_as_what_it_is_whoever_started_the_server(
 ) -> None:
     config = ServerConfig(default_quota=0.0, customer=customer)
     with lbclient.criticality("SHEDDABLE"):
-        server, channel = await host(
+        server, _, channel = await host(
             handler_of("unary_unary", "async", forbidden), config=config
         )
     await ask(channel, "unary_unary")
     assert server.statistics().refused["quota"]["CRITICAL"] == 1
 
 
-async def test_a_health_check_of_the_users_own_has_no_deadline_of_the_starters() -> (
-    None
-):
+async def test_a_health_check_of_the_users_own_has_no_deadline_of_the_starters(
+    host: Host,
+) -> None:
     """It is not wrapped, so nothing else sets what it inherits."""
 
     async def look(request: bytes, context: Any) -> bytes:
         return str(propagation.limited(None)).encode()
 
-    server = Server()
-    methods: Any = {"Check": grpc.unary_unary_rpc_method_handler(look)}
-    server.add_generic_rpc_handlers(
-        [grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)]
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
+    methods = {wire.SERVING_CHECK_METHOD: unary_unary(look)}
 
-    def start() -> Awaitable[None]:
+    def start() -> Awaitable[Hosted]:
         propagation.enter(Starter())
-        return asyncio.ensure_future(server.start())
+        return asyncio.ensure_future(host(methods))
 
-    await copy_context().run(start)
-    method: Any
-    async with (
-        stopping(server),
-        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
-        method = channel.unary_unary(wire.SERVING_CHECK_METHOD)
-        assert await method(b"", timeout=5) == b"None"
+    _, _, channel = await copy_context().run(start)
+    method: Any = channel.unary_unary(wire.SERVING_CHECK_METHOD)
+    assert await method(b"", timeout=5) == b"None"
 
 
 async def test_a_handlers_own_calls_matter_as_much_as_its_request(host: Host) -> None:
-    below = Server()
-    methods = {"Method": handler_of("unary_unary", "async", current)}
-    below.add_generic_rpc_handlers(
-        [grpc.method_handlers_generic_handler("test.Service", methods)]
-    )
-    target = f"127.0.0.1:{below.add_insecure_port('127.0.0.1:0')}"
-    await below.start()
-    async with lbclient.insecure_channel(target) as channel:
+    below = await host(handler_of("unary_unary", "async", current))
+    async with lbclient.insecure_channel(below.address) as channel:
 
         async def forward(request: bytes, context: Any) -> Any:
             return await channel.unary_unary(PATH)(request, timeout=5)
 
-        _, above = await host(grpc.unary_unary_rpc_method_handler(forward))
+        _, _, above = await host(unary_unary(forward))
         metadata = ((wire.CRITICALITY_KEY, "SHEDDABLE_PLUS"),)
         said, _ = await ask(above, "unary_unary", metadata=metadata)
-    await below.stop(None)
     assert said.decode() == str(Criticality.SHEDDABLE_PLUS)
 
 
@@ -372,7 +347,7 @@ async def test_a_cheaper_answer_is_wanted_from_a_busy_task(
     host: Host, pool: ThreadPoolExecutor, arity: str, kind: str, interceptors: Any
 ) -> None:
     runnable, own = [0.0], [0.0]
-    server, channel = await host(
+    server, _, channel = await host(
         handler_of(arity, kind, lbclient.degraded),
         config=ServerConfig(
             runnable=lambda: int(runnable[0]),
@@ -413,7 +388,7 @@ async def test_what_cannot_be_done_in_time_is_not_begun(
         time.sleep(0.3)
         return "done"
 
-    server, channel = await host(
+    server, _, channel = await host(
         handler_of("unary_unary", kind, slow), migration_thread_pool=pool
     )
     for _ in range(2):
@@ -462,7 +437,7 @@ async def test_of_a_stream_nobody_knows_how_long_it_takes(host: Host) -> None:
         time.sleep(0.1)
         return "done"
 
-    server, channel = await host(handler_of("unary_stream", "async", slow))
+    server, _, channel = await host(handler_of("unary_stream", "async", slow))
     for _ in range(2):
         assert (await ask(channel, "unary_stream", timeout=20))[0] == b"done"
     _, call = await ask(channel, "unary_stream", timeout=0.07)
@@ -484,7 +459,7 @@ async def test_a_refusal_in_a_thread_whose_client_has_left_is_no_error(
         return time.monotonic()
 
     with ThreadPoolExecutor(1) as pool:
-        server, channel = await host(
+        server, _, channel = await host(
             handler_of("unary_stream", "sync", forbidden),
             config=ServerConfig(default_quota=0.0, customer=lambda _: "mail"),
             migration_thread_pool=pool,
@@ -513,7 +488,7 @@ async def test_a_busy_loop_sheds_by_itself_and_then_no_more(host: Host) -> None:
             pass
         return "done"
 
-    server, channel = await host(handler_of("unary_unary", "async", burn))
+    server, _, channel = await host(handler_of("unary_unary", "async", burn))
     codes: list[StatusCode] = []
     for _ in range(4):
         calls = await asyncio.gather(*(ask(channel, "unary_unary") for _ in range(200)))
@@ -529,7 +504,7 @@ async def test_a_busy_loop_sheds_by_itself_and_then_no_more(host: Host) -> None:
 
 
 async def test_a_crowd_of_quick_requests_is_all_served(host: Host) -> None:
-    server, channel = await host(handler_of("unary_unary", "async", lambda: "done"))
+    server, _, channel = await host(handler_of("unary_unary", "async", lambda: "done"))
     calls = await asyncio.gather(*(ask(channel, "unary_unary") for _ in range(300)))
     assert [said for said, _ in calls] == [b"done"] * 300
     assert not any(sum(by.values()) for by in server.statistics().refused.values())
@@ -543,7 +518,7 @@ async def test_waiting_for_others_is_no_load(host: Host) -> None:
         await going.wait()
         return b"done"
 
-    server, channel = await host(grpc.unary_unary_rpc_method_handler(wait))
+    server, _, channel = await host(unary_unary(wait))
     calls = [asyncio.ensure_future(ask(channel, "unary_unary")) for _ in range(90)]
     await let_pass(3 * SAMPLE_INTERVAL)
     going.set()
@@ -562,7 +537,7 @@ async def test_who_waits_for_a_thread_within_its_time_is_not_refused(
         return "done"
 
     with ThreadPoolExecutor(10) as pool:
-        server, channel = await host(
+        server, _, channel = await host(
             handler_of("unary_unary", "sync", wait), migration_thread_pool=pool
         )
         for _ in range(3):
@@ -572,7 +547,7 @@ async def test_who_waits_for_a_thread_within_its_time_is_not_refused(
 
 
 async def test_criticality_that_is_not_understood_is_counted(host: Host) -> None:
-    server, channel = await host(handler_of("unary_unary", "async", current))
+    server, _, channel = await host(handler_of("unary_unary", "async", current))
     metadata = ((wire.CRITICALITY_KEY, "urgent!"), (wire.ATTEMPT_KEY, "-1"))
     said, _ = await ask(channel, "unary_unary", metadata=metadata)
     assert said == b"None"

@@ -23,8 +23,8 @@ from lbclient.server.requests.handler import behavior_of
 from lbclient.server.requests.served_method import ServedMethod
 from lbclient.server.requests.wrapping import KEPT, Wrapper
 from lbclient.v1 import load_pb2
+from tests.hosts import PATH, Host, method_handler, unary_unary
 from tests.parts import parts
-from tests.wire.conftest import PATH, Host
 
 
 class Answer:
@@ -171,8 +171,7 @@ def handler(arity: str, kind: str, ending: str, **coding: Any) -> Any:
         "generator": generate,
         "sync": respond_in_thread if single else generate_in_thread,
     }
-    make = getattr(grpc, f"{arity}_rpc_method_handler")
-    return make(functions[kind], **coding)
+    return method_handler(arity, functions[kind], **coding)
 
 
 KINDS = [
@@ -204,7 +203,7 @@ async def test_every_ending_reports(
     interceptors: tuple[Any, ...],
 ) -> None:
     for ending, (code, own) in ENDINGS.items():
-        server, channel = await host(
+        server, _, channel = await host(
             handler(arity, kind, ending),
             migration_thread_pool=pool,
             interceptors=interceptors,
@@ -224,7 +223,7 @@ async def test_every_ending_reports(
 async def test_an_unknown_method_is_unimplemented_with_a_report(
     host: Host, arity: str, interceptors: tuple[Any, ...]
 ) -> None:
-    server, channel = await host(interceptors=interceptors)
+    server, _, channel = await host(interceptors=interceptors)
     answer = await ask(channel, arity)
     assert answer.code is StatusCode.UNIMPLEMENTED
     assert answer.details == "Method not found!"
@@ -245,11 +244,11 @@ class _Guard(grpc.aio.ServerInterceptor):
         async def refuse(request: Any, context: Any) -> None:
             await context.abort(StatusCode.PERMISSION_DENIED, "not you", OWN)
 
-        return grpc.unary_unary_rpc_method_handler(refuse)
+        return unary_unary(refuse)
 
 
 async def test_a_users_interceptor_that_refuses_reports(host: Host) -> None:
-    _, channel = await host(interceptors=[_Guard(breaks=False)])
+    _, _, channel = await host(interceptors=[_Guard(breaks=False)])
     answer = await ask(channel)
     assert answer.code is StatusCode.PERMISSION_DENIED
     assert answer.own == [("own", "1")]
@@ -257,7 +256,7 @@ async def test_a_users_interceptor_that_refuses_reports(host: Host) -> None:
 
 
 async def test_a_users_interceptor_that_breaks_reports(host: Host) -> None:
-    server, channel = await host(interceptors=[_Guard(breaks=True)])
+    server, _, channel = await host(interceptors=[_Guard(breaks=True)])
     answer = await ask(channel)
     assert answer.code is StatusCode.UNKNOWN
     assert "no guard on duty" in answer.details
@@ -271,7 +270,7 @@ class _BrokenLookup(grpc.GenericRpcHandler):
 
 
 async def test_a_lookup_that_breaks_reports(host: Host) -> None:
-    _, channel = await host(handlers=[_BrokenLookup()])
+    _, _, channel = await host(handlers=[_BrokenLookup()])
     answer = await ask(channel)
     assert answer.code is StatusCode.UNKNOWN
     assert "the book is lost" in answer.details
@@ -290,7 +289,7 @@ class _Fickle(grpc.GenericRpcHandler):
         async def respond(request: bytes, context: Any) -> bytes:
             return str(asked).encode()
 
-        return grpc.unary_unary_rpc_method_handler(respond)
+        return unary_unary(respond)
 
 
 class _FickleDictionary(_Fickle, DICTIONARY):  # type: ignore[misc]
@@ -308,7 +307,7 @@ def _turned_fickle() -> Any:
 async def test_a_lookup_of_the_users_own_is_asked_for_each_request(
     host: Host, make: Callable[[], Any]
 ) -> None:
-    _, channel = await host(handlers=[make()])
+    _, _, channel = await host(handlers=[make()])
     method: Any = channel.unary_unary(PATH)
     assert [await method(b"") for _ in range(3)] == [b"1", b"2", b"3"]
 
@@ -321,7 +320,7 @@ def _broken(message: Any) -> Any:
 async def test_a_request_that_cannot_be_read_reports(
     host: Host, pool: ThreadPoolExecutor, arity: str, kind: str
 ) -> None:
-    _, channel = await host(
+    _, _, channel = await host(
         handler(arity, kind, "ok", request_deserializer=_broken),
         migration_thread_pool=pool,
     )
@@ -335,7 +334,7 @@ async def test_a_request_that_cannot_be_read_reports(
 async def test_a_response_that_cannot_be_written_reports(
     host: Host, pool: ThreadPoolExecutor, eventually: Any, arity: str, kind: str
 ) -> None:
-    server, channel = await host(
+    server, _, channel = await host(
         handler(arity, kind, "ok", response_serializer=_broken),
         migration_thread_pool=pool,
     )
@@ -352,7 +351,7 @@ async def test_a_response_that_cannot_be_written_reports(
 async def test_the_response_of_a_failure_is_not_serialized(
     host: Host, pool: ThreadPoolExecutor, arity: str, kind: str
 ) -> None:
-    _, channel = await host(
+    _, _, channel = await host(
         handler(arity, kind, "set_code", response_serializer=_broken),
         migration_thread_pool=pool,
     )
@@ -365,7 +364,7 @@ async def test_the_response_of_a_failure_is_not_serialized(
 async def test_a_response_is_serialized_once(
     host: Host, pool: ThreadPoolExecutor, arity: str, kind: str
 ) -> None:
-    _, channel = await host(
+    _, _, channel = await host(
         handler(arity, kind, "ok", response_serializer=lambda text: text + b"!"),
         migration_thread_pool=pool,
     )
@@ -383,7 +382,7 @@ async def test_a_report_counts_the_others_only(host: Host, eventually: Any) -> N
             await going.wait()
         return b""
 
-    server, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    server, _, channel = await host(unary_unary(respond))
     method: Any = channel.unary_unary(PATH)
     slow = [method(b"slow") for _ in range(3)]
     await eventually(lambda: server.statistics().active == 3)
@@ -410,9 +409,7 @@ async def test_a_sync_handlers_report_counts_the_others_only(
             asyncio.run_coroutine_threadsafe(going.wait(), loop).result(timeout=10)
         return b""
 
-    server, channel = await host(
-        grpc.unary_unary_rpc_method_handler(respond), migration_thread_pool=pool
-    )
+    server, _, channel = await host(unary_unary(respond), migration_thread_pool=pool)
     method: Any = channel.unary_unary(PATH)
     slow = [method(b"slow") for _ in range(6)]  # of which 4 find a thread
     await eventually(lambda: server.statistics().active == 6)
@@ -441,7 +438,7 @@ async def test_a_users_trailers_are_kept_and_not_changed(
         assert context.trailing_metadata() == tuple(trailers)
         return b""
 
-    _, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    _, _, channel = await host(unary_unary(respond))
     answer = await ask(channel)
     assert answer.own == [("a", "1"), ("b-bin", b"\x00")]
     assert answer.report.active == 0
@@ -453,7 +450,7 @@ async def test_trailers_of_the_wrong_type_are_the_handlers_error(host: Host) -> 
         context.set_trailing_metadata({"a": "1"})
         return b""
 
-    _, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    _, _, channel = await host(unary_unary(respond))
     answer = await ask(channel)
     assert answer.code is StatusCode.UNKNOWN
     assert "TypeError" in answer.details
@@ -476,7 +473,7 @@ async def test_metadata_that_would_kill_the_process_is_left_out(
             context.set_trailing_metadata(metadata)
         return b""
 
-    _, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    _, _, channel = await host(unary_unary(respond))
     with caplog.at_level(logging.WARNING, "lbclient"):
         answer = await ask(channel)
     assert answer.own == [("own", "1")]
@@ -498,7 +495,7 @@ async def test_a_backends_report_is_not_passed_on_as_the_tasks_own(
         context.set_trailing_metadata(handed)
         return b""
 
-    _, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    _, _, channel = await host(unary_unary(respond))
     answer = await ask(channel)
     assert answer.own == [("its-own", "1")]
     assert answer.report.active == 0
@@ -555,7 +552,7 @@ async def test_an_async_handler_is_given_an_async_context(
         seen.append(context)
         return b""
 
-    _, channel = await host(grpc.unary_unary_rpc_method_handler(respond))
+    _, _, channel = await host(unary_unary(respond))
     answer = await ask(channel, timeout=5, metadata=(("who", "me"),))
     assert answer.code is StatusCode.OK
     await eventually(lambda: len(seen) == 2)
@@ -572,9 +569,7 @@ async def test_a_sync_handler_is_given_a_sync_context(
         context.send_initial_metadata((("first", "1"),))
         return str(context.peer()).encode()
 
-    _, channel = await host(
-        grpc.unary_unary_rpc_method_handler(respond), migration_thread_pool=pool
-    )
+    _, _, channel = await host(unary_unary(respond), migration_thread_pool=pool)
     method: Any = channel.unary_unary(PATH)
     assert (await method(b"")).startswith(b"ipv4:127.0.0.1")
 
@@ -591,9 +586,7 @@ async def test_functions_in_disguise_are_served_as_what_they_are(
             return request + b"!"
 
     for behavior in (functools.partial(respond, suffix=b"!"), Respond()):
-        _, channel = await host(
-            grpc.unary_unary_rpc_method_handler(behavior), migration_thread_pool=pool
-        )
+        _, _, channel = await host(unary_unary(behavior), migration_thread_pool=pool)
         method: Any = channel.unary_unary(PATH)
         assert await method(b"a") == b"a!"
         assert (await ask(channel)).report.active == 0
@@ -647,8 +640,7 @@ def waiting_handler(arity: str, kind: str, going: asyncio.Event) -> Any:
         "generator": generate,
         "sync": respond_in_thread if arity.endswith("unary") else generate_in_thread,
     }
-    make = getattr(grpc, f"{arity}_rpc_method_handler")
-    return make(functions[kind])
+    return method_handler(arity, functions[kind])
 
 
 @pytest.mark.parametrize(("arity", "kind"), KINDS)
@@ -656,7 +648,7 @@ async def test_a_crowd_above_the_limit_is_refused_with_a_report(
     host: Host, pool: ThreadPoolExecutor, eventually: Any, arity: str, kind: str
 ) -> None:
     going = asyncio.Event()
-    server, channel = await host(
+    server, _, channel = await host(
         waiting_handler(arity, kind, going),
         maximum_concurrent_rpcs=2,
         migration_thread_pool=pool,
@@ -682,7 +674,7 @@ async def test_what_is_sheddable_is_refused_before_the_limit_is_reached(
 ) -> None:
     """So that what is critical finds a place; the limit is for all."""
     going = asyncio.Event()
-    server, channel = await host(
+    server, _, channel = await host(
         waiting_handler(arity, kind, going),
         maximum_concurrent_rpcs=8,
         migration_thread_pool=pool,
@@ -705,7 +697,7 @@ async def test_what_is_sheddable_is_refused_before_the_limit_is_reached(
 
 async def test_the_limit_holds_in_a_burst(host: Host, eventually: Any) -> None:
     going = asyncio.Event()
-    _, channel = await host(
+    _, _, channel = await host(
         waiting_handler("unary_unary", "async", going), maximum_concurrent_rpcs=2
     )
     method: Any = channel.unary_unary(PATH)

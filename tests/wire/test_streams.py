@@ -15,12 +15,12 @@ from google.protobuf.duration_pb2 import Duration
 from grpc import StatusCode
 
 from lbclient import wire
-from lbclient.config import ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.server import Server
 from lbclient.server.report.streams import OPENINGS_IF_STRAINED, SLICE
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
-from tests.wire.conftest import ECHO, PATH, Listen, connect
+from tests.hosts import PATH, Host
+from tests.wire.conftest import ECHO, connect
 
 Eventually = Callable[..., Awaitable[None]]
 
@@ -36,14 +36,6 @@ REQUESTS = {
     ),
     wire.SERVING_WATCH_METHOD: compat_pb2.ServingRequest(),
 }
-
-
-@pytest.fixture
-def host(listen: Listen) -> Listen:
-    def of(interceptors: Any = None, **config: Any) -> Any:
-        return listen(ECHO, interceptors=interceptors, config=ServerConfig(**config))
-
-    return of
 
 
 def watch(channel: grpc.aio.Channel, method: str) -> Any:
@@ -70,9 +62,11 @@ class Passes(grpc.aio.ServerInterceptor):
 @pytest.mark.parametrize("interceptors", [None, [Passes()]])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_connection_holds_so_many_and_who_is_refused_is_told(
-    host: Listen, kind: str, interceptors: Any
+    host: Host, kind: str, interceptors: Any
 ) -> None:
-    server, address = await host(interceptors, max_streams_per_connection=2)
+    server, address, _ = await host(
+        ECHO, interceptors=interceptors, max_streams_per_connection=2
+    )
     method = KINDS[kind]
     async with connect(address) as one, connect(address) as other:
         held = [watch(one, method) for _ in range(2)]
@@ -97,9 +91,9 @@ async def test_a_connection_holds_so_many_and_who_is_refused_is_told(
 @pytest.mark.parametrize("interceptors", [None, [Passes()]])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_server_holds_so_many_and_answers_all_checks(
-    host: Listen, kind: str, interceptors: Any, eventually: Eventually
+    host: Host, kind: str, interceptors: Any, eventually: Eventually
 ) -> None:
-    server, address = await host(interceptors, max_streams=1)
+    server, address, _ = await host(ECHO, interceptors=interceptors, max_streams=1)
     method = KINDS[kind]
     async with connect(address) as one, connect(address) as other:
         held = watch(one, method)
@@ -117,10 +111,10 @@ async def test_a_server_holds_so_many_and_answers_all_checks(
 
 
 async def test_a_strained_server_lets_in_few_new_streams_and_answers_all_checks(
-    host: Listen, eventually: Eventually
+    host: Host, eventually: Eventually
 ) -> None:
     """Not yet overloaded: no request is refused. Health checks of strangers go on."""
-    server, address = await host(signals={"disk": lambda: 0.9})
+    server, address, _ = await host(ECHO, signals={"disk": lambda: 0.9})
     most = int(OPENINGS_IF_STRAINED)
     await eventually(lambda: server._gate.is_strained)
     async with AsyncExitStack() as stack:
@@ -149,9 +143,9 @@ async def _is_over(call: Any) -> bool:
 
 
 async def test_streams_end_with_their_connection(
-    host: Listen, eventually: Eventually
+    host: Host, eventually: Eventually
 ) -> None:
-    server, address = await host()
+    server, address, _ = await host(ECHO)
     channel = connect(address)
     for method in (*KINDS.values(), *KINDS.values()):
         await watch(channel, method).read()
@@ -163,9 +157,9 @@ async def test_streams_end_with_their_connection(
     assert not streams._by_tick
 
 
-async def test_a_lame_duck_is_told_to_every_stream_of_every_kind(host: Listen) -> None:
+async def test_a_lame_duck_is_told_to_every_stream_of_every_kind(host: Host) -> None:
     """More of them than are woken in a turn of the loop; nobody waits for an hour."""
-    _, address = server, _ = await host(max_streams_per_connection=SLICE)
+    _, address, _ = server, _, _ = await host(ECHO, max_streams_per_connection=SLICE)
     async with AsyncExitStack() as stack:
         calls = []
         for method in (*KINDS.values(), *KINDS.values()):
@@ -245,10 +239,10 @@ class Unread:
 
 
 async def test_who_does_not_read_holds_up_nobody_and_gets_the_latest(
-    host: Listen, eventually: Eventually
+    host: Host, eventually: Eventually
 ) -> None:
     """Ten reports are due while HTTP/2's window is full; one is kept."""
-    server, address = await host(report_interval=0.1)
+    server, address, _ = await host(ECHO, report_interval=0.1)
     lazy = Unread()
     await lazy.connect(address)
     reading = asyncio.create_task(lazy.read())
@@ -297,10 +291,10 @@ def stranger(address: str, service_config: str) -> grpc.aio.Channel:
 
 
 async def test_a_client_with_gRPCs_health_checks_that_is_refused_is_served(
-    host: Listen,
+    host: Host,
 ) -> None:
     """Any other status would make its channel TRANSIENT_FAILURE."""
-    server, address = await host(max_streams=1)
+    server, address, _ = await host(ECHO, max_streams=1)
     async with connect(address) as other, stranger(address, FOLLOW) as channel:
         held = watch(other, wire.SERVING_WATCH_METHOD)
         await held.read()
@@ -313,9 +307,9 @@ async def test_a_client_with_gRPCs_health_checks_that_is_refused_is_served(
 
 
 async def test_a_client_with_gRPCs_health_checks_does_not_come_to_a_lame_duck(
-    host: Listen, eventually: Eventually
+    host: Host, eventually: Eventually
 ) -> None:
-    server, address = await host(max_streams=1)
+    server, address, _ = await host(ECHO, max_streams=1)
     async with connect(address) as other, stranger(address, FOLLOW) as channel:
         held = watch(other, wire.SERVING_WATCH_METHOD)
         await held.read()
@@ -328,9 +322,9 @@ async def test_a_client_with_gRPCs_health_checks_does_not_come_to_a_lame_duck(
 
 
 async def test_weighted_round_robin_that_is_refused_reports_is_served(
-    host: Listen, eventually: Eventually
+    host: Host, eventually: Eventually
 ) -> None:
-    server, address = await host(max_streams=1)
+    server, address, _ = await host(ECHO, max_streams=1)
     policy = (
         '{"loadBalancingConfig": [{"weighted_round_robin":'
         ' {"enableOobLoadReport": true, "oobReportingPeriod": "1s"}}]}'
