@@ -26,10 +26,10 @@ from lbclient.server.requests.async_context import AsyncContext
 from lbclient.server.requests.context import Early
 from lbclient.server.requests.thread_context import ThreadContext
 from lbclient.v1 import load_pb2
+from tests.hosts import PATH, Host, Hosted, method_handler, unary_unary
 from tests.waiting import eventually
 from tests.wire.conftest import earn
 
-PATH = "/test.Service/Method"
 ARITIES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 KINDS = [(arity, kind) for arity in ARITIES for kind in ("async", "sync")]
 KINDS += [("unary_stream", "generator"), ("stream_stream", "generator")]
@@ -41,26 +41,6 @@ NOT_AGAIN = [
 ]
 
 Ask = Callable[[Any], Awaitable[Any]]  # what a handler does, with its context
-Serve = Callable[..., Awaitable[str]]
-
-
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    """Starts a server with one method; returns its address."""
-    async with AsyncExitStack() as stack:
-
-        async def serve(handler: Any, server: Any = None, **options: Any) -> str:
-            server = lbclient.server(**options) if server is None else server
-            methods = {"Method": handler}
-            server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler("test.Service", methods),)
-            )
-            address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            return address
-
-        yield serve
 
 
 @pytest.fixture
@@ -101,7 +81,7 @@ def handler_of(arity: str, kind: str, ask: Ask) -> Any:
         "generator": generate,
         "sync": generate_in_thread if streams else respond_in_thread,
     }
-    return getattr(grpc, f"{arity}_rpc_method_handler")(functions[kind])
+    return method_handler(arity, functions[kind])
 
 
 def begin(channel: Any, arity: str, **options: Any) -> Any:
@@ -117,12 +97,11 @@ async def end_of(call: Any, arity: str) -> Any:
 
 
 async def failure(
-    address: str, arity: str = "unary_unary", **options: Any
+    hosted: Hosted, arity: str = "unary_unary", **options: Any
 ) -> grpc.aio.AioRpcError:
     """What a stock client of this method is told."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await end_of(begin(channel, arity, timeout=10, **options), arity)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await end_of(begin(hosted.channel, arity, timeout=10, **options), arity)
     return caught.value
 
 
@@ -199,16 +178,16 @@ WAYS = [escapes, aborts, hands_on_all, sets_the_code, in_a_group]
 
 @pytest.mark.parametrize(("arity", "kind"), KINDS)
 async def test_what_is_refused_below_is_refused_above_and_not_to_be_retried(
-    serve: Serve, pool: ThreadPoolExecutor, arity: str, kind: str
+    host: Host, pool: ThreadPoolExecutor, arity: str, kind: str
 ) -> None:
     """However the handler called, whether it lets the error escape or does not."""
-    below = await serve(handler_of("unary_unary", "async", never), config=FULL)
-    async with lbclient.insecure_channel(below) as channel:
+    below = await host(handler_of("unary_unary", "async", never), config=FULL)
+    async with lbclient.insecure_channel(below.address) as channel:
 
         async def ask(_context: Any) -> Any:
             return await end_of(begin(channel, arity, timeout=5), arity)
 
-        above = await serve(handler_of(arity, kind, ask), migration_thread_pool=pool)
+        above = await host(handler_of(arity, kind, ask), migration_thread_pool=pool)
         error = await failure(above, arity)
     assert error.code() is StatusCode.UNAVAILABLE
     assert TOO_MUCH in (error.details() or "")
@@ -218,12 +197,12 @@ async def test_what_is_refused_below_is_refused_above_and_not_to_be_retried(
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 async def test_it_does_not_matter_how_a_handler_hands_a_refusal_on(
-    serve: Serve, way: Any, plain: bool
+    host: Host, way: Any, plain: bool
 ) -> None:
     """`plain` is a handler with grpc.aio's own channel, whose errors tell all."""
-    below = await serve(handler_of("unary_unary", "async", never), config=FULL)
+    below = await host(handler_of("unary_unary", "async", never), config=FULL)
     make: Any = grpc.aio.insecure_channel if plain else lbclient.insecure_channel
-    async with make(below) as channel:
+    async with make(below.address) as channel:
 
         async def ask(context: Any) -> Any:
             try:
@@ -231,7 +210,7 @@ async def test_it_does_not_matter_how_a_handler_hands_a_refusal_on(
             except grpc.aio.AioRpcError as error:
                 return await way(error, context)
 
-        error = await failure(await serve(handler_of("unary_unary", "async", ask)))
+        error = await failure(await host(handler_of("unary_unary", "async", ask)))
     assert error.code() is StatusCode.UNAVAILABLE
     assert TOO_MUCH in (error.details() or "")
     if plain and way is sets_the_code:
@@ -247,13 +226,13 @@ async def test_it_does_not_matter_how_a_handler_hands_a_refusal_on(
 
 @pytest.mark.parametrize("way", [aborts_later, asks_for_the_status, sets_the_trailers])
 async def test_who_has_begun_never_says_that_it_was_not_executed(
-    serve: Serve, way: Any
+    host: Host, way: Any
 ) -> None:
     """By a channel of grpc.aio's, of whose errors only the handler knows."""
     plain = grpc.aio.server()
-    below = await serve(handler_of("unary_unary", "async", overloaded), plain)
+    below = await host(handler_of("unary_unary", "async", overloaded), server=plain)
     executed: list[Any] = []
-    async with grpc.aio.insecure_channel(below) as channel:
+    async with grpc.aio.insecure_channel(below.address) as channel:
 
         async def ask(context: Any) -> Any:
             executed.append(way)
@@ -261,7 +240,7 @@ async def test_who_has_begun_never_says_that_it_was_not_executed(
             return await way(method(b"", timeout=5), context)
 
         handler = handler_of("unary_unary", "async", ask)
-        fleet = [await serve(handler) for _ in range(3)]
+        fleet = [(await host(handler)).address for _ in range(3)]
         async with lbclient.insecure_channel(f"ipv4:{','.join(fleet)}") as client:
             await client.channel_ready()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -284,14 +263,14 @@ async def out_of_quota(context: Any) -> Any:
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 async def test_that_a_customer_is_out_of_quota_below_is_said_above(
-    serve: Serve, way: Any, plain: bool
+    host: Host, way: Any, plain: bool
 ) -> None:
     """However it is handed on. It was `overloaded-dont-retry`: see below."""
-    below = await serve(
-        handler_of("unary_unary", "async", out_of_quota), grpc.aio.server()
+    below = await host(
+        handler_of("unary_unary", "async", out_of_quota), server=grpc.aio.server()
     )
     make: Any = grpc.aio.insecure_channel if plain else lbclient.insecure_channel
-    async with make(below) as channel:
+    async with make(below.address) as channel:
 
         async def ask(context: Any) -> Any:
             try:
@@ -299,7 +278,7 @@ async def test_that_a_customer_is_out_of_quota_below_is_said_above(
             except grpc.aio.AioRpcError as error:
                 return await way(error, context)
 
-        error = await failure(await serve(handler_of("unary_unary", "async", ask)))
+        error = await failure(await host(handler_of("unary_unary", "async", ask)))
     assert error.code() is StatusCode.RESOURCE_EXHAUSTED
     if plain and way is sets_the_code:
         assert told(error) == []  # the one way that nobody sees
@@ -307,13 +286,15 @@ async def test_that_a_customer_is_out_of_quota_below_is_said_above(
     assert told(error) == QUOTA
 
 
-async def test_who_hands_on_one_of_several_refusals_means_that(serve: Serve) -> None:
+async def test_who_hands_on_one_of_several_refusals_means_that(host: Host) -> None:
     async def refuse(context: Any) -> Any:
         asked = dict(context.invocation_metadata())
         await (out_of_quota if "quota" in asked else overloaded)(context)
 
-    below = await serve(handler_of("unary_unary", "async", refuse), grpc.aio.server())
-    async with lbclient.insecure_channel(below) as channel:
+    below = await host(
+        handler_of("unary_unary", "async", refuse), server=grpc.aio.server()
+    )
+    async with lbclient.insecure_channel(below.address) as channel:
 
         async def ask(context: Any) -> Any:
             errors = []
@@ -323,7 +304,7 @@ async def test_who_hands_on_one_of_several_refusals_means_that(serve: Serve) -> 
             is_all = "all" in dict(context.invocation_metadata())
             await (hands_on_all if is_all else aborts)(errors[1], context)
 
-        above = await serve(handler_of("unary_unary", "async", ask))
+        above = await host(handler_of("unary_unary", "async", ask))
         for metadata, said in (((("all", "yes"),), QUOTA), ((), NOT_AGAIN)):
             error = await failure(above, metadata=metadata)
             assert error.code() is StatusCode.RESOURCE_EXHAUSTED
@@ -338,13 +319,13 @@ async def call_error(call: Any) -> grpc.aio.AioRpcError:
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_one_customers_quota_below_throttles_nobody_above(
-    serve: Serve, pool: ThreadPoolExecutor, kind: str, eventually: Any
+    host: Host, pool: ThreadPoolExecutor, kind: str, eventually: Any
 ) -> None:
     """Of those who call the same handler, over one channel. 101 of 150 were."""
     done = handler_of("unary_unary", "async", left)
     config = ServerConfig(quotas={"good": 1e6, "bad": 1e-6}, max_load=0)
-    below = await serve(done, config=config)
-    async with lbclient.insecure_channel(below) as channel:
+    below = await host(done, config=config)
+    async with lbclient.insecure_channel(below.address) as channel:
 
         async def ask(context: Any) -> Any:
             said = dict(context.invocation_metadata())[wire.CUSTOMER_KEY]
@@ -353,8 +334,8 @@ async def test_one_customers_quota_below_throttles_nobody_above(
 
         calm = ServerConfig(max_load=0)  # however busy the machine is
         server = lbclient.server(migration_thread_pool=pool, config=calm)
-        above = await serve(handler_of("unary_unary", kind, ask), server)
-        async with lbclient.insecure_channel(above) as client:
+        above = await host(handler_of("unary_unary", kind, ask), server=server)
+        async with lbclient.insecure_channel(above.address) as client:
             refused = 0
             for number in range(2 * round(COLD)):
                 name = "bad" if number % 10 else "good"
@@ -379,11 +360,11 @@ async def test_one_customers_quota_below_throttles_nobody_above(
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_calls_in_tasks_of_the_request_are_its_own(
-    serve: Serve, pool: ThreadPoolExecutor, kind: str
+    host: Host, pool: ThreadPoolExecutor, kind: str
 ) -> None:
     """The handler aborts when it has long forgotten the error."""
-    below = await serve(handler_of("unary_unary", "async", never), config=FULL)
-    async with lbclient.insecure_channel(below) as channel:
+    below = await host(handler_of("unary_unary", "async", never), config=FULL)
+    async with lbclient.insecure_channel(below.address) as channel:
 
         async def ask(context: Any) -> Any:
             method = channel.unary_unary(PATH)
@@ -402,25 +383,25 @@ async def test_calls_in_tasks_of_the_request_are_its_own(
 
         loop = asyncio.get_running_loop()
         behaviors: dict[str, Any] = {"async": respond, "sync": respond_in_thread}
-        handler: Any = grpc.unary_unary_rpc_method_handler(behaviors[kind])
-        error = await failure(await serve(handler, migration_thread_pool=pool))
+        handler = unary_unary(behaviors[kind])
+        error = await failure(await host(handler, migration_thread_pool=pool))
     assert error.code() is StatusCode.RESOURCE_EXHAUSTED
     assert error.details() == "too much below"
     assert told(error) == NOT_AGAIN
 
 
 async def test_a_status_that_was_asked_for_is_learned_like_an_error(
-    serve: Serve,
+    host: Host,
 ) -> None:
-    below = await serve(handler_of("unary_unary", "async", never), config=FULL)
-    async with lbclient.insecure_channel(below) as channel:
+    below = await host(handler_of("unary_unary", "async", never), config=FULL)
+    async with lbclient.insecure_channel(below.address) as channel:
 
         async def ask(context: Any) -> Any:
             call = begin(channel, context.invocation_metadata()["arity"], timeout=5)
             code, details = await call.code(), await call.details()
             await context.abort(code, details)
 
-        above = await serve(handler_of("unary_unary", "async", by_dict(ask)))
+        above = await host(handler_of("unary_unary", "async", by_dict(ask)))
         for arity in ARITIES:
             error = await failure(above, metadata=(("arity", arity),))
             assert error.code() is StatusCode.UNAVAILABLE
@@ -442,7 +423,7 @@ def by_dict(ask: Ask) -> Ask:
 
 
 async def test_what_is_refused_without_being_sent_is_refused_above(
-    serve: Serve,
+    host: Host,
 ) -> None:
     """`Throttled` and `BackendsFull` are refusals, too."""
 
@@ -450,7 +431,7 @@ async def test_what_is_refused_without_being_sent_is_refused_above(
         which = dict(context.invocation_metadata())["error"]
         raise getattr(lbclient, which).because("in words")
 
-    above = await serve(handler_of("unary_unary", "async", ask))
+    above = await host(handler_of("unary_unary", "async", ask))
     for which, code in (
         ("Throttled", StatusCode.UNAVAILABLE),
         ("BackendsFull", StatusCode.RESOURCE_EXHAUSTED),
@@ -463,7 +444,7 @@ async def test_what_is_refused_without_being_sent_is_refused_above(
 
 @pytest.mark.parametrize(("arity", "kind"), KINDS)
 async def test_who_has_nobody_to_ask_is_unavailable_and_not_to_be_retried(
-    serve: Serve, pool: ThreadPoolExecutor, arity: str, kind: str
+    host: Host, pool: ThreadPoolExecutor, arity: str, kind: str
 ) -> None:
     """It is no refusal: nobody's throttle is to count it as one."""
     async with lbclient.insecure_channel("127.0.0.1:1") as channel:
@@ -472,7 +453,7 @@ async def test_who_has_nobody_to_ask_is_unavailable_and_not_to_be_retried(
             return await channel.unary_unary(PATH)(b"", timeout=5)
 
         handler = handler_of(arity, kind, ask)
-        address = await serve(handler, migration_thread_pool=pool)
+        _, address, _ = await host(handler, migration_thread_pool=pool)
         async with grpc.aio.insecure_channel(address) as client:
             with pytest.raises(grpc.aio.AioRpcError, match="0 of 1 backends") as caught:
                 await end_of(begin(client, arity, timeout=9), arity)
@@ -481,28 +462,28 @@ async def test_who_has_nobody_to_ask_is_unavailable_and_not_to_be_retried(
 
 
 async def test_a_channel_keeps_nothing_of_the_request_that_used_it_first(
-    serve: Serve,
+    host: Host,
 ) -> None:
-    below = await serve(handler_of("unary_unary", "async", left))
+    below = await host(handler_of("unary_unary", "async", left))
     gc.collect()
     before = len(living())
-    async with lbclient.insecure_channel(below) as channel:
+    async with lbclient.insecure_channel(below.address) as channel:
 
         async def ask(_context: Any) -> Any:
             return await channel.unary_unary(PATH)(b"", timeout=2)
 
-        above = await serve(handler_of("unary_unary", "async", ask))
-        async with grpc.aio.insecure_channel(above) as client:
+        above = await host(handler_of("unary_unary", "async", ask))
+        async with grpc.aio.insecure_channel(above.address) as client:
             await end_of(begin(client, "unary_unary"), "unary_unary")
         gc.collect()
         await eventually(lambda: len(living()) <= before)
 
 
 async def test_what_has_nothing_to_do_with_a_refusal_stays_as_it_is(
-    serve: Serve,
+    host: Host,
 ) -> None:
-    below = await serve(handler_of("unary_unary", "async", never), config=FULL)
-    async with lbclient.insecure_channel(below) as channel:
+    below = await host(handler_of("unary_unary", "async", never), config=FULL)
+    async with lbclient.insecure_channel(below.address) as channel:
 
         async def ask(context: Any) -> Any:
             what = dict(context.invocation_metadata())["what"]
@@ -517,7 +498,7 @@ async def test_what_has_nothing_to_do_with_a_refusal_stays_as_it_is(
             code = StatusCode.NOT_FOUND if what == "another status" else code
             await context.abort(code, "its own")
 
-        above = await serve(handler_of("unary_unary", "async", ask))
+        above = await host(handler_of("unary_unary", "async", ask))
         for what, code in (
             ("nothing was called", StatusCode.UNAVAILABLE),
             ("another status", StatusCode.NOT_FOUND),
@@ -525,34 +506,34 @@ async def test_what_has_nothing_to_do_with_a_refusal_stays_as_it_is(
         ):
             error = await failure(above, metadata=(("what", what),))
             assert (error.code(), told(error)) == (code, []), what
-        async with grpc.aio.insecure_channel(above) as client:
+        async with grpc.aio.insecure_channel(above.address) as client:
             method: Any = client.unary_unary(PATH)
             assert await method(b"", metadata=(("what", "an answer"),)) == b"without it"
 
 
-async def test_what_was_retried_in_vain_is_not_retried_above(serve: Serve) -> None:
+async def test_what_was_retried_in_vain_is_not_retried_above(host: Host) -> None:
     """It is no refusal: nobody's throttle is to count it as one."""
 
     async def ill(context: Any) -> Any:
         await context.abort(StatusCode.UNAVAILABLE, "not today")
 
-    below = await serve(handler_of("unary_unary", "async", ill))
+    below = await host(handler_of("unary_unary", "async", ill))
     for idempotent, said in (((), []), ((PATH,), [(wire.PUSHBACK_KEY, "-1")])):
         config = ChannelConfig(idempotent=idempotent)
-        async with lbclient.insecure_channel(below, config=config) as channel:
+        async with lbclient.insecure_channel(below.address, config=config) as channel:
 
             async def ask(context: Any, channel: Any = channel) -> Any:
                 code = await channel.unary_unary(PATH)(b"", timeout=5).code()
                 await context.abort(code, "not today")
 
-            above = await serve(handler_of("unary_unary", "async", ask))
+            above = await host(handler_of("unary_unary", "async", ask))
             error = await failure(above)
         assert (error.code(), error.details()) == (StatusCode.UNAVAILABLE, "not today")
         assert told(error) == said
 
 
 async def test_only_the_layer_right_above_the_one_that_refuses_retries(
-    serve: Serve,
+    host: Host,
 ) -> None:
     """Three layers of ours, each ready to try three times; 27 would come without."""
     seen: list[str] = []
@@ -573,17 +554,17 @@ async def test_only_the_layer_right_above_the_one_that_refuses_retries(
         return handler_of("unary_unary", "async", ask)
 
     plain = grpc.aio.server()
-    low = await serve(handler_of("unary_unary", "async", refuse), plain)
+    low = await host(handler_of("unary_unary", "async", refuse), server=plain)
     config = ChannelConfig(idempotent=(PATH,))
     async with AsyncExitStack() as stack:
 
-        async def to(address: str) -> lbclient.Channel:
-            channel = lbclient.insecure_channel(address, config=config)
+        async def to(hosted: Hosted) -> lbclient.Channel:
+            channel = lbclient.insecure_channel(hosted.address, config=config)
             await earn(channel, 3)
             return await stack.enter_async_context(channel)
 
-        middle = await serve(passing("middle", await to(low), aborts))
-        top = await serve(passing("top", await to(middle), escapes))
+        middle = await host(passing("middle", await to(low), aborts))
+        top = await host(passing("top", await to(middle), escapes))
         client = await to(top)
         with pytest.raises(grpc.aio.AioRpcError, match="too much") as caught:
             await client.unary_unary(PATH)(b"", timeout=5)
@@ -601,9 +582,9 @@ async def left(context: Any) -> bytes:
 
 @pytest.mark.parametrize(("arity", "kind"), KINDS)
 async def test_a_deadline_goes_down_if_that_is_switched_on(
-    serve: Serve, pool: ThreadPoolExecutor, arity: str, kind: str
+    host: Host, pool: ThreadPoolExecutor, arity: str, kind: str
 ) -> None:
-    below = await serve(handler_of(arity, "async", left))
+    below = await host(handler_of(arity, "async", left))
     for is_on, own, most in (
         (True, None, 40.0),
         (True, 5.0, 5.0),
@@ -611,15 +592,15 @@ async def test_a_deadline_goes_down_if_that_is_switched_on(
         (False, None, None),
     ):
         config = ChannelConfig(propagate_deadline=is_on)
-        async with lbclient.insecure_channel(below, config=config) as channel:
+        async with lbclient.insecure_channel(below.address, config=config) as channel:
 
             async def ask(_context: Any, channel: Any = channel, own: Any = own) -> Any:
                 said = await end_of(begin(channel, arity, timeout=own), arity)
                 return said[0] if isinstance(said, list) else said
 
             handler = handler_of(arity, kind, ask)
-            above = await serve(handler, migration_thread_pool=pool)
-            async with grpc.aio.insecure_channel(above) as client:
+            above = await host(handler, migration_thread_pool=pool)
+            async with grpc.aio.insecure_channel(above.address) as client:
                 said = await end_of(begin(client, arity, timeout=40), arity)
                 seconds = (said[0] if isinstance(said, list) else said).decode()
                 if most is None:
@@ -636,7 +617,7 @@ async def test_a_deadline_goes_down_if_that_is_switched_on(
 
 @pytest.mark.parametrize("arity", ARITIES)
 async def test_what_outlives_the_deadline_of_its_request_is_not_sent(
-    serve: Serve, arity: str
+    host: Host, arity: str
 ) -> None:
     """Unless it is begun in a context of its own."""
     asked: list[str] = []
@@ -645,9 +626,9 @@ async def test_what_outlives_the_deadline_of_its_request_is_not_sent(
         asked.append("here")
         return b"done"
 
-    below = await serve(handler_of(arity, "async", note))
+    below = await host(handler_of(arity, "async", note))
     config = ChannelConfig(propagate_deadline=True)
-    async with lbclient.insecure_channel(below, config=config) as channel:
+    async with lbclient.insecure_channel(below.address, config=config) as channel:
         await channel.channel_ready()
         tasks, events = [], (asyncio.Event(), asyncio.Event())
 
@@ -661,7 +642,7 @@ async def test_what_outlives_the_deadline_of_its_request_is_not_sent(
             await asyncio.Event().wait()
 
         error = await failure_at_deadline(
-            await serve(handler_of("unary_unary", "async", ask))
+            await host(handler_of("unary_unary", "async", ask))
         )
         assert error.code() is StatusCode.DEADLINE_EXCEEDED
         events[0].set()
@@ -674,24 +655,23 @@ async def test_what_outlives_the_deadline_of_its_request_is_not_sent(
         assert asked == ["here"]
 
 
-async def failure_at_deadline(address: str) -> grpc.aio.AioRpcError:
-    async with grpc.aio.insecure_channel(address) as channel:
-        method: Any = channel.unary_unary(PATH)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await method(b"", timeout=0.2)
-        await asyncio.sleep(0.1)  # the server's clock may be a little behind
+async def failure_at_deadline(hosted: Hosted) -> grpc.aio.AioRpcError:
+    method: Any = hosted.channel.unary_unary(PATH)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await method(b"", timeout=0.2)
+    await asyncio.sleep(0.1)  # the server's clock may be a little behind
     return caught.value
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_nothing_is_kept_of_a_request_that_is_over(
-    serve: Serve, pool: ThreadPoolExecutor, kind: str
+    host: Host, pool: ThreadPoolExecutor, kind: str
 ) -> None:
     async def ask(context: Any) -> bytes:
         return b"done"
 
     handler = handler_of("unary_unary", kind, ask)
-    address = await serve(handler, migration_thread_pool=pool)
+    _, address, _ = await host(handler, migration_thread_pool=pool)
     gc.collect()
     before = len(living())
     gc.disable()  # what is left then is no garbage but kept, or kept by itself

@@ -26,6 +26,7 @@ from lbclient.proxy import Forwarder
 from lbclient.server.overload.refusals import TRAILERS
 from lbclient.v1 import compat_pb2
 from tests.certificates import certify
+from tests.hosts import Host, Methods, stream_stream
 from tests.wire.conftest import earn
 from tests.wire.refuser import refuser
 
@@ -72,30 +73,11 @@ async def proxy_of(*addresses: str, words: str = "") -> AsyncIterator[Proxy]:
 
 
 Behavior = Callable[[Any, Any], Awaitable[None]]
-Serve = Callable[..., Awaitable[str]]
 
 
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    """Starts a server whose methods `/test.Any/<name>` are coroutines that stream."""
-    async with AsyncExitStack() as stack:
-
-        async def serve(
-            config: ServerConfig | None = None, server: Any = None, **methods: Behavior
-        ) -> str:
-            server = lbclient.server(config=config) if server is None else server
-            handlers: Any = {
-                name: grpc.stream_stream_rpc_method_handler(behavior)
-                for name, behavior in methods.items()
-            }
-            any_service = grpc.method_handlers_generic_handler("test.Any", handlers)
-            server.add_generic_rpc_handlers([any_service])
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            return f"127.0.0.1:{port}"
-
-        yield serve
+def streams(**behaviors: Behavior) -> Methods:
+    """Methods `/test.Any/<name>`, by coroutines that stream."""
+    return {f"/test.Any/{name}": stream_stream(one) for name, one in behaviors.items()}
 
 
 async def results(channel: Any, search: Any) -> list[Any]:
@@ -143,7 +125,7 @@ class CancelledOnce(grpc.aio.ServerInterceptor):
 
 
 async def test_requests_end_though_an_interceptor_had_cancelled_itself(
-    serve: Serve,
+    host: Host,
 ) -> None:
     async def count(requests: Any, context: Any) -> None:
         count = 0
@@ -152,12 +134,12 @@ async def test_requests_end_though_an_interceptor_had_cancelled_itself(
         await context.write(b"%d" % count)
 
     server = lbclient.server(interceptors=[CancelledOnce()])
-    async with lbclient.insecure_channel(await serve(Count=count)) as backends:
+    below = await host(streams(Count=count))
+    async with lbclient.insecure_channel(below.address) as backends:
         server.add_generic_rpc_handlers([Forwarder(backends)])
-        address = await serve(server=server)
-        async with grpc.aio.insecure_channel(address) as channel:
-            call: Any = channel.stream_unary("/test.Any/Count")
-            assert await call(iter([b"a"] * 3), timeout=30) == b"3"
+        _, _, channel = await host(server=server)
+        call: Any = channel.stream_unary("/test.Any/Count")
+        assert await call(iter([b"a"] * 3), timeout=30) == b"3"
 
 
 async def test_a_stock_stub_sees_the_same_through_the_proxy(
@@ -186,7 +168,7 @@ SENT = (
 )
 
 
-async def test_metadata_deadline_and_status_pass_as_they_are(serve: Serve) -> None:
+async def test_metadata_deadline_and_status_pass_as_they_are(host: Host) -> None:
     seen: dict[str, Any] = {}
     said = (("a", "1"), ("a", "2"), ("b-bin", b"\0\1"))
 
@@ -203,7 +185,7 @@ async def test_metadata_deadline_and_status_pass_as_they_are(serve: Serve) -> No
         context.set_trailing_metadata(said)
 
     config = ServerConfig(utilization=lambda: 0.77)
-    address = await serve(config, Fail=fail, Succeed=succeed)
+    _, address, _ = await host(streams(Fail=fail, Succeed=succeed), config=config)
     async with proxy_of(address) as proxy, proxy.channel() as channel:
         call = channel.stream_stream("/test.Any/Fail")(metadata=SENT, timeout=30)
         assert tuple(await call.initial_metadata()) == said
@@ -235,7 +217,7 @@ async def test_metadata_deadline_and_status_pass_as_they_are(serve: Serve) -> No
         assert seen["left"] is None
 
 
-async def test_headers_come_before_the_first_message(serve: Serve) -> None:
+async def test_headers_come_before_the_first_message(host: Host) -> None:
     go = asyncio.Event()
 
     async def named(_: Any, context: Any) -> None:
@@ -247,7 +229,7 @@ async def test_headers_come_before_the_first_message(serve: Serve) -> None:
         await go.wait()
         await context.write(b"x")
 
-    address = await serve(Named=named, Empty=empty)
+    _, address, _ = await host(streams(Named=named, Empty=empty))
     async with proxy_of(address) as proxy, proxy.channel() as channel:
         call = channel.stream_stream("/test.Any/Named")()
         assert tuple(await call.initial_metadata()) == (("a", "1"),)
@@ -301,11 +283,11 @@ async def test_to_cancel_reaches_the_backend(
         assert await late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-async def test_an_answer_may_come_before_the_end_of_the_requests(serve: Serve) -> None:
+async def test_an_answer_may_come_before_the_end_of_the_requests(host: Host) -> None:
     async def first(requests: Any, context: Any) -> None:
         await context.write(await anext(aiter(requests)))
 
-    address = await serve(First=first)
+    _, address, _ = await host(streams(First=first))
     async with proxy_of(address) as proxy, proxy.channel() as channel:
         call = channel.stream_stream("/test.Any/First")()
         await call.write(b"1")
@@ -314,13 +296,13 @@ async def test_an_answer_may_come_before_the_end_of_the_requests(serve: Serve) -
         assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_an_answer_is_whole_though_requests_still_come(serve: Serve) -> None:
+async def test_an_answer_is_whole_though_requests_still_come(host: Host) -> None:
     async def first(requests: Any, context: Any) -> None:
         await anext(aiter(requests))
         for _ in range(5):
             await context.write(b"x")
 
-    address = await serve(First=first)
+    _, address, _ = await host(streams(First=first))
     async with proxy_of(address) as proxy, proxy.channel() as channel:
         method = channel.stream_stream("/test.Any/First")
 
@@ -350,7 +332,7 @@ async def settled(count: Callable[[], int]) -> int:
     return last
 
 
-async def test_a_slow_reader_slows_the_backend(serve: Serve) -> None:
+async def test_a_slow_reader_slows_the_backend(host: Host) -> None:
     sent = 0
 
     async def flood(_: Any, context: Any) -> None:
@@ -359,7 +341,7 @@ async def test_a_slow_reader_slows_the_backend(serve: Serve) -> None:
             await context.write(CHUNK)
             sent += 1
 
-    address = await serve(Flood=flood)
+    _, address, _ = await host(streams(Flood=flood))
     async with proxy_of(address) as proxy, proxy.channel() as channel:
         call = channel.stream_stream("/test.Any/Flood")()
         assert await call.read() == CHUNK
@@ -371,7 +353,7 @@ async def test_a_slow_reader_slows_the_backend(serve: Serve) -> None:
         call.cancel()
 
 
-async def test_a_slow_backend_slows_the_client(serve: Serve, eventually: Any) -> None:
+async def test_a_slow_backend_slows_the_client(host: Host, eventually: Any) -> None:
     go, taken = asyncio.Event(), 0
 
     async def digest(requests: Any, _: Any) -> None:
@@ -380,7 +362,7 @@ async def test_a_slow_backend_slows_the_client(serve: Serve, eventually: Any) ->
         async for _ in requests:
             taken += 1
 
-    address = await serve(Digest=digest)
+    _, address, _ = await host(streams(Digest=digest))
     async with proxy_of(address) as proxy, proxy.channel() as channel:
         call = channel.stream_stream("/test.Any/Digest")()
         sent = 0
@@ -404,7 +386,7 @@ async def test_a_slow_backend_slows_the_client(serve: Serve, eventually: Any) ->
 
 @pytest.mark.parametrize("refusal", Refusal)
 async def test_a_refusal_from_below_is_not_to_be_retried_above(
-    serve: Serve, refusal: Refusal
+    host: Host, refusal: Refusal
 ) -> None:
     codes = grpc.StatusCode
     is_quota = refusal is Refusal.QUOTA
@@ -417,7 +399,7 @@ async def test_a_refusal_from_below_is_not_to_be_retried_above(
         await context.abort(code, "no", TRAILERS[refusal])
 
     # A handler of ours that has begun could not say `overloaded`.
-    address = await serve(server=grpc.aio.server(), Refuse=refuse)
+    _, address, _ = await host(streams(Refuse=refuse), server=grpc.aio.server())
     async with proxy_of(address) as proxy, proxy.channel() as channel:
         await earn(channel, 3)
         call = channel.stream_stream("/test.Any/Refuse")(iter((b"x",)))
@@ -433,7 +415,7 @@ async def test_a_refusal_from_below_is_not_to_be_retried_above(
     assert begun == (3 if refusal is Refusal.OVERLOADED else 1)
 
 
-async def test_what_one_backend_refuses_is_sent_to_another(serve: Serve) -> None:
+async def test_what_one_backend_refuses_is_sent_to_another(host: Host) -> None:
     async def refuse(_: Any, context: Any) -> None:
         code = grpc.StatusCode.UNAVAILABLE
         await context.abort(code, "no", TRAILERS[Refusal.OVERLOADED])
@@ -443,9 +425,9 @@ async def test_what_one_backend_refuses_is_sent_to_another(serve: Serve) -> None
         async for request in requests:
             await context.write(request)
 
-    refusing = await serve(server=grpc.aio.server(), Echo=refuse)
-    addresses = [refusing, await serve(Echo=answer)]
-    async with proxy_of(*addresses) as proxy, proxy.channel() as channel:
+    _, refusing, _ = await host(streams(Echo=refuse), server=grpc.aio.server())
+    _, answering, _ = await host(streams(Echo=answer))
+    async with proxy_of(refusing, answering) as proxy, proxy.channel() as channel:
         method = channel.unary_unary("/test.Any/Echo")
         await earn(channel, 8)
         for n in range(8):
@@ -457,7 +439,7 @@ async def test_what_one_backend_refuses_is_sent_to_another(serve: Serve) -> None
     assert facts["retries"] == facts["attempts"]["rejected"] > 0
 
 
-async def test_only_idempotent_methods_are_executed_twice(serve: Serve) -> None:
+async def test_only_idempotent_methods_are_executed_twice(host: Host) -> None:
     begun = 0
 
     async def fail(_: Any, context: Any) -> None:
@@ -465,7 +447,7 @@ async def test_only_idempotent_methods_are_executed_twice(serve: Serve) -> None:
         begun += 1
         await context.abort(grpc.StatusCode.UNAVAILABLE, "who knows")
 
-    address = await serve(Get=fail, Put=fail)
+    _, address, _ = await host(streams(Get=fail, Put=fail))
     words = "--idempotent /test.Any/Get"
     async with proxy_of(address, words=words) as proxy, proxy.channel() as channel:
         await earn(channel, 3)
@@ -480,7 +462,7 @@ async def test_only_idempotent_methods_are_executed_twice(serve: Serve) -> None:
 
 
 async def test_of_more_calls_than_it_may_have_the_others_are_refused(
-    serve: Serve, eventually: Any
+    host: Host, eventually: Any
 ) -> None:
     begun, may_end = 0, asyncio.Event()
 
@@ -491,8 +473,9 @@ async def test_of_more_calls_than_it_may_have_the_others_are_refused(
         await context.write(b"done")
 
     words = "--max-active 2"
+    _, address, _ = await host(streams(Wait=wait))
     async with (
-        proxy_of(await serve(Wait=wait), words=words) as proxy,
+        proxy_of(address, words=words) as proxy,
         proxy.channel() as channel,
     ):
         method = channel.unary_unary("/test.Any/Wait")
@@ -522,7 +505,7 @@ async def test_without_backends_it_says_so_and_is_well(free_port: Any) -> None:
             assert answer == serving.SerializeToString()
 
 
-async def test_at_sigterm_it_serves_what_is_on_the_way(serve: Serve) -> None:
+async def test_at_sigterm_it_serves_what_is_on_the_way(host: Host) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     async def wait(_: Any, context: Any) -> None:
@@ -530,7 +513,7 @@ async def test_at_sigterm_it_serves_what_is_on_the_way(serve: Serve) -> None:
         await go.wait()
         await context.write(b"done")
 
-    address = await serve(Wait=wait)
+    _, address, _ = await host(streams(Wait=wait))
     async with proxy_of(address) as proxy, proxy.channel() as channel:
         call = channel.unary_unary("/test.Any/Wait")(b"")
         await begun.wait()
@@ -574,26 +557,21 @@ async def test_of_200_clients_the_backends_see_one_subset(
 
 
 async def test_it_speaks_tls_on_both_sides_and_shows_metrics(
-    tmp_path: Path, free_port: Any, search: Any
+    host: Host, tmp_path: Path, free_port: Any
 ) -> None:
     pems = certify(tmp_path, "IP:127.0.0.1")
     authority, key, certificate, own_key, own_certificate = (
         (pems / name).read_bytes()
         for name in ("ca.pem", "server.key", "server.pem", "client.key", "client.pem")
     )
-    server = lbclient.server()
 
     async def who(_: Any, context: Any) -> None:
         names = context.auth_context()["x509_common_name"]
         await context.write(names[0])
 
-    methods: Any = {"Who": grpc.stream_stream_rpc_method_handler(who)}
-    handler = grpc.method_handlers_generic_handler("test.Any", methods)
-    server.add_generic_rpc_handlers([handler])
     pairs = [(key, certificate)]
     needs = grpc.ssl_server_credentials(pairs, authority, require_client_auth=True)
-    port = server.add_secure_port("127.0.0.1:0", needs)
-    await server.start()
+    _, address, _ = await host(streams(Who=who), credentials=needs)
     metrics = free_port()
     words = (
         f"--cert {pems}/server.pem --key {pems}/server.key --ca {pems}/ca.pem "
@@ -601,21 +579,18 @@ async def test_it_speaks_tls_on_both_sides_and_shows_metrics(
         f"--target-key {pems}/client.key --metrics {metrics}"
     )
     shows = grpc.ssl_channel_credentials(authority, own_key, own_certificate)
-    try:
-        async with (
-            proxy_of(f"127.0.0.1:{port}", words=words) as proxy,
-            grpc.aio.secure_channel(proxy.address, shows) as channel,
-        ):
-            ask: Any = channel.unary_unary("/test.Any/Who")
-            assert await ask(b"") == b"client"  # that is the proxy's
-            reader, writer = await asyncio.open_connection("127.0.0.1", metrics)
-            writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
-            page = (await reader.read()).decode()
-            writer.close()
-        assert 'lbclient_server_requests_total{code="OK"} 1.0' in page
-        assert re.search(r'lbclient_calls_total\{code="OK",target=".*"\} 1.0', page)
-    finally:
-        await server.stop(None)
+    async with (
+        proxy_of(address, words=words) as proxy,
+        grpc.aio.secure_channel(proxy.address, shows) as channel,
+    ):
+        ask: Any = channel.unary_unary("/test.Any/Who")
+        assert await ask(b"") == b"client"  # that is the proxy's
+        reader, writer = await asyncio.open_connection("127.0.0.1", metrics)
+        writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+        page = (await reader.read()).decode()
+        writer.close()
+    assert 'lbclient_server_requests_total{code="OK"} 1.0' in page
+    assert re.search(r'lbclient_calls_total\{code="OK",target=".*"\} 1.0', page)
 
 
 @pytest.mark.parametrize(

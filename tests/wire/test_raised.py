@@ -10,9 +10,9 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -25,6 +25,7 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.server.requests.lookup import UNCOUNTED
 from tests import needs
+from tests.hosts import Host, method_handler
 from tests.waiting import eventually
 
 SERVICE = "test.Raising"
@@ -120,45 +121,42 @@ def behaviors(error: BaseException) -> dict[str, tuple[str, Any]]:
     }
 
 
+Behaviors = dict[str, tuple[str, Any]]  # by the method's name or its whole path
 Serve = Callable[..., Awaitable[tuple[Any, grpc.aio.Channel]]]
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    """Serves handlers, by name; returns the server and a plain channel to it."""
-    async with AsyncExitStack() as stack:
+async def pool() -> AsyncIterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(2)
+    yield pool
+    await asyncio.to_thread(pool.shutdown)
 
-        async def serve(
-            handlers: dict[str, tuple[str, Any]],
-            make: Callable[..., Any] = lbclient.server,
-            generics: Sequence[grpc.GenericRpcHandler] = (),
-            starts: bool = True,
-            **options: Any,
-        ) -> tuple[Any, grpc.aio.Channel]:
-            pool = ThreadPoolExecutor(2)
-            stack.callback(pool.shutdown)
-            server = make(pool, **options)
-            made: dict[str, Any] = {
-                name: getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
-                for name, (arity, behavior) in handlers.items()
-            }
-            generic = grpc.method_handlers_generic_handler(SERVICE, made)
-            server.add_generic_rpc_handlers((generic, *generics))
-            port = server.add_insecure_port("127.0.0.1:0")
-            if starts:
-                await server.start()
-            stack.push_async_callback(server.stop, None)
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-            await stack.enter_async_context(channel)
-            return server, channel
 
-        yield serve
+@pytest.fixture
+def serve(pool: ThreadPoolExecutor, host: Host) -> Serve:
+    """Hosts methods; returns the server, and a plain channel to it."""
+
+    async def serve(
+        behaviors: Behaviors,
+        make: Callable[..., Any] = lbclient.server,
+        starts: bool = True,
+        **options: Any,
+    ) -> tuple[Any, grpc.aio.Channel]:
+        methods = {path_of(name): method_handler(*b) for name, b in behaviors.items()}
+        server = make(**{"migration_thread_pool": pool, **options})
+        _, _, channel = await host(methods, server=server, starts=starts)
+        return server, channel
+
+    return serve
+
+
+def path_of(name: str) -> str:
+    return name if name.startswith("/") else f"/{SERVICE}/{name}"
 
 
 def begin(channel: Any, arity: str, name: str, **options: Any) -> Any:
     """`name` is that of a method of SERVICE, or a whole path."""
-    path = name if name.startswith("/") else f"/{SERVICE}/{name}"
-    call = getattr(channel, arity)(path)
+    call = getattr(channel, arity)(path_of(name))
     # None, as a write that meets the end makes grpcio say INTERNAL.
     request = iter(()) if arity.startswith("stream") else b"a"
     return call(request, **options)
@@ -217,19 +215,6 @@ async def test_the_client_is_told(
     await eventually(lambda: requests(server) == {"UNKNOWN": len(handlers)})
 
 
-class At(grpc.GenericRpcHandler):
-    """Finds handlers by their whole path."""
-
-    def __init__(self, handlers: dict[str, tuple[str, Any]]) -> None:
-        self._handlers: dict[str, Any] = {
-            path: getattr(grpc, f"{arity}_rpc_method_handler")(behavior)
-            for path, (arity, behavior) in handlers.items()
-        }
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        return self._handlers.get(handler_call_details.method)
-
-
 @pytest.mark.parametrize("setup", SETUPS)
 @pytest.mark.parametrize("what", RAISED)
 async def test_the_client_is_told_also_by_what_is_not_counted(
@@ -241,8 +226,8 @@ async def test_the_client_is_told_also_by_what_is_not_counted(
     of_kind = behaviors(RAISED[what])
     paths = dict(zip(sorted(UNCOUNTED), of_kind, strict=False))
     assert len(paths) == len(of_kind)
-    generics = [At({path: of_kind[kind] for path, kind in paths.items()})]
-    server, channel = await serve({}, generics=generics, **SETUPS[setup]())
+    handlers = {path: of_kind[kind] for path, kind in paths.items()}
+    server, channel = await serve(handlers, **SETUPS[setup]())
     for path, kind in paths.items():
         arity = of_kind[kind][0]
         messages, ended = await told(begin(channel, arity, path, timeout=30), arity)
@@ -287,7 +272,7 @@ async def test_what_is_not_counted_may_say_its_own_code_and_abort(
         lines_at: ("unary_stream", lines),
         lines_in_thread_at: ("unary_stream", lines_in_thread),
     }
-    _, channel = await serve({}, generics=[At(handlers)])
+    _, channel = await serve(handlers)
     call = begin(channel, "unary_unary", coded_at, timeout=30)
     _, error = await told(call, "unary_unary")
     assert error.code() is StatusCode.NOT_FOUND
@@ -323,15 +308,12 @@ async def test_a_health_service_and_reflection_of_ones_own_answer(
             raise asyncio.CancelledError
             yield
 
-    health = At(
-        {
-            wire.SERVING_CHECK_METHOD: ("unary_unary", check),
-            "/grpc.health.v1.Health/List": ("unary_unary", check),
-            wire.SERVING_WATCH_METHOD: ("unary_stream", watch),
-        }
-    )
-    options = SETUPS[setup]()
-    server, channel = await serve({}, generics=[health], starts=False, **options)
+    health = {
+        wire.SERVING_CHECK_METHOD: ("unary_unary", check),
+        "/grpc.health.v1.Health/List": ("unary_unary", check),
+        wire.SERVING_WATCH_METHOD: ("unary_stream", watch),
+    }
+    server, channel = await serve(health, starts=False, **SETUPS[setup]())
     add: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
     add(Reflecting(), server)
     await server.start()
@@ -360,8 +342,7 @@ async def test_a_watch_that_is_not_counted_ends_as_before(
         watching.append(task)
         await asyncio.sleep(60)
 
-    generics = [At({wire.SERVING_WATCH_METHOD: ("unary_stream", watch)})]
-    _, channel = await serve({}, generics=generics)
+    _, channel = await serve({wire.SERVING_WATCH_METHOD: ("unary_stream", watch)})
     timeout = 0.2 if ends == "deadline" else 30
     call = begin(channel, "unary_stream", wire.SERVING_WATCH_METHOD, timeout=timeout)
     await eventually(lambda: watching)
@@ -496,7 +477,7 @@ async def test_an_abort_in_a_thread_whose_client_has_left_ends_the_handler(
     behavior = lines if arity == "unary_stream" else lambda _, context: leave(context)
     with ThreadPoolExecutor(1) as pool:
         server, channel = await serve(
-            {"It": (arity, behavior)}, lambda _: lbclient.server(pool)
+            {"It": (arity, behavior)}, migration_thread_pool=pool
         )
         call = begin(channel, arity, "It")
         await asyncio.to_thread(began.wait, 20)
