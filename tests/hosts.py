@@ -84,9 +84,9 @@ async def hosting(
     else:
         port = server.add_secure_port(at, credentials)
     address = at if at.startswith("unix:") else f"{at.rpartition(':')[0]}:{port}"
-    if starts:
-        await server.start()
     try:
+        if starts:
+            await server.start()
         async with grpc.aio.insecure_channel(address) as channel:
             yield Hosted(server, address, channel)
     finally:

@@ -10,6 +10,7 @@ pytest.register_assert_rewrite("tests.conformance.both")
 
 from tests.conformance.both import Both  # noqa: E402 - once it is registered
 from tests.conformance.script import Script  # noqa: E402 - likewise
+from tests.hosts import hosting  # noqa: E402 - likewise
 
 
 @pytest.fixture
@@ -22,11 +23,8 @@ async def address(script: Script) -> AsyncIterator[str]:
     """Of a server of grpc.aio's that obeys the script."""
     options = (("grpc.max_receive_message_length", -1),)
     server = grpc.aio.server(options=options)
-    server.add_generic_rpc_handlers((script.handlers(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield f"127.0.0.1:{port}"
-    await server.stop(None)
+    async with hosting(script.methods(), server=server) as (_, address, _):
+        yield address
 
 
 @pytest.fixture(params=["fresh", "ready"])

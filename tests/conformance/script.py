@@ -12,6 +12,8 @@ from typing import Any
 
 import grpc
 
+from tests.hosts import Methods, method_handler
+
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 SERVICE = "conformance.Script"
 TO_SEE = ("seen", "seen-bin")  # of a call's metadata, what a handler tells back
@@ -27,12 +29,11 @@ class Script:
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        made: dict[str, Any] = {
-            kind: getattr(grpc, f"{kind}_rpc_method_handler")(getattr(self, f"_{kind}"))
+    def methods(self) -> Methods:
+        return {
+            path(kind): method_handler(kind, getattr(self, f"_{kind}"))
             for kind in KINDS
         }
-        return grpc.method_handlers_generic_handler(SERVICE, made)
 
     async def _told(self, key: str, context: Any) -> None:
         for name, words in context.invocation_metadata():
@@ -133,5 +134,5 @@ class Script:
 WORDS: dict[str, Callable[[Script, Any], Awaitable[None]]] = {
     name: word
     for name, word in vars(Script).items()
-    if not name.startswith("_") and name != "handlers"
+    if not name.startswith("_") and name != "methods"
 }

@@ -23,6 +23,7 @@ from tests.conformance.both import (
     when_ready,
 )
 from tests.conformance.script import KINDS, path
+from tests.hosts import hosting
 
 IDLE = grpc.ChannelConnectivity.IDLE
 CONNECTING = grpc.ChannelConnectivity.CONNECTING
@@ -112,13 +113,10 @@ async def test_many_wait_until_a_channel_is_ready(side: Side) -> Any:
 @on_both
 @when_ready
 async def test_a_channel_notices_that_its_server_is_gone(side: Side) -> Any:
-    server = grpc.aio.server()
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    channel = side.insecure(f"127.0.0.1:{port}")
-    await channel.channel_ready()
-    waiting = asyncio.create_task(_awaited(channel.wait_for_state_change(READY)))
-    await server.stop(None)
+    async with hosting(server=grpc.aio.server()) as (_, address, _):
+        channel = side.insecure(address)
+        await channel.channel_ready()
+        waiting = asyncio.create_task(_awaited(channel.wait_for_state_change(READY)))
     return await outcome(waiting, 5), channel.get_state() is READY
 
 
@@ -439,14 +437,11 @@ async def test_a_target_is_written_in_many_ways(side: Side, form: str) -> Any:
 @on_both
 @once
 async def test_a_unix_socket_is_a_target(side: Side, tmp_path: Any) -> Any:
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((side.script.handlers(),))
-    server.add_insecure_port(f"unix:{tmp_path}/socket")
-    await server.start()
-    channel = side.insecure(f"unix:{tmp_path}/socket")
-    seen = await outcome(await side.begin("unary_unary", on=channel, timeout=5))
-    await channel.close()
-    await server.stop(None)
+    server, address = grpc.aio.server(), f"unix:{tmp_path}/socket"
+    async with hosting(side.script.methods(), server=server, at=address):
+        channel = side.insecure(address)
+        seen = await outcome(await side.begin("unary_unary", on=channel, timeout=5))
+        await channel.close()
     return seen
 
 

@@ -22,6 +22,7 @@ from tests.conformance.both import (
     outcome,
 )
 from tests.conformance.script import KINDS, Script, path
+from tests.hosts import PATH, hosting, unary_unary
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
@@ -69,10 +70,8 @@ async def search_address(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """Of a server of either library: ours adds trailers, and tells of its health."""
     server = (grpc.aio if request.param == "grpc.aio" else lbclient).server()
     pb_grpc.add_SearchServicer_to_server(Search(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield f"127.0.0.1:{port}"
-    await server.stop(None)
+    async with hosting(server=server) as (_, address, _):
+        yield address
 
 
 @on_both
@@ -156,19 +155,11 @@ async def test_opentelemetry_hands_its_context_on(side: Side, spans: Any) -> Any
         headers.append([key for key, _ in context.invocation_metadata()])
         return request
 
-    server = grpc.aio.server()
-    handler: grpc.RpcMethodHandler[bytes, bytes]
-    handler = grpc.unary_unary_rpc_method_handler(tell)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("telling.Telling", {"Tell": handler}),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    channel = side.insecure(f"127.0.0.1:{port}")
-    method: Any = channel.unary_unary("/telling.Telling/Tell")
-    seen = await method(b"a", metadata=(("mine", "1"),), timeout=5)
-    await channel.close()
-    await server.stop(None)
+    async with hosting(unary_unary(tell), server=grpc.aio.server()) as (_, address, _):
+        channel = side.insecure(address)
+        method: Any = channel.unary_unary(PATH)
+        seen = await method(b"a", metadata=(("mine", "1"),), timeout=5)
+        await channel.close()
     return seen, headers
 
 
@@ -230,21 +221,17 @@ async def test_calls_are_the_same_on_uvloop(side: Side) -> Any:
 async def test_calls_are_the_same_on_a_server_of_ours(
     side: Side, kind: str, script: Script
 ) -> Any:
-    server = lbclient.server()
-    server.add_generic_rpc_handlers((script.handlers(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    channel = side.insecure(f"127.0.0.1:{port}")
-    seen = []
-    for do in ("", "initial trailing", "status", "repeated"):
-        call = await side.begin(kind, on=channel, do=do)
-        answers = await answered(call, kind)
-        if answers and isinstance(answers[-1], grpc.aio.AioRpcError):
-            answers[-1] = (answers[-1].code(), answers[-1].details())
-        trailing = [
-            pair for pair in await call.trailing_metadata() if "load" not in pair[0]
-        ]
-        seen.append((answers, await call.initial_metadata(), trailing))
-    await channel.close()
-    await server.stop(None)
+    async with hosting(script.methods()) as (_, address, _):
+        channel = side.insecure(address)
+        seen = []
+        for do in ("", "initial trailing", "status", "repeated"):
+            call = await side.begin(kind, on=channel, do=do)
+            answers = await answered(call, kind)
+            if answers and isinstance(answers[-1], grpc.aio.AioRpcError):
+                answers[-1] = (answers[-1].code(), answers[-1].details())
+            trailing = [
+                pair for pair in await call.trailing_metadata() if "load" not in pair[0]
+            ]
+            seen.append((answers, await call.initial_metadata(), trailing))
+        await channel.close()
     return seen

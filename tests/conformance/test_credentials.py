@@ -18,6 +18,7 @@ from tests.conformance.both import (
     outcome,
 )
 from tests.conformance.script import Script
+from tests.hosts import add_methods, hosting
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ async def ports(script: Script, certificates: dict[str, bytes]) -> AsyncIterator
     """Of one server: with TLS, and where clients must have a certificate, too."""
     pairs = [(certificates["server.key"], certificates["server.pem"])]
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((script.handlers(),))
+    add_methods(server, script.methods())
     tls = grpc.ssl_server_credentials(pairs)
     mtls = grpc.ssl_server_credentials(pairs, certificates["ca.pem"], True)
     yield_ports = {
@@ -233,15 +234,11 @@ async def test_credentials_are_not_sent_in_the_clear(side: Side, kind: str) -> A
 async def test_local_credentials_allow_credentials_of_calls(
     side: Side, kind: str, script: Script
 ) -> Any:
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((script.handlers(),))
-    local = grpc.local_server_credentials()
-    port = server.add_secure_port("127.0.0.1:0", local)
-    await server.start()
-    channel = side.secure(f"127.0.0.1:{port}", grpc.local_channel_credentials())
-    seen = await _seen(side, kind, channel, credentials=of_call("token"))
-    await channel.close()
-    await server.stop(None)
+    server, local = grpc.aio.server(), grpc.local_server_credentials()
+    async with hosting(script.methods(), server, credentials=local) as (_, address, _):
+        channel = side.secure(address, grpc.local_channel_credentials())
+        seen = await _seen(side, kind, channel, credentials=of_call("token"))
+        await channel.close()
     return seen
 
 

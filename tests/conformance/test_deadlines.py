@@ -22,6 +22,7 @@ from tests.conformance.both import (
     remaining,
 )
 from tests.conformance.script import path
+from tests.hosts import hosting
 
 NOBODY = "127.0.0.1:1"  # refuses connections
 
@@ -102,13 +103,10 @@ async def test_a_call_that_waits_for_ready_is_served_once_there_is_a_server(
     call = await side.begin(kind, on=channel, wait_for_ready=True, timeout=10)
     await asyncio.sleep(0.02)
     before = (call.done(), call.cancelled())
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((side.script.handlers(),))
-    server.add_insecure_port(f"127.0.0.1:{port}")
-    await server.start()
-    seen = before, await answered(call, kind), await end_of(call)
-    await channel.close()
-    await server.stop(None)
+    server, methods = grpc.aio.server(), side.script.methods()
+    async with hosting(methods, server=server, at=f"127.0.0.1:{port}"):
+        seen = before, await answered(call, kind), await end_of(call)
+        await channel.close()
     return seen
 
 

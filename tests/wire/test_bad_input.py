@@ -25,6 +25,7 @@ from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import PICKERS, WeightedLeastLoaded, WeightedRoundRobin
 from lbclient.subsets.rendezvous import Rendezvous
 from lbclient.v1 import health_pb2, load_pb2
+from tests.hosts import add_methods, unary_stream, unary_unary
 from tests.waiting import let_pass
 
 
@@ -510,19 +511,10 @@ def strange_server(
         return b""
 
     def make() -> Any:
-        server = grpc.aio.server()
-        methods: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {
-            "strange.Strange": {"Ask": grpc.unary_unary_rpc_method_handler(ask)}
-        }
+        methods = {"/strange.Strange/Ask": unary_unary(ask)}
         if watched is not None:
-            methods["lbclient.v1.BackendHealth"] = {
-                "Watch": grpc.unary_stream_rpc_method_handler(watch)
-            }
-        for service, handlers in methods.items():
-            server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(service, handlers),)
-            )
-        return server
+            methods[wire.WATCH_METHOD] = unary_stream(watch)
+        return add_methods(grpc.aio.server(), methods)
 
     return make
 
@@ -660,7 +652,7 @@ async def test_a_server_without_any_of_our_services_is_served_by(
             async def refuse(request: Any, context: Any) -> None:
                 await context.abort(code, "not for you")
 
-            return grpc.unary_stream_rpc_method_handler(refuse)
+            return unary_stream(refuse)
 
     task = await start(lambda: grpc.aio.server(interceptors=[Doorkeeper()]))
     async with lbclient.insecure_channel(target(task)) as channel:

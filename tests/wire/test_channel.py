@@ -11,6 +11,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig
+from tests.hosts import PATH, Host, unary_unary
 from tests.waiting import eventually, let_pass
 
 ROUND_ROBIN = ChannelConfig(picker="round_robin")
@@ -229,27 +230,18 @@ async def test_done_callbacks_get_the_call_before_its_awaiter_resumes(
     assert order == [call, "resumed"]
 
 
-async def test_metadata_goes_both_ways(start: Any) -> None:
+async def test_metadata_goes_both_ways(host: Host) -> None:
     async def echo(request: bytes, context: Any) -> bytes:
         seen = dict(context.invocation_metadata())
         await context.send_initial_metadata((("first", seen["mine"]),))
         context.set_trailing_metadata((("last", seen["mine"]),))
         return request
 
-    def make() -> Any:
-        server = grpc.aio.server()
-        handler: grpc.RpcMethodHandler[bytes, bytes]
-        handler = grpc.unary_unary_rpc_method_handler(echo)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("echo.Echo", {"Echo": handler}),)
-        )
-        return server
-
-    task = await start(make)
+    hosted = await host(unary_unary(echo), server=grpc.aio.server())
     mine = grpc.aio.Metadata(("mine", "yes"))
-    async with lbclient.insecure_channel(target(task)) as channel:
+    async with lbclient.insecure_channel(hosted.address) as channel:
         for _ in ("waiting", "ready"):
-            call = channel.unary_unary("/echo.Echo/Echo")(b"x", metadata=mine)
+            call = channel.unary_unary(PATH)(b"x", metadata=mine)
             assert await call == b"x"
             assert (await call.initial_metadata())["first"] == "yes"
             assert (await call.trailing_metadata())["last"] == "yes"

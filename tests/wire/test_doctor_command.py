@@ -19,6 +19,7 @@ from lbclient.cli import main
 from lbclient.cli.operate.doctor import udp_trouble
 from lbclient.resolvers import Static
 from lbclient.v1 import compat_pb2
+from tests.hosts import add_methods, unary_unary
 
 Doctor = Callable[..., Awaitable[tuple[int, dict[str, dict[str, str]]]]]
 
@@ -53,13 +54,8 @@ def health_only() -> Any:
         serving = compat_pb2.ServingReply.SERVING
         return compat_pb2.ServingReply(status=serving).SerializeToString()
 
-    server = grpc.aio.server()
-    service, _, method = wire.SERVING_CHECK_METHOD.strip("/").partition("/")
-    handlers: dict[str, Any] = {method: grpc.unary_unary_rpc_method_handler(check)}
-    server.add_registered_method_handlers(service, handlers)
-    handler = grpc.method_handlers_generic_handler(service, handlers)
-    server.add_generic_rpc_handlers((handler,))
-    return server
+    methods = {wire.SERVING_CHECK_METHOD: unary_unary(check)}
+    return add_methods(grpc.aio.server(), methods)
 
 
 async def test_nothing_is_wrong_with_two_servers_of_ours(

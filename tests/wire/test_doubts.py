@@ -21,6 +21,7 @@ from lbclient.core.demand import CREDIT, STEP
 from lbclient.core.lifecycle import MISSES
 from lbclient.core.model import TaskState
 from lbclient.v1 import health_pb2, load_pb2
+from tests.hosts import add_methods, hosting, unary_stream, unary_unary
 
 SERVER = Path(__file__).parents[2] / "examples" / "hello_server.py"
 
@@ -51,13 +52,8 @@ class Watched:
             await asyncio.sleep(interval)
 
     def make(self) -> Any:
-        server = grpc.aio.server()
-        _, service, method = wire.WATCH_METHOD.split("/")
-        handler: grpc.RpcMethodHandler[bytes, bytes]
-        handler = grpc.unary_stream_rpc_method_handler(self._watch)
-        health = grpc.method_handlers_generic_handler(service, {method: handler})
-        server.add_generic_rpc_handlers((health,))
-        return server
+        methods = {wire.WATCH_METHOD: unary_stream(self._watch)}
+        return add_methods(grpc.aio.server(), methods)
 
 
 async def test_who_is_seldom_called_is_seldom_asked_and_often_when_calls_come(
@@ -195,16 +191,8 @@ async def test_a_check_that_ends_unseen_is_made_again() -> None:
         raise AssertionError("abort raises")
 
     for handler, expected in ((check_health, most), (none, TRIES)):
-        asked, server = 0, grpc.aio.server()
-        _, service, method = wire.CHECK_METHOD.split("/")
-        handlers: Any = {method: grpc.unary_unary_rpc_method_handler(handler)}
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, handlers),)
-        )
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        asked, methods = 0, {wire.CHECK_METHOD: unary_unary(handler)}
+        async with hosting(methods, server=grpc.aio.server()) as (_, _, channel):
             said = await check(channel, 2.0, TaskState.SERVING)
         assert isinstance(said, str) is (expected == TRIES)
         assert asked == expected
-        await server.stop(None)

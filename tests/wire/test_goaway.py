@@ -9,6 +9,8 @@ import grpc
 import pytest
 
 import lbclient
+from lbclient import wire
+from tests.hosts import add_methods, unary_stream
 from tests.wire.delay import Delay
 
 # grpcio adds a tenth of jitter to the age. The grace outlives the test.
@@ -106,17 +108,8 @@ async def test_a_server_of_others_that_stops_in_peace_sends_goaway(
         await context.write(b"\x08\x01")  # SERVING
         await asyncio.sleep(60)
 
-    def make() -> Any:
-        server = grpc.aio.server()
-        handler: grpc.RpcMethodHandler[bytes, bytes]
-        handler = grpc.unary_stream_rpc_method_handler(watch)
-        health = grpc.method_handlers_generic_handler(
-            "grpc.health.v1.Health", {"Watch": handler}
-        )
-        server.add_generic_rpc_handlers((health,))
-        return server
-
-    task = await start(make)
+    methods = {wire.SERVING_WATCH_METHOD: unary_stream(watch)}
+    task = await start(lambda: add_methods(grpc.aio.server(), methods))
     async with lbclient.insecure_channel(task.address) as channel:
         stub = search.SearchStub(channel)
         await stub.Search(search.Query())

@@ -17,6 +17,8 @@ from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.pickers import WeightedRoundRobin
 from lbclient.v1 import compat_pb2, load_pb2
 from tests.certificates import certify
+from tests.hosts import PATH, add_methods, hosting, unary_stream, unary_unary
+from tests.wire.conftest import ECHO
 
 UTILIZATIONS = (0.2, 0.4, 0.8)
 SHARES = (4 / 7, 2 / 7, 1 / 7)  # in proportion to 1 / utilization
@@ -33,16 +35,6 @@ def states(channel: lbclient.Channel) -> list[str]:
 async def all_ready(channel: lbclient.Channel, eventually: Any) -> None:
     await channel.channel_ready()
     await eventually(lambda: set(states(channel)) == {"ready"})
-
-
-def service(path: str, watch: Callable[..., Any]) -> grpc.GenericRpcHandler:
-    """One method that streams, served by its path."""
-    _, name, method = path.split("/")
-    handler: grpc.RpcMethodHandler[Any, Any]
-    handler = grpc.unary_stream_rpc_method_handler(
-        watch, response_serializer=lambda message: message.SerializeToString()
-    )
-    return grpc.method_handlers_generic_handler(name, {method: handler})
 
 
 # --- stock clients of our servers ------------------------------------------------
@@ -119,12 +111,8 @@ def orca_server(utilization: float) -> Callable[[], Any]:
             )
             await asyncio.sleep(interval.seconds + interval.nanos / 1e9)
 
-    def make() -> Any:
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((service(wire.ORCA_METHOD, stream),))
-        return server
-
-    return make
+    methods = {wire.ORCA_METHOD: unary_stream(stream, None, encoded)}
+    return lambda: add_methods(grpc.aio.server(), methods)
 
 
 def weighted_round_robin(rng: Random) -> WeightedRoundRobin:
@@ -169,19 +157,12 @@ async def test_a_load_report_that_comes_before_the_health_status_counts(
         yield load_pb2.LoadReport(application_utilization=0.2, rps_fractional=100.0)
         await asyncio.sleep(60)
 
-    def make() -> Any:
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((service(wire.ORCA_METHOD, once),))
-        handlers: dict[str, Any] = {
-            "Check": grpc.unary_unary_rpc_method_handler(late_check, None, encoded),
-            "Watch": grpc.unary_stream_rpc_method_handler(late_watch, None, encoded),
-        }
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("grpc.health.v1.Health", handlers),)
-        )
-        return server
-
-    task = await start(make)
+    methods = {
+        wire.ORCA_METHOD: unary_stream(once, None, encoded),
+        wire.SERVING_CHECK_METHOD: unary_unary(late_check, None, encoded),
+        wire.SERVING_WATCH_METHOD: unary_stream(late_watch, None, encoded),
+    }
+    task = await start(lambda: add_methods(grpc.aio.server(), methods))
     config = ChannelConfig(health=kind)
     async with lbclient.insecure_channel(target(task), config=config) as channel:
         await channel.channel_ready()
@@ -238,15 +219,11 @@ class Health:
         return compat_pb2.ServingReply(status=self.status)
 
     def server(self) -> Any:
-        server = grpc.aio.server()
-        handlers: dict[str, Any] = {
-            "Check": grpc.unary_unary_rpc_method_handler(self.check, None, encoded),
-            "Watch": grpc.unary_stream_rpc_method_handler(self.watch, None, encoded),
+        methods = {
+            wire.SERVING_CHECK_METHOD: unary_unary(self.check, None, encoded),
+            wire.SERVING_WATCH_METHOD: unary_stream(self.watch, None, encoded),
         }
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("grpc.health.v1.Health", handlers),)
-        )
-        return server
+        return add_methods(grpc.aio.server(), methods)
 
 
 def encoded(message: Any) -> bytes:
@@ -336,23 +313,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def secure_port(certificates: Path) -> AsyncIterator[int]:
     """Of a server of ours that speaks TLS."""
 
-    async def echo(request: bytes, context: Any) -> bytes:
-        return request
-
-    server = lbclient.server()
-    handler: grpc.RpcMethodHandler[bytes, bytes]
-    handler = grpc.unary_unary_rpc_method_handler(echo)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("echo.Echo", {"Echo": handler}),)
-    )
     key, chain = (
         (certificates / f"server.{end}").read_bytes() for end in ("key", "pem")
     )
     credentials = grpc.ssl_server_credentials([(key, chain)])
-    port = server.add_secure_port("127.0.0.1:0", credentials)
-    await server.start()
-    yield port
-    await server.stop(None)
+    async with hosting(ECHO, credentials=credentials) as hosted:
+        yield hosted.port
 
 
 async def test_certificates_are_checked_by_the_targets_name_not_by_address(
@@ -362,13 +328,13 @@ async def test_certificates_are_checked_by_the_targets_name_not_by_address(
     async with lbclient.secure_channel(
         f"dns:///localhost:{secure_port}", credentials
     ) as channel:
-        call = channel.unary_unary("/echo.Echo/Echo")(b"x", timeout=5)
+        call = channel.unary_unary(PATH)(b"x", timeout=5)
         assert await call == b"x"
         assert lbclient.info(call).backend == f"127.0.0.1:{secure_port}"
     async with lbclient.secure_channel(
         f"ipv4:127.0.0.1:{secure_port}", credentials
     ) as channel:
-        call = channel.unary_unary("/echo.Echo/Echo")(b"x", timeout=5)
+        call = channel.unary_unary(PATH)(b"x", timeout=5)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -21,14 +21,9 @@ from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.retry import Refusal
 from lbclient.pickers import RoundRobin
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
+from tests.hosts import add_methods, hosting, stream_stream, stream_unary, unary_stream
 from tests.waiting import let_pass
 from tests.wire.conftest import earn
-
-
-def watched(path: str, watch: Any) -> grpc.GenericRpcHandler:
-    _, service, method = path.split("/")
-    handler: Any = grpc.unary_stream_rpc_method_handler(watch)
-    return grpc.method_handlers_generic_handler(service, {method: handler})
 
 
 async def test_a_health_watch_that_breaks_is_begun_again(
@@ -46,12 +41,8 @@ async def test_a_health_watch_that_breaks_is_begun_again(
         yield report.SerializeToString()
         await context.abort(grpc.StatusCode.INTERNAL, "reset by a proxy")
 
-    def make() -> Any:
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((watched(wire.WATCH_METHOD, watch),))
-        return server
-
-    task = await start(make)
+    methods = {wire.WATCH_METHOD: unary_stream(watch)}
+    task = await start(lambda: add_methods(grpc.aio.server(), methods))
     config = ChannelConfig(health_interval=0.3)
     async with lbclient.insecure_channel(task.address, config=config) as channel:
         await search.SearchStub(channel).Search(search.Query(), timeout=5)
@@ -67,12 +58,8 @@ async def test_a_health_service_of_single_services_only_is_no_obstacle(
         yield compat_pb2.ServingReply(status=status).SerializeToString()
         await asyncio.sleep(5)
 
-    def make() -> Any:
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((watched(wire.SERVING_WATCH_METHOD, watch),))
-        return server
-
-    task = await start(make)
+    methods = {wire.SERVING_WATCH_METHOD: unary_stream(watch)}
+    task = await start(lambda: add_methods(grpc.aio.server(), methods))
     async with lbclient.insecure_channel(task.address) as channel:
         assert (await search.SearchStub(channel).Search(search.Query(), timeout=5)).text
 
@@ -345,18 +332,15 @@ async def test_requests_are_made_in_the_callers_context_however_late(
     async def answer_once(given: AsyncIterator[bytes], context: Any) -> bytes:
         return await anext(answer(given, context))
 
-    handlers: dict[str, Any] = {
-        "stream_unary": grpc.stream_unary_rpc_method_handler(answer_once),
-        "stream_stream": grpc.stream_stream_rpc_method_handler(answer),
+    methods = {
+        "/test.Any/stream_unary": stream_unary(answer_once),
+        "/test.Any/stream_stream": stream_stream(answer),
     }
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("test.Any", handlers),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    if is_up:
-        await server.start()
-    async with lbclient.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with (
+        hosting(methods, server=server, starts=is_up) as (_, address, _),
+        lbclient.insecure_channel(address) as channel,
+    ):
         if is_up:
             await earn(channel, 2)
         token = said.set("mine")
@@ -371,6 +355,5 @@ async def test_requests_are_made_in_the_callers_context_however_late(
             assert await call == b"5"
         else:
             assert [one async for one in call] == [b"5"]
-    await server.stop(None)
     assert refused == 2 * is_up
     assert seen == [("mine", lbclient.Criticality.SHEDDABLE)] * 5

@@ -15,9 +15,9 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.cli import main
-from lbclient.config import ServerConfig
 from lbclient.v1 import compat_pb2
 from tests.certificates import certify
+from tests.hosts import hosting, unary_unary
 
 SECRET = "as long as it must be"
 
@@ -38,11 +38,8 @@ def probe(capsys: pytest.CaptureFixture[str]) -> Probe:
 
 @pytest.fixture
 async def task() -> AsyncIterator[tuple[Any, str]]:
-    server = lbclient.server(config=ServerConfig(udp_secret=SECRET))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield server, f"127.0.0.1:{port}"
-    await server.stop(None)
+    async with hosting(udp_secret=SECRET) as (server, address, _):
+        yield server, address
 
 
 async def test_a_server_that_serves_is_status_0_and_tells_its_load(
@@ -64,15 +61,14 @@ async def test_a_lame_duck_is_status_1(task: tuple[Any, str], probe: Probe) -> N
 
 
 async def test_one_that_warms_up_is_status_1(probe: Probe) -> None:
-    server, warm = lbclient.server(), asyncio.Event()
-    port = server.add_insecure_port("127.0.0.1:0")
-    starting = asyncio.create_task(server.start(warm.wait))
-    status, line = await probe(f"127.0.0.1:{port}")
-    assert (status, "starting" in line) == (1, True)
-    warm.set()
-    await starting
-    assert (await probe(f"127.0.0.1:{port}"))[0] == 0
-    await server.stop(None)
+    warm = asyncio.Event()
+    async with hosting(starts=False) as (server, address, _):
+        starting = asyncio.create_task(server.start(warm.wait))
+        status, line = await probe(address)
+        assert (status, "starting" in line) == (1, True)
+        warm.set()
+        await starting
+        assert (await probe(address))[0] == 0
 
 
 async def test_where_nobody_listens_it_is_status_3(
@@ -122,16 +118,9 @@ async def test_a_server_of_another_kind_is_asked_as_it_can_be(
         reply: bytes = compat_pb2.ServingReply(status=said).SerializeToString()  # type: ignore[arg-type]
         return reply
 
-    _, service, method = wire.SERVING_CHECK_METHOD.split("/")
-    handlers: Any = {method: grpc.unary_unary_rpc_method_handler(check)}
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(service, handlers),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    found, line = await probe(f"127.0.0.1:{port}")
-    await server.stop(None)
+    methods = {wire.SERVING_CHECK_METHOD: unary_unary(check)}
+    async with hosting(methods, server=grpc.aio.server()) as (_, address, _):
+        found, line = await probe(address)
     assert (found, f" {words} (" in line or f", {words} (" in line) == (status, True)
 
 
@@ -183,26 +172,19 @@ async def test_tls_is_asked_with_both_sides_certificates(
     credentials = grpc.ssl_server_credentials(
         [(own[0], own[1])], ca, require_client_auth=True
     )
-    server = lbclient.server()
-    port = server.add_secure_port("127.0.0.1:0", credentials)
-    await server.start()
-    address = f"127.0.0.1:{port}"
     files = ["--tls-ca", str(folder / "ca.pem"), "--tls-name", "search.prod"]
     mine = ["--tls-cert", f"{folder}/client.pem", "--tls-key", f"{folder}/client.key"]
-    assert (await probe(*files, *mine, address))[0] == 0
-    assert (await probe(*files, address))[0] == 3
-    assert (await probe(*mine, address))[0] == 3
-    await server.stop(None)
+    async with hosting(credentials=credentials) as (_, address, _):
+        assert (await probe(*files, *mine, address))[0] == 0
+        assert (await probe(*files, address))[0] == 3
+        assert (await probe(*mine, address))[0] == 3
 
 
 async def test_a_socket_in_the_file_system_is_asked_too(
     probe: Probe, tmp_path: Path
 ) -> None:
-    server = lbclient.server()
-    server.add_insecure_port(f"unix:{tmp_path}/s")
-    await server.start()
-    assert (await probe(f"unix:{tmp_path}/s"))[0] == 0
-    await server.stop(None)
+    async with hosting(at=f"unix:{tmp_path}/s") as (_, address, _):
+        assert (await probe(address))[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -5,35 +5,24 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 from grpc import StatusCode
 
 from benchmarks import frames
 from lbclient import wire
-from lbclient.config import ServerConfig
 from lbclient.core.criticality import current
-from lbclient.server import Server
+from tests.hosts import PATH, Hosted, hosting, unary_unary
 
-PATH = "/test.Service/Method"
 NAMES = {code.value[0]: code.name for code in StatusCode}
 
 
 @pytest.fixture
-async def hosted() -> AsyncIterator[tuple[Server, int]]:
+async def hosted() -> AsyncIterator[Hosted]:
     async def look(_request: bytes, _context: Any) -> bytes:
         return repr(current()).encode()
 
-    server = Server(config=ServerConfig(default_quota=1000.0))
-    methods: Any = {"Method": grpc.unary_unary_rpc_method_handler(look)}
-    server.add_generic_rpc_handlers(
-        [grpc.method_handlers_generic_handler("test.Service", methods)]
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield server, port
-    await server.stop(None)
+    async with hosting(unary_unary(look), default_quota=1000.0) as hosted:
+        yield hosted
 
 
 async def ask(port: int, *metadata: tuple[bytes, bytes]) -> tuple[str, bytes]:
@@ -69,9 +58,9 @@ async def ask(port: int, *metadata: tuple[bytes, bytes]) -> tuple[str, bytes]:
             await writer.wait_closed()
 
 
-async def test_a_request_written_by_hand_is_understood(hosted: Any) -> None:
+async def test_a_request_written_by_hand_is_understood(hosted: Hosted) -> None:
     """Or the tests below could not fail."""
-    server, port = hosted
+    server, port = hosted.server, hosted.port
     criticality = (wire.CRITICALITY_KEY.encode(), b"sheddable")
     customer = (wire.CUSTOMER_KEY.encode(), b"mail")
     assert await ask(port, criticality, customer) == (
@@ -95,9 +84,9 @@ RAW = [
 @pytest.mark.parametrize("value", RAW, ids=repr)
 @pytest.mark.parametrize("key", [wire.CRITICALITY_KEY, wire.ATTEMPT_KEY])
 async def test_bytes_that_are_no_text_count_as_misread(
-    hosted: Any, key: str, value: bytes
+    hosted: Hosted, key: str, value: bytes
 ) -> None:
-    server, port = hosted
+    server, port = hosted.server, hosted.port
     for _ in range(2):
         assert await asyncio.wait_for(ask(port, (key.encode(), value)), 20) == (
             "OK",
@@ -110,9 +99,9 @@ async def test_bytes_that_are_no_text_count_as_misread(
 
 @pytest.mark.parametrize("value", RAW, ids=repr)
 async def test_a_customer_whose_name_is_no_text_is_a_customer(
-    hosted: Any, value: bytes
+    hosted: Hosted, value: bytes
 ) -> None:
-    server, port = hosted
+    server, port = hosted.server, hosted.port
     name = (wire.CUSTOMER_KEY.encode(), value)
     assert (await asyncio.wait_for(ask(port, name), 20))[0] == "OK"
     for customer in server.statistics().usage:
@@ -120,9 +109,11 @@ async def test_a_customer_whose_name_is_no_text_is_a_customer(
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"!", b"", b"AA", b"=A=="], ids=repr)
-async def test_bytes_that_are_no_base64_harm_nobody(hosted: Any, value: bytes) -> None:
+async def test_bytes_that_are_no_base64_harm_nobody(
+    hosted: Hosted, value: bytes
+) -> None:
     """gRPC may end such a request; the next one is served, on the same server."""
-    _, port = hosted
+    port = hosted.port
     for key in ("lbclient-load-bin", "lbclient-criticality-bin", "x-bin"):
         await asyncio.wait_for(ask(port, (key.encode(), value)), 20)
         assert (await asyncio.wait_for(ask(port), 20))[0] == "OK"

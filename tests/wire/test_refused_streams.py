@@ -13,7 +13,7 @@ from lbclient import wire
 from lbclient.client.health.watch import NO_ROOM
 from lbclient.config import ChannelConfig
 from lbclient.server import Server
-from tests.hosts import PATH, Host
+from tests.hosts import PATH, Host, hosting, stream_stream
 from tests.wire.conftest import ECHO, connect
 
 Eventually = Callable[..., Awaitable[None]]
@@ -133,7 +133,7 @@ class RateLimited:
         if details.method not in self._methods:
             return None
         self.asked.append(details.method)
-        return grpc.stream_stream_rpc_method_handler(refuse)
+        return stream_stream(refuse)
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,12 @@ async def test_a_rate_limit_for_health_checks_says_nothing_against_a_server(
     methods: set[str],
 ) -> None:
     limited: Any = RateLimited(methods)
-    server = grpc.aio.server()
-    echo = grpc.method_handlers_generic_handler("test.Service", {"Method": ECHO})
-    server.add_generic_rpc_handlers((limited, echo))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with lbclient.insecure_channel(f"127.0.0.1:{port}") as channel:
+    server = grpc.aio.server(handlers=[limited])
+    async with (
+        hosting(ECHO, server=server) as (_, address, _),
+        lbclient.insecure_channel(address) as channel,
+    ):
         await asyncio.wait_for(channel.channel_ready(), 20)
         call: Any = channel.unary_unary(PATH)
         assert await call(b"hello", timeout=20) == b"hello"
         assert limited.asked
-    await server.stop(None)

@@ -13,6 +13,7 @@ from lbclient import wire
 from lbclient.client.health.watch import SWITCHED_OFF
 from lbclient.config import ChannelConfig
 from lbclient.v1 import compat_pb2, load_pb2
+from tests.hosts import add_methods, unary_stream, unary_unary
 
 LIMIT = "grpc.max_concurrent_streams"
 
@@ -43,16 +44,12 @@ class Other:
             self.open -= 1
 
     def make(self) -> Any:
-        unary: Any = grpc.unary_unary_rpc_method_handler(self._check)
-        stream: Any = grpc.unary_stream_rpc_method_handler(self._report)
-        methods = {wire.SERVING_CHECK_METHOD: unary, wire.ORCA_METHOD: stream}
+        methods = {
+            wire.SERVING_CHECK_METHOD: unary_unary(self._check),
+            wire.ORCA_METHOD: unary_stream(self._report),
+        }
         server = grpc.aio.server(options=[(LIMIT, self._slots)])
-        for path, handler in methods.items():
-            _, service, method = path.split("/")
-            server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(service, {method: handler}),)
-            )
-        return server
+        return add_methods(server, methods)
 
 
 def backend_of(channel: lbclient.Channel) -> Any:

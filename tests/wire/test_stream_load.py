@@ -5,7 +5,7 @@ import multiprocessing
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from itertools import repeat
 from threading import Thread
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 
 import lbclient
 from lbclient.server import Server
+from tests.hosts import Hosted, hosting, method_handler, unary_unary
 
 CALLS = 40
 STREAMS = 4
@@ -107,24 +108,9 @@ def crowd(port: int, arity: str) -> list[grpc.StatusCode]:
         return codes
 
 
-@asynccontextmanager
-async def serving(max_load: float = 1000.0, **handlers: Any) -> AsyncIterator[Any]:
-    server = lbclient.server(config=lbclient.ServerConfig(max_load=max_load))
-    service = grpc.method_handlers_generic_handler("a.B", handlers)
-    server.add_generic_rpc_handlers((service,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield server, port, channel
-    await server.stop(None)
-
-
-def ask_of(handler: Any) -> Any:
-    return grpc.unary_unary_rpc_method_handler(handler)
-
-
-def stream_of(arity: str, handler: Any) -> Any:
-    return getattr(grpc, f"{arity}_rpc_method_handler")(handler)
+def serving(**handlers: Any) -> AbstractAsyncContextManager[Hosted]:
+    methods = {f"/a.B/{name}": handler for name, handler in handlers.items()}
+    return hosting(methods, max_load=1000.0)
 
 
 async def endless(channel: Any, arity: str, **options: Any) -> None:
@@ -167,14 +153,14 @@ async def test_a_crowd_gets_half_of_a_loop_that_streams_want_all_of(
         return b""
 
     handlers = {
-        "Ask": ask_of(endless.ask),
-        "Ready": ask_of(ready),
-        "Stream": stream_of(arity, getattr(endless, kind)),
+        "Ask": unary_unary(endless.ask),
+        "Ready": unary_unary(ready),
+        "Stream": method_handler(arity, getattr(endless, kind)),
     }
-    async with serving(**handlers) as (_, port, _channel):
+    async with serving(**handlers) as hosted:
         loop = asyncio.get_running_loop()
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            codes = await loop.run_in_executor(process, crowd, port, arity)
+            codes = await loop.run_in_executor(process, crowd, hosted.port, arity)
     assert set(codes) == {grpc.StatusCode.OK}
     first = endless.done.index("request")
     last = len(endless.done) - endless.done[::-1].index("request")
@@ -195,14 +181,15 @@ async def test_streams_that_do_nothing_refuse_nobody(eventually: Any) -> None:
         burn(0.3)
         return b""
 
-    handlers = {"Ask": ask_of(ask), "Stream": stream_of("unary_stream", idle)}
+    handlers = {"Ask": unary_unary(ask), "Stream": method_handler("unary_stream", idle)}
     async with (
         serving(**handlers) as (server, _, channel),
         streaming(channel, "unary_stream", 50),
     ):
         await eventually(lambda: server.statistics().active == 50)
+        method: Any = channel.unary_unary("/a.B/Ask")
         for _ in range(4):
-            await channel.unary_unary("/a.B/Ask")(b"", timeout=60)
+            await method(b"", timeout=60)
     assert max(seen) < 3.0
 
 
@@ -214,7 +201,7 @@ async def begin_until_refused(channel: Any) -> None:
 async def test_new_streams_are_refused_for_what_the_others_do_the_least_critical_first(
     eventually: Any,
 ) -> None:
-    stream = stream_of("unary_stream", Endless().generate)
+    stream = method_handler("unary_stream", Endless().generate)
     async with serving(Stream=stream) as (server, _, channel):
         gate = server._gate
         async with streaming(channel, "unary_stream", 6):
