@@ -30,6 +30,7 @@ from lbclient.server import Server
 from lbclient.server.quotas.redis_store import RedisStore
 from lbclient.v1 import health_pb2, load_pb2
 from tests import needs
+from tests.hosts import PATH, hosting, unary_stream, unary_unary
 from tests.ports import free_port
 from tests.waiting import eventually, let_pass
 
@@ -67,21 +68,16 @@ async def refuse_stream(_: Any, context: Any) -> AsyncIterator[bytes]:
 @pytest.fixture
 async def stranger() -> AsyncIterator[str]:
     """A server that says that, whatever it is asked. Its address."""
+    methods = {
+        "/a.A/Ask": unary_unary(refuse),
+        wire.CHECK_METHOD: unary_unary(refuse),
+        wire.WATCH_METHOD: unary_stream(refuse_stream),
+        wire.SERVING_CHECK_METHOD: unary_unary(forbid),
+        wire.SERVING_WATCH_METHOD: unary_stream(refuse_stream),
+    }
     server = grpc.aio.server(options=[("grpc.max_metadata_size", 1 << 16)])
-    for method in (wire.CHECK_METHOD, wire.SERVING_CHECK_METHOD, "/a.A/Ask"):
-        _, service, name = method.split("/")
-        methods: Any = {
-            name: grpc.unary_unary_rpc_method_handler(
-                forbid if method == wire.SERVING_CHECK_METHOD else refuse
-            ),
-            "Watch": grpc.unary_stream_rpc_method_handler(refuse_stream),
-        }
-        handler = grpc.method_handlers_generic_handler(service, methods)
-        server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield f"127.0.0.1:{port}"
-    await server.stop(None)
+    async with hosting(methods, server=server) as (_, address, _):
+        yield address
 
 
 async def test_words_of_a_status_are_one_short_line_wherever_they_are_shown(
@@ -130,19 +126,15 @@ async def test_a_backend_that_talks_nonsense_fills_no_log(
         said.set()
         await asyncio.Event().wait()
 
-    server = grpc.aio.server()
-    methods: Any = {"Watch": grpc.unary_stream_rpc_method_handler(watch)}
-    _, service, _ = wire.WATCH_METHOD.split("/")
-    handler = grpc.method_handlers_generic_handler(service, methods)
-    server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with lbclient.insecure_channel(f"127.0.0.1:{port}") as channel:
+    methods = {wire.WATCH_METHOD: unary_stream(watch)}
+    async with (
+        hosting(methods, server=grpc.aio.server()) as (_, address, _),
+        lbclient.insecure_channel(address) as channel,
+    ):
         channel.get_state(try_to_connect=True)
         await asyncio.wait_for(said.wait(), 60)
         await eventually(lambda: "does not parse" in caplog.text)
         await let_pass(0.1)
-    await server.stop(None)
     warned = [r for r in caplog.records if "does not parse" in r.getMessage()]
     assert len(warned) == 1
     assert_harmless(warned[0].getMessage())
@@ -273,21 +265,16 @@ class Any_(grpc.GenericRpcHandler):
         async def answer(request: bytes, _: Any) -> bytes:
             return request
 
-        return grpc.unary_unary_rpc_method_handler(answer)
+        return unary_unary(answer)
 
 
 async def test_methods_that_clients_invent_are_bounded_in_number_and_length() -> None:
-    server = Server()
-    server.add_generic_rpc_handlers((Any_(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with hosting(handlers=[Any_()]) as (server, _, channel):
         for number in range(MOST + 50):
             length = 3 * LONGEST if number % 2 else 5
             ask: Any = channel.unary_unary(f"/a.A/M{number:04}{'x' * length}")
             assert await ask(b"y", timeout=20) == b"y"
-    methods = server.statistics().methods
-    await server.stop(None)
+        methods = server.statistics().methods
     assert sum(counts["OK"] for counts in methods.values()) == MOST + 50
     assert methods["unary_unary", "/a.A/M0000xxxxx"]["OK"] == 1
     assert methods[OTHERS]["OK"] >= MOST / 2
@@ -301,19 +288,12 @@ async def test_customers_that_cannot_be_printed_share_one_account() -> None:
     async def answer(request: bytes, _: Any) -> bytes:
         return request
 
-    config = lbclient.ServerConfig(default_quota=1.0, customer=lambda _: next(names))
-    server = Server(config=config)
-    methods: Any = {"Ask": grpc.unary_unary_rpc_method_handler(answer)}
-    handler = grpc.method_handlers_generic_handler("a.A", methods)
-    server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        ask: Any = channel.unary_unary("/a.A/Ask")
+    options: dict[str, Any] = {"default_quota": 1.0, "customer": lambda _: next(names)}
+    async with hosting(unary_unary(answer), **options) as (server, _, channel):
+        ask: Any = channel.unary_unary(PATH)
         for _ in range(5):
             await ask(b"y", timeout=20)
-    seen = server.statistics()
-    await server.stop(None)
+        seen = server.statistics()
     assert set(seen.usage) == {"", "mail", "calendar"}
     assert seen.quotas.pooled == 3
 

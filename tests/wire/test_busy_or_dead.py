@@ -18,16 +18,17 @@ import pytest
 
 import lbclient
 from benchmarks.faults.link import Link
+from lbclient import wire
 from lbclient.client import backend
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.grpc_seam import KEPT_ALIVE, inner_options
+from tests.hosts import add_methods, hosting, unary_unary
 from tests.wire.delay import Delay
 
 CONFIG = ChannelConfig(health_interval=0.2)
 BUSY = 3.0  # seconds, with several questions and a LOOK in them
 ECHO = "/test.Echo/Echo"
-HEALTH = "grpc.health.v1.Health"
 
 
 @pytest.fixture(autouse=True)
@@ -59,20 +60,13 @@ def one_thread(served: threading.Event) -> Iterator[str]:
         return b"\x08\x01"  # SERVING
 
     server = grpc.server(ThreadPoolExecutor(1))
-    handlers: Any = {
-        "test.Echo": {"Echo": grpc.unary_unary_rpc_method_handler(echo)},
-        HEALTH: {
-            "Check": grpc.unary_unary_rpc_method_handler(check),
-            # One answer, as a sync stream whose client leaves can keep its thread.
-            "Watch": grpc.unary_unary_rpc_method_handler(check),
-        },
+    methods = {
+        ECHO: unary_unary(echo),
+        wire.SERVING_CHECK_METHOD: unary_unary(check),
+        # One answer, as a sync stream whose client leaves can keep its thread.
+        wire.SERVING_WATCH_METHOD: unary_unary(check),
     }
-    server.add_generic_rpc_handlers(
-        tuple(
-            grpc.method_handlers_generic_handler(service, methods)
-            for service, methods in handlers.items()
-        )
-    )
+    add_methods(server, methods)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -149,16 +143,11 @@ async def hanging_health_checks() -> AsyncIterator[tuple[str, list[bytes]]]:
     class Handlers(grpc.GenericRpcHandler):
         def service(self, details: Any) -> Any:
             handle = echo if details.method == ECHO else hang
-            return grpc.unary_unary_rpc_method_handler(handle)
+            return unary_unary(handle)
 
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((Handlers(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}", calls
-    finally:
-        await server.stop(None)
+    server = grpc.aio.server(handlers=[Handlers()])
+    async with hosting(server=server) as (_, address, _):
+        yield address, calls
 
 
 async def test_a_lone_server_that_answers_calls_and_no_health_check_gets_calls() -> (

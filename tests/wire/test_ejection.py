@@ -17,6 +17,7 @@ from lbclient.admin.snapshot import snapshot
 from lbclient.cli.operate.inspect import channel as told
 from lbclient.core.model import State
 from lbclient.metrics import samples
+from tests.hosts import unary_stream, unary_unary
 
 OLD, NEW, PAGES = "/test.Search/Old", "/test.Search/New", "/test.Search/Pages"
 
@@ -44,13 +45,13 @@ class Task:
             method = handler_call_details.method
             task = self.task
             if method == OLD:
-                return grpc.unary_unary_rpc_method_handler(task.old)
+                return unary_unary(task.old)
             if task.status is None:
                 return None
             if method == NEW:
-                return grpc.unary_unary_rpc_method_handler(task.new)
+                return unary_unary(task.new)
             if method == PAGES:
-                return grpc.unary_stream_rpc_method_handler(task.pages)
+                return unary_stream(task.pages)
             return None
 
     async def old(self, _: bytes, __: Any) -> bytes:

@@ -16,6 +16,7 @@ import pytest
 import lbclient
 from lbclient.config import ChannelConfig
 from lbclient.core.lifecycle import Order
+from tests.hosts import hosting, method_handler
 from tests.waiting import eventually
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -56,21 +57,14 @@ class Frozen:
 @asynccontextmanager
 async def served(handlers: Any) -> AsyncIterator[str]:
     """The address of a plain server with its `unary` and `stream`, of every kind."""
-    server = grpc.aio.server()
-    by_kind: dict[str, Any] = {
-        kind: getattr(grpc, f"{kind}_rpc_method_handler")(
-            handlers.stream if kind.endswith("stream") else handlers.unary
+    methods = {
+        f"/frozen/{kind}": method_handler(
+            kind, handlers.stream if kind.endswith("stream") else handlers.unary
         )
         for kind in KINDS
     }
-    generic = grpc.method_handlers_generic_handler("frozen", by_kind)
-    server.add_generic_rpc_handlers((generic,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
+    async with hosting(methods, server=grpc.aio.server()) as (_, address, _):
+        yield address
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from lbclient.resolvers.kubernetes import Kubernetes
 from lbclient.resolvers.name_servers import NameServers
 from lbclient.server.disabled import PlainServer
 from lbclient.v1 import compat_pb2
+from tests.hosts import hosting, unary_unary
 from tests.wire.kubernetes_api import endpoint, endpoint_slice, kubernetes_api
 from tests.wire.name_server import name_server
 
@@ -219,7 +220,7 @@ class OwnHealth(grpc.GenericRpcHandler):
         return b"their own"
 
     def service(self, details: Any) -> Any:
-        handler: Any = grpc.unary_unary_rpc_method_handler(self.answer)
+        handler = unary_unary(self.answer)
         return handler if details.method == wire.SERVING_CHECK_METHOD else None
 
 
@@ -227,12 +228,9 @@ class OwnHealth(grpc.GenericRpcHandler):
 async def test_a_health_service_of_the_users_goes_first() -> None:
     server = lbclient.server()
     server.add_generic_rpc_handlers([OwnHealth()])
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with hosting(server=server) as (_, _, channel):
         check: Any = channel.unary_unary(wire.SERVING_CHECK_METHOD)
         assert await check(b"", timeout=20) == b"their own"
-    await server.stop(None)
 
 
 def shown(*sources: Any) -> float | None:

@@ -9,8 +9,9 @@ import grpc.aio
 import pytest
 
 import lbclient
-from lbclient import ServerConfig, wire
+from lbclient import wire
 from tests.certificates import certify, issue
+from tests.hosts import hosting, stream_stream, unary_unary
 
 METHOD = "/test.Service/"
 SPIFFE = "spiffe://prod/mail"
@@ -44,10 +45,10 @@ def generate_in_thread(requests: Iterator[bytes], context: Any) -> Iterator[byte
 
 
 METHODS: dict[str, Any] = {
-    "Respond": grpc.unary_unary_rpc_method_handler(respond),
-    "Thread": grpc.unary_unary_rpc_method_handler(respond_in_thread),
-    "Generate": grpc.stream_stream_rpc_method_handler(generate),
-    "GenerateThread": grpc.stream_stream_rpc_method_handler(generate_in_thread),
+    METHOD + "Respond": unary_unary(respond),
+    METHOD + "Thread": unary_unary(respond_in_thread),
+    METHOD + "Generate": stream_stream(generate),
+    METHOD + "GenerateThread": stream_stream(generate_in_thread),
 }
 
 
@@ -64,18 +65,12 @@ async def server(
     path.write_text(f"[server]\nquotas = {{ '{SPIFFE}' = 0.0, calendar = 1000.0 }}\n")
     monkeypatch.setenv("LBCLIENT_CONFIG", str(path))
     monkeypatch.setenv("LBCLIENT_CUSTOMER", "mtls")
-    server = lbclient.server()
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("test.Service", METHODS),)
-    )
     key, chain, authority = read(certificates, "server.key", "server.pem", "ca.pem")
     credentials = grpc.ssl_server_credentials(
         [(key, chain)], authority, require_client_auth=True
     )
-    port = server.add_secure_port("127.0.0.1:0", credentials)
-    await server.start()
-    yield server, port
-    await server.stop(None)
+    async with hosting(METHODS, credentials=credentials) as hosted:
+        yield hosted.server, hosted.port
 
 
 async def ask(port: int, certificates: Path, who: str, method: str) -> Any:
@@ -84,9 +79,9 @@ async def ask(port: int, certificates: Path, who: str, method: str) -> Any:
     pretended = ((wire.CUSTOMER_KEY, "calendar"),)
     async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
         if "Generate" in method:
-            stream: Any = channel.stream_stream(METHOD + method)
+            stream: Any = channel.stream_stream(method)
             return [one async for one in stream(iter([b"x"]), metadata=pretended)]
-        unary: Any = channel.unary_unary(METHOD + method)
+        unary: Any = channel.unary_unary(method)
         return await unary(b"x", metadata=pretended)
 
 
@@ -106,16 +101,9 @@ async def test_the_certificate_says_who_pays(
 
 
 async def test_who_shows_no_certificate_is_one_of_the_others() -> None:
-    config = ServerConfig(default_quota=1000.0, customer="mtls")
-    server = lbclient.server(config=config)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("test.Service", METHODS),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    hosted = hosting(METHODS, default_quota=1000.0, customer="mtls")
+    async with hosted as (server, _, channel):
         method: Any = channel.unary_unary(METHOD + "Respond")
         await method(b"x", metadata=((wire.CUSTOMER_KEY, "mail"),))
-    assert set(server.statistics().usage) == {""}
-    assert server.statistics().signal_failures == 0
-    await server.stop(None)
+        assert set(server.statistics().usage) == {""}
+        assert server.statistics().signal_failures == 0

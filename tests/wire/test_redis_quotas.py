@@ -4,7 +4,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -18,6 +17,7 @@ from lbclient.metrics import export
 from lbclient.server import Server, ServerStatistics
 from lbclient.server.quotas.redis_store import SCRIPT, TOLD, RedisStore
 from tests import needs
+from tests.hosts import PATH, Host, unary_unary
 from tests.redis_server import RedisServer, redis_server
 
 redis_asyncio = needs.module("redis.asyncio")
@@ -25,7 +25,7 @@ redis_asyncio = needs.module("redis.asyncio")
 LIMIT = 1.0
 FACTOR = 1000.0  # so that little work is more than a customer may use
 
-Host = Callable[..., Awaitable[tuple[Server, Any]]]
+Customers = Callable[..., Awaitable[tuple[Server, Any]]]
 Eventually = Callable[..., Awaitable[None]]
 
 
@@ -47,47 +47,37 @@ async def client(redis: RedisServer) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    """Starts a server whose requests cost a customer dear."""
-    async with AsyncExitStack() as stack:
+def customers(host: Host) -> Customers:
+    """Hosts a server whose requests cost a customer dear."""
 
-        async def work(request: bytes, context: Any) -> bytes:
-            return b"%d" % sum(range(2000))
+    async def work(request: bytes, context: Any) -> bytes:
+        return b"%d" % sum(range(2000))
 
-        async def host(store: str, **options: Any) -> tuple[Server, Any]:
-            config = ServerConfig(
-                quotas={"a": LIMIT, "b": LIMIT},
-                quota_store=store,
-                cpu_factor=FACTOR,
-                **options,
-            )
-            server = Server(config=config)
-            handler: Any = grpc.unary_unary_rpc_method_handler(work)
-            server.add_generic_rpc_handlers(
-                [grpc.method_handlers_generic_handler("t", {"M": handler})]
-            )
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-            await stack.enter_async_context(channel)
-            method: Any = channel.unary_unary("/t/M")
+    async def start(store: str, **options: Any) -> tuple[Server, Any]:
+        server, _, channel = await host(
+            unary_unary(work),
+            quotas={"a": LIMIT, "b": LIMIT},
+            quota_store=store,
+            cpu_factor=FACTOR,
+            **options,
+        )
+        method: Any = channel.unary_unary(PATH)
 
-            async def ask(customer: str, times: int = 50) -> int:
-                """How many of so many requests were served."""
-                served = 0
-                for _ in range(times):
-                    try:
-                        await method(b"", metadata=((wire.CUSTOMER_KEY, customer),))
-                        served += 1
-                    except grpc.aio.AioRpcError as error:
-                        if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                            raise
-                return served
+        async def ask(customer: str, times: int = 50) -> int:
+            """How many of so many requests were served."""
+            served = 0
+            for _ in range(times):
+                try:
+                    await method(b"", metadata=((wire.CUSTOMER_KEY, customer),))
+                    served += 1
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                        raise
+            return served
 
-            return server, ask
+        return server, ask
 
-        yield host
+    return start
 
 
 async def until_shared(servers: list[Any], eventually: Eventually) -> None:
@@ -95,10 +85,11 @@ async def until_shared(servers: list[Any], eventually: Eventually) -> None:
 
 
 async def test_the_tasks_of_a_fleet_share_a_limit(
-    redis: RedisServer, host: Host, eventually: Eventually
+    redis: RedisServer, customers: Customers, eventually: Eventually
 ) -> None:
     """One asks nine times as much as the other: the shares follow."""
-    (one, ask_one), (other, ask_other) = await host(redis.url), await host(redis.url)
+    one, ask_one = await customers(redis.url)
+    other, ask_other = await customers(redis.url)
 
     async def load() -> None:
         while True:
@@ -133,11 +124,12 @@ async def test_the_tasks_of_a_fleet_share_a_limit(
 
 async def test_while_redis_is_gone_or_hangs_the_last_word_holds_and_requests_go_on(
     redis: RedisServer,
-    host: Host,
+    customers: Customers,
     eventually: Eventually,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    (one, ask), (other, _) = await host(redis.url), await host(redis.url)
+    one, ask = await customers(redis.url)
+    other, _ = await customers(redis.url)
     await ask("a", 20)
     await until_shared([one], eventually)
 
@@ -163,9 +155,9 @@ async def test_while_redis_is_gone_or_hangs_the_last_word_holds_and_requests_go_
 
 
 async def test_what_others_put_there_is_not_trusted(
-    redis: RedisServer, client: Any, host: Host, eventually: Eventually
+    redis: RedisServer, client: Any, customers: Customers, eventually: Eventually
 ) -> None:
-    server, ask = await host(redis.url)
+    server, ask = await customers(redis.url)
     await ask("a", 20)
 
     async def spoil() -> None:
@@ -193,9 +185,9 @@ async def test_what_others_put_there_is_not_trusted(
 
 
 async def test_no_key_stays_for_ever_and_a_stopped_server_leaves_no_connection(
-    redis: RedisServer, client: Any, host: Host, eventually: Eventually
+    redis: RedisServer, client: Any, customers: Customers, eventually: Eventually
 ) -> None:
-    server, ask = await host(redis.url)
+    server, ask = await customers(redis.url)
     await ask("a", 5)
     await eventually(lambda: seen(server).quotas.exchanges >= 2)
     keys = [key async for key in client.scan_iter()]
@@ -296,14 +288,14 @@ async def test_a_store_without_its_extra_is_named_as_it_was_given(
 
 async def test_a_password_is_used_and_never_shown(
     free_port: Callable[[], int],
-    host: Host,
+    customers: Customers,
     eventually: Eventually,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with redis_server(free_port(), "--requirepass", "opensesame") as redis:
         place = redis.url.removeprefix("redis://")
-        right, _ = await host(f"redis://:opensesame@{place}")
-        wrong, _ = await host(f"redis://:closesesame@{place}")
+        right, _ = await customers(f"redis://:opensesame@{place}")
+        wrong, _ = await customers(f"redis://:closesesame@{place}")
         await eventually(lambda: seen(right).quotas.exchanges >= 1)
         await eventually(lambda: seen(wrong).quotas.failures >= 1)
         assert "sesame" not in caplog.text

@@ -16,6 +16,7 @@ from lbclient.client.calls.request_stream import KEPT
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Verdict
 from lbclient.core.retry import ATTEMPTS, RATIO, RESENDS
+from tests.hosts import PATH, Host, hosting, stream_stream, unary_stream, unary_unary
 from tests.waiting import eventually
 from tests.wire.conftest import earn
 from tests.wire.refuser import refuser
@@ -220,18 +221,12 @@ class Unavailable:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
         self.server = server = grpc.aio.server()
-        _, service, method = SEARCH.split("/")
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            method: grpc.unary_unary_rpc_method_handler(self.search),
-            "Pages": grpc.unary_stream_rpc_method_handler(self.pages),
+        methods = {
+            SEARCH: unary_unary(self.search),
+            "/search.Search/Pages": unary_stream(self.pages),
         }
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, handlers),)
-        )
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        yield f"127.0.0.1:{port}"
-        await server.stop(None)
+        async with hosting(methods, server=server) as (_, address, _):
+            yield address
 
 
 def marked(*methods: str) -> ChannelConfig:
@@ -308,7 +303,7 @@ async def told(call: Any, kind: str) -> grpc.aio.AioRpcError:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_last_error_reaches_the_caller_unchanged_with_its_history(
-    search: Any, kind: str
+    host: Host, search: Any, kind: str
 ) -> None:
     """As a stock channel tells it, but for the number that this handler counts."""
     attempts: list[str] = []
@@ -320,13 +315,8 @@ async def test_the_last_error_reaches_the_caller_unchanged_with_its_history(
         code = grpc.StatusCode.UNAVAILABLE
         await context.abort(code, f"too much: {number}", trailers)
 
-    server = grpc.aio.server()
-    handler: Any = grpc.stream_stream_rpc_method_handler(refuse)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("search.Search", {kind: handler}),)
-    )
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
+    methods = {f"/search.Search/{kind}": stream_stream(refuse)}
+    _, address, plain = await host(methods, server=grpc.aio.server())
 
     def call_on(channel: Any, **options: Any) -> Any:
         method = getattr(search.SearchStub(channel), kind)
@@ -335,9 +325,8 @@ async def test_the_last_error_reaches_the_caller_unchanged_with_its_history(
         return method(timeout=5, **options)
 
     last = grpc.aio.Metadata((wire.ATTEMPT_KEY, "2"))
-    async with grpc.aio.insecure_channel(address) as plain:
-        call = call_on(plain, metadata=last)
-        wanted, wanted_debug = await told(call, kind), await call.debug_error_string()
+    call = call_on(plain, metadata=last)
+    wanted, wanted_debug = await told(call, kind), await call.debug_error_string()
     del attempts[:]
     async with between(address) as channel:
         await earn(channel, ATTEMPTS)
@@ -349,7 +338,6 @@ async def test_the_last_error_reaches_the_caller_unchanged_with_its_history(
         assert lbclient.info(call).attempts == ATTEMPTS
         for ask in ("code", "details", "trailing_metadata", "initial_metadata"):
             assert await getattr(call, ask)() == getattr(error, ask)()
-    await server.stop(None)
     assert attempts == ["0", "1", "2"]
     assert (error.code(), error.details()) == (wanted.code(), wanted.details())
     assert error.trailing_metadata() == wanted.trailing_metadata()
@@ -594,30 +582,23 @@ async def test_a_call_that_is_given_up_says_nothing_of_the_backend(
 
 
 async def test_what_a_handler_calls_cancelled_is_the_handlers_own_answer(
-    search: Any,
+    host: Host, search: Any
 ) -> None:
     async def cancel(_request: Any, context: Any) -> Any:
         await context.abort(grpc.StatusCode.CANCELLED, "its own words")
 
-    server = lbclient.server()
-    handler: Any = grpc.unary_unary_rpc_method_handler(cancel)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("search.Search", {"Search": handler}),)
-    )
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
+    _, address, _ = await host({SEARCH: unary_unary(cancel)})
     async with between(address, config=marked(SEARCH)) as channel:
         await eventually(lambda: next(iter(channel.balancer().pool.ready)).is_ours)
         with pytest.raises(grpc.aio.AioRpcError, match="its own words"):
             await search.SearchStub(channel).Search(search.Query(), timeout=5)
         assert channel.statistics().attempts["served"] == 1
         assert channel.statistics().retries == 0
-    await server.stop(None)
 
 
 @pytest.mark.parametrize("why", ["when_full", "max_waiting", "deadline"])
 async def test_where_there_is_no_room_for_a_retry_the_last_error_is_told(
-    search: Any, why: str
+    host: Host, search: Any, why: str
 ) -> None:
     """It was RESOURCE_EXHAUSTED, "nothing was sent". A deadline is as in gRPC."""
     gone, holding = asyncio.Event(), asyncio.Event()
@@ -632,16 +613,8 @@ async def test_where_there_is_no_room_for_a_retry_the_last_error_is_told(
         await gone.wait()
         return b""
 
-    server = grpc.aio.server()
-    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "Search": grpc.unary_unary_rpc_method_handler(fail),
-        "Hold": grpc.unary_unary_rpc_method_handler(hold),
-    }
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("search.Search", handlers),)
-    )
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
+    methods = {SEARCH: unary_unary(fail), "/search.Search/Hold": unary_unary(hold)}
+    _, address, _ = await host(methods, server=grpc.aio.server())
     config = ChannelConfig(
         idempotent=(SEARCH,),
         active_limit=1,
@@ -662,11 +635,10 @@ async def test_where_there_is_no_room_for_a_retry_the_last_error_is_told(
         gone.set()
         await asyncio.gather(*held)
         assert sum(channel.statistics().refused.values()) == is_late
-    await server.stop(None)
 
 
 async def test_a_task_that_serves_as_many_as_it_may_leaves_the_rest_to_another(
-    search: Any,
+    host: Host,
 ) -> None:
     """grpcio's status for that is RESOURCE_EXHAUSTED; it was not executed."""
     going, all_in, served = asyncio.Event(), asyncio.Event(), 0
@@ -679,21 +651,15 @@ async def test_a_task_that_serves_as_many_as_it_may_leaves_the_rest_to_another(
         await going.wait()
         return b""
 
-    handler: Any = grpc.unary_unary_rpc_method_handler(wait)
-    servers, addresses = [], []
-    for limit in (1, None):
-        server = lbclient.server(maximum_concurrent_rpcs=limit)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("test.Any", {"Wait": handler}),)
-        )
-        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
-        await server.start()
-        servers.append(server)
+    fleet = [
+        await host(unary_unary(wait), maximum_concurrent_rpcs=limit)
+        for limit in (1, None)
+    ]
+    addresses = [hosted.address for hosted in fleet]
     config = ChannelConfig(picker="round_robin", slow_start=0)
     async with between(*addresses, config=config) as channel:
-        calls = [channel.unary_unary("/test.Any/Wait")(b"", timeout=9) for _ in "abcd"]
+        calls = [channel.unary_unary(PATH)(b"", timeout=9) for _ in "abcd"]
         await asyncio.wait_for(all_in.wait(), 9)
         going.set()
         await asyncio.gather(*calls)
         assert channel.statistics().retries >= 1
-    await asyncio.gather(*(server.stop(None) for server in servers))

@@ -22,9 +22,16 @@ from lbclient.core.model import TaskState
 from lbclient.server import Server, serve
 from lbclient.server.lame_duck import Drain
 from lbclient.server.stopping import FOREVER
+from tests.hosts import (
+    PATH,
+    add_methods,
+    stream_stream,
+    stream_unary,
+    unary_stream,
+    unary_unary,
+)
 from tests.waiting import eventually
 
-PATH = "/test.Service/Method"
 ANY_SIZE = [("grpc.max_receive_message_length", -1)]
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
@@ -34,10 +41,7 @@ class Hosted:
 
     def __init__(self, make: Callable[..., Any] = Server, **config: Any) -> None:
         self.server = make(config=ServerConfig(**config))
-        handler: Any = grpc.unary_unary_rpc_method_handler(self.respond)
-        self.server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler("test.Service", {"Method": handler})]
-        )
+        add_methods(self.server, {PATH: unary_unary(self.respond)})
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.port}")
         self.method: Any = self.channel.unary_unary(PATH)
@@ -49,9 +53,7 @@ class Hosted:
 
     def add(self, service: str, handler: Any) -> None:
         """A handler for the service's method "Method"."""
-        self.server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(service, {"Method": handler})]
-        )
+        add_methods(self.server, {f"/{service}/Method": handler})
 
 
 @pytest.fixture
@@ -224,9 +226,9 @@ async def receive_stream(channel: grpc.aio.Channel) -> StatusCode:
 @pytest.mark.parametrize(
     ("handler", "send"),
     [
-        (grpc.unary_unary_rpc_method_handler(respond_to_one), send_unary),
-        (grpc.stream_unary_rpc_method_handler(respond_to_many), send_stream),
-        (grpc.unary_stream_rpc_method_handler(respond_by_many), receive_stream),
+        (unary_unary(respond_to_one), send_unary),
+        (stream_unary(respond_to_many), send_stream),
+        (unary_stream(respond_by_many), receive_stream),
     ],
     ids=["unary", "stream_unary", "unary_stream"],
 )
@@ -339,7 +341,7 @@ async def test_a_drain_waits_for_a_slow_message(
             if handler_call_details.method != "/test.Slow/Method":
                 return None
             looked_up.set()
-            return grpc.unary_unary_rpc_method_handler(respond)
+            return unary_unary(respond)
 
     hosted.server.add_generic_rpc_handlers([Lookup()])
     await hosted.server.start()
@@ -374,7 +376,7 @@ async def test_a_call_in_flight_does_not_delay_goaway(
         await ended.wait()
         return b"served"
 
-    hosted.add("test.Long", grpc.unary_unary_rpc_method_handler(respond))
+    hosted.add("test.Long", unary_unary(respond))
     await hosted.server.start()
     method: Any = hosted.channel.unary_unary("/test.Long/Method")
     call = method(b"")
@@ -398,7 +400,7 @@ async def test_a_client_that_watches_loses_no_call_in_flight_at_goaway(
 
     fleet = [host(lame_duck_quiet=0.1, lame_duck_period=600.0) for _ in range(2)]
     for hosted in fleet:
-        hosted.add("test.Long", grpc.unary_unary_rpc_method_handler(respond))
+        hosted.add("test.Long", unary_unary(respond))
         await hosted.server.start()
     leaving, staying = fleet
     target = "ipv4:" + ",".join(f"127.0.0.1:{hosted.port}" for hosted in fleet)
@@ -424,16 +426,12 @@ async def test_a_client_that_watches_loses_no_call_in_flight_at_goaway(
 async def test_a_stream_that_is_no_request_does_not_hold_a_drain(host: Host) -> None:
     """A service of the user's own that lasts as long as its connection."""
     hosted = host(lame_duck_quiet=0.1)
-    _, service, method = REFLECTION.split("/")
 
     async def watch(requests: Any, context: Any) -> AsyncIterator[bytes]:
         yield b"first"
         await asyncio.Event().wait()
 
-    handler: Any = grpc.stream_stream_rpc_method_handler(watch)
-    hosted.server.add_generic_rpc_handlers(
-        [grpc.method_handlers_generic_handler(service, {method: handler})]
-    )
+    add_methods(hosted.server, {REFLECTION: stream_stream(watch)})
     await hosted.server.start()
     stream: Any = hosted.channel.stream_stream(REFLECTION)()
     assert await stream.read() == b"first"

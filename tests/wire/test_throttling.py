@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 import grpc
@@ -14,6 +14,14 @@ from lbclient.config import ChannelConfig
 from lbclient.core.retry import ATTEMPTS, RATIO, Refusal
 from lbclient.core.throttle import COLD
 from lbclient.proxy import Forwarder
+from tests.hosts import (
+    Methods,
+    hosting,
+    stream_stream,
+    stream_unary,
+    unary_stream,
+    unary_unary,
+)
 from tests.waiting import eventually
 from tests.wire.conftest import earn
 
@@ -50,12 +58,12 @@ class Refusing:
         await self._take(context)
         yield b"done"
 
-    def handlers(self) -> dict[str, Any]:
+    def methods(self) -> Methods:
         return {
-            "unary_unary": grpc.unary_unary_rpc_method_handler(self.unary),
-            "unary_stream": grpc.unary_stream_rpc_method_handler(self.stream),
-            "stream_unary": grpc.stream_unary_rpc_method_handler(self.unary),
-            "stream_stream": grpc.stream_stream_rpc_method_handler(self.stream),
+            "/test.Any/unary_unary": unary_unary(self.unary),
+            "/test.Any/unary_stream": unary_stream(self.stream),
+            "/test.Any/stream_unary": stream_unary(self.unary),
+            "/test.Any/stream_stream": stream_stream(self.stream),
         }
 
 
@@ -64,20 +72,15 @@ async def to(
     *backends: Refusing, config: ChannelConfig | None = None
 ) -> AsyncIterator[lbclient.Channel]:
     """A channel to servers that do as told."""
-    servers, addresses = [], []
-    for backend in backends:
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("test.Any", backend.handlers()),)
-        )
-        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
-        await server.start()
-        servers.append(server)
-    target = "ipv4:" + ",".join(addresses)
-    async with lbclient.insecure_channel(target, config=config) as channel:
-        await channel.channel_ready()
-        yield channel
-    await asyncio.gather(*(server.stop(None) for server in servers))
+    async with AsyncExitStack() as stack:
+        addresses = []
+        for backend in backends:
+            hosted = hosting(backend.methods(), server=grpc.aio.server())
+            addresses.append((await stack.enter_async_context(hosted)).address)
+        target = "ipv4:" + ",".join(addresses)
+        async with lbclient.insecure_channel(target, config=config) as channel:
+            await channel.channel_ready()
+            yield channel
 
 
 async def call(channel: lbclient.Channel, kind: str = "unary_unary", **how: Any) -> Any:
@@ -131,23 +134,12 @@ async def test_what_was_said_holds_below_a_channel_with_a_default_of_its_own(
         async def hand_on(request: bytes, context: Any) -> bytes:
             return bytes(await call(inner))
 
-        server, proxy = lbclient.server(), lbclient.server()
-        handler: Any = grpc.unary_unary_rpc_method_handler(hand_on)
-        server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(
-                    "test.Any", {"unary_unary": handler}
-                ),
-            )
-        )
-        proxy.add_generic_rpc_handlers((Forwarder(inner),))
-        for above in (server, proxy):
-            port = above.add_insecure_port("127.0.0.1:0")
-            await above.start()
-            with lbclient.criticality(said) if said else nullcontext():
-                async with lbclient.insecure_channel(f"127.0.0.1:{port}") as channel:
-                    await call(channel)
-            await above.stop(None)
+        methods = {"/test.Any/unary_unary": unary_unary(hand_on)}
+        for above in (hosting(methods), hosting(handlers=[Forwarder(inner)])):
+            async with above as (_, address, _):
+                with lbclient.criticality(said) if said else nullcontext():
+                    async with lbclient.insecure_channel(address) as channel:
+                        await call(channel)
     assert below.told == [said or "SHEDDABLE_PLUS"] * 2
 
 
@@ -233,17 +225,15 @@ async def test_a_customer_without_quota_is_held_back_and_no_other_is(
     is_named: bool,
 ) -> None:
     """A proxy has one channel for all. Those who have no name may be anybody."""
-    config = lbclient.ServerConfig(
-        quotas={"good": 1e6, "bad": 1e-6}, default_quota=1e-6, max_load=0
-    )
-    server = lbclient.server(config=config)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("test.Any", Refusing().handlers()),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    settings: dict[str, Any] = {
+        "quotas": {"good": 1e6, "bad": 1e-6},
+        "default_quota": 1e-6,
+    }
     bad = ((wire.CUSTOMER_KEY, "bad"),) if is_named else ()
-    async with lbclient.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with (
+        hosting(Refusing().methods(), max_load=0, **settings) as (_, address, _),
+        lbclient.insecure_channel(address) as channel,
+    ):
         errors = []
         for number in range(3 * CALLS):
             good = ((wire.CUSTOMER_KEY, "good"),)
@@ -272,7 +262,6 @@ async def test_a_customer_without_quota_is_held_back_and_no_other_is(
                     return_exceptions=True,
                 )
             assert channel.statistics().refused["quota"] == len(here)
-    await server.stop(None)
 
 
 async def test_a_customer_refused_for_load_is_not_held_back_for_a_quota() -> None:

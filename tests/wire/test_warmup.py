@@ -22,9 +22,9 @@ from lbclient.core.model import TaskState
 from lbclient.pickers import PICKERS, WITHOUT_SLOW_START
 from lbclient.pickers.slow_start import FLOOR
 from lbclient.v1 import compat_pb2, health_pb2
+from tests.hosts import PATH, add_methods, unary_unary
 from tests.waiting import let_pass
 
-PATH = "/test.Service/Method"
 SERVING = compat_pb2.ServingReply.SERVING
 NOT_SERVING = compat_pb2.ServingReply.NOT_SERVING
 
@@ -35,10 +35,7 @@ class Hosted:
     def __init__(self) -> None:
         self.server = lbclient.server(config=ServerConfig(lame_duck_quiet=0.0))
         self.served = 0
-        handler: Any = grpc.unary_unary_rpc_method_handler(self.respond)
-        self.server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler("test.Service", {"Method": handler})]
-        )
+        add_methods(self.server, {PATH: unary_unary(self.respond)})
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
         self.channel = grpc.aio.insecure_channel(self.address)
         self.method: Any = self.channel.unary_unary(PATH)
