@@ -11,6 +11,7 @@ import lbclient
 from lbclient import admin
 from lbclient.core.retry import Refusal
 from tests import needs
+from tests.hosts import Host, Hosted
 
 channelz_pb2 = needs.module("grpc_channelz.v1.channelz_pb2")
 reflection_pb2 = needs.module("grpc_reflection.v1alpha.reflection_pb2")
@@ -22,16 +23,14 @@ class Search(pb_grpc.SearchServicer):
     pass
 
 
-async def started(**settings: Any) -> tuple[Any, str]:
+async def started(host: Host, **settings: Any) -> Hosted:
     server = lbclient.server(
         options=[("grpc.enable_channelz", 1)],
         config=lbclient.ServerConfig(**settings),
     )
     pb_grpc.add_SearchServicer_to_server(Search(), server)
     admin.register(server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    return server, f"127.0.0.1:{port}"
+    return await host(server=server)
 
 
 async def reflect(channel: Any, **request: Any) -> Any:
@@ -44,48 +43,42 @@ async def reflect(channel: Any, **request: Any) -> Any:
     return await call.read()
 
 
-async def test_reflection_lists_and_describes_the_users_services() -> None:
-    server, address = await started()
-    async with grpc.aio.insecure_channel(address) as channel:
-        said = await reflect(channel, list_services="")
-        names = {service.name for service in said.list_services_response.service}
-        assert {"search.Search", "lbclient.v1.BackendHealth"} <= names
-        for name in sorted(names):
-            said = await reflect(channel, file_containing_symbol=name)
-            assert said.HasField("file_descriptor_response"), name
-        said = await reflect(channel, file_containing_symbol="search.Search")
-        (data, *_) = said.file_descriptor_response.file_descriptor_proto
-        described = descriptor_pb2.FileDescriptorProto.FromString(data)
-    await server.stop(None)
+async def test_reflection_lists_and_describes_the_users_services(host: Host) -> None:
+    _, _, channel = await started(host)
+    said = await reflect(channel, list_services="")
+    names = {service.name for service in said.list_services_response.service}
+    assert {"search.Search", "lbclient.v1.BackendHealth"} <= names
+    for name in sorted(names):
+        said = await reflect(channel, file_containing_symbol=name)
+        assert said.HasField("file_descriptor_response"), name
+    said = await reflect(channel, file_containing_symbol="search.Search")
+    (data, *_) = said.file_descriptor_response.file_descriptor_proto
+    described = descriptor_pb2.FileDescriptorProto.FromString(data)
     assert [service.name for service in described.service] == ["Search"]
 
 
-async def test_channelz_tells_of_the_server() -> None:
-    server, address = await started()
-    async with grpc.aio.insecure_channel(address) as channel:
-        ask = channel.unary_unary(
-            "/grpc.channelz.v1.Channelz/GetServers",
-            channelz_pb2.GetServersRequest.SerializeToString,
-            channelz_pb2.GetServersResponse.FromString,
-        )
-        said: Any = await ask(channelz_pb2.GetServersRequest(), timeout=5)
-    await server.stop(None)
+async def test_channelz_tells_of_the_server(host: Host) -> None:
+    _, _, channel = await started(host)
+    ask = channel.unary_unary(
+        "/grpc.channelz.v1.Channelz/GetServers",
+        channelz_pb2.GetServersRequest.SerializeToString,
+        channelz_pb2.GetServersResponse.FromString,
+    )
+    said: Any = await ask(channelz_pb2.GetServersRequest(), timeout=5)
     assert len(said.server) >= 1
 
 
-async def test_neither_is_refused_or_counted_when_all_else_is() -> None:
-    server, address = await started(signals={"all of it": lambda: 1000.0})
-    async with grpc.aio.insecure_channel(address) as channel:
-        search: Any = channel.unary_unary("/search.Search/Search")
-        with pytest.raises(grpc.aio.AioRpcError, match=r"overloaded: all of it"):
-            await search(b"", timeout=5)
-        for _ in range(5):
-            said = await reflect(channel, list_services="")
-            assert said.HasField("list_services_response")
-            ask: Any = channel.unary_unary("/grpc.channelz.v1.Channelz/GetTopChannels")
-            await ask(b"", timeout=5)
+async def test_neither_is_refused_or_counted_when_all_else_is(host: Host) -> None:
+    server, _, channel = await started(host, signals={"all of it": lambda: 1000.0})
+    search: Any = channel.unary_unary("/search.Search/Search")
+    with pytest.raises(grpc.aio.AioRpcError, match=r"overloaded: all of it"):
+        await search(b"", timeout=5)
+    for _ in range(5):
+        said = await reflect(channel, list_services="")
+        assert said.HasField("list_services_response")
+        ask: Any = channel.unary_unary("/grpc.channelz.v1.Channelz/GetTopChannels")
+        await ask(b"", timeout=5)
     seen = server.statistics()
-    await server.stop(None)
     assert sum(seen.refused[Refusal.OVERLOADED.value].values()) == 1
     assert sum(seen.requests.values()) == 1
 

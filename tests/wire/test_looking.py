@@ -11,6 +11,7 @@ import pytest
 import lbclient
 from lbclient.core.recent import LOOK
 from lbclient.core.registry import CHANNELS, SERVERS
+from tests.hosts import hosting
 
 Eventually = Callable[..., Awaitable[None]]
 
@@ -115,13 +116,10 @@ async def test_picks_and_latencies_are_kept_only_while_somebody_looks(
 
 
 async def test_a_server_tells_where_it_listens_and_what_its_signals_say() -> None:
-    config = lbclient.ServerConfig(signals={"disk": lambda: 0.5}, max_cpu=0.9)
-    server = lbclient.server(config=config)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    seen = server.statistics()
-    await server.stop(None)
-    assert seen.ports == (f"127.0.0.1:{port}",)
+    hosted = hosting(signals={"disk": lambda: 0.5}, max_cpu=0.9)
+    async with hosted as (server, address, _):
+        seen = server.statistics()
+    assert seen.ports == (address,)
     assert "grpc.health.v1.Health" in seen.services
     signals = {signal.name: signal for signal in seen.signals}
     assert signals["disk"].value == 0.5

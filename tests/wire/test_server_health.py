@@ -243,19 +243,18 @@ async def test_watchers_learn_of_the_end_and_do_not_delay_it(
     assert server.statistics().watchers == 0
 
 
-async def test_gRPCs_own_client_side_health_checking_follows(eventually: Any) -> None:
+async def test_gRPCs_own_client_side_health_checking_follows(
+    host: Host, eventually: Any
+) -> None:
     """The channel's state is that of the health stream beneath it."""
-    server = Server()
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    server, address, _ = await host()
     follow = (
         '{"loadBalancingConfig": [{"round_robin": {}}],'
         ' "healthCheckConfig": {"serviceName": ""}}'
     )
     options = [("grpc.service_config", follow)]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+    async with grpc.aio.insecure_channel(address, options) as channel:
         await asyncio.wait_for(channel.channel_ready(), 10)
         server.lame_duck()
         ready = grpc.ChannelConnectivity.READY
         await eventually(lambda: channel.get_state() is not ready)
-    await server.stop(None)

@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
@@ -17,9 +17,7 @@ import pytest
 
 from lbclient import wire
 from lbclient.client.health.udp import PROBES, Prober, locate
-from lbclient.config import ServerConfig
 from lbclient.core.model import Endpoint, LoadReport, TaskState
-from lbclient.core.protocols import Clock
 from lbclient.server import Server
 from lbclient.server.report.udp import (
     ANSWER_RATE,
@@ -31,32 +29,22 @@ from lbclient.server.report.udp import (
 )
 from lbclient.v1 import health_pb2
 from lbclient.wire import datagram
+from tests.hosts import Host, hosting
 from tests.waiting import eventually, let_pass
 
 HOST = "127.0.0.1"
 SECRET = "a secret that both sides know"
 SERVING, LAME_DUCK = TaskState.SERVING, TaskState.LAME_DUCK
 
-Host = Callable[..., Awaitable[Server]]
 Eventually = Callable[..., Awaitable[None]]
 
 
-@pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    """Starts a server of ours on one address, or on several."""
-    async with AsyncExitStack() as stack:
-
-        async def host(
-            *addresses: str, clock: Clock = monotonic, **config: Any
-        ) -> Server:
-            server = Server(config=ServerConfig(**config), clock=clock)
-            for address in addresses or (f"{HOST}:0",):
-                server.add_insecure_port(address)
-            stack.push_async_callback(server.stop, None)
-            await server.start()
-            return server
-
-        yield host
+def at(*addresses: str) -> Server:
+    """A server that listens there, besides where it is hosted."""
+    server = Server()
+    for address in addresses:
+        server.add_insecure_port(address)
+    return server
 
 
 def port_of(server: Server) -> int:
@@ -177,7 +165,7 @@ async def advertised(target: str) -> int:
 
 
 async def test_the_port_is_that_of_grpc_and_in_health_reports() -> None:
-    server = Server(config=ServerConfig())
+    server = Server()
     port = number_free_for_both()
     server.add_insecure_port(f"{HOST}:{port}")
     assert port_of(server) == 0
@@ -193,7 +181,7 @@ async def test_where_that_number_is_taken_it_is_another(
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind((HOST, 0))
         port = taken.getsockname()[1]
-        server = await host(f"{HOST}:{port}")
+        server, *_ = await host(at=f"{HOST}:{port}")
         assert port_of(server) not in (0, port)
         assert await advertised(f"{HOST}:{port}") == port_of(server)
     watcher = watching()
@@ -205,7 +193,7 @@ async def test_where_that_number_is_taken_it_is_another(
 async def test_a_server_on_all_addresses_answers_on_both_kinds(
     host: Host, watching: Watching, eventually: Eventually, address: str
 ) -> None:
-    server = await host(address)
+    server, *_ = await host(at=address)
     for loopback in (HOST, "::1"):
         watcher = watching()
         watcher.watch(port_of(server), loopback)
@@ -216,7 +204,7 @@ async def test_several_ports_have_one_number_on_all_their_hosts(
     host: Host, watching: Watching, eventually: Eventually
 ) -> None:
     hosts = ("127.0.0.1", "127.0.0.2", "::1")
-    server = await host("127.0.0.1:0", "127.0.0.2:0", "[::1]:0", "127.0.0.1:0")
+    server, *_ = await host(server=at("127.0.0.1:0", "127.0.0.2:0", "[::1]:0"))
     watcher = watching()
     for address in hosts:
         watcher.watch(port_of(server), address)
@@ -229,12 +217,13 @@ async def test_hosts_share_a_number_also_where_theirs_are_taken(
     eventually: Eventually,
     free_port: Callable[[], int],
 ) -> None:
-    addresses = {"127.0.0.1": free_port(), "127.0.0.2": free_port()}
+    one, two = free_port(), free_port()
+    addresses = {"127.0.0.1": one, "127.0.0.2": two}
     with ExitStack() as stack:
         for taken in addresses.items():
             sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             stack.enter_context(sock).bind(taken)
-        server = await host(*(f"{name}:{port}" for name, port in addresses.items()))
+        server, *_ = await host(server=at(f"127.0.0.2:{two}"), at=f"127.0.0.1:{one}")
         assert port_of(server) not in (0, *addresses.values())
     watcher = watching()
     for name in addresses:
@@ -245,7 +234,7 @@ async def test_hosts_share_a_number_also_where_theirs_are_taken(
 async def test_only_the_hosts_of_the_grpc_ports_are_listened_on(
     host: Host, watching: Watching, eventually: Eventually
 ) -> None:
-    server = await host("127.0.0.1:0")
+    server, *_ = await host()
     watcher = watching(timeout=0.05)
     watcher.watch(port_of(server), "127.0.0.2")
     await eventually(lambda: watcher.told == [f"no answer to {PROBES} probes by UDP"])
@@ -253,30 +242,30 @@ async def test_only_the_hosts_of_the_grpc_ports_are_listened_on(
 
 async def test_a_secure_port_alone_is_no_reason_to_answer() -> None:
     """What only those with a certificate may know is not told to others."""
+    credentials = grpc.local_server_credentials()
     for secret in ("", SECRET):
-        server = Server(config=ServerConfig(udp_secret=secret))
-        credentials = grpc.local_server_credentials()
-        server.add_secure_port(f"{HOST}:0", credentials)
-        await server.start()
-        assert bool(port_of(server)) == bool(secret)
-        await server.stop(None)
+        hosted = hosting(credentials=credentials, udp_secret=secret)
+        async with hosted as (server, *_):
+            assert bool(port_of(server)) == bool(secret)
 
 
 async def test_a_server_may_be_told_not_to_answer(host: Host) -> None:
-    assert port_of(await host(udp_health=False)) == 0
+    assert port_of((await host(udp_health=False)).server) == 0
 
 
 async def test_a_server_on_a_unix_socket_has_no_port(
     host: Host, tmp_path: Path
 ) -> None:
-    assert port_of(await host(f"unix:{tmp_path / 'socket'}")) == 0
+    assert port_of((await host(at=f"unix:{tmp_path / 'socket'}")).server) == 0
 
 
 async def test_a_server_on_a_unix_socket_too_has_the_number_of_the_other(
     host: Host, tmp_path: Path
 ) -> None:
     port = number_free_for_both()
-    server = await host(f"unix:{tmp_path / 'socket'}", f"{HOST}:{port}")
+    server, *_ = await host(
+        server=at(f"unix:{tmp_path / 'socket'}"), at=f"{HOST}:{port}"
+    )
     assert port_of(server) == port
 
 
@@ -293,7 +282,7 @@ async def test_no_port_to_be_had_is_a_warning(
 
 
 async def test_a_stopped_server_frees_its_port(host: Host) -> None:
-    server = await host()
+    server, *_ = await host()
     port = port_of(server)
     await server.stop(None)
     await asyncio.sleep(0)  # asyncio closes a socket in its next turn
@@ -302,7 +291,7 @@ async def test_a_stopped_server_frees_its_port(host: Host) -> None:
 
 
 async def test_a_dropped_server_frees_its_port(eventually: Eventually) -> None:
-    server = Server(config=ServerConfig())
+    server = Server()
     server.add_insecure_port(f"{HOST}:0")
     await server.start()
     udp = server._udp
@@ -313,10 +302,9 @@ async def test_a_dropped_server_frees_its_port(eventually: Eventually) -> None:
 
 
 async def test_the_state_is_told_while_the_task_warms_up(
-    watching: Watching, eventually: Eventually
+    host: Host, watching: Watching, eventually: Eventually
 ) -> None:
-    server = Server(config=ServerConfig())
-    server.add_insecure_port(f"{HOST}:0")
+    server, *_ = await host(starts=False)
     watcher = watching(period=0.1)
     warm = asyncio.Event()
     starting = asyncio.create_task(server.start(warm.wait))
@@ -327,13 +315,12 @@ async def test_the_state_is_told_while_the_task_warms_up(
     warm.set()
     await starting
     await eventually(lambda: SERVING in watcher.told)
-    await server.stop(None)
 
 
 async def test_the_load_is_told(
     host: Host, watching: Watching, eventually: Eventually
 ) -> None:
-    server = await host(utilization=lambda: 0.75)
+    server, *_ = await host(utilization=lambda: 0.75)
     await eventually(lambda: server.statistics().utilization == pytest.approx(0.75))
     watcher = watching()
     watcher.watch(port_of(server))
@@ -361,7 +348,7 @@ async def test_news_of_a_lame_duck_take_one_trip(
     secret: str,
 ) -> None:
     """Counted in datagrams: one comes down, none goes up before it; 20 ms a way."""
-    server = await host(udp_secret=secret)
+    server, *_ = await host(udp_secret=secret)
     watcher, between = watching(secret=secret), proxy(0.02)
     watcher.watch(await between.open(port_of(server)))
     await eventually(lambda: watcher.told == [SERVING])
@@ -380,7 +367,7 @@ async def test_lost_news_come_with_the_next_answer(
     proxy: Callable[..., Proxy],
     eventually: Eventually,
 ) -> None:
-    server = await host()
+    server, *_ = await host()
     watcher, between = watching(period=0.2, longest_period=0.2, timeout=0.2), proxy()
     watcher.watch(await between.open(port_of(server)))
     await eventually(lambda: SERVING in watcher.told)
@@ -396,7 +383,7 @@ async def test_lost_news_come_with_the_next_answer(
 async def test_a_server_that_stops_without_a_word_before_says_so_too(
     host: Host, watching: Watching, eventually: Eventually
 ) -> None:
-    server = await host()
+    server, *_ = await host()
     watcher = watching()
     watcher.watch(port_of(server))
     await eventually(lambda: watcher.told == [SERVING])
@@ -408,7 +395,7 @@ async def test_all_who_asked_lately_are_told_once_each(
     host: Host, eventually: Eventually
 ) -> None:
     """More than are told at once."""
-    server = await host()
+    server, *_ = await host()
     target = (HOST, port_of(server))
     probers = 2 * NEWS_AT_ONCE + 1
     with ExitStack() as stack:
@@ -455,7 +442,7 @@ async def test_blocked_udp_is_noticed_after_so_many_probes(
     proxy: Callable[..., Proxy],
     eventually: Eventually,
 ) -> None:
-    server = await host()
+    server, *_ = await host()
     watcher, between = watching(timeout=0.05), proxy(is_blocked=True)
     watcher.watch(await between.open(port_of(server)))
     await eventually(lambda: watcher.told)
@@ -470,7 +457,7 @@ async def test_blocked_udp_is_noticed_after_so_many_probes(
 async def test_different_secrets_are_silence(
     host: Host, watching: Watching, eventually: Eventually, ours: str, theirs: str
 ) -> None:
-    server = await host(udp_secret=theirs)
+    server, *_ = await host(udp_secret=theirs)
     watcher = watching(secret=ours, timeout=0.05)
     watcher.watch(port_of(server))
     await eventually(lambda: watcher.told)
@@ -537,7 +524,7 @@ async def test_a_fuzzed_responder_serves_on_in_flat_memory(
 ) -> None:
     """So slowly, by its clock, that none of it is over the limit."""
     now = 0.0
-    server = await host(clock=lambda: now, udp_secret=secret)
+    server, *_ = await host(clock=lambda: now, udp_secret=secret)
     (listener,) = server._udp._listeners
     key = secret.encode()
     news = datagram.answer(SEED, LAME_DUCK, LoadReport(), key, is_news=True)
@@ -546,7 +533,7 @@ async def test_a_fuzzed_responder_serves_on_in_flat_memory(
 
     def arrived() -> int:
         said = server._udp.statistics()
-        return said.answered + said.malformed + said.forged + said.limited
+        return int(said.answered + said.malformed + said.forged + said.limited)
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
         sink.bind(("0.0.0.0", 0))
@@ -578,7 +565,7 @@ async def test_a_fuzzed_responder_serves_on_in_flat_memory(
 
 async def test_what_the_network_does_not_take_is_dropped(host: Host) -> None:
     """asyncio says so when much is waiting to be sent; it would keep any more."""
-    server = await host()
+    server, *_ = await host()
     (listener,) = server._udp._listeners
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind((HOST, 0))
@@ -599,7 +586,7 @@ async def test_a_fuzzed_prober_believes_none_of_it_in_flat_memory(
 ) -> None:
     """Not even from the right address and port, by somebody who has seen the probe
     but has no secret. It hears its task after that."""
-    server = await host(udp_secret=SECRET)
+    server, *_ = await host(udp_secret=SECRET)
     (listener,) = server._udp._listeners
     watcher = watching(secret=SECRET)
     prober = watcher.prober
@@ -630,7 +617,7 @@ async def test_a_forged_report_changes_nothing(
 ) -> None:
     """By somebody who saw the probe and can send in the task's name, but has no
     secret; and by one who has the secret, but did not see the probe."""
-    server = await host(udp_secret=SECRET)
+    server, *_ = await host(udp_secret=SECRET)
     watcher = watching(secret=SECRET)
     prober = watcher.prober
     address = (HOST, port_of(server))
