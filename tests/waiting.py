@@ -6,10 +6,11 @@
 import ast
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -36,6 +37,26 @@ async def eventually(
         if condition():
             return
         await asyncio.sleep(PAUSE)
+    _fail(condition, seen, turns)
+
+
+def wait_until(
+    condition: Callable[[], object],
+    seen: Callable[[], object] | None = None,
+    *,
+    turns: int = TURNS,
+) -> None:
+    """`eventually` for tests without an event loop."""
+    for _ in range(turns):
+        if condition():
+            return
+        time.sleep(PAUSE)
+    _fail(condition, seen, turns)
+
+
+def _fail(
+    condition: Callable[[], object], seen: Callable[[], object] | None, turns: int
+) -> NoReturn:
     lines = [
         f"never true in {turns} looks: {text_of(condition)}",
         *values_in(condition),

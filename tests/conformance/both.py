@@ -172,8 +172,10 @@ def remaining(call: Any) -> str:
     return "no end" if left is None else "some" if left > 0 else "nothing"
 
 
-async def eventually(condition: Callable[[], object], turns: int = 400) -> bool:
-    """Whether a condition comes true, within a few seconds."""
+async def comes_true(condition: Callable[[], object], turns: int = 400) -> bool:
+    """Whether a condition comes true within a few seconds, to compare; `eventually`
+    of tests/waiting.py fails where it does not.
+    """
     for _ in range(turns):
         if condition():
             return True

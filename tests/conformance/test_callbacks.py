@@ -14,10 +14,10 @@ from tests.conformance.both import (
     Side,
     answered,
     attempted,
+    comes_true,
     each_kind,
     each_stream,
     end_of,
-    eventually,
     on_both,
     outcome,
 )
@@ -280,7 +280,7 @@ async def test_a_call_that_fails_unheard_makes_no_noise(side: Side, kind: str) -
     call = await side.begin(kind, sending="write", do="abort")
     over: list[bool] = []
     call.add_done_callback(lambda _: over.append(True))
-    await eventually(lambda: over)
+    await comes_true(lambda: over)
     del call
     await asyncio.sleep(0.01)
     gc.collect(1)
@@ -301,7 +301,7 @@ async def test_a_call_to_nobody_fails_unheard_without_noise(
     call = await side.begin(kind, sending="write", on=channel)
     over: list[bool] = []
     call.add_done_callback(lambda _: over.append(True))
-    heard = await eventually(lambda: over)
+    heard = await comes_true(lambda: over)
     del call
     gc.collect(1)
     await asyncio.sleep(0.01)

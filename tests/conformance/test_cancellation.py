@@ -12,17 +12,18 @@ from tests.conformance.both import (
     NEVER,
     Side,
     answered,
+    comes_true,
     each_kind,
     each_sender,
     each_stream,
     end_of,
-    eventually,
     in_kind,
     on_both,
     outcome,
     receiving,
     responses,
 )
+from tests.waiting import eventually
 
 
 async def hanging(side: Side, kind: str, **options: Any) -> Any:
@@ -30,13 +31,13 @@ async def hanging(side: Side, kind: str, **options: Any) -> Any:
     call = await side.begin(kind, sending="write", do="initial hang", **options)
     if kind.endswith("stream"):
         await call.initial_metadata()  # of a unary answer it comes with that
-    assert await eventually(lambda: "hangs" in side.script.events)
+    await eventually(lambda: "hangs" in side.script.events)
     return call
 
 
 async def released(side: Side) -> bool:
     """Whether the server heard of the end."""
-    return await eventually(lambda: "released" in side.script.events)
+    return await comes_true(lambda: "released" in side.script.events)
 
 
 @on_both
@@ -376,7 +377,7 @@ async def test_an_endless_request_stream_is_closed_with_its_call(
     await eventually(lambda: begun)
     await asyncio.sleep(0.03)
     call.cancel()
-    return await eventually(lambda: closed), call.cancelled(), await call.code()
+    return await comes_true(lambda: closed), call.cancelled(), await call.code()
 
 
 @on_both
@@ -398,7 +399,7 @@ async def test_a_call_that_is_over_does_not_keep_its_requests(
     call = method(requests)
     del requests
     seen = await answered(call, kind)
-    return seen, await eventually(lambda: kept() is None, turns=100), call.done()
+    return seen, await comes_true(lambda: kept() is None, turns=100), call.done()
 
 
 @on_both

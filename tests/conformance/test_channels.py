@@ -14,9 +14,9 @@ from tests.conformance.both import (
     Side,
     answered,
     attempted,
+    comes_true,
     each_kind,
     end_of,
-    eventually,
     on_both,
     once,
     outcome,
@@ -24,6 +24,7 @@ from tests.conformance.both import (
 )
 from tests.conformance.script import KINDS, path
 from tests.hosts import hosting
+from tests.waiting import eventually
 
 IDLE = grpc.ChannelConnectivity.IDLE
 CONNECTING = grpc.ChannelConnectivity.CONNECTING
@@ -226,7 +227,7 @@ async def test_close_cancels_what_the_server_works_at(
     await eventually(lambda: "hangs" in side.script.events)
     await channel.close(grace)
     seen = call.done(), call.cancelled(), await waiting, await end_of(call)
-    return seen, await eventually(lambda: "released" in side.script.events)
+    return seen, await comes_true(lambda: "released" in side.script.events)
 
 
 @on_both
@@ -236,7 +237,7 @@ async def test_close_with_grace_lets_calls_end(side: Side, kind: str) -> Any:
     call = await side.begin(kind, do="nap")
     waiting = asyncio.create_task(answered(call, kind))
     # A call that has not been sent has no grace: docs/differences.md.
-    await eventually(lambda: channel.get_state() is READY)
+    await comes_true(lambda: channel.get_state() is READY)
     await asyncio.sleep(0.02)
     await channel.close(5)
     return await waiting, await call.code()

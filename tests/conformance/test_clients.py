@@ -15,8 +15,8 @@ from tests import needs
 from tests.conformance.both import (
     Side,
     answered,
+    comes_true,
     each_kind,
-    eventually,
     on_both,
     once,
     outcome,
@@ -141,7 +141,7 @@ async def test_opentelemetry_sees_a_call(
     seen = await answered(call, kind)
     if sending == "write":
         await outcome(call.done_writing())
-    await eventually(lambda: _told(spans, kind), turns=100)
+    await comes_true(lambda: _told(spans, kind), turns=100)
     return seen, _told(spans, kind)
 
 

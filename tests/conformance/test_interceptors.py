@@ -13,15 +13,16 @@ from tests.conformance.both import (
     Side,
     answered,
     attempted,
+    comes_true,
     each_kind,
     end_of,
-    eventually,
     on_both,
     once,
     outcome,
     responses,
 )
 from tests.conformance.script import KINDS, path
+from tests.waiting import eventually
 
 # Whether an intercepted call waits is tested in tests/wire/test_interceptors.py, too.
 pytestmark = once
@@ -318,7 +319,7 @@ async def test_callbacks_of_an_intercepted_call_are_called(
     heard: list[Any] = []
     call.add_done_callback(lambda it: heard.append(it.done()))
     seen = await answered(call, kind)
-    await eventually(lambda: heard, turns=20)
+    await comes_true(lambda: heard, turns=20)
     call.add_done_callback(lambda _: heard.append("late"))
     return seen, heard
 

@@ -13,11 +13,11 @@ from tests.conformance.both import (
     Side,
     answered,
     attempted,
+    comes_true,
     each_kind,
     each_sender,
     each_stream,
     end_of,
-    eventually,
     on_both,
     outcome,
     responses,
@@ -271,7 +271,7 @@ async def test_a_stream_that_is_dropped_half_read_is_released(
         break
     del call
     gc.collect(1)
-    return await eventually(lambda: "released" in side.script.events, turns=40)
+    return await comes_true(lambda: "released" in side.script.events, turns=40)
 
 
 @on_both
@@ -293,7 +293,7 @@ async def test_a_call_that_nobody_keeps_is_made(side: Side, kind: str) -> Any:
     await asyncio.sleep(0.02)
     del call
     gc.collect(1)
-    begun = kind.endswith("stream") or await eventually(
+    begun = kind.endswith("stream") or await comes_true(
         lambda: "hangs" in side.script.events
     )
     return begun

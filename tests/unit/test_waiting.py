@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.waiting import eventually
+from tests.waiting import eventually, wait_until
 
 GOAL = 3
 
@@ -48,6 +48,19 @@ async def test_what_cannot_be_looked_at_alone_is_no_error() -> None:
 
 async def test_more_may_be_shown() -> None:
     assert "seen: [3]" in await failure(lambda: False, lambda: [GOAL])
+
+
+def test_without_a_loop_it_is_told_likewise() -> None:
+    with pytest.raises(pytest.fail.Exception) as caught:
+        wait_until(lambda: GOAL == 0, lambda: [GOAL], turns=2)
+    assert str(caught.value).splitlines() == [
+        "never true in 2 looks: GOAL == 0",
+        "  GOAL = 3",
+        "  seen: [3]",
+    ]
+    looks = iter((False, True, False))
+    wait_until(lambda: next(looks))
+    assert list(looks) == [False]
 
 
 async def test_whoever_passes_does_not_wait() -> None:

@@ -13,12 +13,13 @@ import search_pb2_grpc as pb_grpc
 
 import lbclient
 from tests.ports import HOST
+from tests.waiting import eventually
 from tests.wire.rollout.fleet import (
+    LOOKS,
     Fleet,
     Load,
     are_ready,
     ask,
-    comes_true,
 )
 
 RATE = 200.0  # calls a second of the client that was there before
@@ -66,14 +67,14 @@ async def test_a_connection_storm_costs_no_call(storm: Storm) -> None:
         lbclient.insecure_channel(fleet.target()) as channel,
         asyncio.TaskGroup() as group,
     ):
-        await comes_true(lambda: are_ready([channel]))
+        await eventually(lambda: are_ready([channel]), turns=LOOKS)
         load = Load([channel], RATE)
         group.create_task(load.run())
-        await comes_true(lambda: load.answered)
+        await eventually(lambda: load.answered, turns=LOOKS)
         before = load.begun
         await storm(fleet.tasks[0].port)
         during = load.begun - before
-        await comes_true(lambda: load.begun - before > RATE)
+        await eventually(lambda: load.begun - before > RATE, turns=LOOKS)
         load.end()
     print(  # noqa: T201  # for those who ask, by pytest -s
         f"\n{during} calls during the storm, {load.begun - before} with those after it"

@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 FLEET = ROOT / "examples" / "fleet"
@@ -40,14 +40,6 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
-
-
-def comes_true(condition: Callable[[], bool], within: float = 20.0) -> bool:
-    for _ in range(round(within / 0.05)):
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_a_small_fleet_plays_all_phases_and_tells_what_it_found(
@@ -100,13 +92,13 @@ def test_no_process_is_left_behind(number: signal.Signals, status: int) -> None:
     )
     with process:
         try:
-            assert comes_true(lambda: len(children(process.pid)) == 3)
+            wait_until(lambda: len(children(process.pid)) == 3)
             fleet = children(process.pid)
             process.send_signal(number)
             assert process.wait(20) == status
         finally:
             process.kill()
-        assert comes_true(lambda: not any(map(is_running, fleet)))
+        wait_until(lambda: not [pid for pid in fleet if is_running(pid)])
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
 

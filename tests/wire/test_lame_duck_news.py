@@ -23,15 +23,15 @@ from lbclient.client.statistics import BackendStatistics
 from lbclient.config import ChannelConfig
 from lbclient.v1 import health_pb2
 from tests.ports import free_port
+from tests.waiting import eventually
 from tests.wire.delay import BACK, FRONT, Delay
 from tests.wire.rollout.fleet import (
-    PATIENCE,
+    LOOKS,
     Fleet,
     Load,
     Task,
     are_ready,
     ask,
-    comes_true,
 )
 
 EACH_WAY = 0.02  # seconds
@@ -142,7 +142,7 @@ def seen(channel: lbclient.Channel, task: Task) -> BackendStatistics:
 
 async def heard_at(channel: lbclient.Channel, task: Task) -> float:
     """When the channel learned that the task is a lame duck."""
-    await comes_true(lambda: seen(channel, task).state == "lame duck")
+    await eventually(lambda: seen(channel, task).state == "lame duck", turns=LOOKS)
     return monotonic() - seen(channel, task).state_age
 
 
@@ -157,12 +157,12 @@ async def test_an_active_client_hears_of_a_lame_duck_within_two_round_trips() ->
 
     async def trial(trials: Trials, task: Task) -> None:
         address = f"{FRONT}:{task.port}"
-        await comes_true(lambda: address in picked_at)
+        await eventually(lambda: address in picked_at, turns=LOOKS)
         told_at = await trials.terminate(task)
         heard = await heard_at(channel, task)
         trials.news.append(heard - told_at)
         enough = load.begun + SOME
-        await comes_true(lambda: load.begun >= enough)
+        await eventually(lambda: load.begun >= enough, turns=LOOKS)
         assert picked_at[address] <= heard
 
     async with (
@@ -171,7 +171,7 @@ async def test_an_active_client_hears_of_a_lame_duck_within_two_round_trips() ->
         lbclient.insecure_channel(target) as channel,
         by_tcp() as travel,
     ):
-        await comes_true(lambda: are_ready([channel]))
+        await eventually(lambda: are_ready([channel]), turns=LOOKS)
         load, trials = Load([channel], RATE, call), Trials(travel)
         async with asyncio.TaskGroup() as group:
             group.create_task(load.run())
@@ -186,7 +186,7 @@ async def udp_port(task: Task) -> int:
     """Which the task advertises, once it serves."""
     async with grpc.aio.insecure_channel(task.address) as channel:
         check: Any = channel.unary_unary(wire.CHECK_METHOD)
-        said = await check(b"", wait_for_ready=True, timeout=PATIENCE)
+        said = await check(b"", wait_for_ready=True, timeout=60.0)
     return int(health_pb2.HealthReport.FromString(said).udp_port)
 
 
@@ -213,8 +213,10 @@ async def test_an_inactive_client_hears_of_a_lame_duck_within_two_round_trips(
         for task in fleet.tasks:
             assert await udp_port(task) == task.port
         channel.get_state(try_to_connect=True)
-        await comes_true(lambda: inactive(channel) == len(fleet.tasks))
-        await comes_true(lambda: not connections(*(task.port for task in fleet.tasks)))
+        await eventually(lambda: inactive(channel) == len(fleet.tasks), turns=LOOKS)
+        await eventually(
+            lambda: not connections(*(task.port for task in fleet.tasks)), turns=LOOKS
+        )
         for task in fleet.tasks[:TRIALS]:
             told_at = await trials.terminate(task)
             trials.news.append(await heard_at(channel, task) - told_at)

@@ -21,14 +21,15 @@ import lbclient
 from lbclient.config import ChannelConfig
 from lbclient.grpc_seam import is_ready
 from tests.certificates import certify
+from tests.waiting import eventually
 from tests.wire.conftest import earn
 from tests.wire.rollout.fleet import (
     DEADLINE,
+    LOOKS,
     Fleet,
     Load,
     Task,
     are_ready,
-    comes_true,
 )
 from tests.wire.rollout.task import PAGES
 
@@ -74,7 +75,7 @@ async def connected(
             await stack.enter_async_context(connect(fleet.target()))
             for _ in range(CLIENTS)
         ]
-        await comes_true(lambda: are_ready(channels))
+        await eventually(lambda: are_ready(channels), turns=LOOKS)
         yield channels
 
 
@@ -96,12 +97,12 @@ async def restart_all(
         group.create_task(load.run())
         for first in [*range(0, BACKENDS, at_once)] * rounds:
             batch = fleet.tasks[first : first + at_once]
-            await comes_true(lambda: fleet.pids() <= load.served)
+            await eventually(lambda: fleet.pids() <= load.served, turns=LOOKS)
             await asyncio.gather(*map(leave, batch))
             for task in batch:
                 task.start()
-            await comes_true(lambda: are_ready(channels))
-        await comes_true(lambda: fleet.pids() <= load.served)
+            await eventually(lambda: are_ready(channels), turns=LOOKS)
+        await eventually(lambda: fleet.pids() <= load.served, turns=LOOKS)
         load.end()
     restarts = len(fleet.pids()) - BACKENDS
     assert restarts == rounds * BACKENDS

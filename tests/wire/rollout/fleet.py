@@ -16,28 +16,19 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 import grpc
-import pytest
 import search_pb2 as pb
 import search_pb2_grpc as pb_grpc
 
 import lbclient
 from tests.ports import HOST, free_ports
+from tests.waiting import eventually
 from tests.wire.rollout.task import run
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([run.__module__])
-PATIENCE = 60.0  # seconds; for what must come true, on a machine that is busy
-PAUSE = 0.02  # seconds
+LOOKS = 6000  # a minute: many processes start and stop, on a machine that is busy
 DEADLINE = 20.0  # seconds; for what is never answered
 WORK = 0.02  # seconds for which a task has a call at least
-
-
-async def comes_true(condition: Callable[[], object]) -> None:
-    for _ in range(round(PATIENCE / PAUSE)):
-        if condition():
-            return
-        await asyncio.sleep(PAUSE)
-    pytest.fail(f"it did not come true within {PATIENCE:.0f} s")
 
 
 class Task:
@@ -70,8 +61,9 @@ class Task:
         self._processes[-1].join()
 
     async def ended(self) -> int:
-        await comes_true(lambda: self._processes[-1].exitcode is not None)
-        return int(self._processes[-1].exitcode)
+        process = self._processes[-1]
+        await eventually(lambda: process.exitcode is not None, turns=LOOKS)
+        return int(process.exitcode)
 
     def close(self) -> None:
         for process in self._processes:

@@ -7,7 +7,6 @@ For a network namespace of its own, where it is the name server at port 53 that
 import asyncio
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 import search_pb2 as pb
 import search_pb2_grpc as pb_grpc
 
+from tests.waiting import eventually
 from tests.wire.name_server import name_server
 
 NAME, PORT = "search.test", 50051
@@ -47,14 +47,6 @@ async def serve(host: str) -> Search:
     return search
 
 
-async def until(condition: Callable[[], object]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise TimeoutError("it never came true")
-
-
 async def main() -> None:
     loop = asyncio.get_running_loop()
     of_hosts_file = await lookups.system_lookup("hosts.test", PORT)
@@ -79,20 +71,20 @@ async def main() -> None:
 
             await call_until_served(3)
             known = len(server.asked)
-            await until(lambda: len(server.asked) > known)
+            await eventually(lambda: len(server.asked) > known)
             await asyncio.sleep(0.5)  # of the interval
             server.records[NAME, "A"] = HOSTS
             found["took"] = await call_until_served(6)
             for how in ("NXDOMAIN", "silence"):
                 server.fails = dict.fromkeys(("A", "AAAA"), how)
-                await until(lambda: told().error)
+                await eventually(lambda: told().error)
                 await stub.Search(pb.Query(), timeout=5)
                 found[how] = told().error, told().endpoints
                 server.fails = {}
-                await until(lambda: not told().error)
+                await eventually(lambda: not told().error)
             server.fails = {"A": "SERVFAIL"}
             server.records[NAME, "AAAA"] = ["::1"]
-            await until(lambda: told().error or told().endpoints == 1)
+            await eventually(lambda: told().error or told().endpoints == 1)
             found["half"] = told().error, told().endpoints
         for search in fleet:
             await search.server.stop(None)
