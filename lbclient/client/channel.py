@@ -43,7 +43,7 @@ from lbclient.subsets.numbered import Choice
 if TYPE_CHECKING:
     from lbclient.client.statistics import CallInfo, ChannelStatistics
 
-M = TypeVar("M", bound=methods.Method)
+M = TypeVar("M", bound=methods.StubMethod)
 
 KINDS = {
     "unary_unary": grpc.aio.UnaryUnaryClientInterceptor,

@@ -53,7 +53,7 @@ def _with_criticality(metadata: Any, balancer: Balancer) -> tuple[Any, Criticali
     return grpc.aio.Metadata(*pairs, (CRITICALITY_KEY, level.name)), level
 
 
-class Method:
+class StubMethod:
     """One method of one stub, on whichever backend.
 
     `get_balancer` is bound to the channel, which thereby lives as long as the stub.
@@ -196,7 +196,7 @@ class Method:
             compression=None,  # in the metadata by now
         )
 
-    def _renamed(self, path: str) -> "Method":
+    def _renamed(self, path: str) -> "StubMethod":
         return type(self)(
             self._get_balancer,
             path,
@@ -207,7 +207,7 @@ class Method:
         )
 
 
-class _UnaryRequest(Method):
+class _UnaryRequest(StubMethod):
     inner_serializer = None  # `prepared` has done it
 
     def prepared(self, request: Any) -> bytes:
@@ -237,7 +237,7 @@ class _UnaryRequest(Method):
         )
 
 
-class _StreamRequest(Method):
+class _StreamRequest(StubMethod):
     def prepared(self, request: Any) -> Requests | None:
         return None if request is None else Requests(request)
 

@@ -19,12 +19,12 @@ _making = Lock()
 
 
 class Queue(Protocol):
-    def take_from(self, core: "Core") -> None: ...
+    def take_from(self, core: "RequestSource") -> None: ...
 
     def next(self) -> Awaitable[Any]: ...
 
 
-class Core:
+class RequestSource:
     """What one server's requests come from."""
 
     def __init__(self, request_call: Callable[[], Any]) -> None:
@@ -74,7 +74,7 @@ def _subclass() -> Any:
             return await self.queue.next()
 
         def enter(self, queue: Queue) -> None:
-            queue.take_from(Core(partial(ask, self)))
+            queue.take_from(RequestSource(partial(ask, self)))
             self.queue = queue
 
     return WithQueue

@@ -15,7 +15,7 @@ from lbclient.core.protocols import Clock
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate
 from lbclient.server.report.reporter import Reporter
-from lbclient.server.report.streams import Streams
+from lbclient.server.report.streams import ReportStreams
 from lbclient.server.report.tally import RequestTally
 from lbclient.server.requests.handler import Serving
 from lbclient.server.sampler import Sampler
@@ -41,7 +41,7 @@ class Parts:
         own = UserSignals(config)
         self.tally = tally = RequestTally(clock, self.monitor)
         self.gate = gate = Gate(config, self.monitor, clock, own, rng)
-        self.streams = Streams(
+        self.streams = ReportStreams(
             config.max_streams,
             config.max_streams_per_connection if has_slots else 0,
             clock,

@@ -17,7 +17,7 @@ from lbclient.server.overload.run_queue import (
     UNIT,
     RunQueue,
 )
-from lbclient.server.overload.stream_turns import Turns
+from lbclient.server.overload.stream_turns import StreamTurns
 
 LONG = SLICE / 2  # seconds; two of those, and arrivals are looked for
 
@@ -280,7 +280,7 @@ class Stream:
         self._running = asyncio.ensure_future(self._serve())
 
     async def _serve(self) -> None:
-        await Turns(self._task.queue, self._task.clock).take(self._handle())
+        await StreamTurns(self._task.queue, self._task.clock).take(self._handle())
 
     async def _handle(self) -> None:
         while True:
@@ -383,7 +383,7 @@ async def test_a_stream_is_cancelled_while_it_waits_for_its_turn() -> None:
             raise
 
     async def serve(task: Task) -> None:
-        await Turns(task.queue, task.clock).take(handle(task))
+        await StreamTurns(task.queue, task.clock).take(handle(task))
 
     async with streaming(LONG) as (task, _):
         before = len(task.queue)
@@ -397,7 +397,7 @@ async def test_a_stream_is_cancelled_while_it_waits_for_its_turn() -> None:
 
 async def test_what_a_stream_returns_and_raises_is_its_handlers() -> None:
     task = Task()
-    turns = Turns(task.queue, task.clock)
+    turns = StreamTurns(task.queue, task.clock)
 
     async def answer() -> str:
         await asyncio.sleep(0)

@@ -19,9 +19,9 @@ from lbclient.server.report.streams import (
     SLICE,
     TICK,
     Full,
-    Kind,
+    ReportStreams,
     Stream,
-    Streams,
+    StreamKind,
     floor_of,
     pace_within,
 )
@@ -36,7 +36,7 @@ class Served:
 
     def __init__(self, most: int = 4000, per_connection: int = 8) -> None:
         self.is_strained = False
-        self.streams = Streams(
+        self.streams = ReportStreams(
             most, per_connection, self.clock, lambda: self.is_strained
         )
         self.told: dict[Stream, list[float]] = {}
@@ -49,7 +49,7 @@ class Served:
         self,
         pace: float,
         peer: str = PEER,
-        kind: Kind = Kind.HEALTH,
+        kind: StreamKind = StreamKind.HEALTH,
         writes: Callable[[], float] = lambda: 0.0,
     ) -> Stream:
         stream = self.streams.enter(kind, peer, pace)
@@ -158,12 +158,12 @@ def test_a_pace_is_never_slower_than_what_was_asked() -> None:
 
 async def test_a_connection_holds_so_many_of_each_kind() -> None:
     served = Served(per_connection=2)
-    for kind in Kind:
+    for kind in StreamKind:
         served.open(1.0, kind=kind)
         served.open(1.0, kind=kind)
         assert served.streams.enter(kind, PEER, 1.0) is Full.CONNECTION
     served.open(1.0, "ipv6:%5B::1%5D:7")
-    assert served.streams.refused[Full.CONNECTION] == len(Kind)
+    assert served.streams.refused[Full.CONNECTION] == len(StreamKind)
     await served.close()
 
 
@@ -178,10 +178,10 @@ async def test_clients_of_a_unix_socket_are_not_taken_for_one() -> None:
 async def test_a_server_holds_so_many() -> None:
     served = Served(most=3)
     for number in range(3):
-        assert served.streams.closed_to(Kind.LOAD) is None
+        assert served.streams.closed_to(StreamKind.LOAD) is None
         served.open(1.0, f"ipv4:h:{number}")
-    assert served.streams.closed_to(Kind.LOAD) is Full.SERVER
-    assert served.streams.enter(Kind.LOAD, "ipv4:h:3", 1.0) is Full.SERVER
+    assert served.streams.closed_to(StreamKind.LOAD) is Full.SERVER
+    assert served.streams.enter(StreamKind.LOAD, "ipv4:h:3", 1.0) is Full.SERVER
     await served.close()
 
 
@@ -204,7 +204,7 @@ async def test_new_streams_are_let_in_at_a_bounded_rate() -> None:
     """Those that were let in and have ended count, too."""
     served = Served(most=100)
 
-    async def admitted(seconds: float, kind: Kind = Kind.HEALTH) -> int:
+    async def admitted(seconds: float, kind: StreamKind = StreamKind.HEALTH) -> int:
         until, count = served.clock() + seconds, 0
         while served.clock() < until:
             while served.streams.closed_to(kind) is None:
@@ -222,20 +222,20 @@ async def test_new_streams_are_let_in_at_a_bounded_rate() -> None:
     served.is_strained = True
     assert await admitted(10.0) == pytest.approx(10 * OPENINGS_IF_STRAINED, abs=2)
     # Who is refused one of these checks no health for as long as it is connected.
-    rate = await admitted(10.0, Kind.SERVING) - 100
+    rate = await admitted(10.0, StreamKind.SERVING) - 100
     assert rate == pytest.approx(10 * OPENINGS, rel=0.05)
     assert served.streams.refused[Full.OPENINGS] > 0
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", StreamKind)
 async def test_streams_that_all_ask_before_one_enters_are_let_in_no_faster(
-    kind: Kind,
+    kind: StreamKind,
 ) -> None:
     served = Served(most=100)
     served.is_strained = True
     asking = [n for n in range(100) if served.streams.closed_to(kind) is None]
     found = [served.streams.enter(kind, f"ipv4:h:{n}", 0.0) for n in asking]
-    expected = 100 if kind is Kind.SERVING else OPENINGS_IF_STRAINED
+    expected = 100 if kind is StreamKind.SERVING else OPENINGS_IF_STRAINED
     assert len([one for one in found if isinstance(one, Stream)]) == expected
     assert len(asking) == 100
 

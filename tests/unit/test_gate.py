@@ -18,7 +18,7 @@ from lbclient.core.pressure import USER_WIDTH, YIELDS
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate, degraded
-from lbclient.server.overload.refusals import Answer
+from lbclient.server.overload.refusals import RefusalStatus
 from lbclient.server.quotas.accounting import account
 from lbclient.server.requests.context import Early
 from lbclient.wire import propagation
@@ -61,7 +61,7 @@ class Task:
         answers = [self.ask(*metadata) for _ in range(MANY)]
         return sum(answer is not None for answer in answers) / MANY
 
-    def ask(self, *metadata: tuple[str, str]) -> Answer | None:
+    def ask(self, *metadata: tuple[str, str]) -> RefusalStatus | None:
         return copy_context().run(self.gate.refuses, metadata)
 
 

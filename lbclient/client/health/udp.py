@@ -43,7 +43,7 @@ SocketAddress = Any  # (host, port) or (host, port, flow, scope), as sockets hav
 logger = logging.getLogger(__name__)
 
 
-class Tell(Protocol):
+class ProbeCallback(Protocol):
     """Where what is learned goes; without a state nobody answers."""
 
     def __call__(
@@ -80,7 +80,9 @@ class Watch:
         "timer",
     )
 
-    def __init__(self, place: tuple[str, int], tell: Tell, period: float) -> None:
+    def __init__(
+        self, place: tuple[str, int], tell: ProbeCallback, period: float
+    ) -> None:
         self.place = place  # as it was asked for
         self.family, self.address = _numeric(*place)
         self.tell = tell
@@ -138,7 +140,7 @@ class Prober:
         self._pushed = 0
         self._disbelieved = 0
 
-    def watch(self, host: str, port: int, tell: Tell) -> Watch:
+    def watch(self, host: str, port: int, tell: ProbeCallback) -> Watch:
         """Asks from now on, until `unwatch`; `tell` is called on the loop.
 
         With state and report for every answer and for news; with None, None and a

@@ -40,7 +40,7 @@ from lbclient.server.overload.refusals import (
     TRAILERS,
     UNKNOWN,
     UNSEEN,
-    Answer,
+    RefusalStatus,
 )
 from lbclient.server.overload.run_queue import RunQueue
 from lbclient.server.overload.threads import Threads
@@ -164,7 +164,7 @@ class Gate:
             on_loop = max(on_loop, self.pressure.load_of_line(wait, time))
         return max(on_loop, self.threads.load(now))
 
-    def refuses_stream(self) -> Answer | None:
+    def refuses_stream(self) -> RefusalStatus | None:
         """What a new stream is told that is one too many, if it is."""
         load = 0.0 if self._has_runnable else self.queue.of_streams()
         if not load:
@@ -176,7 +176,7 @@ class Gate:
             return None
         self.count(refusal.value, criticality)
         why = self.pressure.why_stream(load, criticality)
-        return Answer(StatusCode.UNAVAILABLE, why, TRAILERS[refusal])
+        return RefusalStatus(StatusCode.UNAVAILABLE, why, TRAILERS[refusal])
 
     # Requests
 
@@ -184,7 +184,7 @@ class Gate:
         self,
         metadata: Iterable[tuple[str, str | bytes]],
         method: MethodBaseline | None = None,
-    ) -> Answer | None:
+    ) -> RefusalStatus | None:
         """What to answer in place of a handler, if anything.
 
         To be called in the task of the request, whose context learns who asks.
@@ -217,7 +217,7 @@ class Gate:
 
     def _decide(
         self, metadata: Iterable[tuple[str, str | bytes]], method: MethodBaseline | None
-    ) -> Answer | None:
+    ) -> RefusalStatus | None:
         criticality, attempt, customer = self._metadata.read(metadata)
         quotas = self._early_quotas
         # Whoever has used it up is refused before anybody is for the load, and is told
@@ -231,7 +231,9 @@ class Gate:
         refusal = pressure.refuses(criticality, attempt, now)
         if refusal is not None:
             self.count(refusal.value, criticality)
-            return Answer(StatusCode.UNAVAILABLE, pressure.why(), TRAILERS[refusal])
+            return RefusalStatus(
+                StatusCode.UNAVAILABLE, pressure.why(), TRAILERS[refusal]
+            )
         if self._has_limit and pressure.is_full(criticality, self._monitor.active):
             self.count("concurrency", criticality)
             return FULL
@@ -249,7 +251,7 @@ class Gate:
         self.count("concurrency", criticality)
         return True
 
-    def _charged(self, customer: str, criticality: Criticality) -> Answer | None:
+    def _charged(self, customer: str, criticality: Criticality) -> RefusalStatus | None:
         assert self.quotas is not None
         clock = self._clock
         payer = self.quotas.enter(customer, criticality, clock())
@@ -259,11 +261,11 @@ class Gate:
         bill_to(payer)
         return None
 
-    def _out_of_quota(self, criticality: Criticality) -> Answer:
+    def _out_of_quota(self, criticality: Criticality) -> RefusalStatus:
         self.count(Refusal.QUOTA.value, criticality)
         return OUT_OF_QUOTA
 
-    def asks(self, context: object) -> Answer | None:
+    def asks(self, context: object) -> RefusalStatus | None:
         """The same, where `ServerConfig.customer` says who pays."""
         assert self._customer is not None
         try:

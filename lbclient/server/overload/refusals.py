@@ -8,7 +8,7 @@ from lbclient import wire
 from lbclient.core.retry import Refusal
 
 
-class Answer(NamedTuple):
+class RefusalStatus(NamedTuple):
     """What a request that is refused is told."""
 
     code: StatusCode
@@ -27,19 +27,19 @@ def trailers_of(refusal: Refusal) -> tuple[tuple[str, str], ...]:
 TRAILERS = {refusal: trailers_of(refusal) for refusal in Refusal}
 
 # As grpcio says it, so that whoever looks for that finds it.
-FULL = Answer(
+FULL = RefusalStatus(
     StatusCode.RESOURCE_EXHAUSTED,
     "Concurrent RPC limit exceeded!",
     TRAILERS[Refusal.OVERLOADED],
 )
-EXPIRED = Answer(
+EXPIRED = RefusalStatus(
     StatusCode.DEADLINE_EXCEEDED,
     "refused: its deadline has passed",
     TRAILERS[Refusal.DONT_RETRY],
 )
 # An estimate: its deadline is still to come, and another task may be quicker.
 TOO_LATE = {
-    refusal: Answer(
+    refusal: RefusalStatus(
         StatusCode.UNAVAILABLE,
         "overloaded: too late to be served before its deadline",
         TRAILERS[refusal],
@@ -48,7 +48,7 @@ TOO_LATE = {
 }
 # It says nothing of the task: the clients of all others would shun who serves little
 # beside one customer's flood, for its errors, and crowd on who serves much.
-OUT_OF_QUOTA = Answer(
+OUT_OF_QUOTA = RefusalStatus(
     StatusCode.RESOURCE_EXHAUSTED,
     "refused: the customer has used what it may",
     TRAILERS[Refusal.QUOTA],

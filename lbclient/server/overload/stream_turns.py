@@ -23,7 +23,7 @@ T = TypeVar("T")
 DEAR = 1.0
 
 
-class Turns:
+class StreamTurns:
     """Of one stream, for as long as the task lives in which it is made."""
 
     __slots__ = ("_clock", "_dear_until", "_queue")

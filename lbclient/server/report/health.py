@@ -26,8 +26,8 @@ from lbclient.core.text import printable
 from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.streams import (
     Full,
-    Kind,
-    Streams,
+    ReportStreams,
+    StreamKind,
     pace_beyond,
     pace_within,
 )
@@ -45,7 +45,7 @@ class HealthServices:
     def __init__(
         self,
         reporter: Reporter,
-        streams: Streams,
+        streams: ReportStreams,
         config: ServerConfig,
         services: Collection[str],
     ) -> None:
@@ -64,7 +64,7 @@ class HealthServices:
         }
         self._refused = {
             (kind, reason): _Refused(reporter, kind, words[reason])
-            for kind in Kind
+            for kind in StreamKind
             for reason in Full
         }
 
@@ -73,7 +73,7 @@ class HealthServices:
         unary = grpc.unary_unary_rpc_method_handler
         # What they send is encoded once for all of them: bytes.
         stream = grpc.unary_stream_rpc_method_handler
-        methods: dict[str, tuple[Handler, Kind | None]] = {
+        methods: dict[str, tuple[Handler, StreamKind | None]] = {
             wire.CHECK_METHOD: (
                 unary(
                     self._check,
@@ -82,7 +82,10 @@ class HealthServices:
                 ),
                 None,
             ),
-            wire.WATCH_METHOD: (stream(self._watch, watched.FromString), Kind.HEALTH),
+            wire.WATCH_METHOD: (
+                stream(self._watch, watched.FromString),
+                StreamKind.HEALTH,
+            ),
             wire.SERVING_CHECK_METHOD: (
                 unary(
                     self._check_serving,
@@ -93,11 +96,11 @@ class HealthServices:
             ),
             wire.SERVING_WATCH_METHOD: (
                 stream(self._watch_serving, serving.FromString),
-                Kind.SERVING,
+                StreamKind.SERVING,
             ),
             wire.ORCA_METHOD: (
                 stream(self._stream_load, compat_pb2.LoadReportRequest.FromString),
-                Kind.LOAD,
+                StreamKind.LOAD,
             ),
         }
         return [
@@ -113,14 +116,14 @@ class HealthServices:
     async def _watch(self, request: health_pb2.HealthRequest, context: Context) -> None:
         wanted = wire.sound(request.report_interval) or self._config.report_interval
         told = self._reporter.encoded_health
-        await self._stream(Kind.HEALTH, context, told, pace_within(wanted))
+        await self._stream(StreamKind.HEALTH, context, told, pace_within(wanted))
 
     async def _stream_load(
         self, request: compat_pb2.LoadReportRequest, context: Context
     ) -> None:
         wanted = request.report_interval.seconds + request.report_interval.nanos / 1e9
         pace = pace_beyond(max(wanted, self._config.orca_min_interval))
-        await self._stream(Kind.LOAD, context, self._reporter.encoded_load, pace)
+        await self._stream(StreamKind.LOAD, context, self._reporter.encoded_load, pace)
 
     async def _check_serving(
         self, request: compat_pb2.ServingRequest, context: Context
@@ -138,7 +141,7 @@ class HealthServices:
         def told() -> bytes:
             return self._serving(request.service).SerializeToString()
 
-        await self._stream(Kind.SERVING, context, told, 0.0)
+        await self._stream(StreamKind.SERVING, context, told, 0.0)
 
     def _knows(self, service: str) -> bool:
         known = self._services
@@ -154,7 +157,7 @@ class HealthServices:
         return compat_pb2.ServingReply(status=status)
 
     async def _stream(
-        self, kind: Kind, context: Context, told: Callable[[], bytes], pace: float
+        self, kind: StreamKind, context: Context, told: Callable[[], bytes], pace: float
     ) -> None:
         """Now, and whenever the stream is due; until the server stops."""
         reporter = self._reporter
@@ -172,12 +175,12 @@ class HealthServices:
         finally:
             self._streams.leave(stream)
 
-    def _refuses(self, kind: Kind) -> _Refused | None:
+    def _refuses(self, kind: StreamKind) -> _Refused | None:
         """To be asked where grpcio looks the handler up: the cheapest place."""
         reason = self._streams.closed_to(kind)
         return None if reason is None else self._refusal(kind, reason)
 
-    def _refusal(self, kind: Kind, reason: Full) -> _Refused:
+    def _refusal(self, kind: StreamKind, reason: Full) -> _Refused:
         return self._refused[kind, reason]
 
 
@@ -187,7 +190,7 @@ class _Refused:
     request_streaming = response_streaming = True
     request_deserializer = response_serializer = None
 
-    def __init__(self, reporter: Reporter, kind: Kind, details: str) -> None:
+    def __init__(self, reporter: Reporter, kind: StreamKind, details: str) -> None:
         self._reporter = reporter
         self._kind = kind
         self._details = details
@@ -198,7 +201,7 @@ class _Refused:
     def tell(self, context: Any) -> None:
         reporter = self._reporter
         code = grpc.StatusCode.RESOURCE_EXHAUSTED
-        if self._kind is Kind.SERVING:
+        if self._kind is StreamKind.SERVING:
             code = grpc.StatusCode.UNAVAILABLE
             if reporter.state is TaskState.SERVING:
                 code = grpc.StatusCode.UNIMPLEMENTED
@@ -214,8 +217,8 @@ class _Method(grpc.ServiceRpcHandler):
         self,
         path: str,
         handler: Handler,
-        refuses: Callable[[Kind], _Refused | None],
-        kind: Kind | None,
+        refuses: Callable[[StreamKind], _Refused | None],
+        kind: StreamKind | None,
     ) -> None:
         self._path = path
         self._handler = handler

@@ -15,7 +15,7 @@ from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.server.lame_duck import Drain
 from lbclient.server.meters.user_signals import UserSignals
-from lbclient.server.report.streams import Streams
+from lbclient.server.report.streams import ReportStreams
 from lbclient.server.report.tally import RequestTally
 from lbclient.server.statistics import ServerStatistics
 from lbclient.v1 import health_pb2, load_pb2
@@ -32,7 +32,7 @@ class Reporter:
         monitor: LoadMonitor,
         tally: RequestTally,
         own: UserSignals,
-        streams: Streams,
+        streams: ReportStreams,
     ) -> None:
         self.clock = clock
         self.monitor = monitor

@@ -38,13 +38,13 @@ NUMBERED = ("ipv4:", "ipv6:")
 K = TypeVar("K")
 
 
-class Kind(Enum):
+class StreamKind(Enum):
     HEALTH = "health"  # lbclient.v1.BackendHealth/Watch
     LOAD = "load"  # ORCA's StreamCoreMetrics
     SERVING = "serving"  # grpc.health.v1.Health/Watch: only when something changes
 
 
-WATCHES = (Kind.HEALTH, Kind.SERVING)  # an ORCA client looks at no state
+WATCHES = (StreamKind.HEALTH, StreamKind.SERVING)  # an ORCA client looks at no state
 
 
 class Full(Enum):
@@ -96,11 +96,11 @@ def floor_of(paced: Mapping[float, int], rate: float = REPORTS) -> float:
 
 
 class Stream:
-    """One that was let in. `due_at` and `tick` are written by `Streams`."""
+    """One that was let in. `due_at` and `tick` are written by `ReportStreams`."""
 
     __slots__ = ("_is_due", "_next", "due_at", "kind", "pace", "peer", "tick")
 
-    def __init__(self, kind: Kind, peer: str, pace: float, now: float) -> None:
+    def __init__(self, kind: StreamKind, peer: str, pace: float, now: float) -> None:
         self.kind = kind
         self.peer = peer
         self.pace = pace  # 0.0: it is told when something changes, and only then
@@ -144,7 +144,7 @@ class Openings:
         self._left -= 1.0
 
 
-class Streams:
+class ReportStreams:
     """Owned by the server, used on its loop's thread only.
 
     `most` are held at a time, and `per_connection` of each kind on a connection: none
@@ -158,16 +158,16 @@ class Streams:
         clock: Clock,
         is_strained: Callable[[], bool],
     ) -> None:
-        self.held = dict.fromkeys(Kind, 0)
+        self.held = dict.fromkeys(StreamKind, 0)
         self.refused = dict.fromkeys(Full, 0)
         self.floor = 0.0  # seconds between reports, at least; as of the last tick
         self.most = most
         self.per_connection = per_connection
         self._clock = clock
         self._is_strained = is_strained
-        self._openings = {kind: Openings(most, clock()) for kind in Kind}
+        self._openings = {kind: Openings(most, clock()) for kind in StreamKind}
         self._all: dict[Stream, None] = {}
-        self._on: dict[tuple[str, Kind], int] = {}  # by connection
+        self._on: dict[tuple[str, StreamKind], int] = {}  # by connection
         # By connection, those by which its client hears that this task leaves.
         self.watched: dict[str, int] = {}
         self._paced: dict[float, int] = {}
@@ -180,7 +180,7 @@ class Streams:
 
     # Who gets in
 
-    def closed_to(self, kind: Kind) -> Full | None:
+    def closed_to(self, kind: StreamKind) -> Full | None:
         """Why no stream of this kind may begin now, whoever asks; counts that.
 
         Many may ask before the first of them enters, so `enter` asks again.
@@ -191,12 +191,12 @@ class Streams:
             return self._refuse(Full.SERVER)
         # gRPC clients stop health checking after UNIMPLEMENTED, so SERVING streams are
         # exempt from the strained rate.
-        is_strained = kind is not Kind.SERVING and self._is_strained()
+        is_strained = kind is not StreamKind.SERVING and self._is_strained()
         if not self._openings[kind].has_one(self._clock(), is_strained):
             return self._refuse(Full.OPENINGS)
         return None
 
-    def enter(self, kind: Kind, peer: str, pace: float) -> Stream | Full:
+    def enter(self, kind: StreamKind, peer: str, pace: float) -> Stream | Full:
         """To be left, whatever becomes of it; or why it is refused.
 
         The first report is to be sent at once. `pace`: one of PACES, or 0.0.

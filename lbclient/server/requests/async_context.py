@@ -10,7 +10,7 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient import grpc_seam
-from lbclient.server.overload.refusals import Answer
+from lbclient.server.overload.refusals import RefusalStatus
 from lbclient.server.requests import raised
 from lbclient.server.requests.context import (
     RequestContext,
@@ -102,7 +102,7 @@ class AsyncContext(RequestContext):
         except grpc.aio.BaseError:
             self.ended()  # its client has gone
 
-    async def refuse(self, answer: Answer, reason: str = "") -> Never:
+    async def refuse(self, answer: RefusalStatus, reason: str = "") -> Never:
         """`reason`: if it is not counted yet."""
         if reason:
             gate = self._method.gate

@@ -20,7 +20,7 @@ from lbclient.core.concurrency import RequestOutcome
 from lbclient.core.retry import Refusal
 from lbclient.server.overload.adaptive import note_outcome, note_status
 from lbclient.server.overload.gate import Gate
-from lbclient.server.overload.refusals import Answer
+from lbclient.server.overload.refusals import RefusalStatus
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests.handlers_metadata import harmless, key_of, without_report
 from lbclient.server.requests.served_method import ServedMethod
@@ -64,7 +64,7 @@ class RequestContext:
         self._trailers: Trailers = ()  # the handler's own
         self._finished = False
         self.below = WELL  # what its own calls were told
-        self.refusal: Answer | None = None  # what it is told in place of a handler
+        self.refusal: RefusalStatus | None = None  # told in place of a handler
         clock = reporter.clock
         self.begun_at = clock()
         monitor = reporter.monitor
@@ -99,7 +99,7 @@ class RequestContext:
         self._hand_up(code)
         return self._answer(code)
 
-    def _refusing(self, answer: Answer) -> Trailers:
+    def _refusing(self, answer: RefusalStatus) -> Trailers:
         """Before its handler has begun, which could say none of that truthfully."""
         self.refusal = answer
         self.said, self._trailers = answer.code, answer.trailers

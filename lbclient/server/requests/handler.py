@@ -14,8 +14,8 @@ import grpc.aio
 
 from lbclient.core.admission import Quickest
 from lbclient.server.overload.gate import Gate
-from lbclient.server.overload.refusals import EXPIRED, FULL, TOO_LATE, Answer
-from lbclient.server.overload.stream_turns import Turns
+from lbclient.server.overload.refusals import EXPIRED, FULL, TOO_LATE, RefusalStatus
+from lbclient.server.overload.stream_turns import StreamTurns
 from lbclient.server.quotas.accounting import Steps, billed
 from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.tally import Counts, RequestTally
@@ -104,11 +104,11 @@ class Wrapped:
             return coroutine
         return Steps(coroutine, payer, self._quotas.nesting)
 
-    def _turns(self) -> Turns:
+    def _turns(self) -> StreamTurns:
         """Of a stream, in its task."""
-        return Turns(self._queue, self._clock)
+        return StreamTurns(self._queue, self._clock)
 
-    def _too_late(self, call: RequestContext, now: float) -> Answer | None:
+    def _too_late(self, call: RequestContext, now: float) -> RefusalStatus | None:
         """What a request is told that has too little time left, if it has.
 
         What has lost much of its time here has: whoever asks gives up soon.

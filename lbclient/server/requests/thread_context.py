@@ -10,7 +10,7 @@ from grpc import StatusCode
 
 from lbclient.core.concurrency import RequestOutcome
 from lbclient.server.overload.adaptive import note_outcome
-from lbclient.server.overload.refusals import Answer
+from lbclient.server.overload.refusals import RefusalStatus
 from lbclient.server.quotas.accounting import account, run_timed
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests import raised
@@ -56,11 +56,11 @@ class ThreadContext(RequestContext):
         if drain is not None:
             drain.request_began(inner.peer())
 
-    def refused(self, answer: Answer) -> None:
+    def refused(self, answer: RefusalStatus) -> None:
         """Says so, in its thread. Raises."""
         self._abort(answer.code, answer.details, self._refusing(answer))
 
-    def refuse(self, answer: Answer, reason: str) -> None:
+    def refuse(self, answer: RefusalStatus, reason: str) -> None:
         """Ends it before its handler begins."""
         self.refusal = answer
         gate = self._method.gate

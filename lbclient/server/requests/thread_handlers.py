@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any, TypeVar
 
 from lbclient.core.criticality import current
-from lbclient.server.overload.refusals import FULL, Answer
+from lbclient.server.overload.refusals import FULL, RefusalStatus
 from lbclient.server.report.tally import Counts
 from lbclient.server.requests.handler import (
     Handler,
@@ -47,7 +47,7 @@ class _InThread(Wrapped):
         if answer is not None:
             call.refused(answer)
 
-    def _asked(self, call: ThreadContext) -> Answer | None:
+    def _asked(self, call: ThreadContext) -> RefusalStatus | None:
         return call.run(self._gate.asks, call)
 
 

@@ -8,7 +8,7 @@ from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
 from typing import Any
 
 from lbclient.core.call_counts import OTHERS
-from lbclient.server.overload.refusals import Answer
+from lbclient.server.overload.refusals import RefusalStatus
 from lbclient.server.report.tally import Counts
 from lbclient.server.requests.async_handlers import (
     AsyncResponse,
@@ -50,7 +50,7 @@ class Wrapper:
         return kind_of(handler)(self._serving, counts, handler)
 
     def refused(
-        self, answer: Answer, method: str, handler: "Handler | None" = None
+        self, answer: RefusalStatus, method: str, handler: "Handler | None" = None
     ) -> Any:
         """What says that in place of the request's handler."""
         if handler is None and method in self.known:
@@ -113,7 +113,7 @@ class Refused:
     request_streaming = response_streaming = True
     request_deserializer = response_serializer = None
 
-    def __init__(self, serving: Serving, answer: Answer, counts: Counts) -> None:
+    def __init__(self, serving: Serving, answer: RefusalStatus, counts: Counts) -> None:
         self._reporter = serving.reporter
         self._answer = answer
         tally = serving.tally
