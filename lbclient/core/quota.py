@@ -6,17 +6,17 @@ Limits may add up to more than there is. SRE book, ch. 21, "Per-Customer Limits"
 
 A task knows what it gave; from what all tasks gave, `allot` says what each may give.
 Names come from the network: who is listed has an account for good, others as
-`lbclient.core.accounts` has it, and names that are too long or cannot be printed share
-one with those who give none.
+`lbclient.core.quota_accounts` has it, and names that are too long or cannot be printed
+share one with those who give none.
 """
 
 from collections.abc import Collection, Mapping
 from math import inf
 
-from lbclient.core.account import Account, Payer, Spent
-from lbclient.core.accounts import Accounts
 from lbclient.core.criticality import Criticality, named
 from lbclient.core.errors import ConfigError
+from lbclient.core.quota_account import Account, Payer, Spent
+from lbclient.core.quota_accounts import Accounts
 from lbclient.core.retry import Refusal
 from lbclient.core.text import is_printable
 
@@ -26,7 +26,7 @@ LONGEST = 100  # characters of a name with an account
 TOTAL = "total"  # beside limits by criticality, what all requests may use
 HIGHEST = 1_000_000  # CPU seconds a second; what is more is a mistake
 
-INTERVAL = 1.0  # seconds between two exchanges. Ours: a fifth of account.SMOOTHING
+INTERVAL = 1.0  # seconds between two exchanges. Ours: quota_account.SMOOTHING / 5
 RESERVE = 0.1  # of a limit, in equal parts for tasks that give nothing yet
 HOLD = 60.0  # seconds that the fleet's last word is believed
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.core.account import FLOOD, MOMENT, SMOOTHING
-from lbclient.core.accounts import MOST
 from lbclient.core.criticality import Criticality
 from lbclient.core.quota import LONGEST, OTHERS, Quota, room
+from lbclient.core.quota_account import FLOOD, MOMENT, SMOOTHING
+from lbclient.core.quota_accounts import MOST
 from tests.examples import examples
 
 LIMIT = 0.5  # CPU seconds a second, of each customer

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lbclient.core.account import TICK
-from lbclient.core.accounts import MOST
 from lbclient.core.criticality import Criticality
 from lbclient.core.quota import RESERVE, Quota, allot, room
+from lbclient.core.quota_account import TICK
+from lbclient.core.quota_accounts import MOST
 
 CRITICAL = Criticality.CRITICAL
 COST = 0.02

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from lbclient.core.account import FLOOD, MOMENT, SMOOTHING, TICK, Account, Payer, Spent
-from lbclient.core.accounts import MOST
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError
 from lbclient.core.quota import (
@@ -19,6 +17,16 @@ from lbclient.core.quota import (
     room,
     rooms,
 )
+from lbclient.core.quota_account import (
+    FLOOD,
+    MOMENT,
+    SMOOTHING,
+    TICK,
+    Account,
+    Payer,
+    Spent,
+)
+from lbclient.core.quota_accounts import MOST
 from lbclient.core.retry import Refusal
 
 CRITICAL, SHEDDABLE = Criticality.CRITICAL, Criticality.SHEDDABLE

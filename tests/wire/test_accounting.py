@@ -17,7 +17,7 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.core.account import Payer
+from lbclient.core.quota_account import Payer
 from lbclient.server import Server
 from lbclient.server.quotas import accounting
 from lbclient.server.quotas.accounting import (

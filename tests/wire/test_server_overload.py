@@ -20,8 +20,8 @@ from grpc import StatusCode
 import lbclient
 from lbclient import admin, wire
 from lbclient.config import ServerConfig
-from lbclient.core.account import Payer
 from lbclient.core.criticality import Criticality, current
+from lbclient.core.quota_account import Payer
 from lbclient.server import Server
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.quotas.accounting import bill_to, billed

@@ -20,7 +20,7 @@ from time import thread_time
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from lbclient.core.account import Payer
+from lbclient.core.quota_account import Payer
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from heapq import heappop, heappush, heapreplace
 from weakref import WeakValueDictionary
 
-from lbclient.core.account import Account, Payer, Spent
 from lbclient.core.criticality import Criticality
+from lbclient.core.quota_account import Account, Payer, Spent
 
 MOST = 1000  # accounts of customers whose limit is the default one. Ours
 
