@@ -14,8 +14,8 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.protocols import FleetUsage
 from lbclient.core.quota import HOLD, INTERVAL
 from lbclient.server.quotas.accounting import account
+from lbclient.server.quotas.memory_store import MemoryStore
 from lbclient.server.quotas.quotas import HEARD, Quotas, _of_process
-from lbclient.server.quotas.stores import MemoryStore
 
 LIMIT = 1.0  # CPU seconds a second
 COST = 0.01

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 import lbclient
 from lbclient.metrics import export
 from lbclient.metrics.families import FAMILIES, SAMPLES
-from lbclient.server.quotas.stores import MemoryStore
+from lbclient.server.quotas.memory_store import MemoryStore
 from tests import needs
 from tests.wire.prometheus import Prometheus, prometheus
 

@@ -37,7 +37,7 @@ from lbclient.core.quota import (
 )
 from lbclient.core.text import printable
 from lbclient.server.quotas.accounting import Accounting, Nesting, bill_to
-from lbclient.server.quotas.stores import ProcessStore, StoreError
+from lbclient.server.quotas.memory_store import ProcessStore, StoreError
 from lbclient.server.statistics import QuotaStatistics
 
 LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says

@@ -20,7 +20,7 @@ from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import FleetUsage
 from lbclient.core.quota import INTERVAL, LONGEST
 from lbclient.core.text import HIDDEN, printable
-from lbclient.server.quotas.stores import StoreError
+from lbclient.server.quotas.memory_store import StoreError
 
 # Ours. What an exchange may carry: some 50 kB at most for names of 30 characters.
 TOLD = 1000  # customers that a task tells of, and asks for: those it gave most,
