@@ -30,10 +30,10 @@ from lbclient.client.judging import Judging
 from lbclient.client.pending import Waiting
 from lbclient.client.probing import Probing
 from lbclient.config import ChannelConfig
-from lbclient.core.another import two_others
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import Criticality, named
 from lbclient.core.model import Outcome, State, TaskState, Verdict
+from lbclient.core.next_backend import two_others
 from lbclient.core.outliers import Outliers
 from lbclient.core.pool import LOST
 from lbclient.core.protocols import Clock, Picker, Resolver, Subset

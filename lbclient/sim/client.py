@@ -11,11 +11,11 @@ from itertools import islice
 from random import Random
 from typing import Protocol, cast
 
-from lbclient.core.another import two_others
 from lbclient.core.criticality import Criticality
 from lbclient.core.load import Load
 from lbclient.core.locality import Near, mixed
 from lbclient.core.model import Endpoint, Endpoints, LoadReport, State
+from lbclient.core.next_backend import two_others
 from lbclient.core.pool import Limits, Pool
 from lbclient.core.protocols import Picker, PickerFactory, ProbingPicker
 from lbclient.core.retry import Budget, Retry

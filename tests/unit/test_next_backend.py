@@ -2,7 +2,7 @@
 
 from random import Random
 
-from lbclient.core.another import two_others
+from lbclient.core.next_backend import two_others
 from lbclient.testing import fake_nodes
 
 
