@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lbclient.core.call_counts import CallCounts
-from lbclient.core.judgement import compared
 from lbclient.core.model import Outcome, Verdict
+from lbclient.core.outlier_judgement import compared
 from lbclient.core.outliers import Outliers
 from lbclient.core.pool import Pool
 from lbclient.wire.codes import told_against

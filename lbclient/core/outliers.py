@@ -31,8 +31,8 @@ from random import Random
 from typing import Generic
 
 from lbclient.core.call_counts import Method
-from lbclient.core.judgement import Judgement
 from lbclient.core.model import State
+from lbclient.core.outlier_judgement import Judgement
 from lbclient.core.pool import Pool
 from lbclient.core.protocols import N, Picker
 from lbclient.core.standings import Ejection, MethodWatch, most_ejected

@@ -10,9 +10,9 @@ from typing import Generic
 
 from lbclient.core.call_counts import Method
 from lbclient.core.ewma import DecayingCount
-from lbclient.core.judgement import Against, Judgement, Shares
 from lbclient.core.load import ERROR_MEMORY
 from lbclient.core.model import State
+from lbclient.core.outlier_judgement import Against, Judgement, Shares
 from lbclient.core.pool import Pool
 from lbclient.core.protocols import N
 

@@ -6,8 +6,8 @@ this table calls served, or abandoned, are failures where a backend alone gives 
 
 from grpc import StatusCode
 
-from lbclient.core.judgement import Against
 from lbclient.core.model import Verdict
+from lbclient.core.outlier_judgement import Against
 from lbclient.core.verdict import VERDICTS
 
 

@@ -10,8 +10,8 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from lbclient.core.judgement import compared
 from lbclient.core.model import Endpoint, LoadReport, Outcome, State, Verdict
+from lbclient.core.outlier_judgement import compared
 from lbclient.core.outliers import Outliers
 from lbclient.core.pool import Limits, Pool
 from lbclient.pickers import PICKERS

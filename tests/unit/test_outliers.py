@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from lbclient.core.judgement import Judgement, compared
 from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, Outcome, State, Verdict
+from lbclient.core.outlier_judgement import Judgement, compared
 from lbclient.core.outliers import METHODS, UNUSED, Outliers
 from lbclient.core.pool import Limits, Pool
 from lbclient.core.standings import FIRST, LONGEST, PATIENCE
