@@ -6,7 +6,7 @@ it within 5 %.
 
 import pytest
 
-from lbclient.core.standings import FIRST
+from lbclient.core.method_outliers import FIRST
 from lbclient.pickers import PICKERS
 from tests.laws.outlier_fleet import (
     INTERNAL,

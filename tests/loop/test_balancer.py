@@ -17,9 +17,9 @@ from lbclient import wire
 from lbclient.client.waking import WAKE_NEXT
 from lbclient.core.demand import SEVERAL
 from lbclient.core.lifecycle import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD, MISSES
+from lbclient.core.method_outliers import PATIENCE
 from lbclient.core.model import State
 from lbclient.core.retry import ATTEMPTS, BURST, RATIO
-from lbclient.core.standings import PATIENCE
 from lbclient.metrics import samples
 from lbclient.v1 import load_pb2
 from tests.loop.fleet import (
