@@ -13,7 +13,7 @@ from lbclient.core.model import LoadReport, Verdict
 
 
 class LoadMonitor:
-    """Owned by the server. Only `untold` and `told` are for other threads, too."""
+    """Owned by the server. Other threads use only `uncounted` and `counted`."""
 
     __slots__ = (
         "_application",
@@ -25,18 +25,19 @@ class LoadMonitor:
         "_qps",
         "_sampled_at",
         "active",
+        "counted",
         "latencies",
-        "told",
-        "untold",
+        "uncounted",
     )
 
     def __init__(self, smoothing: float) -> None:
         self.active = 0
-        # Served, and in nothing below yet: something of the caller's, how many others
-        # there were, and the seconds it took. A request runs with cold caches; to count
-        # many of them at once takes a fifth of the time. The caller moves them on.
-        self.untold: deque[tuple[Any, int, float]] = deque()
-        self.told: deque[tuple[Any, int, float]] = deque()
+        # Served requests that are in no number below yet: an object of the caller's,
+        # how many other requests were active, and the seconds that it took. To count
+        # many at once takes a fifth of the time, as a request runs with cold caches.
+        # The caller moves them from the first to the second, and counts them.
+        self.uncounted: deque[tuple[Any, int, float]] = deque()
+        self.counted: deque[tuple[Any, int, float]] = deque()
         self.latencies = LatencyEstimate()
         self._ended = 0
         self._finished = 0  # both since the last sample
@@ -49,10 +50,10 @@ class LoadMonitor:
 
     @property
     def begun(self) -> int:
-        return self.active + len(self.untold) + len(self.told) + self._ended
+        return self.active + len(self.uncounted) + len(self.counted) + self._ended
 
     def finish(self, verdict: Verdict) -> None:
-        """One of the active is over, and is not to be among the untold."""
+        """Ends an active request that does not go into `uncounted`."""
         self.active -= 1
         self._ended += 1
         if verdict is Verdict.ABANDONED:
@@ -60,15 +61,18 @@ class LoadMonitor:
         self._finished += 1
         self._failed += verdict is not Verdict.SERVED
 
-    def settle(self) -> list[tuple[Any, int, float]]:
-        """Counts what was told, and returns it. To be called before each sample."""
-        told = [self.told.popleft() for _ in range(len(self.told))]
-        self._ended += len(told)
-        self._finished += len(told)
+    def take_counted(self) -> list[tuple[Any, int, float]]:
+        """Takes what the caller has counted into the rates, and returns it.
+
+        To be called before each sample.
+        """
+        counted = [self.counted.popleft() for _ in range(len(self.counted))]
+        self._ended += len(counted)
+        self._finished += len(counted)
         note = self.latencies.note
-        for _, active, took in told:
+        for _, active, took in counted:
             note(active, took)
-        return told
+        return counted
 
     def sample(self, now: float, cpu: float, application: float | None = None) -> None:
         """Takes the utilization since the last sample, and the rates.

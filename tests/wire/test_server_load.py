@@ -127,7 +127,7 @@ async def test_what_a_thread_served_is_told_on_the_loop(
 ) -> None:
     told_in: set[int] = set()
 
-    class Untold(deque[Any]):
+    class Uncounted(deque[Any]):
         def append(self, one: Any) -> None:
             told_in.add(get_ident())
             super().append(one)
@@ -136,7 +136,7 @@ async def test_what_a_thread_served_is_told_on_the_loop(
         return request
 
     server, method, _ = await hosted(host, respond, migration_thread_pool=pool)
-    server._reporter.monitor.untold = Untold()
+    server._reporter.monitor.uncounted = Uncounted()
     for _ in range(20):
         await method(b"")
     await eventually(lambda: server.statistics().requests["OK"] == 20)

@@ -88,7 +88,7 @@ class Reporter:
         return trailers
 
     def load(self) -> load_pb2.LoadReport:
-        self._tally.settle()
+        self._tally.learn_served()
         active = self.monitor.active
         load = load_pb2.LoadReport.FromString(self.encoded(active))
         load.latency = self.monitor.latencies.at(active)
@@ -118,7 +118,7 @@ class Reporter:
     def statistics(self) -> ServerStatistics:
         """As far as a report goes: the server knows the rest."""
         tally, report, streams = self._tally, self.monitor.report(), self._streams
-        tally.tell()
+        tally.count_served()
         methods = tally.handled.read()
         requests: Counter[str] = Counter(OK=0)
         for counts in methods.values():

@@ -1,7 +1,7 @@
 """What became of requests: counts by method and status, and how long they took.
 
-What was served is told in bulk: a request runs with cold caches, and to count many of
-them at once takes a fifth of the time. So whoever looks at counts settles them first.
+Served requests are counted in bulk: to count many at once takes a fifth of the time, as
+a request runs with cold caches. So whoever reads counts calls `count_served` first.
 """
 
 from threading import RLock, get_ident
@@ -38,8 +38,8 @@ class MethodTally:
 
 
 class RequestTally:
-    """Of all requests of a server. Works on its loop's thread, and for who looks at
-    counts in any."""
+    """Of all requests of a server. `count_served` may be called in any thread, all else
+    on the loop's."""
 
     def __init__(self, clock: Clock, monitor: LoadMonitor) -> None:
         self._clock = clock
@@ -48,7 +48,7 @@ class RequestTally:
         self.recent: Recent | None = None  # as long as somebody looks
         self.latency = Histogram()
         self._thread = get_ident()  # of the loop
-        self._telling = RLock()
+        self._counting = RLock()
 
     def finish(
         self,
@@ -65,13 +65,13 @@ class RequestTally:
         monitor = self._monitor
         if code is _OK:
             monitor.active -= 1
-            monitor.untold.append((method, monitor.active, took))
+            monitor.uncounted.append((method, monitor.active, took))
             return
         verdict = verdict_of(code) if is_error else Verdict.ABANDONED
         monitor.finish(verdict)
         method.counts[code.name] += 1
         if verdict is not Verdict.ABANDONED:
-            with self._telling:
+            with self._counting:
                 self._observe(took)
 
     def refuse(self, code: StatusCode, counts: Counts, is_error: bool) -> None:
@@ -81,40 +81,43 @@ class RequestTally:
         monitor.finish(Verdict.REJECTED if is_error else Verdict.ABANDONED)
         counts[code.name] += 1
 
-    def tell(self) -> None:
-        """Counts what was served for `statistics`, in whichever thread."""
-        untold, told = self._monitor.untold, self._monitor.told
+    def count_served(self) -> None:
+        """Counts served requests for `statistics`, in any thread."""
+        uncounted, counted = self._monitor.uncounted, self._monitor.counted
         observe = self._observe if self.recent else self.latency.observe
-        with self._telling:
-            while untold:
+        with self._counting:
+            while uncounted:
                 try:
-                    one = untold.popleft()
+                    one = uncounted.popleft()
                 except IndexError:  # a signal's handler has asked, too
                     return
                 method, _, took = one
                 method.counts["OK"] += 1
                 observe(took)
-                told.append(one)
+                counted.append(one)
 
-    def settle(self) -> None:
-        """Counts what was served for all else; on the loop's thread only."""
+    def learn_served(self) -> None:
+        """Counts served requests for statistics and for load reports.
+
+        Does nothing in another thread than the loop's.
+        """
         if get_ident() != self._thread:
             return
-        self.tell()
+        self.count_served()
         now = self._clock()
-        for method, _, took in self._monitor.settle():
+        for method, _, took in self._monitor.take_counted():
             quickest = method.quickest
             if quickest and (took < quickest.ample or now >= quickest.turns_at):
                 quickest.observe(took, now)
 
     def sample(self) -> None:
-        """The same, on the loop's thread, which is known from here on."""
+        """The same; the calling thread is the loop's from here on."""
         self._thread = get_ident()
-        self.settle()
+        self.learn_served()
 
     def look(self) -> Recent:
         """The last latencies, which are kept from now on, for a minute."""
-        self.tell()
+        self.count_served()
         self.recent = Recent.look(self.recent, self._clock())
         return self.recent
 
@@ -131,4 +134,5 @@ class RequestTally:
             recent.latencies.add(took, now)
 
     def __repr__(self) -> str:
-        return f"<{sum(self.latency.counts)} told, {len(self._monitor.untold)} untold>"
+        uncounted = len(self._monitor.uncounted)
+        return f"<{sum(self.latency.counts)} counted, {uncounted} not yet>"

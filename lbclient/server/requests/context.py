@@ -157,7 +157,7 @@ class RequestContext:
         took = clock() - self.begun_at
         monitor = reporter.monitor
         monitor.active = active = monitor.active - 1
-        monitor.untold.append((self._method, active, took))
+        monitor.uncounted.append((self._method, active, took))
         trailers = reporter.ready.get(active) or reporter.trailers(active)
         self.inner.set_trailing_metadata(trailers)
 

@@ -127,7 +127,7 @@ class Wrapped:
         """Whether no request of this method was served in so little time lately."""
         if left > self._quickest.ample or self._method.quickest is None:
             return False
-        self._tally.settle()
+        self._tally.learn_served()
         return self._quickest.is_too_late(left, now)
 
     def _enter(self, call: AsyncContext) -> Awaitable[None] | None:
