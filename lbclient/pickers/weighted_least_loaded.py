@@ -267,7 +267,7 @@ class WeightedLeastLoaded:
 
     def _refresh(self, ready: Sequence[Node], now: float) -> None:
         """Brings up to date what changes slowly: members, weights, means, fading."""
-        self._take_means()
+        self._update_means()
         kept = exp((self._epoch - now) / PICK_MEMORY)
         for candidate in self._known.values():
             candidate.picks *= kept
@@ -317,7 +317,7 @@ class WeightedLeastLoaded:
                 candidate.others = None
         return missed
 
-    def _take_means(self) -> None:
+    def _update_means(self) -> None:
         """Of latency, and of others' requests by what was told since the last time."""
         known = self._candidates
         latencies = [each.load.latency for each in known if each.load.latency]

@@ -47,7 +47,7 @@ class Numbering(NamedTuple):
     spare: Sequence[Endpoint] = ()
     why_not: str = ""
 
-    def take(self, numbers: Iterator[int]) -> Iterator[Endpoint]:
+    def endpoints_of(self, numbers: Iterator[int]) -> Iterator[Endpoint]:
         """The endpoints of these numbers, without those that are missing."""
         for number in numbers:
             endpoint = self.backends[number]
@@ -211,7 +211,7 @@ class Choice:
         if self.goes_by_place:
             self._words += "; each that comes or goes moves others"
         backends = len(numbering.backends)
-        return lambda: numbering.take(
+        return lambda: numbering.endpoints_of(
             order(name, self._client, backends, self._size, offset=self._offset)
         )
 

@@ -280,7 +280,7 @@ class Stream:
         self._running = asyncio.ensure_future(self._serve())
 
     async def _serve(self) -> None:
-        await StreamTurns(self._task.queue, self._task.clock).take(self._handle())
+        await StreamTurns(self._task.queue, self._task.clock).run(self._handle())
 
     async def _handle(self) -> None:
         while True:
@@ -383,7 +383,7 @@ async def test_a_stream_is_cancelled_while_it_waits_for_its_turn() -> None:
             raise
 
     async def serve(task: Task) -> None:
-        await StreamTurns(task.queue, task.clock).take(handle(task))
+        await StreamTurns(task.queue, task.clock).run(handle(task))
 
     async with streaming(LONG) as (task, _):
         before = len(task.queue)
@@ -407,6 +407,6 @@ async def test_what_a_stream_returns_and_raises_is_its_handlers() -> None:
         await asyncio.sleep(0)
         raise KeyError("its own")
 
-    assert await turns.take(answer()) == "done"
+    assert await turns.run(answer()) == "done"
     with pytest.raises(KeyError, match="its own"):
-        await turns.take(fail())
+        await turns.run(fail())

@@ -350,5 +350,5 @@ def test_a_snapshot_is_looked_through_once(name: str, backends: Endpoints) -> No
 def test_the_order_is_read_no_further_than_asked() -> None:
     asked = count()
     numbering = number(tasks(*range(100)))
-    assert numbers_of(islice(numbering.take(asked), SIZE)) == list(range(SIZE))
+    assert numbers_of(islice(numbering.endpoints_of(asked), SIZE)) == list(range(SIZE))
     assert next(asked) == SIZE

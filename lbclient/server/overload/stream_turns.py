@@ -41,7 +41,7 @@ class StreamTurns:
         self._queue.streams -= 1
 
     @coroutine
-    def take(self, work: Awaitable[T]) -> Generator[Any, None, T]:
+    def run(self, work: Awaitable[T]) -> Generator[Any, None, T]:
         """Awaits what its handler does, of which each step takes its turn."""
         queue, clock, steps = self._queue, self._clock, work.__await__()
         error: BaseException | None = None

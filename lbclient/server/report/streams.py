@@ -140,7 +140,7 @@ class Openings:
         self._filled_at = now
         return self._left >= 1.0
 
-    def take(self) -> None:
+    def spend(self) -> None:
         self._left -= 1.0
 
 
@@ -209,7 +209,7 @@ class ReportStreams:
             if held >= self.per_connection:
                 return self._refuse(Full.CONNECTION)
             self._on[on] = held + 1
-        self._openings[kind].take()
+        self._openings[kind].spend()
         stream = Stream(kind, peer, pace, self._clock())
         self._all[stream] = None
         self.held[kind] += 1

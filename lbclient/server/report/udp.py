@@ -58,7 +58,7 @@ class Responder(Generic[P]):
         if not datagram.is_sealed(data, self._secret):
             self.forged += 1
             return None
-        if not self._take_token():
+        if not self._spend_token():
             self.limited += 1
             return None
         self.answered += 1
@@ -96,7 +96,7 @@ class Responder(Generic[P]):
         if len(self._recent) > RECENT_PROBERS:
             self._recent.popitem(last=False)
 
-    def _take_token(self) -> bool:
+    def _spend_token(self) -> bool:
         now = self._clock()
         earned = (now - self._filled_at) * ANSWER_RATE
         self._tokens = min(self._tokens + earned, ANSWER_RATE)

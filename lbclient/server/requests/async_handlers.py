@@ -74,7 +74,7 @@ class AsyncResponse(Wrapped):
         return update_wrapper(grpc_seam.KnownCoroutine(respond), respond)
 
     def _in_turns(self, requests: Any, call: AsyncContext) -> Awaitable[Any]:
-        return self._turns().take(self._behavior(requests, call))
+        return self._turns().run(self._behavior(requests, call))
 
 
 class AsyncWriter(Wrapped):
@@ -86,7 +86,7 @@ class AsyncWriter(Wrapped):
         try:
             if (entering := self._enter(call)) is not None:
                 await entering
-            await self._turns().take(self._timed(self._work(request, call)))
+            await self._turns().run(self._timed(self._work(request, call)))
         except BaseException as error:
             await call.failed(error)
             raise
@@ -110,7 +110,7 @@ class AsyncResponses(Wrapped):
             responses = self._behavior(self._received(request), call)
             is_paid = billed() is not None
             steps: Any = self._timed_each(responses) if is_paid else responses
-            take, following = self._turns().take, steps.__anext__
+            run, following = self._turns().run, steps.__anext__
             # What takes less than that cannot have had the loop for long: most answers
             # of most streams, where to look at each step would show.
             clock, may_be_long = self._clock, False
@@ -119,7 +119,7 @@ class AsyncResponses(Wrapped):
                     began_at = clock()
                     try:
                         step = following()
-                        response = await (take(step) if may_be_long else step)
+                        response = await (run(step) if may_be_long else step)
                     except StopAsyncIteration:
                         break
                     may_be_long = clock() - began_at >= LONG
