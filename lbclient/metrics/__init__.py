@@ -70,7 +70,7 @@ class _Collector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         metrics = {metric.name: metric for metric in self.describe()}
-        for sample, number in self.sums.read().items():
+        for sample, number in self.sums.collect().items():
             family, labels = SAMPLES[sample[0]]
             if family.name in metrics:
                 metrics[family.name].add_sample(

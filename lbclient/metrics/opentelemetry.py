@@ -85,7 +85,7 @@ class _Instruments:
         now = self._clock()
         if self._read_at is None or now >= self._read_at + FRESH:
             numbers: dict[str, list[tuple[Sample, float]]] = {}
-            for sample, number in self.sums.read().items():
+            for sample, number in self.sums.collect().items():
                 numbers.setdefault(sample[0], []).append((sample, number))
             self._numbers, self._read_at = numbers, now
         return self._numbers

@@ -76,7 +76,7 @@ class Sums:
             known = self._sources.get(ref(source), _Known({}, {}, 0))
             self._sources[ref(source)] = known._replace(most=backends)
 
-    def read(self) -> Numbers:
+    def collect(self) -> Numbers:
         with self._lock:
             self._bury()
             sums = self._kept.copy()
@@ -84,7 +84,7 @@ class Sums:
             for reference in self._sources:
                 source = reference()
                 if source is not None:
-                    self._read_source(reference, source, sums)
+                    self._collect_source(reference, source, sums)
                 known = self._sources[reference]
                 _merge(sums, known.counts)
                 _merge(of_backends, known.of_backends)
@@ -94,19 +94,19 @@ class Sums:
             sums["lbclient_disabled",] = float(self._is_disabled)
             return sums
 
-    def _read_source(
+    def _collect_source(
         self, reference: ReferenceType[Source], source: Source, sums: Numbers
     ) -> None:
         """Never fails: one source that is broken must not cost all the others."""
         try:
             if isinstance(source, Server):
-                self._read_server(reference, source, sums)
+                self._collect_server(reference, source, sums)
             else:
-                self._read_channel(reference, source, sums)
+                self._collect_channel(reference, source, sums)
         except Exception:
             logger.exception("no metrics of %r", source)
 
-    def _read_server(
+    def _collect_server(
         self, reference: ReferenceType[Source], source: Server, sums: Numbers
     ) -> None:
         server = source.statistics()
@@ -115,7 +115,7 @@ class Sums:
         self._note(reference, counts, {})
         _merge(sums, dict(samples.server_gauges(server)))
 
-    def _read_channel(
+    def _collect_channel(
         self, reference: ReferenceType[Source], source: Channel, sums: Numbers
     ) -> None:
         channel, most = source.statistics(), self._sources[reference].most

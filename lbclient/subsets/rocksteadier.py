@@ -39,13 +39,15 @@ def rocksteadier(client: int, backends: int, size: int) -> Iterator[int]:
     client_lot, label = divmod(client, LOT)
     lots = -(-backends // LOT)
     columns = (shuffled(client_lot, lot) for lot in walk(first(client_lot, lots), lots))
-    return read(columns, ROWS.index(label), backends)
+    return row_by_row(columns, ROWS.index(label), backends)
 
 
-def read(columns: Iterable[Sequence[int]], row: int, backends: int) -> Iterator[int]:
-    """The table row by row, from `row` on and round; what is no backend is skipped.
+def row_by_row(
+    columns: Iterable[Sequence[int]], row: int, backends: int
+) -> Iterator[int]:
+    """Yields a table row by row, from `row` on and around, without what is no backend.
 
-    >>> list(read([[0, 2, 1], [4, 3, 5]], row=1, backends=5))
+    >>> list(row_by_row([[0, 2, 1], [4, 3, 5]], row=1, backends=5))
     [2, 3, 1, 0, 4]
     """
     seen: list[Sequence[int]] = []

@@ -82,7 +82,7 @@ def answer(
     return _seal(body, secret)
 
 
-def read_answer(data: bytes) -> Answer | None:
+def parse_answer(data: bytes) -> Answer | None:
     """What an answer says, whoever sealed it; None for anything else."""
     if len(data) != ANSWER_SIZE or any(data[6:8]):
         return None

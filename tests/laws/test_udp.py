@@ -57,7 +57,7 @@ def test_every_report_arrives_as_a_sound_one(
     secret: str, nonce: int, state: TaskState, report: LoadReport, is_news: bool
 ) -> None:
     data = datagram.answer(nonce, state, report, secret.encode(), is_news=is_news)
-    read = datagram.read_answer(data)
+    read = datagram.parse_answer(data)
     assert read is not None
     assert (read.nonce, read.state, read.is_news) == (nonce, state, is_news)
     for number in read.report[:3]:

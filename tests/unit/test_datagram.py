@@ -18,7 +18,7 @@ NONCES = (0, 1, 0x0123456789ABCDEF, 2**64 - 1)
 
 
 def said(report: LoadReport) -> LoadReport:
-    read = datagram.read_answer(datagram.answer(1, TaskState.SERVING, report))
+    read = datagram.parse_answer(datagram.answer(1, TaskState.SERVING, report))
     assert read is not None
     return read.report
 
@@ -30,7 +30,7 @@ def test_a_probe_is_read_as_it_was_meant(nonce: int, secret: bytes) -> None:
     assert len(data) == PROBE_SIZE
     assert datagram.nonce_of(data) == nonce
     assert datagram.is_sealed(data, secret)
-    assert datagram.read_answer(data) is None
+    assert datagram.parse_answer(data) is None
 
 
 @pytest.mark.parametrize("state", TaskState)
@@ -39,7 +39,7 @@ def test_an_answer_is_read_as_it_was_meant(state: TaskState, is_news: bool) -> N
     for nonce, secret in product(NONCES, (b"", SECRET)):
         data = datagram.answer(nonce, state, REPORT, secret, is_news=is_news)
         assert len(data) == ANSWER_SIZE
-        read = datagram.read_answer(data)
+        read = datagram.parse_answer(data)
         assert read == (nonce, state, REPORT._replace(state=state), is_news)
         assert datagram.is_sealed(data, secret)
         assert datagram.nonce_of(data) is None
@@ -112,13 +112,13 @@ def test_every_other_length_is_refused(secret: bytes) -> None:
         for size in range(2 * PROBE_SIZE):
             cut = (data + bytes(2 * PROBE_SIZE))[:size]
             assert size == PROBE_SIZE or datagram.nonce_of(cut) is None
-            assert size == ANSWER_SIZE or datagram.read_answer(cut) is None
+            assert size == ANSWER_SIZE or datagram.parse_answer(cut) is None
 
 
 def test_another_version_is_refused() -> None:
     assert datagram.nonce_of(b"LBH\x02" + datagram.probe(7)[4:]) is None
     answer = datagram.answer(7, TaskState.SERVING, REPORT)
-    assert datagram.read_answer(b"LBH\x02" + answer[4:]) is None
+    assert datagram.parse_answer(b"LBH\x02" + answer[4:]) is None
 
 
 @pytest.mark.parametrize("number", [0, 4, 255])
@@ -126,14 +126,14 @@ def test_an_unknown_state_is_refused(number: int) -> None:
     data = bytearray(datagram.answer(7, TaskState.SERVING, REPORT))
     assert data[5] == TaskState.SERVING.value
     data[5] = number
-    assert datagram.read_answer(bytes(data)) is None
+    assert datagram.parse_answer(bytes(data)) is None
 
 
 def test_an_answer_turned_into_news_is_not_sealed_any_more() -> None:
     data = bytearray(datagram.answer(7, TaskState.LAME_DUCK, REPORT, SECRET))
     assert data[4] == datagram.ANSWER
     data[4] = datagram.NEWS
-    assert datagram.read_answer(bytes(data)) is not None
+    assert datagram.parse_answer(bytes(data)) is not None
     assert not datagram.is_sealed(bytes(data), SECRET)
 
 
@@ -142,7 +142,7 @@ def test_the_reserved_bits_of_an_answer_are_zero() -> None:
     for bit in range(6 * 8, 8 * 8):
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
-        assert datagram.read_answer(bytes(changed)) is None
+        assert datagram.parse_answer(bytes(changed)) is None
 
 
 def test_the_seal_is_half_of_an_hmac_of_all_before_it() -> None:

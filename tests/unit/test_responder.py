@@ -29,11 +29,11 @@ class Asked:
 
     def ask(self, nonce: int, peer: object = "a", secret: bytes = b"") -> object:
         data = self.responder.answer(datagram.probe(nonce, secret), peer)
-        return None if data is None else datagram.read_answer(data)
+        return None if data is None else datagram.parse_answer(data)
 
     def news(self, count: int = 100) -> dict[object, datagram.Answer | None]:
         told = self.responder.news(count)
-        return {peer: datagram.read_answer(data) for peer, data in told}
+        return {peer: datagram.parse_answer(data) for peer, data in told}
 
 
 @pytest.fixture

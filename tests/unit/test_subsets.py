@@ -15,7 +15,7 @@ from lbclient.core.errors import ConfigError
 from lbclient.subsets import ALGORITHMS, job_offset, order, subset
 from lbclient.subsets.deterministic import shuffled as shuffled_backends
 from lbclient.subsets.ringsteady import ringsteady
-from lbclient.subsets.rocksteadier import LOT, ROWS, read, rocksteadier, shuffled
+from lbclient.subsets.rocksteadier import LOT, ROWS, rocksteadier, row_by_row, shuffled
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 lazy_algorithm = pytest.mark.parametrize(
@@ -203,12 +203,12 @@ def table_3() -> list[list[int]]:
 
 def test_a_table_is_read_row_by_row() -> None:
     read_13 = [4, 14, 21, 39, 46, 52, 7, 18]
-    assert list(islice(read(table_3(), 3, 55), 8)) == read_13
+    assert list(islice(row_by_row(table_3(), 3, 55), 8)) == read_13
 
 
 def test_padding_is_skipped_and_the_last_row_goes_on_in_the_first() -> None:
     read_19 = [6, 10, 20, 30, 44, 8, 13, 22]
-    assert list(islice(read(table_3(), 9, 55), 8)) == read_19
+    assert list(islice(row_by_row(table_3(), 9, 55), 8)) == read_19
 
 
 def test_ten_clients_share_out_the_backends() -> None:

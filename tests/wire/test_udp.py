@@ -411,7 +411,7 @@ async def test_all_who_asked_lately_are_told_once_each(
         server.lame_duck()
         await eventually(lambda: server.statistics().udp.pushed == probers)
         for nonce, sock in enumerate(socks):
-            first, second = (datagram.read_answer(sock.recv(1024)) for _ in range(2))
+            first, second = (datagram.parse_answer(sock.recv(1024)) for _ in range(2))
             assert first is not None
             assert second is not None
             assert (first.nonce, first.state, first.is_news) == (nonce, SERVING, False)
@@ -575,7 +575,7 @@ async def test_what_the_network_does_not_take_is_dropped(host: Host) -> None:
         listener.resume_writing()
         listener.datagram_received(datagram.probe(2), sock.getsockname())
         data = await asyncio.get_running_loop().sock_recv(sock, 1024)
-        answer = datagram.read_answer(data)
+        answer = datagram.parse_answer(data)
         assert answer is not None
         assert answer.nonce == 2
     assert server.statistics().udp.limited == 1

@@ -254,7 +254,7 @@ async def answered(sock: socket.socket, patience: float) -> datagram.Answer:
             async with asyncio.timeout(patience):
                 while True:
                     data = await loop.sock_recv(sock, datagram.ANSWER_SIZE + 1)
-                    answer = datagram.read_answer(data)
+                    answer = datagram.parse_answer(data)
                     if (
                         answer is not None
                         and answer.nonce == nonce

@@ -284,7 +284,7 @@ class Prober:
 
     def hear(self, data: bytes, address: SocketAddress) -> None:
         """Takes what came from `address`, if it is what was asked for."""
-        said = datagram.read_answer(data)
+        said = datagram.parse_answer(data)
         watch = None if said is None else self._by_nonce.get(said.nonce)
         if (
             said is None

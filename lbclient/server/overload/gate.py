@@ -218,7 +218,7 @@ class Gate:
     def _decide(
         self, metadata: Iterable[tuple[str, str | bytes]], method: MethodBaseline | None
     ) -> RefusalStatus | None:
-        criticality, attempt, customer = self._metadata.read(metadata)
+        criticality, attempt, customer = self._metadata.take(metadata)
         quotas = self._early_quotas
         # Whoever has used it up is refused before anybody is for the load, and is told
         # so: another task would not help. What the load refuses is not charged. (Where

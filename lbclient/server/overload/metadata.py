@@ -16,10 +16,10 @@ class RequestMetadata:
     def __init__(self) -> None:
         self.misread = {wire.CRITICALITY_KEY: 0, wire.ATTEMPT_KEY: 0}
 
-    def read(
+    def take(
         self, metadata: Iterable[tuple[str, str | bytes]]
     ) -> tuple[Criticality, int, str]:
-        """Criticality, attempt and customer. The context learns the first."""
+        """Returns criticality, attempt and customer; puts the first in the context."""
         criticality, attempt, customer = DEFAULT, 0, OTHERS
         for key, value in metadata:
             if key == wire.CRITICALITY_KEY:

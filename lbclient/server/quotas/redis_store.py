@@ -96,9 +96,9 @@ class RedisStore:
             if isinstance(error, Exception):
                 raise self._told_without_secrets(error) from None
             raise
-        return self._read(task, told, answer)
+        return self._take_answer(task, told, answer)
 
-    def _read(
+    def _take_answer(
         self, task: str, told: Mapping[str, float], answer: Sequence[Any]
     ) -> FleetUsage:
         period, ms, is_first, tasks, sums, largest = answer
