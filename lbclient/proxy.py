@@ -141,9 +141,9 @@ class _End:
     def __init__(self, call: Any) -> None:
         self.status: asyncio.Future[tuple[grpc.StatusCode, str, Trailers]]
         self.status = asyncio.get_running_loop().create_future()
-        call.add_done_callback(self._look)
+        call.add_done_callback(self._take_status)
 
-    def _look(self, call: Any) -> None:
+    def _take_status(self, call: Any) -> None:
         trailers = _without(NOT_UP, step(call.trailing_metadata()))
         found = step(call.code()), step(call.details()) or "", trailers
         if not self.status.done():

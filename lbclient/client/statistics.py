@@ -276,7 +276,7 @@ def why_in_subset(place: int | None, size: int, count: int) -> str:
 def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
     now = balancer.clock()
     pool, counters = balancer.pool, balancer.counters
-    ready, nodes = pool.look_ready(), pool.nodes.values()
+    ready, nodes = pool.read_ready(), pool.nodes.values()
     weights = balancer.picker.weights(ready, now) if ready else ()
     weight_of = dict(zip(ready, weights, strict=True))
     in_flight = [

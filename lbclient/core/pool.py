@@ -55,7 +55,7 @@ class Pool(Generic[N]):
     `ready` is what a picker chooses from. The tuple is replaced when its members
     change and never mutated; empty means that a call must wait or fail. It is made
     when somebody asks for it after a change, so that a thousand changes in one turn
-    of the event loop make one tuple. Other threads read `look_ready`.
+    of the event loop make one tuple. Other threads read `read_ready`.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class Pool(Generic[N]):
             self._last_ready = ready
         return self._last_ready
 
-    def look_ready(self) -> tuple[N, ...]:
+    def read_ready(self) -> tuple[N, ...]:
         """`ready`, for whoever may be in another thread: nothing is written."""
         known: tuple[N, ...] | None = self.__dict__.get("ready")
         if known is not None:

@@ -145,7 +145,7 @@ class Account:
 
     def look(self, limit: Sequence[float], mean: float, now: float) -> None:
         """Takes a new limit, and what a request costs: `mean` if none is known."""
-        self._settle(now)
+        self._fill_unsettled(now)
         paces = [1.0 / max(one, LEAST) for one in limit]
         costs = [payer.look(now, self._total) for payer in self.payers]
         dearest = max(costs)
@@ -185,7 +185,7 @@ class Account:
         pairs = zip(dearest, self._paces, strict=True)
         return [max(requests * cost * pace, seconds) for cost, pace in pairs]
 
-    def _settle(self, now: float) -> None:
+    def _fill_unsettled(self, now: float) -> None:
         self.spare = 0
         for criticality, payer in enumerate(self.payers):
             if requests := payer.unsettled:
@@ -198,7 +198,7 @@ class Account:
     def refuses(self, criticality: Criticality, now: float) -> bool:
         """Where something is refused, so is all that is less critical."""
         if self._unseen:
-            self._settle(now)
+            self._fill_unsettled(now)
         self._fill(self._arrived, criticality, now, self._few, TIMES)
         for c in range(criticality, KINDS):
             is_flood = (self._arrived[c] - now) > self._few[c] / TIMES
@@ -247,7 +247,7 @@ class Account:
 
     def empty_at(self, now: float) -> float:
         """When it will be ahead of its limit no longer, if nothing comes."""
-        self._settle(now)
+        self._fill_unsettled(now)
         return max(*self._admitted, *self._arrived)
 
     def usage(self, now: float) -> float:

@@ -26,7 +26,7 @@ class Asking:
         self._at = -inf
         self.is_on = False
 
-    def look(self, latency: float, own: float, all_: float) -> None:
+    def update(self, latency: float, own: float, all_: float) -> None:
         """Takes means: of a request's latency, and of requests on a backend."""
         wanted = latency > LONG and own < FEW and all_ > QUIET
         self.is_on = wanted and self._rate > 0.0

@@ -287,7 +287,7 @@ class WeightedLeastLoaded:
         requests = max(0.0, self._mean_others) + in_flight
         self._busy = 1.0 - 1.0 / (1.0 + requests) ** 2
         self._most_errors = MOST_ERRORS * (1.0 + requests)
-        self._asking.look(self._latency, in_flight, requests)
+        self._asking.update(self._latency, in_flight, requests)
         self._set_weights(ready, now)
         mean_picks = sum(candidate.picks for candidate in self._candidates) / count
         self._turn_cost = (1.0 - self._busy) / max(1.0, mean_picks)

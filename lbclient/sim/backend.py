@@ -219,9 +219,9 @@ class SimulatedBackend:
         due = now + (running[0][0] - self._work) / self._paces[len(running)]
         if due < self._due:
             self._due = due
-            heappush(self._heap, (due, number, self._finish, due))
+            heappush(self._heap, (due, number, self._answer_done, due))
 
-    def _finish(self, now: float, due: float) -> None:
+    def _answer_done(self, now: float, due: float) -> None:
         if due != self._due:
             return  # another came first
         self._due = inf
@@ -243,7 +243,7 @@ class SimulatedBackend:
         if running:
             due = now + (running[0][0] - work) / self._paces[len(running)]
             self._due = due
-            heappush(self._heap, (due, running[0][1], self._finish, due))
+            heappush(self._heap, (due, running[0][1], self._answer_done, due))
 
     def advance(self, now: float) -> None:
         """Brings `busy`, and what everybody has had, up to date."""

@@ -115,7 +115,7 @@ class PoolMachine(RuleBasedStateMachine):
         lame_ducks = [node for node in nodes if node.state is State.LAME_DUCK]
         usable = ready or ([] if can_wake else lame_ducks)
         expected = [node for node in usable if node.load.in_flight < LIMIT]
-        assert [id(n) for n in self.pool.look_ready()] == [id(n) for n in expected]
+        assert [id(n) for n in self.pool.read_ready()] == [id(n) for n in expected]
         assert [id(n) for n in self.pool.ready] == [id(n) for n in expected]
         assert self.pool.ready is self.pool.ready
 

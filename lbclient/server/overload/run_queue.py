@@ -176,18 +176,18 @@ class RunQueue:
         if self._lag <= TOUCHY:
             self.clear_until = now + CLEAR
         if self._busy >= SLICE and not self.is_closed:
-            self._look(now, took)
+            self._look_for_arrivals(now, took)
 
-    def _look(self, now: float, took: float) -> None:
+    def _look_for_arrivals(self, now: float, took: float) -> None:
         self.is_closed = True
         self._quiet_turns = 0
         self.clear_until = -inf
         self._seen = self.arrived
         self._quiet_at = now + QUIET
         self._give_up_at = now + FLOOD * min(max(SLICE, took), STALL)
-        asyncio.get_running_loop().call_soon(self._looked)
+        asyncio.get_running_loop().call_soon(self._looked_for_arrivals)
 
-    def _looked(self) -> None:
+    def _looked_for_arrivals(self) -> None:
         now = self._clock()
         if self.arrived != self._seen or len(self._intake):
             self._seen, self._quiet_turns, self._quiet_at = self.arrived, 0, now + QUIET
@@ -195,7 +195,7 @@ class RunQueue:
             self._quiet_turns += 1
         is_quiet = self._quiet_turns >= QUIET_TURNS and now >= self._quiet_at
         if not is_quiet and now < self._give_up_at:
-            asyncio.get_running_loop().call_soon(self._looked)
+            asyncio.get_running_loop().call_soon(self._looked_for_arrivals)
             return
         self._busy = 0.0
         self._next()
@@ -233,7 +233,7 @@ class RunQueue:
         self._is_refused = False
         self._busy += took if took >= LONG else 0.0
         if self._busy >= SLICE:
-            self._look(now, took)
+            self._look_for_arrivals(now, took)
         else:
             self._next()
 
