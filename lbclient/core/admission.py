@@ -104,7 +104,7 @@ class Tally:
 
 
 def _rooms(offered: Sequence[float], excess: float) -> list[float]:
-    """What each criticality and those above it may take together, so far beyond."""
+    """The requests that each criticality and all above it may send, at this excess."""
     total, cheaper, rooms = sum(offered), 0.0, []
     for patience, demand in zip(PATIENCE, offered, strict=True):
         patience *= 1.0 + cheaper / total
@@ -128,10 +128,10 @@ class Admission:
         self.shares = [1.0] * len(Criticality)  # that get in, by criticality
 
     def observe(self, values: Sequence[float], admissible: float = 1.0) -> None:
-        """Takes what each signal says now, in the order they were given.
+        """Takes the present values of all signals, in the order of `signals`.
 
-        `admissible`: the share of what comes that may come in at most, by what the
-        task is known to get done.
+        `admissible` is the largest share of requests that may be admitted, by the queue
+        delay.
         """
         self.admissible = admissible
         self.excess, self.worst = 0.0, ""
@@ -153,9 +153,10 @@ class Admission:
         self.shares = shares(rooms, offered)
 
     def refuses(self, criticality: Criticality, attempt: int = 0) -> Refusal | None:
-        """Whether a request that has come is refused, and may it try elsewhere.
+        """Whether to refuse a request, and if so whether it may be retried elsewhere.
 
-        `attempt` as it was sent; what is beyond the last counts as the last.
+        `attempt` is the number that the client sent; numbers beyond the last counter
+        count as the last.
         """
         if not 0 <= attempt <= LAST:
             attempt = 0 if attempt < 0 else LAST
@@ -174,13 +175,16 @@ class Admission:
         return Refusal.OVERLOADED
 
     def let_in(self, requests: int) -> None:
-        """So many have come while all was well: first attempts that named nothing."""
+        """Counts requests that were admitted without being asked for a decision.
+
+        All of them are first attempts of the default criticality.
+        """
         self.mix.add_many(DEFAULT, requests)
         self._attempts.add_many(0, requests)
         self._share_out()
 
     def is_in_vain(self) -> bool:
-        """Whether others are likely to refuse, too, by the attempts seen lately."""
+        """Whether other tasks are likely to refuse: if many attempts are retries."""
         first, *later = self._attempts.counts
         retries = sum(later)
         return retries >= TOO_FEW and retries > IN_VAIN * (first + retries)
@@ -199,11 +203,11 @@ class Admission:
 
 
 class Places:
-    """Of a limit of requests at a time, the last places are for what is more critical.
+    """A limit of concurrent requests, whose last places are for the more critical.
 
-    For what comes, that is: who has nobody above may have them all. `mix` is what came
-    lately of each criticality. A limit is no queue: it refuses at once whoever comes
-    when it is full, so what is cheaper must go before it is.
+    Places are kept only while more critical requests arrive, as `mix` says, which
+    counts recent requests by criticality. A full limit refuses everybody, so less
+    critical requests must be refused before it is full.
     """
 
     def __init__(
@@ -218,7 +222,7 @@ class Places:
         self._random = rng.random
 
     def refuses(self, criticality: Criticality, active: int) -> bool:
-        """Whether one that has come is refused while so many are not over."""
+        """Whether to refuse a new request while `active` requests are in progress."""
         if active >= self.limit:
             return True
         excess = (active - self.start) / self._width
@@ -227,7 +231,7 @@ class Places:
         return self._random() >= self._shares(excess)[criticality]
 
     def is_kept_from(self, criticality: Criticality) -> bool:
-        """Whether anything above it has come lately."""
+        """Whether more critical requests have arrived lately."""
         return any(count > 1.0 for count in self._mix.counts[criticality + 1 :])
 
     def _shares(self, excess: float) -> list[float]:
@@ -243,9 +247,10 @@ class Places:
 
 
 class Quickest:
-    """The least time in which requests of one method were served lately.
+    """The shortest time in which a request of one method was served lately.
 
-    What has less left until its deadline cannot make it, however idle the task is.
+    A request with less time left cannot be served before its deadline, however idle the
+    task is.
     """
 
     __slots__ = ("_before", "ample", "turns_at")
@@ -267,9 +272,10 @@ class Quickest:
         self.ample = min(self.ample, seconds)
 
     def is_too_late(self, left: float, now: float) -> bool:
-        """Whether `left` seconds are too few; if nothing is known, only none are.
+        """Whether `left` seconds are too few; only 0 or less if nothing is known.
 
-        Where everybody comes too late nothing is learned, and soon nothing is known.
+        What is known expires: a task that refuses all requests as too late learns
+        nothing new.
         """
         if left <= 0.0:
             return True

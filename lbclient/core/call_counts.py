@@ -35,7 +35,7 @@ class CallCounts(Generic[Code]):
         self._methods: dict[Method, dict[Code, int]] = {}
 
     def of(self, kind: str, path: str) -> dict[Code, int]:
-        """The counts of a method, each code among them, to be added to."""
+        """Returns the counts of a method, by code, for the caller to increment."""
         method = (kind, path)
         if method not in self._methods and not self._has_place(path):
             method = OTHERS
@@ -46,12 +46,12 @@ class CallCounts(Generic[Code]):
         return not is_full and len(path) <= LONGEST and is_printable(path)
 
     def method_of(self, counts: dict[Code, int]) -> Method:
-        """Whose counts these are; looks at all methods."""
+        """The method that has these counts. Searches all methods."""
         methods = list(self._methods.items())
         return next((method for method, its in methods if its is counts), OTHERS)
 
     def read(self) -> dict[Method, dict[Code, int]]:
-        """A copy; also from another thread."""
+        """Returns a copy. May be called from any thread."""
         methods = list(self._methods.items())
         return {method: dict(counts) for method, counts in methods}
 

@@ -105,7 +105,7 @@ class ConcurrencyLimit:
         return method
 
     def takes_place(self, method: MethodBaseline) -> bool:
-        """Whether its requests do: once their latency is known, unless it is long."""
+        """Whether its requests count: if their latency is known and short."""
         return 0.0 < method.baseline <= LONG
 
     def limit_at(self, now: float) -> float:
@@ -123,7 +123,7 @@ class ConcurrencyLimit:
         return self.limit
 
     def refuse(self, now: float) -> None:
-        """A request was refused as there were as many as `limit_at` says, or nearly."""
+        """Records a request that was refused because of the limit."""
         self._has_refused = True
         # Requests that take long, or will never end, must not fill the limit for ever.
         while self._in_flight:
@@ -133,7 +133,7 @@ class ConcurrencyLimit:
             del self._in_flight[oldest]
 
     def begin(self, method: MethodBaseline, now: float) -> RequestInFlight:
-        """Returns what `end` is to be told."""
+        """Begins a request, and returns the object that `end` takes."""
         if not self.takes_place(method):
             is_measured = method.sampling < VERIFY_LIMIT
             method.sampling += is_measured
@@ -145,7 +145,7 @@ class ConcurrencyLimit:
         return request
 
     def end(self, request: RequestInFlight, now: float) -> None:
-        """However it ended: what has gone takes no place."""
+        """Ends a request, whatever its outcome, and frees its place."""
         method, latency = request.method, now - request.began_at
         is_measured = request.is_measured and request.outcome is RequestOutcome.SERVED
         if not request.takes_place:

@@ -35,7 +35,10 @@ class Counters:
     def attempt_over(
         self, counts: dict[int, int], code: int, latency: float, is_last: bool
     ) -> None:
-        """`is_last`: its call is over, too. `counts` are those of its method."""
+        """Counts an attempt that ended. `counts` are those of its method.
+
+        `is_last` if its call ended, too.
+        """
         if is_last:
             self.calls[code] += 1
             counts[code] += 1
@@ -45,7 +48,7 @@ class Counters:
         histogram.sum += latency
 
     def call_over(self, counts: dict[int, int], code: int, was_sent: bool) -> None:
-        """A call is over otherwise than by an attempt."""
+        """Counts a call that ended, but not by the end of an attempt."""
         self._unsent += not was_sent
         self.calls[code] += 1
         counts[code] += 1
@@ -58,12 +61,12 @@ class Counters:
         self.resends += resends
 
     def begun_after(self, waited: float) -> None:
-        """A call has waited so many seconds for its backend."""
+        """Counts a call that waited `waited` seconds for a backend."""
         self.waited += 1
         self.waited_seconds += waited
 
     def retire(self, attempts: Mapping[Verdict, int]) -> None:
-        """A backend is closed, which has ended so many attempts."""
+        """Adds the attempts of a backend that was closed."""
         for verdict, count in attempts.items():
             self._retired[verdict] += count
 
@@ -72,13 +75,15 @@ class Counters:
         return sum(self.calls.values())
 
     def sent(self) -> int:
-        """Calls that are over and were sent. What was not brings no retries: a client
-        that is throttled would have a tenth of all that it wanted.
+        """Calls that ended and were sent to a backend.
+
+        Only these count for the retry budget: otherwise a throttled client could send a
+        tenth of all the calls that it holds back.
         """
         return self.total() - self._unsent
 
     def attempts(self, of_each: Iterable[Mapping[Verdict, int]]) -> dict[Verdict, int]:
-        """Attempts that are over; `of_each` are those of the backends that are left."""
+        """Attempts that ended, by verdict; `of_each` are those of the open backends."""
         total = dict(self._retired)
         for attempts in of_each:
             for verdict, count in attempts.items():

@@ -47,7 +47,7 @@ _before: ContextVar[Any] = ContextVar("before", default=None)
 
 
 def parse(value: str | bytes | None) -> tuple[Criticality, bool]:
-    """What a header says, and whether it was understood; None is no header.
+    """Parses a header, and says whether it was understood. None: there is no header.
 
     >>> parse("sheddable_plus"), parse(None)
     ((<Criticality.SHEDDABLE_PLUS: 1>, True), (<Criticality.CRITICAL: 2>, True))
@@ -174,12 +174,12 @@ class criticality:
 
 
 def adopt(value: Criticality | None) -> None:
-    """That of a request, for the rest of the task that serves it. None: nobody said."""
+    """Sets the criticality of the request that the task serves; None: unknown."""
     _current.set(value)
 
 
 def current() -> Criticality | None:
-    """That of the request being served, or of `criticality`; None: nobody said."""
+    """The criticality of the request served, or that of `criticality`; or None."""
     return _current.get()
 
 

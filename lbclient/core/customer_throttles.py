@@ -46,7 +46,7 @@ class Customers:
     def finish(
         self, name: str, criticality: Criticality, verdict: Verdict, now: float
     ) -> None:
-        """REJECTED is what was refused for this customer's quota, and nothing else."""
+        """Records an outcome. REJECTED is for this customer's quota, nothing else."""
         throttle = self._throttles.get(name)
         if verdict is REJECTED:
             if throttle is None:

@@ -26,11 +26,11 @@ MEMORY = 3600.0
 
 
 class Attention:
-    """How often one backend is to report: each report is paid for by a call.
+    """How often one backend is to send load reports: each report is paid for by a call.
 
-    `every` is that, in seconds, from `fastest` up to `SLOWEST`. Slower when nothing is
-    left to pay with, faster when calls are twice as frequent as reports would be, or
-    when one is not answered.
+    `every` is the period in seconds, from `fastest` to `SLOWEST`. It grows when calls
+    no longer pay for the reports. It shrinks when calls come twice as often as reports
+    would, and when a call is not answered.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Attention:
         self._open_since: float | None = None  # the oldest call, as far as was looked
 
     def look(self, started: int, in_flight: int, now: float) -> None:
-        """`started` calls ever, `in_flight` of them now."""
+        """Updates the period, from all calls ever `started` and those in flight now."""
         calls = max(0, started - self._started)  # fewer: one was never sent
         spent = (now - self._looked_at) / self.every
         self._credit = min(max(0.0, self._credit - spent) + calls, CREDIT)
@@ -76,7 +76,7 @@ class Attention:
         self._choose_pace(now)
 
     def hurry(self) -> None:
-        """A call was not answered in time: is it there?"""
+        """A call was not answered in time: reports are wanted at the fastest pace."""
         self.every = self._fastest
         self._credit = float(CREDIT)
 
@@ -109,9 +109,11 @@ class Demand:
         self._recent = DecayingCount(MEMORY)
 
     def worth(self, calls: int, now: float) -> tuple[int, int]:
-        """How few are too few and how many too many; `calls` are those ever made.
+        """Returns the fewest and the most connections that the calls justify.
 
-        With fewer each one would get several calls, also if there were one more.
+        `calls` counts all calls ever made. With fewer connections than the first
+        number, each connection would carry several calls, even with one connection
+        more.
         """
         if calls > self._calls:
             self._recent.add(now, calls - self._calls)
@@ -127,7 +129,7 @@ class Demand:
         return recent // SEVERAL, recent * 2 // SEVERAL
 
     def gap(self, now: float) -> float:
-        """The mean time between calls of late; never less than since the last one."""
+        """Mean seconds between recent calls; at least the time since the last call."""
         recent = self._recent.read(now)
         mean = MEMORY / recent if recent else inf
         return max(mean, now - self._called_at)

@@ -86,8 +86,7 @@ class Load:
         return self.in_flight
 
     def forget(self) -> int:
-        """What began was never sent. Returns what `finish` does, of which it takes the
-        place."""
+        """Takes back a `begin`: nothing was sent. Returns as `finish` does."""
         if not self.is_written:
             self._note()
         self.in_flight -= 1
@@ -124,10 +123,10 @@ class Load:
         return self.in_flight
 
     def owe(self, seconds: float, now: float) -> None:
-        """An error came so much sooner than an OK does, and is no failure: for that
-        time it counts as a request, or who errs fast would look idle.
+        """Counts an error as a request for the time by which it was quicker than an OK.
 
-        The time is spread over `ERROR_MEMORY`, as errors are.
+        Such an error is no failure, but a backend that errs fast would look idle. The
+        time is spread over `ERROR_MEMORY`, as errors are.
         """
         if not self.is_written:
             self._note()
@@ -135,7 +134,7 @@ class Load:
         self._errors.add(now, seconds / ERROR_MEMORY)
 
     def forgive(self, errors: float, now: float) -> None:
-        """So many that were counted were none: others have them as well."""
+        """Takes back this many counted errors, or all that are left of them."""
         if not self.is_written:
             self._note()
         self._errors.add(now, -min(errors, self._errors.read(now)))
@@ -164,7 +163,7 @@ class Load:
     def leave_ready(self) -> None:
         """The backend left, or was lost; it may come back as another task.
 
-        What it said is forgotten: gRFC A58 restarts its blackout for this reason.
+        Its report is discarded: gRFC A58 restarts its blackout for this reason.
         """
         if not self.is_written:
             self._note()

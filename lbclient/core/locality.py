@@ -46,7 +46,7 @@ EXPIRATION = 10.0  # seconds after which a report says nothing any more
 
 
 def mixed(endpoints: Iterable[Endpoint], zone: str) -> Iterator[Endpoint]:
-    """The same in another order: three that are near, one that is not, and so on.
+    """The endpoints with three in the zone, then one that is not, and so on.
 
     >>> a, b = [Endpoint(f"a{n}:1", zone="a") for n in range(4)], [Endpoint("b:1")]
     >>> [each.address for each in mixed([*b, *a], "a")]
@@ -62,7 +62,7 @@ def mixed(endpoints: Iterable[Endpoint], zone: str) -> Iterator[Endpoint]:
 
 
 class Mixed:
-    """A subset, most of which is in one zone."""
+    """A subset with three quarters in the client's zone, if that has so many."""
 
     def __init__(self, subset: Subset, zone: str) -> None:
         self._subset = subset
@@ -89,10 +89,10 @@ class Mixed:
 
 
 def moved(share: float, near: float, far: float, seconds: float) -> float:
-    """The share that stays, so long after it was `share`, at these utilizations.
+    """The share of calls that stays in the zone after `seconds` at these utilizations.
 
-    More if the zone has room, less if it has none and others have more; more slowly the
-    less is missing.
+    It grows while the zone has room. It falls while the zone is too busy and the others
+    are less so. It moves more slowly the smaller the excess is.
 
     >>> moved(1.0, 0.5, 0.1, 1.0), round(moved(1.0, 1.0, 0.5, 1.0), 3)
     (1.0, 0.861)
@@ -104,8 +104,7 @@ def moved(share: float, near: float, far: float, seconds: float) -> float:
 
 
 class Before(NamedTuple):
-    """What a zone did before it lost backends: the share of the calls that stayed, how
-    many backends had them, and how utilized they and those elsewhere were."""
+    """A zone before it lost backends: its share of calls, backends, utilizations."""
 
     share: float
     ready: int
@@ -113,7 +112,7 @@ class Before(NamedTuple):
     far: float
 
     def bound(self, left: int) -> float:
-        """The share that so many can do, if calls come as they did.
+        """The largest share that `count` backends can serve, if calls come as before.
 
         >>> Before(1.0, 10, 0.5, 0.5).bound(8)
         1.0
@@ -183,8 +182,11 @@ class Near(Generic[N]):
         return chosen
 
     def _take(self, ready: Sequence[Node], now: float) -> None:
-        """Others are ready than were. Calls stay as far as those that are left have
-        room by what the zone did before, until reports tell what they do now."""
+        """Takes a new set of ready backends.
+
+        If the zone has lost some, the share falls at once to what those that are left
+        could serve before, until reports show what they do now.
+        """
         had = len(self._ready[0])
         self._ready = self._split(ready)
         self._built_for = ready
@@ -201,7 +203,7 @@ class Near(Generic[N]):
     def _split(
         self, ready: Sequence[Node]
     ) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        """Tuples are kept while they are the same, as pickers go by that."""
+        """Splits `ready` by zone. An unchanged part stays the same tuple."""
         near = tuple(node for node in ready if node.endpoint.zone == self._zone)
         far = tuple(node for node in ready if node.endpoint.zone != self._zone)
         before = self._ready

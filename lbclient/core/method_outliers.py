@@ -93,7 +93,7 @@ class Standing(Generic[N]):
         self.begin(0.0)
 
     def begin(self, suspicion: float) -> None:
-        """As if it had never answered."""
+        """Starts over with this suspicion, as if the backend had never answered."""
         self.long = Shares(MEMORY)
         self.recent = Shares(RECENT)
         self.held: dict[int, DecayingCount] = {}  # against it, by status
@@ -101,8 +101,11 @@ class Standing(Generic[N]):
         self.suspicion = suspicion
 
     def reconnect(self) -> None:
-        """It may be another task now, which has served nothing yet. What speaks against
-        it stays: a backend that ends its connection with each error has no other."""
+        """Forgets what the backend served, as it may be another task now.
+
+        The suspicion stays: a backend that ends its connection with each error would
+        never be ejected otherwise.
+        """
         self.long = Shares(MEMORY)
         self.has_served = False
 
@@ -125,10 +128,10 @@ def most_ejected(pool: Pool[N]) -> int:
 
 
 class MethodWatch(Generic[N]):
-    """One method: who answered what, and who is ejected. Owned by `Outliers`.
+    """The answers to one method by backend, and the ejections. Owned by `Outliers`.
 
-    `note` is told of each backend that is ejected, and of each that is let back in
-    (None).
+    `note` is called for each backend that is ejected, and with None for each that is
+    let back in.
     """
 
     def __init__(
@@ -158,7 +161,7 @@ class MethodWatch(Generic[N]):
     def answered(
         self, node: N, status: int, latency: float, sent_at: float, now: float
     ) -> Judgement | None:
-        """Takes an answer; None for one that is OK."""
+        """Learns from an answer. Returns None for OK."""
         standing = self.standings.get(node)
         if standing is None:
             standing = self.standings[node] = Standing(node)
@@ -210,12 +213,15 @@ class MethodWatch(Generic[N]):
         return Judgement(is_failure, is_doubtful, not is_unusual, self.latency)
 
     def _of_others(self, standing: Standing[N]) -> tuple[int, int]:
-        """Answers and OKs, ever."""
+        """How many answers, and how many OKs, the other backends ever gave."""
         return self.answers - standing.answers, self.oks - standing.oks
 
     def _is_proven(self, standing: Standing[N], now: float) -> bool:
-        """Also that the others are well meanwhile, or say nothing: what befalls all at
-        once befalls one of them first."""
+        """Whether the suspicion suffices for an ejection, and the others are well.
+
+        A fleet-wide fault hits one backend first, so the others must have given OKs
+        since the suspicion began, or no answers at all.
+        """
         if standing.suspicion < BAR:
             return False
         answers, oks = self._of_others(standing)
@@ -227,8 +233,11 @@ class MethodWatch(Generic[N]):
     # --- what is usual ---------------------------------------------------------
 
     def _usual(self, standing: Standing[N], status: int) -> tuple[float, float, float]:
-        """A share of that status which is no evidence, if it is 1.0 or more; and to how
-        many of how many calls the others gave it."""
+        """What share of this status is usual, and how often the others gave it.
+
+        A share of 1.0 or more is no evidence against the backend. The other two numbers
+        are the others' calls that ended in this status, and all their calls.
+        """
         count = of = recent = of_recent = 0.0
         left = self._half
         for other in self._healthier:
@@ -251,7 +260,7 @@ class MethodWatch(Generic[N]):
         return max(usual, LEAST), count, of
 
     def _sort(self, now: float) -> None:
-        """Looks who is healthier, at every answer of everybody in the mean."""
+        """Finds the healthier half of the backends, unless it did so a moment ago."""
         if now < self._sort_at and self._unsorted < len(self.standings) // 2:
             return
         self._sort_at, self._unsorted = now + SORT_AFTER, 0
@@ -293,7 +302,7 @@ class MethodWatch(Generic[N]):
         self._try_in(ejection, period, now)
 
     def left_out(self) -> frozenset[N]:
-        """All that are ejected: always the same object until one more is, or less."""
+        """The ejected backends; the same object until the ejections change."""
         if self._left_out is None:
             self._left_out = frozenset(self.ejected)
         return self._left_out
@@ -314,7 +323,7 @@ class MethodWatch(Generic[N]):
         sent_at: float,
         now: float,
     ) -> None:
-        """A call that was sent after the ejection has ended, a trial as a rule."""
+        """Learns from a call that was sent after the ejection, usually a trial call."""
         if sent_at < ejection.since:
             return
         if not is_well:
@@ -337,7 +346,7 @@ class MethodWatch(Generic[N]):
         self._left_out = None
 
     def trial(self, now: float) -> N | None:
-        """Who is to have this call, to see whether it is well again."""
+        """The ejected backend that gets this call as its trial call, if one is due."""
         if now < self._due_at:
             return None
         tried = None
@@ -359,7 +368,7 @@ class MethodWatch(Generic[N]):
         return tried
 
     def repeat_unsent(self, node: N, now: float) -> None:
-        """By now its trial call was sent, or never will be: then the next one is it."""
+        """Makes the next call the trial call if the picked one was never sent."""
         ejection = self.ejected.get(node)
         if (
             ejection is not None
@@ -369,20 +378,22 @@ class MethodWatch(Generic[N]):
             self._try_at(ejection, now)
 
     def give_up(self, node: N, sent_at: float, now: float) -> None:
-        """What was sent there had no answer: if it was a trial, it told nothing."""
+        """A call to the backend had no answer: as a trial call it showed nothing."""
         ejection = self.ejected.get(node)
         if ejection is not None and sent_at >= ejection.since:
             self._try_in(ejection, ejection.period, now)
 
     def lose(self, node: N, now: float) -> None:
-        """Its connection has ended."""
+        """Notes that the backend's connection has ended."""
         ejection = self.ejected.get(node)
         if ejection is not None and now < ejection.failed_at + FIRST:
             ejection.ended_connection = True
 
     def restart(self, node: N, now: float) -> None:
-        """It has a new connection, and so it may be another task: it is tried soon, but
-        not where the connection before ended with the trial before."""
+        """Notes a new connection: the backend may be another task, and is tried soon.
+
+        Not if the previous connection ended with the previous trial call.
+        """
         standing = self.standings.get(node)
         if standing is None:
             return
@@ -396,7 +407,7 @@ class MethodWatch(Generic[N]):
         ejection.ended_connection = False
 
     def forget(self, node: N) -> bool:
-        """It has left. Returns whether it was ejected."""
+        """Removes a backend that has left. Returns whether it was ejected."""
         self.standings.pop(node, None)
         self._healthier = [each for each in self._healthier if each.node is not node]
         if self.ejected.pop(node, None) is None:

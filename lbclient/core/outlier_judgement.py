@@ -9,9 +9,12 @@ SERVED, FAILED, ABANDONED = Verdict.SERVED, Verdict.FAILED, Verdict.ABANDONED
 
 
 class Judgement(NamedTuple):
-    """Of an answer that is not OK: whether it is a failure of the backend, or may be
-    one, as nothing is known that speaks for it; or whether the others give it about as
-    often. And how long an OK takes on average, 0.0 where there was none yet."""
+    """What an answer other than OK says of its backend, compared with the others.
+
+    It is a failure of the backend; or doubtful, as the backend has served nothing yet
+    that speaks for it; or usual, as the others give it about as often. `latency` is the
+    mean of the method's OKs in seconds, 0.0 if there was none yet.
+    """
 
     is_failure: bool
     is_doubtful: bool
@@ -20,8 +23,11 @@ class Judgement(NamedTuple):
 
 
 class Against(NamedTuple):
-    """What speaks against a backend: a status, to how many of how many calls it gave
-    it of late, and the others did."""
+    """Why a backend is ejected: a status, and its recent share of the answers.
+
+    The backend gave it to `own` of `of_own` calls, the others to `others` of
+    `of_others`.
+    """
 
     status: int
     own: float
@@ -33,11 +39,12 @@ class Against(NamedTuple):
 def compared(
     outcome: Outcome, judgement: Judgement | None, load: Load
 ) -> tuple[Outcome, float]:
-    """What is learned from an attempt whose status was compared with others'; and how
-    many seconds too soon it ended, see `Load.owe`.
+    """Adjusts an outcome by the judgement of its status.
 
-    What is a failure or a refusal by its status alone stays that. What may be one
-    counts as an error for whoever goes by requests, and is forgiven if it was none.
+    Also returns by how many seconds the error was quicker than an OK, for `Load.owe`. A
+    status that is a failure or a refusal by itself stays that. A doubtful one counts as
+    an error for pickers that go by requests, and is forgiven if it turns out to be
+    none.
     """
     verdict, latency, report, _, _ = outcome
     if judgement is None or verdict not in (SERVED, ABANDONED):
@@ -55,7 +62,7 @@ def compared(
 
 
 class Shares:
-    """How often a backend gave which status, the past fading with each answer."""
+    """How often a backend gave each status; older answers count less and less."""
 
     __slots__ = ("_kept", "errors", "total")
 

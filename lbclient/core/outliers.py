@@ -106,12 +106,12 @@ class Outliers(Generic[N]):
         return watch.answered(node, status, latency, sent_at, now)
 
     def given_up(self, key: int, node: N, sent_at: float, now: float) -> None:
-        """A call ended, and not by an answer."""
+        """Learns of a call that ended without an answer of the backend."""
         if watch := self.watching.get(key):
             watch.give_up(node, sent_at, now)
 
     def _note(self, method: Method, node: N, ejection: Ejection | None) -> None:
-        """A backend is ejected, or let back in: None."""
+        """Counts an ejection, or with None that a backend was let back in."""
         self.count += 1 if ejection else -1
         self.total += ejection is not None
         self.news.append((node, method, ejection))
@@ -120,8 +120,11 @@ class Outliers(Generic[N]):
     # --- picks -----------------------------------------------------------------
 
     def pick(self, picker: Picker, key: int, now: float) -> N | None:
-        """The picker's choice among backends not ejected for this method; None if all
-        of those are full. From time to time one that is ejected, as a trial."""
+        """Returns the picker's choice among the backends not ejected for this method.
+
+        None if all of these are full. Now and then it returns an ejected backend for a
+        trial call.
+        """
         if self._tried is not None:
             # Whoever picked it has sent the call by now, or has not: it was too late,
             # or went to another backend.
@@ -149,10 +152,10 @@ class Outliers(Generic[N]):
         return picker.pick(allowed, now)
 
     def allowed(self, key: int) -> tuple[N, ...]:
-        """Those that are ready and not ejected; empty where all of these are full.
+        """The backends that are ready and not ejected; empty if all of these are full.
 
-        Always the same tuple until one of the two changes, also for another method for
-        which the same ones are ejected.
+        The same tuple until one of the two changes, also for another method for which
+        the same backends are ejected.
         """
         ready = self.pool.ready
         watch = self.watching.get(key)
@@ -171,7 +174,10 @@ class Outliers(Generic[N]):
         return allowed
 
     def _without(self, watch: MethodWatch[N]) -> tuple[N, ...]:
-        """Of those that are ready half at most is left out, the first to be ejected."""
+        """The ready backends, of which the ejected ones, half at most, are left out.
+
+        Those ejected first are left out first.
+        """
         present = (node for node in watch.ejected if node.state is State.READY)
         left_out = dict.fromkeys(islice(present, most_ejected(self.pool)))
         return tuple(node for node in self.pool.ready if node not in left_out)
@@ -185,13 +191,13 @@ class Outliers(Generic[N]):
         return watch is not None and node in watch.ejected
 
     def was_trial(self, key: int, node: N, sent_at: float) -> bool:
-        """Whether a call that was sent then was to see how an ejected backend is."""
+        """Whether a call sent then was a trial call to an ejected backend."""
         watch = self.watching.get(key)
         ejection = None if watch is None else watch.ejected.get(node)
         return ejection is not None and sent_at == ejection.last_at > ejection.since
 
     def of(self, node: N) -> list[tuple[Method, Ejection]]:
-        """For which methods it is ejected; also from another thread."""
+        """The methods for which a backend is ejected. May be called from any thread."""
         return [
             (watch.method, ejection)
             for watch in list(self.watching.values())
@@ -201,7 +207,7 @@ class Outliers(Generic[N]):
     # --- backends that come and go ---------------------------------------------
 
     def changed(self, node: N, now: float) -> None:
-        """Its state is another. With a new connection it may be another task."""
+        """Learns of a backend's new state. A new connection may be another task."""
         self._forget_allowed()
         for watch in self.watching.values():
             if node.state is State.READY:
@@ -210,7 +216,7 @@ class Outliers(Generic[N]):
                 watch.lose(node, now)
 
     def forget(self, node: N) -> None:
-        """It has left."""
+        """Removes a backend that has left."""
         for watch in self.watching.values():
             self.count -= watch.forget(node)
         self._last_passed, self._tried = (), None

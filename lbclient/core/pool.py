@@ -55,7 +55,7 @@ class Pool(Generic[N]):
     `ready` is what a picker chooses from. The tuple is replaced when its members
     change and never mutated; empty means that a call must wait or fail. It is made
     when somebody asks for it after a change, so that a thousand changes in one turn
-    of the event loop make one tuple. Other threads read `read_ready`.
+    of the event loop make one tuple. Other threads call `read_ready`.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class Pool(Generic[N]):
         return self.review(now)
 
     def review(self, now: float) -> Change[N]:
-        """Replaces who is out, and ends replacements that nobody needs any more.
+        """Replaces backends that are out, and drops replacements no longer needed.
 
-        Wanted after every change of a state, and at `review_at`.
+        To be called after every change of a state, and at `review_at`.
         """
         leaving = dict(self.nodes)
         nodes: dict[str, N] = {}  # replaced whole: another thread may be reading
@@ -158,10 +158,10 @@ class Pool(Generic[N]):
         return min((at for at in due if at > now), default=None)
 
     def _wanted(self, now: float) -> Iterator[Endpoint]:
-        """As many of the order as it takes to have a full subset that is not out.
+        """The first endpoints of the order that make a full subset of nodes not out.
 
-        Who is there already may go when a full subset has settled: a backend that
-        comes and goes costs one replacement, once.
+        A node that is there already is dropped only when a full subset has settled, so
+        a backend that comes and goes causes one replacement only.
         """
         size = self._limits.subset_size
         present = settled = 0
@@ -188,13 +188,13 @@ class Pool(Generic[N]):
         )
 
     def _still_serving(self, nodes: dict[str, N], leaving: dict[str, N]) -> list[str]:
-        """Of those that leave as many as are not yet ready in their stead."""
+        """Addresses of leaving nodes that stay: one for each new node not ready."""
         missing = min(self._limits.subset_size, len(nodes)) - _count_present(nodes)
         ready = [a for a, node in leaving.items() if node.state is State.READY]
         return ready[: max(0, missing)]
 
     def _last_resorts(self, leaving: dict[str, N]) -> list[str]:
-        """Of those that leave the resolver's lame ducks, but not too many."""
+        """The leaving nodes that are the resolver's lame ducks, not too many."""
         lame_ducks = (
             address
             for address, node in leaving.items()
@@ -205,7 +205,7 @@ class Pool(Generic[N]):
         return list(islice(lame_ducks, self._limits.subset_size))
 
     def has(self, node: N) -> bool:
-        """Whether it is one of `nodes`, and not a former one of its address."""
+        """Whether this node is in `nodes`, not only another with its address."""
         return self.nodes.get(node.endpoint.address) is node
 
     def subset_size(self) -> int:
@@ -213,7 +213,7 @@ class Pool(Generic[N]):
         return min(self._limits.subset_size, len(self.members))
 
     def places(self) -> dict[str, int]:
-        """By address, from 0: this client's order of preference, as far as it goes."""
+        """The place of each address in this client's order of preference, from 0."""
         return {endpoint.address: place for place, endpoint in enumerate(self._order)}
 
     def replacements(self) -> int:
@@ -242,7 +242,10 @@ class Pool(Generic[N]):
         return True
 
     def _miss(self, node: N, now: float) -> None:
-        """It is missing from now on, or since long if it was but a moment ready."""
+        """Notes since when a node is missing.
+
+        A node that was ready only for a moment keeps the time from before.
+        """
         ready_at = node.load.ready_at
         if node.state is State.INACTIVE or (
             ready_at is not None and now >= ready_at + self._limits.replace_after
@@ -270,7 +273,7 @@ class Pool(Generic[N]):
         return node.state is State.READY and node.load.in_flight < self._active_limit
 
     def _place(self, node: N) -> None:
-        """Something changed that says whether it takes calls."""
+        """Updates the set of nodes that take calls, after a change of this node."""
         if self.nodes.get(node.endpoint.address) is not node:
             return
         if not self.takes(node):
@@ -281,7 +284,7 @@ class Pool(Generic[N]):
         self._outdate()
 
     def _outdate(self) -> None:
-        """`ready` is not true any more; whoever asks next finds who is."""
+        """Discards the cached `ready`, which is built again at the next access."""
         self.__dict__.pop("ready", None)
 
     @cached_property
@@ -296,7 +299,7 @@ class Pool(Generic[N]):
         return self._last_ready
 
     def read_ready(self) -> tuple[N, ...]:
-        """`ready`, for whoever may be in another thread: nothing is written."""
+        """Returns `ready` without writing anything, for other threads."""
         known: tuple[N, ...] | None = self.__dict__.get("ready")
         if known is not None:
             return known
@@ -310,8 +313,11 @@ class Pool(Generic[N]):
         return self._last_resort()
 
     def _last_resort(self) -> tuple[N, ...]:
-        """A lame duck "still serves, but asks not to": better than an error, but not
-        than to wake an inactive backend."""
+        """The lame ducks, if no backend is ready, and none is inactive.
+
+        A lame duck "still serves, but asks not to": better than an error, but not
+        better than connecting an inactive backend.
+        """
         if self.counts[State.INACTIVE] or not self.counts[State.LAME_DUCK]:
             return ()
         limit = self._active_limit
@@ -324,7 +330,7 @@ class Pool(Generic[N]):
         )
 
     def is_promising(self) -> bool:
-        """Whether a call that cannot be sent now may yet be."""
+        """Whether a call that cannot be sent now may be sent later."""
         return any(self.counts[state] for state in PROMISING)
 
     def full(self) -> int:
@@ -349,9 +355,9 @@ class Pool(Generic[N]):
 
 
 def parted(endpoints: Endpoints) -> tuple[Endpoints, dict[str, Endpoint]]:
-    """The members of a fleet, and the lame ducks by the resolver's word, by address.
+    """Splits endpoints into members and, by address, the resolver's lame ducks.
 
-    If all are lame ducks they are better than none.
+    If all endpoints are lame ducks, all are members.
 
     >>> members, leaving = parted((Endpoint("a:1"), Endpoint("b:1", lame_duck=True)))
     >>> [each.address for each in members], list(leaving)

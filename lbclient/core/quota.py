@@ -89,7 +89,9 @@ def rooms(quotas: object) -> dict[str, Room]:
 
 
 def limits(field: str, limit: object) -> Room:
-    """What a setting says of one customer, or of each.
+    """Parses the limit of one customer, or the default limit.
+
+    Raises ConfigError.
 
     >>> limits("default_quota", 2.0)
     (2.0, 2.0, 2.0, 2.0)
@@ -179,7 +181,7 @@ class Quota:
     def refuses(
         self, customer: str, criticality: Criticality, now: float
     ) -> Refusal | None:
-        """Whether the customer has used it up, for a request that has come."""
+        """Whether the customer of a request has used up its limit."""
         name, account = self._find(customer, now)
         if now >= account.looks_at:
             limit = self._limits.get(name, self._default)
@@ -192,9 +194,9 @@ class Quota:
         return Refusal.QUOTA if account.refuses(criticality, now) else None
 
     def admit(self, customer: str, criticality: Criticality, now: float) -> Payer:
-        """A request that was not refused is let in: it counts as if it had ended.
+        """Admits a request that was not refused, and charges what such requests cost.
 
-        Returns who pays the CPU seconds that it uses.
+        Returns the payer of the CPU seconds that the request uses.
         """
         account = self._known.get(customer) or self._accounts.get(customer)
         account = account or self._known[OTHERS]
@@ -204,7 +206,7 @@ class Quota:
     def enter(
         self, customer: str, criticality: Criticality, now: float
     ) -> Payer | None:
-        """Both at once; None if it is refused. Quick where the limit is far away."""
+        """`refuses` and `admit` in one; None if refused. Quick far below the limit."""
         account = self._known.get(customer) or self._accounts.get(customer)
         if account is not None and account.spare and now < account.looks_at:
             # Not methods of theirs, as this is the hot path.
@@ -217,7 +219,7 @@ class Quota:
         return self.admit(customer, criticality, now)
 
     def usage(self, now: float) -> dict[str, float]:
-        """What each account used lately, a second: for `allot`, by whoever asks all."""
+        """Recent CPU seconds a second by account, for whoever calls `allot`."""
         accounts = {**self._known, **self._accounts}
         used = {name: account.usage(now) for name, account in accounts.items()}
         for name, cpu in self._unlisted.leavings(now):
@@ -225,7 +227,7 @@ class Quota:
         return used
 
     def take(self, shares: Mapping[str, float], now: float) -> None:
-        """The fleet's word: what share of each customer's limit is for this task."""
+        """Takes the shares of the customers' limits that this task may give."""
         self._shares = shares
         self._taken_at = now
 
@@ -245,7 +247,7 @@ class Quota:
 
     @property
     def forgotten(self) -> int:
-        """Accounts that went while they were ahead of their limit."""
+        """Accounts that were dropped while they were ahead of their limit."""
         return self._unlisted.forgotten
 
     def refusing(self) -> Collection[str]:

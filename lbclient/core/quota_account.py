@@ -41,7 +41,7 @@ SAME = [1.0] * KINDS
 
 
 class Spent:
-    """Requests and CPU seconds, and what one such request costs.
+    """Counts requests and CPU seconds, and estimates the cost of one request.
 
     `factor` is what a CPU second of this machine is worth.
     """
@@ -56,7 +56,10 @@ class Spent:
         self.each = 0.0  # CPU seconds, as far as it is known
 
     def look(self, now: float, total: "Spent | None" = None) -> float:
-        """What one costs. What is new is part of the total from then on."""
+        """Updates the rates and returns the cost of one request in CPU seconds.
+
+        Requests since the last look are added to `total`.
+        """
         if now < self._looked_at + MOMENT:
             return self.each
         if self.is_unused:
@@ -81,7 +84,7 @@ class Spent:
         return self._rates[0]
 
     def read(self, now: float) -> tuple[float, float]:
-        """The rates at `now`: by what came since the last look, and before."""
+        """Requests and CPU seconds a second at `now`, smoothed. Changes nothing."""
         elapsed = now - self._looked_at
         if not 0.0 < elapsed < inf:
             return self._rates
@@ -93,7 +96,7 @@ class Spent:
 
 
 class Payer(Spent):
-    """One customer at one criticality."""
+    """The requests of one customer at one criticality."""
 
     __slots__ = ("__weakref__", "unsettled")
 
@@ -102,12 +105,12 @@ class Payer(Spent):
         self.unsettled = 0  # requests let in unseen, which are in no bucket yet
 
     def pay(self, cpu: float) -> None:
-        """CPU seconds, on the server's loop."""
+        """Adds CPU seconds. To be called on the server's loop."""
         self.cpu += cpu
 
 
 class Account:
-    """Owned by a `Quota`. Of each bucket it is known when it will be empty."""
+    """Owned by a `Quota`. A bucket is kept as the time at which it will be empty."""
 
     __slots__ = (
         "_admitted",
@@ -144,7 +147,7 @@ class Account:
         self.spare = 0  # of those that may be, what is left
 
     def look(self, limit: Sequence[float], mean: float, now: float) -> None:
-        """Takes a new limit, and what a request costs: `mean` if none is known."""
+        """Takes a new limit, and estimates costs: `mean` where none is known."""
         self._fill_unsettled(now)
         paces = [1.0 / max(one, LEAST) for one in limit]
         costs = [payer.look(now, self._total) for payer in self.payers]
@@ -168,8 +171,10 @@ class Account:
         self._unseen = int(min(few, MANY))
 
     def _changes(self, costs: Sequence[float]) -> list[float]:
-        """What is in the buckets is so many requests at what they were taken to cost:
-        by how much that is more or less now."""
+        """By what factor each bucket's content changes with the new costs.
+
+        A bucket contains requests at the cost that was estimated when they came.
+        """
         rates = [payer.rate for payer in self.payers]
         if not any(rates):
             return SAME  # it has just come
@@ -180,7 +185,7 @@ class Account:
         return [new / old if old else 1.0 for new, old in pairs][::-1]
 
     def _ahead(self, requests: float, seconds: float) -> list[float]:
-        """Seconds. Of a dear kind it is more, and of those above it."""
+        """How many seconds the buckets may be ahead: more where requests are costly."""
         dearest = accumulate(self._costs, max)
         pairs = zip(dearest, self._paces, strict=True)
         return [max(requests * cost * pace, seconds) for cost, pace in pairs]
@@ -196,7 +201,10 @@ class Account:
                 self._fill(self._admitted, criticality, now, debt, 1.0, requests)
 
     def refuses(self, criticality: Criticality, now: float) -> bool:
-        """Where something is refused, so is all that is less critical."""
+        """Whether to refuse a request.
+
+        If a criticality is refused, all that are less critical are refused, too.
+        """
         if self._unseen:
             self._fill_unsettled(now)
         self._fill(self._arrived, criticality, now, self._few, TIMES)
@@ -232,9 +240,9 @@ class Account:
         times: float,
         requests: int = 1,
     ) -> None:
-        """By what has come, where the limit is so many times what it is.
+        """Fills the buckets of a criticality and of those below, at `times` the limit.
 
-        Those below are filled, too; none gets further ahead than by that.
+        A bucket that is ahead of `most` seconds is cut down to that first.
         """
         cost = requests * self._costs[criticality] / times
         for c in range(criticality + 1):
@@ -246,7 +254,7 @@ class Account:
             until[c] = now + ahead + cost * self._paces[c]
 
     def empty_at(self, now: float) -> float:
-        """When it will be ahead of its limit no longer, if nothing comes."""
+        """When the account will be within its limit again if no request comes."""
         self._fill_unsettled(now)
         return max(*self._admitted, *self._arrived)
 

@@ -35,12 +35,12 @@ class Accounts:
         self.forgotten = 0  # accounts that went while they were ahead of their limit
 
     def open(self, name: str) -> Account:
-        """One that has no place here, or none yet."""
+        """Makes an account, with its former payers, without a place in the table."""
         left = (self._left.pop((name, c), None) for c in Criticality)
         return Account(self._total, [payer or Payer(self._factor) for payer in left])
 
     def place(self, name: str, now: float) -> Account:
-        """For a customer who has none."""
+        """Makes an account for a customer who has none, and gives it a place."""
         if len(self.by_name) >= MOST:
             self._make_room(now)
         account = self.by_name[name] = self.open(name)
@@ -48,8 +48,11 @@ class Accounts:
         return account
 
     def _make_room(self, now: float) -> None:
-        """Each entry that is put right has had a request since it was last: so one
-        request costs as much as one step in the queue, however many names there are."""
+        """Drops the account that is ahead least.
+
+        An entry of the queue is out of date only if its account had a request since. So
+        the cost per request is one step in the queue, however many accounts there are.
+        """
         queue = self._queue
         while True:
             noted_at, name = queue[0]
@@ -67,6 +70,6 @@ class Accounts:
                 self._left[name, criticality] = payer
 
     def leavings(self, now: float) -> Iterator[tuple[str, float]]:
-        """CPU seconds a second that requests of former accounts use."""
+        """CPU seconds a second of requests whose accounts were dropped, by customer."""
         for (name, _), payer in self._left.items():
             yield name, payer.read(now)[1]

@@ -42,7 +42,7 @@ class Latencies:
         self._took.append((now, seconds))
 
     def quantiles(self, now: float, *shares: float) -> list[float | None]:
-        """Of those of the last minute; None where there is none.
+        """Quantiles of the last minute's latencies in seconds; None if there are none.
 
         >>> some = Latencies()
         >>> for seconds in (5.0, 1.0, 2.0): some.add(seconds, now=0.0)
@@ -57,7 +57,7 @@ class Latencies:
 
 
 class Recent:
-    """Owned by a channel or a server, from one look to a minute after the last."""
+    """Owned by a channel or a server, while the status page is read."""
 
     def __init__(self) -> None:
         self.picks: deque[Pick] = deque(maxlen=PICKS)
@@ -104,7 +104,7 @@ class Recent:
 
 
 def reason(node: Node, ready: Sequence[Node], now: float) -> str:
-    """What was known of a node and of the others when it was picked."""
+    """Describes what was known of a node and of the others when it was picked."""
     if node.state is State.LAME_DUCK:
         return "a lame duck, as nobody else is ready"
     if len(ready) == 1:
@@ -127,7 +127,7 @@ def reason(node: Node, ready: Sequence[Node], now: float) -> str:
 
 
 def _held(node: Node, ready: Sequence[Node], now: float) -> str:
-    """Against whom most is held, as that may be why it was not picked."""
+    """Describes the node with the most recent errors, which picks avoid."""
     worst = max(ready, key=lambda other: other.load.recent_errors(now))
     told = errors_held(worst.load.recent_errors(now))
     if not told:

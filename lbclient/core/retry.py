@@ -73,18 +73,18 @@ class Budget:
         self._balance = 0.0
 
     def deposit(self, requests: int = 1) -> None:
-        """So many requests were made, since it was last told."""
+        """Adds this many requests that were made since the last deposit."""
         self._balance = min(self._most, self._balance + requests)
 
     def withdraw(self) -> bool:
-        """Takes a retry if there is one to be had."""
+        """Takes one retry from the budget, if there is one."""
         if self._balance <= 0.0:
             return False
         self._balance -= self._cost
         return True
 
     def left(self, requests: int = 0) -> float:
-        """How many retries there are, with those that `requests` more would bring."""
+        """Retries left, with those that `requests` more would bring."""
         return max(0.0, min(self._most, self._balance + requests)) / self._cost
 
     def __repr__(self) -> str:
@@ -140,7 +140,7 @@ class Retry:
         return Decision(delay, f"attempt {self.attempt + 1} of {self._attempts} {how}")
 
     def why_not(self, failure: Failure) -> str:
-        """Why there is no other attempt whatever the time and the budget, or ''."""
+        """Why no attempt may follow, time and budget aside; '' if one may."""
         if failure.is_answered:
             return "the application has answered"
         if failure.pushback is not None and failure.pushback < 0.0:

@@ -78,8 +78,8 @@ class SharedAddress:
     def believes(self, state: TaskState, now: float) -> bool:
         """Whether what one task says of itself holds for the address.
 
-        To serve does. Any other state does where there is a single task, and once
-        several answers in a row say so. Reads and counts: ask once for each answer.
+        SERVING always does. Another state does if there is a single task, and once
+        several answers in a row say so. It counts answers, so ask once for each answer.
         """
         if state is TaskState.SERVING:
             self._not_serving = 0

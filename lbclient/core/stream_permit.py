@@ -47,7 +47,7 @@ class StreamPermit:
         return self._said
 
     def suspend(self, now: float) -> None:
-        """Streams blocked calls: none is opened for a while."""
+        """Streams blocked calls: no stream is opened for a while."""
         if not self.may_stream(now):
             return
         if now >= self.expires_at + FIRST_PAUSE:
@@ -56,11 +56,11 @@ class StreamPermit:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def has_just_ended(self, now: float) -> bool:
-        """Whether calls may be refused as streams that were ended still count."""
+        """Whether calls may still be refused because streams that were ended count."""
         return now < self._ended_at + REFUSED_FOR
 
     def error_note(self, now: float) -> str:
-        """For errors of calls that waited; '' if no stream was ended of late."""
+        """A note for errors of calls that waited; '' if no stream was ended lately."""
         ago = now - self._ended_at
         if ago > TOLD_FOR:
             return ""
@@ -83,11 +83,11 @@ class CheckPatience:
         self.seconds = max(self.seconds, self._usual)
 
     def answered(self, took: float) -> None:
-        """Beside the streams, and in time."""
+        """A check was answered in time, beside the streams."""
         self.seconds = max(self._usual, self.seconds / 2, 2 * took)
 
     def answered_late(self, took: float) -> None:
-        """Without streams it took so long as well."""
+        """A check took as long without the streams: the server is slow."""
         self.seconds = min(max(self.seconds, 2 * took), LONGEST_ANSWER)
 
 

@@ -26,7 +26,7 @@ _INVISIBLE = re.compile(
 
 
 def is_printable(text: str) -> bool:
-    """Whether a reader sees all of it, and a terminal or a log obeys none of it."""
+    """Whether a text is all visible, and cannot control a terminal or a log."""
     return text.isprintable() and (text.isascii() or not _INVISIBLE.search(text))
 
 

@@ -60,9 +60,9 @@ class Throttle:
         return self._histories[criticality].admits(now)
 
     def finish(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
-        """A failure that is no refusal counts as accepted: this is no circuit breaker.
+        """Records an outcome. A failure that is no refusal counts as accepted.
 
-        Who was abandoned has taught us nothing.
+        This is no circuit breaker. An abandoned request counts as nothing.
         """
         self._histories[criticality].finish(verdict, now)
 
@@ -72,11 +72,11 @@ class Throttle:
 
     @property
     def refused(self) -> int:
-        """Requests refused lately, here or there; as of the last that came."""
+        """Recent requests refused here or by backends; as of the last request."""
         return sum(sum(one.window.totals[:ACCEPTED]) for one in self._histories)
 
     def probability(self, criticality: Criticality, now: float) -> float:
-        """That the next request is refused here, 0.0 to 1.0. Reads only."""
+        """The probability that the next request is refused here. Changes nothing."""
         return self._histories[criticality].probability(now)
 
     def counts(self, criticality: Criticality, now: float) -> tuple[int, int, int]:
@@ -92,7 +92,7 @@ class Throttle:
 
 
 class _History:
-    """What became of one criticality's requests, and what is to be made of it."""
+    """Recent requests of one criticality, and the evidence from them."""
 
     __slots__ = ("_accepted_at", "_growth", "_k", "_odds", "_random", "window")
 

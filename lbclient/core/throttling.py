@@ -34,7 +34,7 @@ class Throttling:
     """
 
     def __init__(self, rng: Random, k: float) -> None:
-        """`k` as of `Throttle`; 0.0 is off."""
+        """`k` is that of `Throttle`; 0.0 switches throttling off."""
         self.is_on = k > 0.0
         self.is_active = False
         self.throttled = 0
@@ -47,7 +47,7 @@ class Throttling:
     def refusal(
         self, criticality: Criticality, customer: str, now: float
     ) -> HeldBack | None:
-        """Why a request is not worth sending. Without a `customer` no quota counts."""
+        """Why a request should not be sent. Quotas count only with a `customer`."""
         own, customers = self._own, self._customers
         if own is not None and not own.admits(criticality, now):
             self.throttled += 1
@@ -65,7 +65,7 @@ class Throttling:
     def finish(
         self, criticality: Criticality, outcome: Outcome, customer: str, now: float
     ) -> None:
-        """Wanted after each attempt while `is_active`, and after each refusal."""
+        """To be called after each attempt while `is_active`, and after each refusal."""
         refusal = outcome.refusal
         if self._own is not None or (refusal is not None and is_overload(refusal)):
             self._weigh(criticality, weighed(outcome), now)
@@ -94,8 +94,11 @@ class Throttling:
             self._customers = None
 
     def read(self, now: float) -> list[tuple[Criticality, float, int, int, int]]:
-        """Of each criticality with requests of late: how likely the next is refused
-        here, and how many were accepted, refused there and refused here."""
+        """The odds of refusal and the counts, for criticalities with recent requests.
+
+        The counts are requests that were accepted, refused by backends and refused
+        here.
+        """
         own = self._own
         if own is None:
             return []

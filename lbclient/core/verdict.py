@@ -43,9 +43,9 @@ class Ending(NamedTuple):
     is_cut_off: bool = False
 
     def may_be_retried(self) -> bool:
-        """Whether another attempt is thought of: UNAVAILABLE, refused, or cut off.
+        """Whether the status allows a retry: UNAVAILABLE, overload, or cut off.
 
-        grpcio's word for too many requests at a time is RESOURCE_EXHAUSTED.
+        grpcio refuses with RESOURCE_EXHAUSTED where too many requests are in progress.
         """
         if not self.code:
             return False
@@ -70,10 +70,10 @@ class Ending(NamedTuple):
 
 
 def weighed(outcome: Outcome) -> Verdict:
-    """What the throttle makes of an outcome: a task has too much, whoever asks.
+    """The verdict for the throttle of all requests: only overload is a rejection.
 
-    One customer's quota is nobody else's; and of RESOURCE_EXHAUSTED without a word
-    nobody can tell.
+    A quota is one customer's affair, and RESOURCE_EXHAUSTED without a refusal may mean
+    anything.
 
     >>> weighed(Outcome(Verdict.REJECTED, 0.1, refusal=Refusal.OVERLOADED)).value
     'rejected'
@@ -87,12 +87,12 @@ def weighed(outcome: Outcome) -> Verdict:
 
 
 def weighed_for_customer(outcome: Outcome) -> Verdict:
-    """What one customer's throttle makes of it: only its quota counts as a refusal."""
+    """The verdict for one customer's throttle: only its quota is a rejection."""
     if outcome.verdict is REJECTED and outcome.refusal is not Refusal.QUOTA:
         return ABANDONED
     return outcome.verdict
 
 
 def is_overload(refusal: Refusal) -> bool:
-    """Whether a server refused as it has too much, not for a customer's quota."""
+    """Whether a server refused because of its load, and not for a customer's quota."""
     return refusal is not Refusal.QUOTA
