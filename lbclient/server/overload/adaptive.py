@@ -40,7 +40,7 @@ _OUTCOMES = {
 
 
 def note_status(status: StatusCode, context: Context | None = None) -> None:
-    """How the request of this context ends, or of the one given."""
+    """Notes how the request of this context, or of the given one, ends."""
     note_outcome(_OUTCOMES.get(status, RequestOutcome.FAILED), context)
 
 
@@ -74,9 +74,9 @@ class AdaptiveConcurrency:
         return self._others
 
     def refuses(self, method: MethodBaseline, criticality: Criticality) -> bool:
-        """Whether there is no place for a request, in whose task this is called.
+        """Whether the limit has no place for the request that the calling task serves.
 
-        Else the request has begun.
+        If it has, the request has begun.
         """
         now, limit = self._clock(), self.limit
         most = limit.limit_at(now)
@@ -105,11 +105,11 @@ class AdaptiveConcurrency:
 
     @property
     def taken(self) -> float:
-        """The share of the limit that is in flight."""
+        """Requests in flight as a share of the limit."""
         return self.limit.active / self.limit.limit
 
     def signal(self) -> tuple[float, float]:
-        """That share, and the one from which on some are refused."""
+        """That share, and the share from which on some requests are refused."""
         if not self.limit.is_engaged:
             return 0.0, 1.0
         places = self._make(int(self.limit.limit))

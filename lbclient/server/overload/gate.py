@@ -107,7 +107,7 @@ class Gate:
         self._metadata = RequestMetadata()
 
     def limit(self, requests: int) -> None:
-        """No more at a time: the last places are for the most critical."""
+        """Limits concurrent requests; the last places are for the most critical."""
         self.pressure.limit(requests)
         self._has_limit = True
 
@@ -127,20 +127,23 @@ class Gate:
         return self.core.intake
 
     def count_unseen_by(self, read: Callable[[], int | None], most: int) -> None:
-        """`read` says how many calls have begun; beyond `most` that wait some end."""
+        """`read` returns how many calls the core has begun.
+
+        If more than `most` wait in the core, it ends some of them.
+        """
         self.core.count_by(read, most)
 
     def count_unseen(self) -> int | None:
-        """Requests that have arrived and whose handlers nobody has looked up.
+        """Requests that have arrived and whose handlers have not been looked up.
 
-        Those that the core has ended count, too; None: nobody knows.
+        Includes those that the core has ended. None if it is not known.
         """
         return self.core.count(self.queue.arrived)
 
     # Signals
 
     def sample(self, now: float, cpu: float) -> None:
-        """Reads those that are not read for each request."""
+        """Reads the signals that are not read for each request."""
         self._cpus = available_cpus() if self._has_runnable else 1.0
         self.threads.sample(now)
         self.core.sample(now, self._refusals.total())
@@ -165,7 +168,7 @@ class Gate:
         return max(on_loop, self.threads.load(now))
 
     def refuses_stream(self) -> RefusalStatus | None:
-        """What a new stream is told that is one too many, if it is."""
+        """The status to refuse a new stream with, if too many streams want to go on."""
         load = 0.0 if self._has_runnable else self.queue.of_streams()
         if not load:
             return None
@@ -185,10 +188,10 @@ class Gate:
         metadata: Iterable[tuple[str, str | bytes]],
         method: MethodBaseline | None = None,
     ) -> RefusalStatus | None:
-        """What to answer in place of a handler, if anything.
+        """The status to refuse a request with, or None to admit it.
 
-        To be called in the task of the request, whose context learns who asks.
-        `method` is for requests that the adaptive limit is for.
+        To be called in the request's task: its criticality and payer are set in the
+        task's context. `method` is given for requests that the adaptive limit counts.
         """
         queue = self.queue
         queue.arrived += 1
@@ -211,7 +214,7 @@ class Gate:
         return self._decide(metadata, method)
 
     def let_by(self) -> None:
-        """What has come is none of the requests that matter more or less."""
+        """Counts a request that is always let in, such as a health check."""
         self.queue.arrived += 1
         self._asked += 1
 
@@ -244,7 +247,7 @@ class Gate:
         return None
 
     def _is_full(self, method: MethodBaseline, criticality: Criticality) -> bool:
-        """By the limit that finds itself."""
+        """Whether the adaptive limit refuses this request; counts that."""
         assert self.adaptive is not None
         if not self.adaptive.refuses(method, criticality):
             return False
@@ -266,7 +269,7 @@ class Gate:
         return OUT_OF_QUOTA
 
     def asks(self, context: object) -> RefusalStatus | None:
-        """The same, where `ServerConfig.customer` says who pays."""
+        """Charges who `ServerConfig.customer` names. Returns as `refuses` does."""
         assert self._customer is not None
         try:
             customer = self._named(self._customer(context))
@@ -277,7 +280,7 @@ class Gate:
         return self._charged(customer, DEFAULT if found is None else found)
 
     def _named(self, said: object) -> str:
-        """Text that can be told to others; None: nobody."""
+        """The customer's name as text; None, or another type, means no customer."""
         if isinstance(said, bytes):
             return said.decode(errors="replace")
         if isinstance(said, str):
@@ -287,7 +290,7 @@ class Gate:
         return OTHERS
 
     def complete(self, statistics: ServerStatistics) -> ServerStatistics:
-        """The same, with what is known here."""
+        """Adds to the statistics what the gate knows."""
         quotas = self.quotas
         return replace(
             statistics,
@@ -303,16 +306,16 @@ class Gate:
         )
 
     def admitted(self) -> dict[str, float]:
-        """The share that signals let in, by criticality."""
+        """The share of requests that signals admit, by criticality."""
         shares = self.pressure.shares
         return {one.name: shares[one] for one in Criticality}
 
     def refusal(self) -> Refusal:
-        """What a request is told that is refused now: whether it may try elsewhere."""
+        """What a request refused now is told: whether it may be retried elsewhere."""
         return self.pressure.refusal()
 
     def signals(self) -> tuple[SignalStatistics, ...]:
-        """As last read, each with what is too much of it."""
+        """The signals as last read, each with its target."""
         seen = [SignalStatistics(*reading) for reading in self.pressure.readings()]
         limits = []
         if (taken := self.pressure.taken(self._monitor.active)) is not None:
@@ -326,7 +329,7 @@ class Gate:
 
     @property
     def is_strained(self) -> bool:
-        """At half of what it refuses at, or beyond, by any signal."""
+        """Whether any signal is beyond half of what requests are refused at."""
         if self.adaptive is not None and self.adaptive.taken > STRAINED:
             return True
         load = self.load(self._clock())
@@ -334,7 +337,7 @@ class Gate:
 
     @property
     def refused(self) -> dict[str, dict[str, int]]:
-        """Requests by reason and criticality."""
+        """How many requests were refused, by reason and criticality."""
         return {**self._refusals.read(), UNSEEN: {UNKNOWN: self.core.ended}}
 
     def __repr__(self) -> str:

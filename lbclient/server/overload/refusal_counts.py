@@ -11,7 +11,7 @@ class RefusalCounts:
         self._counts = {reason: [0] * len(Criticality) for reason in REASONS}
 
     def count(self, reason: str, criticality: Criticality | None = None) -> None:
-        """One more; None: of the criticality that the request's context has."""
+        """Counts a refusal. None: the criticality is that of the current context."""
         if criticality is None:
             found = current()
             criticality = DEFAULT if found is None else found

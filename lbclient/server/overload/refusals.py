@@ -9,7 +9,7 @@ from lbclient.core.retry import Refusal
 
 
 class RefusalStatus(NamedTuple):
-    """What a request that is refused is told."""
+    """The status, details and trailers with which a request is refused."""
 
     code: StatusCode
     details: str

@@ -64,7 +64,7 @@ class Line:
         return None
 
     def load(self, pace: float) -> float:
-        """By how long the last of them will wait, if they go on at that pace."""
+        """The load of those waiting, by how long the last of them will wait."""
         return len(self) * min(1.0, pace / UNIT)
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class RunQueue:
         self._stepped = 0.0  # steps of streams that took long, in what the lag is of
 
     def enter(self, now: float) -> asyncio.Future[None] | None:
-        """A handler is to begin: at once, or when this is done."""
+        """What a new handler must wait for, or None if it may begin at once."""
         if self.is_closed:
             return self._new.wait(now)
         if now < self.clear_until:
@@ -113,11 +113,11 @@ class RunQueue:
         return None
 
     def go_on(self, now: float) -> asyncio.Future[None]:
-        """While it is closed: a stream that takes long goes on when this is done."""
+        """While the queue is closed: what a stream with long steps waits for."""
         return self._going_on.wait(now)
 
     def stepped(self, began_at: float) -> None:
-        """A step of a stream took long, in its turn or out of turn."""
+        """A step of a stream took long, whether or not it was the stream's turn."""
         self._stepped += 1.0
         if not self.is_closed:
             self._begin(began_at)
@@ -130,10 +130,11 @@ class RunQueue:
             asyncio.get_running_loop().call_soon(self._turned)
 
     def load(self, now: float, active: float) -> float:
-        """Requests that run or want to; `active` of them are not over.
+        """Requests that run or wait to; `active` are in progress.
 
-        As far as who comes now has to wait for them: of streams that wait to go on, one
-        for each turn. Those that have not had the loop for long lately are no load.
+        It counts those that a new request has to wait for: of the streams that wait,
+        one for each turn. Streams that have not used the loop for long lately do not
+        count.
         """
         if not len(self) and self._lag < UNIT:
             return 0.0  # as good as: less than one
@@ -144,22 +145,22 @@ class RunQueue:
         return max(queued, min(active, lag / UNIT))
 
     def wait(self) -> float:
-        """Seconds that who comes now would wait until its handler begins."""
+        """Seconds that a new request would wait until its handler begins."""
         return len(self._new) * self._pace if len(self._new) else 0.0
 
     def of_streams(self) -> float:
-        """Streams that want to go on: what a new one would be one more of."""
+        """The load of the streams that wait to go on, before a new one adds to it."""
         return self._going_on.load(max(self._cost, self._pace))
 
     def __len__(self) -> int:
         return len(self._new) + len(self._going_on)
 
     def refuse(self) -> None:
-        """The one whose turn it is does not begin: what it takes says nothing."""
+        """The request whose turn it is was refused: its time is no handler's cost."""
         self._is_refused = True
 
     def _timed(self) -> tuple[float, float]:
-        """Now, and how long that turn took."""
+        """Ends the timing of a turn. Returns the time, and how long it took."""
         now = self._clock()
         began_at, self._turn_at = self._turn_at, None
         took = 0.0 if began_at is None else max(0.0, now - began_at)

@@ -63,16 +63,16 @@ class Threads:
         self._is_used = True
 
     def leave(self, request: object) -> None:
-        """It has a thread, or is over. Once or twice."""
+        """A request got a thread, or ended. May be called once or twice."""
         self.waiting.pop(request, None)
 
     def waited(self, wait: float, left: float | None) -> None:
-        """A request got a thread after so many seconds, and has so many left."""
+        """A request waited this long for a thread, with `left` to its deadline."""
         self._wait = wait
         self._deadlines.observe(None if left is None else wait + left)
 
     def sample(self, now: float) -> None:
-        """Every now and then; costs nothing until anybody has come to queue."""
+        """Reads the kernel's figures now and then; free until a request has queued."""
         if not self._is_used:
             return
         before, since = self._times, self._read_at

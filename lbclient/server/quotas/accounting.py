@@ -57,7 +57,7 @@ def _timed(
     work: Callable[..., T],
     *arguments: Any,
 ) -> T:
-    """Nothing that is timed by itself counts twice."""
+    """Times `work` and pays for it, without what is timed within it by itself."""
     outer, nesting.inner = nesting.inner, 0.0
     began_at = thread_time()
     try:
@@ -83,7 +83,7 @@ class Steps(Coroutine[Any, Any, T]):
         nesting: Nesting,
         first: Any = _NOTHING,
     ) -> None:
-        """`first` is what it said in the first step, if that has been done."""
+        """`first` is what the first step yielded, if that has been done."""
         self._coroutine = coroutine
         self._payer = payer
         self._nesting = nesting
@@ -111,14 +111,14 @@ class Steps(Coroutine[Any, Any, T]):
         return self.send(None)
 
     def __getattr__(self, name: str) -> Any:
-        """Who looks at a task sees the user's coroutine."""
+        """Attributes are those of the user's coroutine, for whoever inspects a task."""
         return getattr(self._coroutine, name)
 
 
 def begun(
     coroutine: Coroutine[Any, Any, None], payer: Payer, nesting: Nesting
 ) -> "Steps[None] | None":
-    """After its first step, which for most is all: what goes on, if anything does.
+    """Runs the first step, which usually is the only one; returns the rest, or None.
 
     As `_timed` does it, without a frame and a `Steps`: this is the hot path. What is
     timed returns None, so that `next` sees its end without a StopIteration.
@@ -137,7 +137,7 @@ def begun(
 def run_timed(
     loop: asyncio.AbstractEventLoop, payer: Payer, work: Callable[..., T], *args: Any
 ) -> T:
-    """Elsewhere than in a step of the payer's loop, in a thread as a rule."""
+    """Runs and times work outside of the payer's loop, usually in a thread."""
     return _timed(_in_thread, partial(_tell, loop, payer), work, *args)
 
 
@@ -168,7 +168,7 @@ class _Installed:
             logger.info("work in threads is not accounted: %r lets nobody see it", loop)
 
     def remove(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Whoever put something in the place of ours since then keeps that."""
+        """Puts back the loop's own, except where somebody has replaced ours since."""
         if loop.get_task_factory() is self._factory:
             loop.set_task_factory(self._before)
         hand_over: Any = self._hand_over()

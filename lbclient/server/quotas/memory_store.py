@@ -10,11 +10,11 @@ from lbclient.core.quota import INTERVAL
 
 
 class StoreError(LbError):
-    """A store of ours gave no answer: what went wrong, without any of its secrets."""
+    """One of our quota stores failed; the text says how, without any secret."""
 
 
 class MemoryStore:
-    """For the servers of one process."""
+    """A quota store for several servers of one process."""
 
     KEPT = 10 * INTERVAL  # seconds
 
@@ -38,14 +38,16 @@ class MemoryStore:
 
 
 class ProcessStore(MemoryStore):
-    """Where no other is configured: of the servers of this process with one set of
-    limits, which are one customer's in all of them together."""
+    """The default store, for all servers of this process with the same limits.
+
+    A customer's limit holds for these servers together.
+    """
 
     def join(self, task: str) -> None:
         self._told[task] = (self._clock(), {})
 
     def leave(self, task: str) -> None:
-        """Its part is the others'."""
+        """Removes a task, whose part of the limits is then the others'."""
         self._told.pop(task, None)
 
     def has_others(self, task: str) -> bool:

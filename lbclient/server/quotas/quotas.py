@@ -86,7 +86,7 @@ class Quotas:
         return self.quota.refuses(customer, criticality, self._clock()) is not None
 
     def admit(self, customer: str, criticality: Criticality) -> None:
-        """The request's context knows from here on who pays."""
+        """Admits a request, and sets its payer in the current context."""
         bill_to(self.quota.admit(customer, criticality, self._clock()))
 
     def usage(self) -> dict[str, float]:
@@ -129,7 +129,7 @@ class Quotas:
                 await store.close()
 
     async def _ask(self, store: UsageStore) -> float:
-        """Returns how long to wait until it is asked again."""
+        """Exchanges usage with the store. Returns seconds until the next time."""
         if isinstance(store, ProcessStore) and not store.has_others(self._name):
             self.quota.take({}, self._clock())
             self._heard = replace(self._heard, tasks=0, shares={})
@@ -175,7 +175,7 @@ class Quotas:
             logger.warning("no word from the quota store: %s", said)
 
     def _shares(self, fleet: FleetUsage) -> dict[str, float]:
-        """Of each customer's limit, what this task may give."""
+        """The share of each customer's limit that this task may give."""
         shares, told = {}, fleet.total
         if len(told) > HEARD:
             kept = nlargest(HEARD, told, key=partial(self._matters, fleet))

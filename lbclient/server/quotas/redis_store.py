@@ -157,7 +157,7 @@ def _client(url: str) -> tuple[Any, str, tuple[str, ...]]:
 
 
 def without(words: str, secret: str) -> str:
-    """Nor the beginning of it: Redis cuts what it repeats.
+    """Replaces a secret, and also its beginning, as Redis cuts what it repeats.
 
     >>> without("beginning with: 'opensesame' 'opense'", "opensesame")
     "beginning with: '...' '...'"
@@ -180,7 +180,10 @@ def _pairs(flat: Sequence[bytes]) -> list[tuple[Any, bytes]]:
 
 
 def _sound(found: Sequence[tuple[Any, Any]]) -> tuple[dict[str, float], int]:
-    """By customer, and how many were left out: whoever has the password may write."""
+    """Usage by customer, and how many entries were left out as malformed.
+
+    Whoever has the password may write anything.
+    """
     sound, malformed = {}, 0
     for said, score in found:
         if score is None:

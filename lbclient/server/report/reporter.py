@@ -58,7 +58,7 @@ class Reporter:
         self._streams.tick(now)
 
     def enter(self, state: TaskState, *, stopping: bool = False) -> None:
-        """Tells every watcher at once."""
+        """Enters a state, and tells every watcher at once."""
         self.state = state
         self.stopping = stopping
         self._encode()
@@ -76,7 +76,7 @@ class Reporter:
         return self._sampled + live.SerializeToString()
 
     def trailers(self, active: int | None = None) -> Trailers:
-        """What an answer carries, by the requests that are active beside it, or are."""
+        """The load report as trailers; `active` defaults to the requests active now."""
         active = self.monitor.active if active is None else active
         ready = self.ready  # of one sample, also if a thread asks while it changes
         trailers = ready.get(active)
@@ -103,7 +103,7 @@ class Reporter:
         )
 
     def encoded_health(self) -> bytes:
-        """For streams: made once for each sample, however many there are."""
+        """The health report for streams, made once for each sample."""
         self._health = self._health or self.health().SerializeToString()
         return self._health
 
@@ -112,11 +112,11 @@ class Reporter:
         return self._load
 
     def glance(self) -> tuple[TaskState, LoadReport]:
-        """What an answer over UDP has room for."""
+        """The state and load that an answer over UDP has room for."""
         return self.state, self.monitor.report()
 
     def statistics(self) -> ServerStatistics:
-        """As far as a report goes: the server knows the rest."""
+        """What the reporter knows of the server's statistics."""
         tally, report, streams = self._tally, self.monitor.report(), self._streams
         tally.count_served()
         methods = tally.handled.read()

@@ -75,9 +75,10 @@ def pace_beyond(interval: float) -> float:
 
 
 def floor_of(paced: Mapping[float, int], rate: float = REPORTS) -> float:
-    """The seconds that are to be between two reports of any stream, so that all send
-    no more than `rate` a second; 0.0: they do not anyway. `paced` are the streams by
-    their pace. The slower ones keep theirs.
+    """The least seconds between two reports of a stream, so that all keep to the rate.
+
+    `paced` counts the streams by their pace; slower ones keep theirs. 0.0 if the
+    streams keep to `rate` reports a second anyway.
 
     >>> floor_of({1.0: 500}), floor_of({1.0: 1000}), floor_of({0.1: 500, 60.0: 600})
     (0.0, 2.0, 1.0204081632653061)
@@ -96,7 +97,7 @@ def floor_of(paced: Mapping[float, int], rate: float = REPORTS) -> float:
 
 
 class Stream:
-    """One that was let in. `due_at` and `tick` are written by `ReportStreams`."""
+    """A stream that was let in. `due_at` and `tick` are written by `ReportStreams`."""
 
     __slots__ = ("_is_due", "_next", "due_at", "kind", "pace", "peer", "tick")
 
@@ -181,7 +182,7 @@ class ReportStreams:
     # Who gets in
 
     def closed_to(self, kind: StreamKind) -> Full | None:
-        """Why no stream of this kind may begin now, whoever asks; counts that.
+        """Why no stream of this kind may begin now, or None. Counts the refusal.
 
         Many may ask before the first of them enters, so `enter` asks again.
         """
@@ -197,7 +198,7 @@ class ReportStreams:
         return None
 
     def enter(self, kind: StreamKind, peer: str, pace: float) -> Stream | Full:
-        """To be left, whatever becomes of it; or why it is refused.
+        """Lets a stream in, or returns why it is refused. The caller must call `leave`.
 
         The first report is to be sent at once. `pace`: one of PACES, or 0.0.
         """
@@ -279,7 +280,7 @@ class ReportStreams:
 
 
 def _less(counts: dict[K, int], key: K) -> None:
-    """One less of these; nothing is kept of what there is none of."""
+    """Decrements a count, and removes it at 0."""
     left = counts.get(key, 0) - 1
     if left > 0:
         counts[key] = left

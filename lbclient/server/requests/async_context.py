@@ -57,9 +57,10 @@ class AsyncContext(RequestContext):
         await self.abort(status.code, status.details, status.trailing_metadata or ())
 
     async def failed(self, error: BaseException) -> None:
-        """Its handler has raised that, and its client is told, by grpcio or here.
+        """Ends the request after its handler raised `error`.
 
-        Raises what grpcio is to see in its place.
+        grpcio tells the client if it can, else the context does. Raises what grpcio is
+        to see instead.
         """
         if (refusal := self._refused_below(error)) is not None:
             await self.abort(*refusal)
@@ -73,13 +74,13 @@ class AsyncContext(RequestContext):
             await self._tell(error, self._code_of_error(), raised.told(error))
 
     async def _cancelled(self, error: BaseException) -> None:
-        """By its client, by its deadline, or by the handler's own doing.
+        """Ends a request whose handler raised CancelledError.
 
-        grpcio cancels the task for a client that has gone. In a task that nobody has
-        cancelled the error comes from below, from a call or a task that the handler
-        awaited: for the client it is an error like any other, and no cancellation.
-        Others than grpcio can cancel the task too; hence the attempt to tell, which
-        finds out whether the client is there.
+        grpcio cancels the task if the client has gone. If nobody has cancelled the
+        task, the error is from a call or a task that the handler awaited, and the
+        client gets it like any other error. Others than grpcio can cancel the task,
+        too; so this tries to tell the client, which shows whether the client is still
+        there.
         """
         if not grpc_seam.cancellations():
             words = f"Unexpected {type(error)}: {raised.CANCELLED}"
@@ -103,7 +104,7 @@ class AsyncContext(RequestContext):
             self.ended()  # its client has gone
 
     async def refuse(self, answer: RefusalStatus, reason: str = "") -> Never:
-        """`reason`: if it is not counted yet."""
+        """Aborts with a refusal, and counts it if a `reason` is given."""
         if reason:
             gate = self._method.gate
             gate.count(reason)

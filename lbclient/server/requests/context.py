@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class RequestContext:
-    """Begins when it is made, and ends once, whoever says so first.
+    """A request: begins when it is made, and ends once, at the first report of its end.
 
     Owned by the handler that serves it.
     """
@@ -100,15 +100,16 @@ class RequestContext:
         return self._answer(code)
 
     def _refusing(self, answer: RefusalStatus) -> Trailers:
-        """Before its handler has begun, which could say none of that truthfully."""
+        """Ends a request refused before its handler begins; returns trailers."""
         self.refusal = answer
         self.said, self._trailers = answer.code, answer.trailers
         return self._answer(answer.code)
 
     def _true(self, metadata: Iterable[Any]) -> Trailers:
-        """What a handler may say: not that it was not executed, nor another's load.
+        """A handler's metadata, without the refusal and the load report of others.
 
-        It has that from a call of its own, and hands on all that it was told.
+        A handler that passes on the trailers of its own call would tell its client that
+        this request was not executed, or report another server's load.
         """
         own = harmless(metadata)
         keys = {key_of(item) for item in own}
@@ -124,10 +125,10 @@ class RequestContext:
         return own
 
     def _hand_up(self, code: Any) -> None:
-        """What was refused below is not to be tried again above.
+        """Passes on a refusal of the handler's own call, so that callers do not retry.
 
-        Of a call on a channel that is not ours only its error knows, if it is the one
-        that is being handled.
+        A refusal by a channel that is not ours is known only by its error, while the
+        handler handles that.
         """
         if status_of(code) in HANDED_UP:
             self.below = max(self.below, propagation.below(sys.exception()))
@@ -137,11 +138,11 @@ class RequestContext:
     # What becomes of it
 
     def is_ok(self) -> bool:
-        """As far as the handler said; it may still raise."""
+        """Whether the handler has set no error so far; it may still raise one."""
         return self.said is None or status_of(self.said) is _OK
 
     def preset(self) -> None:
-        """For an end that comes where we do not see it in time."""
+        """Sets trailers early, for a request whose end is noticed too late."""
         self.inner.set_trailing_metadata(self._merged(()))
 
     def served(self) -> None:
@@ -162,18 +163,18 @@ class RequestContext:
         self.inner.set_trailing_metadata(trailers)
 
     def _raised(self) -> None:
-        """grpcio tells the client, and sends these trailers."""
+        """Sets the trailers with which grpcio tells the client of an exception."""
         code = self._code_of_error()
         self._hand_up(code)
         self.inner.set_trailing_metadata(self._answer(code))
 
     def _code_of_error(self) -> StatusCode:
-        """As in grpcio: the code that was set, if it is one of an error."""
+        """The code that the handler set; UNKNOWN for none and OK, as in grpcio."""
         code = status_of(self.said or StatusCode.UNKNOWN)
         return StatusCode.UNKNOWN if code is StatusCode.OK else code
 
     def _refused_below(self, error: BaseException) -> tuple[StatusCode, str] | None:
-        """How to end a request whose handler raised this, if that is a refusal.
+        """The status to end with if the handler's own call was refused, or None.
 
         grpcio would say UNKNOWN, and log it with a traceback.
         """
@@ -188,7 +189,7 @@ class RequestContext:
         self._finish(self._interrupted)
 
     def _answer(self, code: Any) -> Trailers:
-        """Ends the request; the trailers are to be sent at once."""
+        """Ends the request, and returns its trailers, which are to be sent at once."""
         self._finish(lambda: status_of(code))
         return self._with_report(self._trailers)
 
@@ -204,14 +205,14 @@ class RequestContext:
             tally.finish(status, self.begun_at, method, is_error)
 
     def _note(self, status: StatusCode, context: Context | None = None) -> None:
-        """For the adaptive limit: what fails at once is no quick request."""
+        """Notes the outcome for the adaptive limit: a quick failure is no success."""
         if self.refusal is not None:
             note_outcome(RequestOutcome.FAILED, context)
         else:
             note_status(status, context)
 
     def _is_error(self, status: StatusCode) -> bool:
-        """Of this task; a customer out of quota, here or below, is none."""
+        """Whether a status is an error of this task, and not of a quota."""
         if self.refusal is not None:
             return self.refusal.is_error
         if self.below < propagation.Below.OUT_OF_QUOTA or status not in HANDED_UP:
@@ -219,7 +220,7 @@ class RequestContext:
         return wire.find_refusal(self._trailers) is not Refusal.QUOTA
 
     def _merged(self, own: Trailers) -> Trailers:
-        """While the request is still among the active ones."""
+        """The handler's trailers and a load report, before the request has ended."""
         monitor = self._reporter.monitor
         others = monitor.active - (not self._finished)
         return self._with_report(own, max(0, others))
@@ -239,7 +240,7 @@ class RequestContext:
 
 
 def interrupted(lasted: float, remaining: float | None) -> StatusCode:
-    """Deadline or cancel: grpcio tells neither from the other.
+    """Whether a request ended by its deadline or by a cancel: grpcio does not tell.
 
     `lasted` and `remaining`: seconds since the request began, and to its deadline.
     """
@@ -253,9 +254,10 @@ def interrupted(lasted: float, remaining: float | None) -> StatusCode:
 
 
 class Early:
-    """A request that has no context of its own yet, for what is called within.
+    """Stands for a request that has no context yet, for calls made within it.
 
-    Also for one in a thread, which keeps the context variables that would keep it.
+    Also for a request in a thread: its context would be kept alive by the context
+    variables that it keeps.
     """
 
     __slots__ = ("_gate", "below", "inner")
@@ -274,16 +276,16 @@ class Early:
 
 
 def status_of(code: Any) -> StatusCode:
-    """As grpcio reads it: a number will do, and nonsense is UNKNOWN."""
+    """A code as grpcio reads it: a number will do, nonsense is UNKNOWN."""
     if code is _OK or isinstance(code, StatusCode):
         return code
     return STATUS_OF_NUMBER.get(code, StatusCode.UNKNOWN)
 
 
 def stands_for(context: ABCMeta, call: type[RequestContext]) -> None:
-    """What the context has and `call` has not goes to grpcio's as it is.
+    """Lets `call` stand for grpcio's context, and pass on what it does not have.
 
-    Not by `__getattr__`: Python then takes longer for every attribute there is.
+    Not by `__getattr__`, which makes Python slower at each attribute.
     """
     context.register(call)
     for name in dir(context):

@@ -66,7 +66,7 @@ class Serving(NamedTuple):
 
 
 class Wrapped:
-    """A handler, as far as grpcio looks."""
+    """A wrapped handler, with the attributes that grpcio reads of a handler."""
 
     # Of a single request `_received` does it, where a failure can be reported.
     request_deserializer: Callable[[bytes], Any] | None = None
@@ -99,19 +99,19 @@ class Wrapped:
         self._limit = limit
 
     def _timed(self, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """At the cost of whoever pays for the request, if anybody does."""
+        """Charges the coroutine's CPU time to the request's payer, if it has one."""
         if self._quotas is None or (payer := billed()) is None:
             return coroutine
         return Steps(coroutine, payer, self._quotas.nesting)
 
     def _turns(self) -> StreamTurns:
-        """Of a stream, in its task."""
+        """The turns of a stream. To be called in the stream's task."""
         return StreamTurns(self._queue, self._clock)
 
     def _too_late(self, call: RequestContext, now: float) -> RefusalStatus | None:
-        """What a request is told that has too little time left, if it has.
+        """The status to refuse a request with that has too little time left, or None.
 
-        What has lost much of its time here has: whoever asks gives up soon.
+        A request that has lost much of its time in the queue counts as such.
         """
         left = call.inner.time_remaining()
         waited = self._core.waited(now - call.begun_at, left)
@@ -124,16 +124,16 @@ class Wrapped:
         return None
 
     def _is_hopeless(self, left: float, now: float) -> bool:
-        """Whether no request of this method was served in so little time lately."""
+        """Whether no request of this method was served in `left` seconds lately."""
         if left > self._quickest.ample or self._method.quickest is None:
             return False
         self._tally.learn_served()
         return self._quickest.is_too_late(left, now)
 
     def _enter(self, call: AsyncContext) -> Awaitable[None] | None:
-        """What is to be awaited first, if anything: raises if it is not to be served.
+        """What to await before the handler begins, or None; raises if it may not begin.
 
-        No coroutine where there is nothing to wait for, as almost always.
+        Without a coroutine if there is nothing to wait for, as almost always.
         """
         if self._monitor.active > self._limit:
             return call.refuse(FULL, "concurrency")
@@ -165,7 +165,7 @@ def same(message: Any) -> Any:
 
 
 def at_end_of_task(callback: Callable[[Any], None]) -> None:
-    """grpcio serves each request in a task, and ends that however it ends."""
+    """Calls back when the current task, in which grpcio serves a request, has ended."""
     task = asyncio.current_task()
     assert task is not None
     task.add_done_callback(callback)

@@ -33,9 +33,9 @@ class ClientHasLeft(grpc.aio.AbortError):
 
 
 class ThreadContext(RequestContext):
-    """What a handler in the thread pool is given.
+    """The context of a handler in the thread pool.
 
-    Made on the loop's thread, and ended there: in a thread nothing is counted.
+    It begins and ends on the loop's thread; nothing is counted in other threads.
     """
 
     __slots__ = ("_answered", "_context", "_request", "_threads")
@@ -50,30 +50,30 @@ class ThreadContext(RequestContext):
         self._threads.queue(self, self.begun_at)
 
     def enter(self, inner: Any) -> None:
-        """It has a thread at last, and a context."""
+        """Takes grpcio's context, once the request has a thread."""
         self.inner = self._request.inner = inner
         drain = self._reporter.drain
         if drain is not None:
             drain.request_began(inner.peer())
 
     def refused(self, answer: RefusalStatus) -> None:
-        """Says so, in its thread. Raises."""
+        """Aborts with a refusal, in the request's thread. Raises."""
         self._abort(answer.code, answer.details, self._refusing(answer))
 
     def refuse(self, answer: RefusalStatus, reason: str) -> None:
-        """Ends it before its handler begins."""
+        """Ends the request before its handler begins."""
         self.refusal = answer
         gate = self._method.gate
         gate.count(reason)
         self._finish(lambda: answer.code)
 
     def adopt(self, context: Context) -> None:
-        """Its handler runs in this context: that of the request's own task."""
+        """Sets the context variables with which the handler runs: those of the task."""
         self._context = context
         context.run(propagation.enter, self._request)
 
     def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """In the context of the request, and at the cost of whoever pays for that."""
+        """Runs `work` with the request's context variables, charged to its payer."""
         payer = self._context.get(account)
         if payer is None:
             return self._context.run(work, *arguments)
@@ -89,10 +89,10 @@ class ThreadContext(RequestContext):
         self._abort(code, details, self._aborting(code, trailing_metadata))
 
     def _abort(self, code: StatusCode, details: str, trailers: Trailers) -> Never:
-        """Raises, whether the client is there or not.
+        """Raises, whether or not the client has left.
 
-        If it has left, grpcio's own abort returns up to 1.84, so that a handler would
-        go on; since 1.85 it raises an InternalError.
+        If it has, grpcio's own abort returns up to 1.84, so that a handler would go on;
+        since 1.85 it raises an InternalError.
         """
         try:
             self.inner.abort(code, details, trailers)
@@ -104,11 +104,12 @@ class ThreadContext(RequestContext):
         self.abort(status.code, status.details, status.trailing_metadata or ())
 
     def failed(self, error: BaseException) -> None:
-        """As of an `AsyncContext`. In a thread no client's cancellation is ever raised.
+        """As in `AsyncContext`; but a cancellation by the client is never raised here.
 
-        What grpcio would not tell becomes an error that it does tell: to tell it here
-        would be to wait for the loop, in a thread that may outlive it. But who ends the
-        process ends it, and so the connection.
+        An error that grpcio would not tell the client is replaced by one that it does.
+        The context cannot tell the client itself: it would have to wait for the loop,
+        in a thread that may outlive it. KeyboardInterrupt and SystemExit end the
+        process and so the connection.
         """
         if (refusal := self._refused_below(error)) is not None:
             self.abort(*refusal)
