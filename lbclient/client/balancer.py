@@ -1,8 +1,8 @@
 """The working half of a channel: wires its parts, picks backends and settles attempts.
 
 The parts decide and do: `discovery`, `connections`, `idleness`, `connectivity`,
-`pending` and `judging` here, `throttling` and `counters` in core. None of them imports
-this file. All state changes are synchronous; tasks only wait.
+`pending` and `outlier_detection` here, `throttling` and `counters` in core. None of
+them imports this file. All state changes are synchronous; tasks only wait.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from lbclient.client.connections import Connections
 from lbclient.client.connectivity import IDLE, TRANSIENT_FAILURE, Connectivity
 from lbclient.client.discovery import Discovery
 from lbclient.client.idleness import Idleness
-from lbclient.client.judging import Judging
+from lbclient.client.outlier_detection import OutlierDetection
 from lbclient.client.pending import Waiting
 from lbclient.client.probing import Probing
 from lbclient.config import ChannelConfig
@@ -109,7 +109,7 @@ class Balancer:
             calls=self.counters.total,
             has_ready=lambda: self.waiting.has_ready(),
         )
-        self._judging = Judging(
+        self._judging = OutlierDetection(
             target,
             self.pool,
             self.outliers,

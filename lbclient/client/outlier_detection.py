@@ -22,7 +22,7 @@ BACK = "no longer ejected"
 FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
 
 
-class Judging:
+class OutlierDetection:
     """Owned by a balancer, which leaves it what failed, and while `outliers` watch a
     method every attempt.
 
