@@ -98,7 +98,7 @@ def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
     seen, balancer = channel.statistics(), channel._balancer
     now, recent, resolver, rule = 0.0, Recent(), "", ""
     if balancer is not None:
-        now, recent = balancer.clock(), balancer.look()
+        now, recent = balancer.clock(), balancer.keep_recent()
         resolver = repr(balancer.discovery.resolver).strip("<>")
         # What a picker's docstring begins with is its rule.
         rule = (getdoc(type(balancer.picker)) or "").partition("\n")[0]
@@ -132,7 +132,7 @@ def of_backend(seen: Any, recent: Recent, now: float) -> dict[str, Any]:
 
 
 def of_server(number: int, server: Server) -> dict[str, Any]:
-    seen, recent = server.statistics(), server._look()
+    seen, recent = server.statistics(), server._keep_recent()
     # Those who use most. A name is who the customer says it is.
     usage = sorted(seen.usage.items(), key=lambda used: -used[1])[:MOST_CUSTOMERS]
     return {

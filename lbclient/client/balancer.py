@@ -309,9 +309,9 @@ class Balancer:
         if self.waiting.waiters:
             self.waiting.serve()
 
-    def look(self) -> Recent:
-        """The last picks and latencies, which are kept from now on, for a minute."""
-        self.recent = Recent.look(self.recent, self.clock())
+    def keep_recent(self) -> Recent:
+        """Returns recent picks and latencies, and keeps them for a minute."""
+        self.recent = Recent.keep(self.recent, self.clock())
         return self.recent
 
     def _remember(self, backend: Backend, outcome: Outcome, now: float) -> None:

@@ -72,8 +72,8 @@ class Recent:
         )
 
     @classmethod
-    def look(cls, recent: "Recent | None", now: float) -> "Recent":
-        """The same for another minute, or a new one."""
+    def keep(cls, recent: "Recent | None", now: float) -> "Recent":
+        """Keeps `recent` for another minute; a new one if that is over, or None."""
         if recent is None or recent.is_over(now):
             recent = cls()
         recent._until = now + LOOK

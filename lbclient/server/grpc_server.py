@@ -284,9 +284,9 @@ class Server(grpc.aio.Server):
             udp=self._udp.statistics(),
         )
 
-    def _look(self) -> Recent:
-        """The last latencies, which are kept from now on, for a minute."""
-        return self._reporter.look()
+    def _keep_recent(self) -> Recent:
+        """Returns recent latencies, and keeps them for a minute from now on."""
+        return self._reporter.keep_recent()
 
     def __del__(self) -> None:
         # grpc.aio's own server stops when it is dropped; so do our samples.

@@ -14,12 +14,12 @@ def node(address: str, in_flight: int = 0) -> FakeNode:
 
 
 def test_a_look_lasts_a_minute_and_another_one_prolongs_it() -> None:
-    first = Recent.look(None, now=10.0)
+    first = Recent.keep(None, now=10.0)
     assert not first.is_over(10.0 + LOOK / 2)
-    assert Recent.look(first, now=10.0 + LOOK / 2) is first
+    assert Recent.keep(first, now=10.0 + LOOK / 2) is first
     assert not first.is_over(10.0 + LOOK)
     assert first.is_over(10.0 + 1.5 * LOOK)
-    assert Recent.look(first, now=10.0 + 2 * LOOK) is not first
+    assert Recent.keep(first, now=10.0 + 2 * LOOK) is not first
 
 
 def test_the_reason_of_a_pick_is_what_was_known_of_all() -> None:
@@ -55,7 +55,7 @@ def test_a_pick_without_a_choice_says_so() -> None:
 
 
 def test_only_the_last_picks_are_kept_and_not_all_of_a_moment() -> None:
-    recent, one = Recent.look(None, now=0.0), node("a:1")
+    recent, one = Recent.keep(None, now=0.0), node("a:1")
     for pick in range(2 * PICKS):
         recent.picked(one, [one], now=float(pick))
         recent.picked(one, [one], now=float(pick) + 0.001)
@@ -63,7 +63,7 @@ def test_only_the_last_picks_are_kept_and_not_all_of_a_moment() -> None:
 
 
 def test_latencies_are_those_of_the_last_calls_by_backend() -> None:
-    recent = Recent.look(None, now=0.0)
+    recent = Recent.keep(None, now=0.0)
     for call in range(2 * CALLS):
         recent.finished("a:1", call / 1000, now=1.0)
     recent.finished("b:1", 9.0, now=1.0)
@@ -78,7 +78,7 @@ def test_latencies_are_those_of_the_last_calls_by_backend() -> None:
 
 
 def test_backends_without_end_take_no_memory_without_end() -> None:
-    recent = Recent.look(None, now=0.0)
+    recent = Recent.keep(None, now=0.0)
     for number in range(BACKENDS + 10):
         recent.finished(f"b:{number}", 1.0, now=0.0)
     assert recent.of(f"b:{BACKENDS - 1}").quantiles(0.0, 0.5) == [1.0]

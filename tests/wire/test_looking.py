@@ -96,14 +96,14 @@ async def test_picks_and_latencies_are_kept_only_while_somebody_looks(
         stub, balancer = search.SearchStub(channel), channel.balancer()
         await stub.Search(search.Query(), timeout=5)
         assert balancer.recent is None
-        balancer.look()
-        tasks[0].server._look()
-        tasks[1].server._look()
+        balancer.keep_recent()
+        tasks[0].server._keep_recent()
+        tasks[1].server._keep_recent()
         for _ in range(4):
             call = stub.Search(search.Query(), timeout=5)
             await call
             await asyncio.sleep(0.02)
-        recent = balancer.look()
+        recent = balancer.keep_recent()
         assert recent.picks[-1].backend == lbclient.info(call).backend
         assert "in flight" in recent.picks[-1].because or "ready" in str(recent.picks)
         now = balancer.clock()

@@ -64,9 +64,9 @@ class Reporter:
         self._encode()
         self._streams.push()
 
-    def look(self) -> Recent:
-        """The last latencies, which are kept from now on, for a minute."""
-        return self._tally.look()
+    def keep_recent(self) -> Recent:
+        """Returns recent latencies, and keeps them for a minute from now on."""
+        return self._tally.keep_recent()
 
     def encoded(self, active: int) -> bytes:
         """A serialized `lbclient.v1.LoadReport`, which is an ORCA report too."""

@@ -115,10 +115,10 @@ class RequestTally:
         self._thread = get_ident()
         self.learn_served()
 
-    def look(self) -> Recent:
-        """The last latencies, which are kept from now on, for a minute."""
+    def keep_recent(self) -> Recent:
+        """Returns recent latencies, and keeps them for a minute from now on."""
         self.count_served()
-        self.recent = Recent.look(self.recent, self._clock())
+        self.recent = Recent.keep(self.recent, self._clock())
         return self.recent
 
     def _observe(self, took: float) -> None:
