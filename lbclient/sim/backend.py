@@ -19,7 +19,7 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.ewma import Ewma
 from lbclient.core.latency import LatencyEstimate
 from lbclient.core.model import LoadReport, Verdict
-from lbclient.core.pressure import Pressure
+from lbclient.core.overload_signals import Pressure
 from lbclient.core.retry import ATTEMPTS, Refusal
 from lbclient.sim.client import SimulatedNode
 from lbclient.sim.scenario import Scenario

@@ -14,7 +14,7 @@ from lbclient.core.admission import LOAD, QUEUE_NAME
 from lbclient.core.criticality import Criticality, current
 from lbclient.core.errors import ConfigError
 from lbclient.core.load_monitor import LoadMonitor
-from lbclient.core.pressure import USER_WIDTH, YIELDS
+from lbclient.core.overload_signals import USER_WIDTH, YIELDS
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate, degraded

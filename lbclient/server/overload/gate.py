@@ -4,7 +4,8 @@ That is before a message is read, let alone deserialized, and the request's meta
 there: to refuse costs what grpcio takes to begin and end a call, and little more. What
 is refused has not been executed, and is told so.
 
-Signals and metadata are read here, `lbclient.core.pressure` decides. SRE book, ch. 21.
+Signals and metadata are read here, `lbclient.core.overload_signals` decides. SRE book,
+ch. 21.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from lbclient.core.concurrency import RequestOutcome
 from lbclient.core.criticality import DEFAULT, Criticality, current
 from lbclient.core.latency_window import MethodBaseline
 from lbclient.core.load_monitor import LoadMonitor
-from lbclient.core.pressure import STRAINED, Pressure
+from lbclient.core.overload_signals import STRAINED, Pressure
 from lbclient.core.protocols import Clock
 from lbclient.core.queue_delay import QueueDelay
 from lbclient.core.quota import OTHERS

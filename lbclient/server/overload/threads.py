@@ -6,8 +6,8 @@ kernel, so of handlers in threads the queue for a thread is looked at besides. W
 there is no such file that queue is all there is, and the log says so once.
 
 What the kernel tells is a mean of 0.1 s as it is. It is not smoothed: tests/laws has
-what that would cost. Bursts are let in by `Patience` (lbclient.core.pressure), which
-decays instead.
+what that would cost. Bursts are let in by `Patience`, which decays instead
+(lbclient.core.overload_signals).
 """
 
 import logging

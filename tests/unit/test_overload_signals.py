@@ -6,7 +6,7 @@ import pytest
 
 from lbclient.core.admission import CPU_NAME, LOAD, QUEUE_NAME
 from lbclient.core.criticality import Criticality
-from lbclient.core.pressure import (
+from lbclient.core.overload_signals import (
     PATIENT,
     RECOVERS,
     TIRES,
