@@ -111,7 +111,6 @@ class Balancer:
         )
         self._judging = OutlierDetection(
             target,
-            self.pool,
             self.outliers,
             self.counters.by_method,
             self.idleness.wake_a_second,
@@ -269,7 +268,7 @@ class Balancer:
         if code or self.outliers.watching:
             self._judging.finish(attempt, outcome, code, now)
         else:
-            self.pool.finish(backend, outcome, now)
+            backend.load.finish(outcome, now)
         self.counters.attempt_over(attempt.counts, code, outcome.latency, is_last)
         if is_last and code == DEADLINE_EXCEEDED:
             self.connections.miss_deadline(backend)
@@ -296,7 +295,7 @@ class Balancer:
             with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self.forget, attempt, tried)
             return
-        self.pool.forget(attempt.backend)
+        attempt.backend.load.forget()
         if self.outliers.count:
             key, now = id(attempt.counts), self.clock()
             self.outliers.given_up(key, attempt.backend, attempt.sent_at, now)

@@ -8,7 +8,6 @@ from lbclient.core.call_counts import CallCounts
 from lbclient.core.model import Outcome, Verdict
 from lbclient.core.outlier_judgement import compared
 from lbclient.core.outliers import Outliers
-from lbclient.core.pool import Pool
 from lbclient.wire.codes import told_against
 
 if TYPE_CHECKING:
@@ -32,13 +31,11 @@ class OutlierDetection:
     def __init__(
         self,
         target: str,
-        pool: Pool["Backend"],
         outliers: Outliers["Backend"],
         methods: CallCounts[int],
         wants_another: Callable[[], None],
     ) -> None:
         self._target = target
-        self._pool = pool
         self._outliers = outliers
         self._methods = methods
         self._wants_another = wants_another
@@ -68,7 +65,7 @@ class OutlierDetection:
         is_held = judgement is not None and judgement.is_doubtful
         if learned.verdict is FAILED or learned.verdict is REJECTED or is_held:
             backend.failed_with, backend.failed_at = code, now
-        self._pool.finish(backend, learned, now)
+        backend.load.finish(learned, now)
         if owed:
             backend.load.owe(owed, now)
 

@@ -4,6 +4,7 @@ Written by attempts (`begin`, `finish`) and by health reports (`observe`), read 
 pickers. It draws no conclusion: a picker's formula lives in the picker.
 """
 
+from collections.abc import Callable
 from math import inf
 
 from lbclient.core.ewma import DecayingCount
@@ -24,7 +25,8 @@ SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
 class Load:
     """The load of one backend as this client sees it. Owned by its backend.
 
-    A picker that wants to keep what it computed is told of writes: see `tell`.
+    A picker that wants to keep what it computed is told of writes: see `tell`. A pool
+    is told when the backend gets full, and when it has room again: see `limit`.
     """
 
     __slots__ = (
@@ -32,6 +34,8 @@ class Load:
         "_failures",
         "_finishes",
         "_fold_at",
+        "_limit",
+        "_on_limit",
         "_served",
         "_written",
         "counts",
@@ -63,6 +67,13 @@ class Load:
         self._written: list[Load] = []
         self._served = 0  # and not yet among `_finishes`
         self._fold_at = 0.0
+        self._limit = 0  # none
+        self._on_limit: Callable[[], None] = lambda: None
+
+    def limit(self, requests: int, on_limit: Callable[[], None]) -> None:
+        """Calls `on_limit` when so many requests are in flight, and when one of them
+        ends."""
+        self._limit, self._on_limit = requests, on_limit
 
     def tell(self, written: "list[Load]") -> None:
         """Enters itself into `written` at its next write other than `begin`.
@@ -76,29 +87,30 @@ class Load:
         self.is_written = True
         self._written.append(self)
 
-    def begin(self) -> int:
-        """One more request is on its way to the backend, as whoever picked it knows.
-
-        Returns how many there are, and so does `finish`.
-        """
+    def begin(self) -> None:
+        """One more request is on its way to the backend, as whoever picked it knows."""
         self.sent_since_report += 1
         self.in_flight += 1
-        return self.in_flight
+        if self.in_flight == self._limit:
+            self._on_limit()
 
-    def forget(self) -> int:
-        """Takes back a `begin`: nothing was sent. Returns as `finish` does."""
+    def forget(self) -> None:
+        """Takes back a `begin`: nothing was sent. It takes the place of `finish`."""
         if not self.is_written:
             self._note()
         self.in_flight -= 1
         self.sent_since_report = max(0, self.sent_since_report - 1)
-        return self.in_flight
+        if self.in_flight + 1 == self._limit:
+            self._on_limit()
 
-    def finish(self, outcome: Outcome, now: float) -> int:
+    def finish(self, outcome: Outcome, now: float) -> None:
         """The one door for feedback, once for each `begin`."""
         verdict, latency, report, _, _ = outcome
         if not self.is_written:
             self._note()
         self.in_flight -= 1
+        if self.in_flight + 1 == self._limit:
+            self._on_limit()
         self.counts[verdict] += 1
         if verdict is SERVED:
             self._served += 1
@@ -120,7 +132,6 @@ class Load:
             self.report = report
             self.reported_at = now
             self.sent_since_report = 0
-        return self.in_flight
 
     def owe(self, seconds: float, now: float) -> None:
         """Counts an error as a request for the time by which it was quicker than an OK.

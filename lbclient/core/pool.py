@@ -1,8 +1,9 @@
 """Who is in this client's subset, and which of them may get a call now.
 
-`observe` is the one door for every state change, `begin` and `finish` for every
-call. All are synchronous and do no I/O: `reconcile` and `review` return the
-connections that their caller is to open and to drain.
+`observe` is the one door for every state change. Calls begin and finish on the `load`
+of their node, which tells the pool when that fills it or makes room. All is synchronous
+and does no I/O: `reconcile` and `review` return the connections that their caller is to
+open and to drain.
 
 A backend that is out, as it refuses, is silent or is a lame duck, is replaced by the
 next in order of preference: SRE book, ch. 20, has a subset find temporary stand-ins.
@@ -13,11 +14,11 @@ connected to it stays so, for the day when there is nobody else.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
-from lbclient.core.model import Endpoint, Endpoints, Outcome, State
+from lbclient.core.model import Endpoint, Endpoints, State
 from lbclient.core.protocols import Node, Subset
 
 N = TypeVar("N", bound=Node)
@@ -110,6 +111,7 @@ class Pool(Generic[N]):
             node = leaving.pop(endpoint.address, None)
             if node is None:
                 node = self._make(endpoint)
+                node.load.limit(self._active_limit, partial(self._place, node))
                 opened.append(node)
                 if node.state not in PRESENT:
                     self._missing_since[node] = now
@@ -220,7 +222,7 @@ class Pool(Generic[N]):
         """How many nodes there are beyond the subset."""
         return max(0, len(self.nodes) - self.subset_size())
 
-    # --- states and calls ----------------------------------------------------
+    # --- states --------------------------------------------------------------
 
     def observe(self, node: N, state: State, now: float) -> bool:
         """Records a node's state; False if that is no news."""
@@ -253,20 +255,6 @@ class Pool(Generic[N]):
             self._missing_since[node] = now
         else:
             self._missing_since.setdefault(node, now)
-
-    def begin(self, node: N) -> None:
-        """A call goes to `node`, which leaves `ready` when that fills it."""
-        if node.load.begin() == self._active_limit:
-            self._place(node)
-
-    def finish(self, node: N, outcome: Outcome, now: float) -> None:
-        if node.load.finish(outcome, now) + 1 == self._active_limit:
-            self._place(node)
-
-    def forget(self, node: N) -> None:
-        """A call that began there was never sent."""
-        if node.load.forget() + 1 == self._active_limit:
-            self._place(node)
 
     def takes(self, node: N) -> bool:
         """Whether it is ready, and not full."""

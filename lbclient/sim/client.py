@@ -185,7 +185,7 @@ class Client:
         tried = self.tried.get(number, ())
         if node in tried and (others := two_others(tried, self.pool.ready, self._rng)):
             node = others[0]
-        self.pool.begin(node)
+        node.load.begin()
         self.sent_at[number] = now
         return node
 
@@ -194,7 +194,7 @@ class Client:
     ) -> float | None:
         """Learns from an attempt; when to begin the next, or None."""
         outcome = ending.outcome(now - self.sent_at.pop(number))
-        self.pool.finish(node, outcome, now)
+        node.load.finish(outcome, now)
         if self.throttle:
             self.throttle.finish(Criticality.CRITICAL, weighed(outcome), now)
         retry = self.retries.pop(number, None)

@@ -227,7 +227,7 @@ class Simulation:
                     # The same without throttle and retries, as fast as can be.
                     pick = client.pick if client.heard else client.picker.pick
                     node = pick(ready, sent_at)
-                    client.pool.begin(node)
+                    node.load.begin()
                     outward.append((sent_at + half_trip, node, number))
                     if client.probes:
                         self._ask(client, sent_at)
@@ -243,7 +243,7 @@ class Simulation:
                     self._settle(node, it, verdict, report, refusal, back_at)
                 else:
                     outcome = Outcome(verdict, latency, report)
-                    node.client.pool.finish(node, outcome, back_at)
+                    node.load.finish(outcome, back_at)
                 if it >= first and verdict is SERVED:
                     latencies[it - first] = latency
             else:

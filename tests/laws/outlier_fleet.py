@@ -144,7 +144,7 @@ class Fleet:
             self.refused += 1
             return None
         self._answer_probes()
-        self.pool.begin(node)
+        node.load.begin()
         number = self._number[node]
         answer = self.behaviour(number, now, self._rng)
         self.got[number] += 1
@@ -174,7 +174,7 @@ class Fleet:
             judgement = outliers.answered(KEY, node, status, latency, sent_at, now)
         outcome = Outcome(ALONE.get(status, Verdict.SERVED), latency)
         learned, owed = compared(outcome, judgement, node.load)
-        self.pool.finish(node, learned, now)
+        node.load.finish(learned, now)
         if owed:
             node.load.owe(owed, now)
         if ends_connection and node.state is State.READY:

@@ -91,7 +91,7 @@ class PoolMachine(RuleBasedStateMachine):
     def call(self, index: int) -> None:
         node = self.pickers[index].pick(self.pool.ready, self.now)
         assert any(node is one for one in self.pool.ready)
-        self.pool.begin(node)
+        node.load.begin()
         self.in_flight.append(node)
 
     @precondition(lambda self: self.in_flight)
@@ -99,7 +99,7 @@ class PoolMachine(RuleBasedStateMachine):
     def finish(self, data: st.DataObject, verdict: Verdict) -> None:
         index = data.draw(st.integers(0, len(self.in_flight) - 1))
         node = self.in_flight.pop(index)
-        self.pool.finish(node, Outcome(verdict, 0.01), self.now)
+        node.load.finish(Outcome(verdict, 0.01), self.now)
 
     @invariant()
     def in_flight_is_conserved(self) -> None:

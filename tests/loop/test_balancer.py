@@ -247,7 +247,7 @@ async def test_a_retry_goes_to_the_less_loaded_of_the_others() -> None:
             server.calls.clear()
         backends = dict(fleet.balancer.pool.nodes)
         for _ in range(5):
-            fleet.balancer.pool.begin(backends[busy.address])
+            backends[busy.address].load.begin()
         refuses.serve = refuse
         for number in range(1, 4):
             call = fleet.call()

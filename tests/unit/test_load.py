@@ -145,6 +145,21 @@ def test_writes_that_nobody_wants_to_know_of_are_kept_nowhere(load: Load) -> Non
     assert written == []
 
 
+def test_a_full_load_tells_and_one_that_has_room_again(load: Load) -> None:
+    told: list[int] = []
+    load.limit(2, lambda: told.append(load.in_flight))
+    for _ in range(3):  # a retry that was picked before may go beyond it
+        load.begin()
+    assert told == [2]
+    load.finish(SERVED, 1.0)
+    assert told == [2]
+    load.finish(FAILED, 1.0)
+    assert told == [2, 1]
+    load.begin()
+    load.forget()
+    assert told == [2, 1, 2, 1]
+
+
 def test_a_load_reads_as_its_counts(load: Load) -> None:
     load.begin()
     assert repr(load) == "<1 in flight, 1 started>"

@@ -73,7 +73,7 @@ class Balancer:
         while self.pick() is not self.bad:
             self.now += 0.01
             assert self.now < began_at + until
-        self.pool.begin(self.bad)
+        self.bad.load.begin()
         return self.now - began_at
 
     def reconnect(self) -> None:
@@ -190,11 +190,11 @@ def test_where_all_others_are_full_a_call_waits() -> None:
     balancer.eject()
     for node in balancer.good:
         for _ in range(2):
-            balancer.pool.begin(node)
+            node.load.begin()
     assert balancer.pool.ready == (balancer.bad,)
     assert balancer.pick() is None
     assert balancer.pick(STORE) is balancer.bad
-    balancer.pool.finish(balancer.good[0], Outcome(Verdict.SERVED, 0.1), balancer.now)
+    balancer.good[0].load.finish(Outcome(Verdict.SERVED, 0.1), balancer.now)
     assert balancer.pick() is balancer.good[0]
 
 
@@ -271,7 +271,7 @@ def test_a_trial_that_was_picked_and_never_sent_is_made_by_the_next_call() -> No
     balancer.now += PATIENCE
     assert balancer.pick() is balancer.bad
     assert balancer.outliers.count == 1
-    balancer.pool.begin(balancer.bad)
+    balancer.bad.load.begin()
     balancer.now += 1.0
     assert balancer.pick() is not balancer.bad
     balancer.answer(balancer.bad)
@@ -283,7 +283,7 @@ def test_a_trial_whose_end_nobody_told_is_made_again() -> None:
     balancer.eject()
     balancer.trial_after()
     balancer.pick()
-    balancer.pool.finish(balancer.bad, Outcome(Verdict.ABANDONED, 0.1), balancer.now)
+    balancer.bad.load.finish(Outcome(Verdict.ABANDONED, 0.1), balancer.now)
     balancer.now += PATIENCE
     assert balancer.pick() is balancer.bad
     assert balancer.outliers.count == 1
@@ -292,11 +292,11 @@ def test_a_trial_whose_end_nobody_told_is_made_again() -> None:
 def test_one_that_is_full_when_its_trial_is_due_is_tried_when_it_has_room() -> None:
     balancer = Balancer(3, active_limit=1)
     balancer.eject()
-    balancer.pool.begin(balancer.bad)
+    balancer.bad.load.begin()
     balancer.now += 2 * FIRST
     for _ in range(20):
         assert balancer.pick() in balancer.good
-    balancer.pool.finish(balancer.bad, SERVED, balancer.now)
+    balancer.bad.load.finish(SERVED, balancer.now)
     assert balancer.trial_after() <= 0.2
 
 
@@ -332,7 +332,7 @@ def test_one_that_ends_each_connection_is_not_tried_at_each_of_them() -> None:
         balancer.reconnect()
         if balancer.pick() is balancer.bad:
             tried += 1
-            balancer.pool.begin(balancer.bad)
+            balancer.bad.load.begin()
             balancer.answer(balancer.bad, UNIMPLEMENTED)
     assert tried <= 10
 

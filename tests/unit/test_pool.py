@@ -305,13 +305,13 @@ def test_lame_ducks_are_better_than_nothing(pool: Pool[FakeNode]) -> None:
 def test_a_full_node_leaves_and_comes_back(pool: Pool[FakeNode]) -> None:
     full = node(pool, "a")
     pool.observe(full, State.READY, 0.0)
-    pool.begin(full)
+    full.load.begin()
     assert pool.ready == (full,)
-    pool.begin(full)
+    full.load.begin()
     assert not pool.ready
     assert pool.full() == 1
     assert "1 full with 2 calls each" in repr(pool)
-    pool.finish(full, SERVED, 1.0)
+    full.load.finish(SERVED, 1.0)
     assert pool.ready == (full,)
 
 
@@ -321,8 +321,8 @@ def test_full_ready_nodes_do_not_make_lame_ducks_eligible(
     full = node(pool, "a")
     pool.observe(full, State.READY, 0.0)
     pool.observe(node(pool, "b"), State.LAME_DUCK, 0.0)
-    pool.begin(full)
-    pool.begin(full)
+    full.load.begin()
+    full.load.begin()
     assert pool.ready == ()
 
 

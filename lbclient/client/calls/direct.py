@@ -77,7 +77,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         self._method = method
         self._siblings = siblings
         siblings.add(self)
-        balancer.pool.begin(attempt.backend)
+        attempt.backend.load.begin()
         inner_of(self).add_done_callback(self._attempt_over)
 
     def _attempt_over(self) -> None:

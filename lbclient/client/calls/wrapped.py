@@ -145,7 +145,7 @@ class Call:
         mark(self, attempt)
         self._inner = inner
         balancer = self._balancer
-        balancer.pool.begin(backend)
+        backend.load.begin()
         if self._decided is not None:
             balancer.counters.begun_after(waited)
             self._decide()
