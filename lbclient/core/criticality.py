@@ -178,9 +178,8 @@ def adopt(value: Criticality | None) -> None:
     _current.set(value)
 
 
-def current() -> Criticality | None:
-    """The criticality of the request served, or that of `criticality`; or None."""
-    return _current.get()
+current = _current.get
+"""The criticality of the request served, or that of `criticality`; or None."""
 
 
 def shares(room: Sequence[float], demand: Sequence[float]) -> list[float]:
