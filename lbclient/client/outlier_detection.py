@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lbclient.core.call_counts import CallCounts
 from lbclient.core.model import Outcome, Verdict
-from lbclient.core.outlier_judgement import compared
+from lbclient.core.outlier_judgement import Judgement, compared
 from lbclient.core.outliers import Outliers
 from lbclient.wire.codes import told_against
 
@@ -47,27 +47,38 @@ class OutlierDetection:
 
         What the table of statuses takes for a failure, or a refusal, stays one.
         """
-        backend, key, outliers = attempt.backend, id(attempt.counts), self._outliers
-        judgement = None
-        if not outcome.is_answer:
-            outliers.given_up(key, backend, attempt.sent_at, now)
-        else:
-            if key not in outliers.watching and code:
-                outliers.watch(key, self._methods.method_of(attempt.counts), now)
-            judgement = outliers.answered(
-                key, backend, code, outcome.latency, attempt.sent_at, now
-            )
-            if outliers.news:
-                self._tell_ejections()
-            if judgement is not None and not judgement.is_usual:
-                self._wants_another()
-        learned, owed = compared(outcome, judgement, backend.load)
-        is_held = judgement is not None and judgement.is_doubtful
+        backend = attempt.backend
+        judgement = self._judge(attempt, outcome, code, now)
+        learned, owed, is_held = outcome, 0.0, False
+        if judgement is not None:
+            learned, owed = compared(outcome, judgement, backend.load)
+            is_held = judgement.is_doubtful
         if learned.verdict is FAILED or learned.verdict is REJECTED or is_held:
             backend.failed_with, backend.failed_at = code, now
         backend.load.finish(learned, now)
         if owed:
             backend.load.owe(owed, now)
+
+    def _judge(
+        self, attempt: "Attempt", outcome: Outcome, code: int, now: float
+    ) -> Judgement | None:
+        """What the others' answers make of this one; None: nothing."""
+        backend, key, outliers = attempt.backend, id(attempt.counts), self._outliers
+        is_watched = key in outliers.watching
+        if not outcome.is_answer:
+            if is_watched:
+                outliers.given_up(key, backend, attempt.sent_at, now)
+            return None
+        if code and not is_watched:
+            outliers.watch(key, self._methods.method_of(attempt.counts), now)
+        judgement = outliers.answered(
+            key, backend, code, outcome.latency, attempt.sent_at, now
+        )
+        if outliers.news:
+            self._tell_ejections()
+        if judgement is not None and not judgement.is_usual:
+            self._wants_another()
+        return judgement
 
     def _tell_ejections(self) -> None:
         news = self._outliers.news.copy()

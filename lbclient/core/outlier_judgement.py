@@ -37,7 +37,7 @@ class Against(NamedTuple):
 
 
 def compared(
-    outcome: Outcome, judgement: Judgement | None, load: Load
+    outcome: Outcome, judgement: Judgement, load: Load
 ) -> tuple[Outcome, float]:
     """Adjusts an outcome by the judgement of its status.
 
@@ -47,7 +47,7 @@ def compared(
     none.
     """
     verdict, latency, report, _, _ = outcome
-    if judgement is None or verdict not in (SERVED, ABANDONED):
+    if verdict not in (SERVED, ABANDONED):
         return outcome, 0.0
     if judgement.is_failure:
         return Outcome(FAILED, latency, report), 0.0

@@ -173,7 +173,9 @@ class Fleet:
         if outliers.watching:
             judgement = outliers.answered(KEY, node, status, latency, sent_at, now)
         outcome = Outcome(ALONE.get(status, Verdict.SERVED), latency)
-        learned, owed = compared(outcome, judgement, node.load)
+        learned, owed = outcome, 0.0
+        if judgement is not None:
+            learned, owed = compared(outcome, judgement, node.load)
         node.load.finish(learned, now)
         if owed:
             node.load.owe(owed, now)
