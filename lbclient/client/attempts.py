@@ -89,14 +89,6 @@ class Attempts:
         self._options = options
         self._method: Method | None = method  # None: the call is over
 
-    # --- where the next goes -----------------------------------------------------
-
-    def pick(self, now: float) -> "Backend | None":
-        """Where to send it now; None: it must wait."""
-        if self.tried:
-            return self.balancer.pick_another(self.tried, now, self.counts)
-        return self.balancer.pick(now, self.counts)
-
     def start(
         self, backend: "Backend", left: float | None, waited: float, now: float
     ) -> tuple[Attempt, Any]:

@@ -142,13 +142,28 @@ class Balancer:
 
     # --- calls ---------------------------------------------------------------
 
-    def pick(self, now: float, counts: dict[int, int]) -> Backend | None:
+    def pick(
+        self,
+        now: float,
+        counts: dict[int, int],
+        tried: Collection[Backend] = (),
+    ) -> Backend | None:
         """The backend for a call that is sent now; None: it must wait or fail.
 
-        `counts` are those of its method, of which each has its own.
+        `counts` are those of its method, of which each has its own. Of those that
+        `tried` it, none if there is another: where the policy insists, it is the less
+        loaded of two others. Policies that keep what they computed are left alone.
         """
         # Who waits goes first, or they wait together. (The dict's own truth is C.)
-        return None if self.waiting.waiters else self._choose(now, counts)
+        backend = None if self.waiting.waiters else self._choose(now, counts)
+        if tried and backend in tried:
+            others = two_others(tried, self.allowed(counts), self._rng)
+            if others:
+                backend = others[0]
+                if self.recent is not None:
+                    because = "another than the attempt before, the less loaded of two"
+                    self.recent.picked(backend, others, now, because)
+        return backend
 
     def _choose(self, now: float, counts: dict[int, int]) -> Backend | None:
         lost = 0
@@ -194,24 +209,6 @@ class Balancer:
         if not self.outliers.count:
             return self.pool.ready
         return self.outliers.allowed(id(counts))
-
-    def pick_another(
-        self, tried: Collection[Backend], now: float, counts: dict[int, int]
-    ) -> Backend | None:
-        """The backend for a call that `tried` would not have: another, if there is one.
-
-        Where the policy insists, it is the less loaded of two others: policies that
-        keep what they computed are left alone.
-        """
-        backend = self.pick(now, counts)
-        if backend in tried:
-            others = two_others(tried, self.allowed(counts), self._rng)
-            if others:
-                backend = others[0]
-                if self.recent is not None:
-                    because = "another than the attempt before, the less loaded of two"
-                    self.recent.picked(backend, others, now, because)
-        return backend
 
     def refusal(
         self, criticality: Criticality, now: float, metadata: Any = None

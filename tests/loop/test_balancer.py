@@ -219,7 +219,7 @@ async def test_a_trial_that_a_retry_passes_on_to_another_lets_nobody_in() -> Non
         node = balancer.pool.nodes[bad.address]
         [(_, ejection)] = outliers.of(node)
         await asyncio.sleep(ejection.trial_at - now())
-        assert balancer.pick_another((node,), now(), counts) is not node
+        assert balancer.pick(now(), counts, (node,)) is not node
         bad.calls.clear()
         await asyncio.sleep(PATIENCE)
         await outcomes([fleet.call() for _ in range(30)])

@@ -381,7 +381,7 @@ async def test_a_retry_does_not_go_to_an_ejected_backend(
         good = [node for node in balancer.pool.ready if node.endpoint.address
                 != tasks[0].address]  # fmt: skip
         now = balancer.clock()
-        again = {balancer.pick_another(good[:1], now, counts) for _ in range(50)}
+        again = {balancer.pick(now, counts, good[:1]) for _ in range(50)}
         assert again == {good[1]}
 
 

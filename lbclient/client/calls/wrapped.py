@@ -113,11 +113,11 @@ class Call:
             self._decided = self._decided or asyncio.Event()
             self._expire()
             return
-        backend = self.attempts.pick(now)
+        balancer = self._balancer
+        backend = balancer.pick(now, self.counts, self.attempts.tried)
         if backend is not None:
             self.start(backend, now)
             return
-        balancer = self._balancer
         self._decided = self._decided or asyncio.Event()
         balancer.waiting.join(self)
         if self._deadline is not None and self._error is None:
