@@ -18,7 +18,7 @@ from lbclient.client.calls.request_stream import Requests
 from lbclient.client.history import Failed, ended_streams, has_failed, last_words
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome
-from lbclient.core.retry import Decision, Retry
+from lbclient.core.retry import Decision, Failure, Retry
 from lbclient.core.verdict import Ending
 from lbclient.grpc_seam import (
     CANCELLED,
@@ -126,8 +126,7 @@ class Attempts:
         balancer, decision = self.balancer, None
         self.was_closed = balancer.is_stopped
         now = balancer.clock()
-        ending = ending_of(attempt, call, code, trailers)
-        outcome = outcome_of(attempt, call, ending, trailers, now)
+        ending, outcome = heard(attempt, call, code, trailers, now)
         is_open = is_repeatable and not self.was_closed and self._method is not None
         if is_open and ending.may_be_retried():
             decision = self._decide(attempt, call, ending, trailers, left)
@@ -147,11 +146,15 @@ class Attempts:
     ) -> Decision:
         """When it is sent again, and why or why not, which is remembered."""
         balancer, backend = self.balancer, attempt.backend
+        assert self._method is not None
         is_sent, error = was_sent(attempt, call, ending.code, trailers), error_of(call)
-        failure = ending.failure(is_sent, is_answered=has_begun(call))
-        limits = self._limits()
+        failure = Failure(ending.refusal, is_sent, has_begun(call), ending.pushback)
+        config, path = balancer.config, self._method.path
+        most = max_attempts(path, config.max_attempts)
+        may_be_repeated = is_idempotent(path, config.idempotent)
         allowed = balancer.allowed(attempt.counts)
-        retry = self._retry = self._retry or balancer.new_retry(*limits)
+        retry = self._retry or balancer.new_retry(most, may_be_repeated)
+        self._retry = retry
         before = retry.attempt
         is_other = len(allowed) > 1 or (len(allowed) == 1 and allowed[0] is not backend)
         if (
@@ -174,13 +177,6 @@ class Attempts:
             if retry.attempt:
                 self.last_error = error
         return decision
-
-    def _limits(self) -> tuple[int, bool]:
-        """How many attempts the method may have, and whether it is idempotent."""
-        assert self._method is not None
-        config, path = self.balancer.config, self._method.path
-        most = max_attempts(path, config.max_attempts)
-        return most, is_idempotent(path, config.idempotent)
 
     def end(self) -> None:
         """Lets go of what only an attempt needs: the channel, and the requests."""
@@ -232,12 +228,17 @@ def _numbered(metadata: Any, attempt: int) -> grpc.aio.Metadata:
     return grpc.aio.Metadata(*pairs, (ATTEMPT_KEY, str(attempt)))
 
 
-def ending_of(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> Ending:
-    """How an attempt failed: its trailers are read here, once."""
+def heard(
+    attempt: Attempt, call: Any, code: int, trailers: Trailers, now: float
+) -> tuple[Ending, Outcome]:
+    """How an attempt failed and what that teaches: its trailers are read here, once."""
     ending = wire.read_trailers(code, trailers)
     if code == CANCELLED and was_cut_off(attempt, call, trailers):
-        return ending._replace(is_cut_off=True)
-    return ending
+        ending = ending._replace(is_cut_off=True)
+    outcome = ending.outcome(now - attempt.sent_at)
+    if outcome.is_answer and not was_answered(attempt, call, code, trailers):
+        outcome = outcome._replace(is_answer=False)
+    return ending, outcome
 
 
 def was_cut_off(attempt: Attempt, call: Any, trailers: Trailers) -> bool:
@@ -277,20 +278,10 @@ def was_answered(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> 
     return True
 
 
-def outcome_of(
-    attempt: Attempt, call: Any, ending: Ending, trailers: Trailers, now: float
-) -> Outcome:
-    """What an attempt that failed teaches."""
-    outcome = ending.outcome(now - attempt.sent_at)
-    if outcome.is_answer and not was_answered(attempt, call, ending.code, trailers):
-        return outcome._replace(is_answer=False)
-    return outcome
-
-
 def settle_orphan(
     balancer: "Balancer", attempt: Attempt, call: Any, code: int, trailers: Trailers
 ) -> None:
     """Settles an attempt that failed after its call was dropped, and so is the last."""
-    now, ending = balancer.clock(), ending_of(attempt, call, code, trailers)
-    outcome = outcome_of(attempt, call, ending, trailers, now)
+    now = balancer.clock()
+    _, outcome = heard(attempt, call, code, trailers, now)
     balancer.settle(attempt, outcome, code, True, now)

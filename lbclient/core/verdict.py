@@ -8,7 +8,7 @@ call may be sent again; when and how often is for `retry` to say.
 from typing import NamedTuple
 
 from lbclient.core.model import LoadReport, Outcome, Verdict
-from lbclient.core.retry import Failure, Refusal
+from lbclient.core.retry import Refusal
 
 SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
 REJECTED, FAILED = Verdict.REJECTED, Verdict.FAILED
@@ -51,10 +51,6 @@ class Ending(NamedTuple):
             return False
         overloaded = self.refusal is Refusal.OVERLOADED
         return self.code == UNAVAILABLE or overloaded or self.is_cut_off
-
-    def failure(self, is_sent: bool, is_answered: bool) -> Failure:
-        """What `Retry` decides by."""
-        return Failure(self.refusal, is_sent, is_answered, self.pushback)
 
     def outcome(self, latency: float) -> Outcome:
         """What the attempt teaches; whose the status is, is for the caller to add."""

@@ -18,7 +18,7 @@ from lbclient.core.model import Endpoint, Endpoints, LoadReport, State
 from lbclient.core.next_backend import two_others
 from lbclient.core.pool import Limits, Pool
 from lbclient.core.protocols import Picker, PickerFactory, ProbingPicker
-from lbclient.core.retry import Budget, Retry
+from lbclient.core.retry import Budget, Failure, Retry
 from lbclient.core.throttle import Throttle
 from lbclient.core.verdict import Ending, weighed
 from lbclient.sim.scenario import Scenario
@@ -202,7 +202,7 @@ class Client:
         if self._attempts == 1 or not ending.may_be_retried():
             return None
         retry = retry or Retry(self.budget, self._rng, self._attempts)
-        failure = ending.failure(is_sent=True, is_answered=False)
+        failure = Failure(ending.refusal, pushback=ending.pushback)
         if not retry.why_not(failure) and not self._may_send(now):
             return None  # to the throttle it is a request like any other
         is_other = any(other is not node for other in self.pool.ready)

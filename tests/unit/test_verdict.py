@@ -5,7 +5,7 @@ import pytest
 
 from lbclient import wire
 from lbclient.core.model import LoadReport, Verdict
-from lbclient.core.retry import Failure, Refusal
+from lbclient.core.retry import Refusal
 from lbclient.core.verdict import (
     UNAVAILABLE,
     VERDICTS,
@@ -91,13 +91,6 @@ def test_what_an_ending_teaches(
     assert outcome.is_answer is is_answer
     assert weighed(outcome) is for_all
     assert weighed_for_customer(outcome) is for_customer
-
-
-def test_a_failure_is_what_the_server_said_and_what_the_call_saw() -> None:
-    ending = Ending(UNAVAILABLE, None, Refusal.OVERLOADED, 0.25)
-    assert ending.failure(is_sent=True, is_answered=False) == Failure(
-        Refusal.OVERLOADED, is_sent=True, is_answered=False, pushback=0.25
-    )
 
 
 def test_trailers_are_read_whole() -> None:
