@@ -32,7 +32,7 @@ from lbclient.client.probing import Probing
 from lbclient.config import ChannelConfig
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import Criticality, named
-from lbclient.core.model import Outcome, State, TaskState, Verdict
+from lbclient.core.model import LoadReport, Outcome, State, TaskState, Verdict
 from lbclient.core.next_backend import two_others
 from lbclient.core.outliers import Outliers
 from lbclient.core.pool import LOST
@@ -46,10 +46,9 @@ from lbclient.grpc_seam import (
     LocalRpcError,
     OutOfQuota,
     Throttled,
-    Trailers,
     is_ready,
 )
-from lbclient.wire import find_customer, find_report
+from lbclient.wire import find_customer
 from lbclient.wire.codes import STATUS_OF_NUMBER
 
 if TYPE_CHECKING:
@@ -231,14 +230,14 @@ class Balancer:
         self._deposited = sent
         return Retry(self._budget, self._rng, attempts, is_idempotent)
 
-    def settle_served(self, attempt: "Attempt", trailers: Trailers) -> None:
-        """An attempt ended with OK; once for each.
+    def settle_served(self, attempt: "Attempt", report: LoadReport | None) -> None:
+        """An attempt ended with OK, and this report; once for each.
 
         grpc.aio runs a call's done callbacks once, however it ends, by response, error,
         deadline or cancellation. A streaming call must not be dropped half-read for
         that to hold; `calls` sees to it.
         """
-        now, report = self.clock(), find_report(trailers)
+        now = self.clock()
         outcome = new_outcome((SERVED, now - attempt.sent_at, report, None, True))
         self.settle(attempt, outcome, 0, True, now)
 

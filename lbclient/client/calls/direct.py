@@ -33,7 +33,7 @@ from lbclient.grpc_seam.own_call import (
     request_of,
     status_of,
 )
-from lbclient.wire import propagation
+from lbclient.wire import find_report, propagation
 
 if TYPE_CHECKING:
     from lbclient.client.balancer import Balancer
@@ -87,13 +87,13 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         if code:
             self._failed(code, trailers)
         else:
-            self.balancer.settle_served(self.attempt, trailers)
+            self.balancer.settle_served(self.attempt, find_report(trailers))
         if self._callbacks and self.later is None:
             self._tell(self)
         del self._method  # it keeps the channel
 
     def _failed(self, code: int, trailers: Trailers) -> None:
-        balancer, attempt, left = self.balancer, self.attempt, self.time_remaining()
+        balancer, attempt, left = self.balancer, self.attempt, super().time_remaining()
         if cause := cause_of(self):
             code, trailers = UNAVAILABLE, ()
         elif code == CANCELLED and was_not_begun(self):
@@ -114,7 +114,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
                 attempts.end()
                 return
             error = attempts.give_up(attempt, self)
-        left = self.time_remaining()
+        left = super().time_remaining()
         later = method.wrapper(attempts, left, self.wait_for_ready, error, delay)
         self.later = later
         later.add_done_callback(self._tell)

@@ -39,6 +39,7 @@ from lbclient.grpc_seam import (
     marked,
     was_not_begun,
 )
+from lbclient.wire import find_report
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class Call:
     `attempts` is due in so many seconds.
     """
 
-    _lbclient: Attempt  # the last one, as `mark` leaves it
+    _lbclient: Attempt  # the last one, where `marked` finds it
 
     def __init__(
         self,
@@ -142,8 +143,7 @@ class Call:
             return
         siblings = active_calls(backend.channel)
         siblings.add(inner)
-        mark(self, attempt)
-        self._inner = inner
+        self._lbclient, self._inner = attempt, inner
         balancer = self._balancer
         backend.load.begin()
         if self._decided is not None:
@@ -468,7 +468,7 @@ class _End:
             return
         balancer, attempt = self._balancer, self._attempt
         if not code:
-            balancer.settle_served(attempt, trailers)
+            balancer.settle_served(attempt, find_report(trailers))
         elif call is None:
             settle_orphan(balancer, attempt, inner, code, trailers)
         else:
