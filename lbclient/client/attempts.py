@@ -109,6 +109,11 @@ class Attempts:
 
     # --- whether and when it comes -------------------------------------------------
 
+    def served(self, attempt: Attempt, trailers: Trailers) -> None:
+        """Settles an attempt that ended with OK, and so the call."""
+        self.end()
+        self.balancer.settle_served(attempt, wire.find_report(trailers))
+
     def failed(
         self,
         attempt: Attempt,
@@ -132,7 +137,9 @@ class Attempts:
             decision = self._decide(attempt, call, ending, trailers, left)
         delay = None if decision is None else decision.delay
         balancer.settle(attempt, outcome, code, delay is None, now)
-        if delay is not None:
+        if delay is None:
+            self.end()
+        else:
             self.tried = (*self.tried, attempt.backend)
         return delay
 
@@ -281,7 +288,10 @@ def was_answered(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> 
 def settle_orphan(
     balancer: "Balancer", attempt: Attempt, call: Any, code: int, trailers: Trailers
 ) -> None:
-    """Settles an attempt that failed after its call was dropped, and so is the last."""
+    """Settles an attempt that ended after its call was dropped, and so is the last."""
+    if not code:
+        balancer.settle_served(attempt, wire.find_report(trailers))
+        return
     now = balancer.clock()
     _, outcome = heard(attempt, call, code, trailers, now)
     balancer.settle(attempt, outcome, code, True, now)

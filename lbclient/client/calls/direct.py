@@ -111,7 +111,6 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         delay = attempts.failed(attempt, self, code, trailers, left)
         if delay is None:
             if not cause:
-                attempts.end()
                 return
             error = attempts.give_up(attempt, self)
         left = super().time_remaining()

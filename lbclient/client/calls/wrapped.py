@@ -39,7 +39,6 @@ from lbclient.grpc_seam import (
     marked,
     was_not_begun,
 )
-from lbclient.wire import find_report
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +156,8 @@ class Call:
         return lambda: self
 
     def take_back(self) -> None:
-        """Its last attempt was never sent."""
+        """Its last attempt was never sent, and none will be."""
+        self.attempts.end()
         tried = self.attempts.tried
         before = tried and self._lbclient._replace(backend=tried[-1], number=len(tried))
         mark(self, before or None)
@@ -176,7 +176,6 @@ class Call:
     def attempt_over(self, delay: float | None) -> None:
         """It is sent again in so many seconds; None: never."""
         if delay is None:
-            self.attempts.end()
             self._fire()
             return
         self._inner = self._decided = None
@@ -449,7 +448,7 @@ class _End:
         if self.has_come:
             return
         self._siblings.discard(inner)
-        call, delay = self._find(), None
+        call = self._find()
         if is_provisional(inner) and self._patience:
             self._patience -= 1
             self._balancer.loop.call_later(PAUSE, self, inner)
@@ -466,15 +465,13 @@ class _End:
                 call.take_back()
                 call.attempt_over(None)
             return
-        balancer, attempt = self._balancer, self._attempt
-        if not code:
-            balancer.settle_served(attempt, find_report(trailers))
-        elif call is None:
-            settle_orphan(balancer, attempt, inner, code, trailers)
+        if call is None:
+            settle_orphan(self._balancer, self._attempt, inner, code, trailers)
+        elif code:
+            call.attempt_over(call.failed(code, trailers))
         else:
-            delay = call.failed(code, trailers)
-        if call is not None:
-            call.attempt_over(delay)
+            call.attempts.served(self._attempt, trailers)
+            call.attempt_over(None)
 
 
 class UnaryResponse(Call):
