@@ -173,7 +173,7 @@ def moves_in(way: list[str]) -> int:
 async def test_the_way_of_a_call_is_short_also_of_one_that_is_sent_again(
     start: Any, search: Any
 ) -> None:
-    """It was 27 functions in 12 files; with a retry 64 moves between 20 files, 79 when
+    """It was 23 functions in 9 files; with a retry 51 moves between 18 files, 79 when
     the direct call and the wrapped one thought of the next attempt each by itself.
     """
     refusing, clock = RefusesOnce(), Clock()
@@ -195,7 +195,7 @@ async def test_the_way_of_a_call_is_short_also_of_one_that_is_sent_again(
     retries = channel.statistics().retries
     await channel.close()
     assert retries == CALLS
-    assert min(map(len, warm)) <= 27
-    assert min(len(set(way)) for way in warm) <= 12
-    assert min(map(moves_in, again)) <= 70
-    assert min(len(set(way)) for way in again) <= 22
+    assert min(map(len, warm)) <= 25
+    assert min(len(set(way)) for way in warm) <= 11
+    assert min(map(moves_in, again)) <= 54
+    assert min(len(set(way)) for way in again) <= 20
