@@ -21,7 +21,7 @@ from benchmarks.faults.harness import (
 )
 from benchmarks.faults.link import links
 from benchmarks.faults.row import Result, Row
-from lbclient.core.lifecycle import MISSES
+from lbclient.core.call_answers import MISSES
 
 COUNT, RATE, TIMEOUT, INTERVAL = 3, 60.0, 1.0, 1.0
 

@@ -318,11 +318,19 @@ class Backend:
         if order is Order.DISCONNECT:
             give_up(self.channel, f"{self.endpoint.address} was disconnected: {reason}")
             return
-        former, self.channel = self.channel, lighten(self._dial(self.endpoint))
-        if order is Order.REDIAL:
+        watch, former = self._watch, self.channel
+        if order is Order.REPLACE and watch and watch.streams.spoke_at > self._asked_at:
+            # The stream lives, and beside it nothing was answered.
+            now = asyncio.get_running_loop().time()
+            self.permit.record_ended(1, self.load.in_flight, now)
+            self.permit.suspend(now)
+        self.channel = lighten(self._dial(self.endpoint))
+        if order in (Order.REDIAL, Order.REPLACE):
             # One that may be dead is left to the calls that are still on it. Not by a
             # grace period: a channel whose close is cut short is never closed.
             self._given_up[former] = reason, self._clock()
+            if order is Order.REPLACE:
+                self._replaced[former] = None
             loop = asyncio.get_running_loop()
             self._former[former] = loop.call_later(
                 self._farewell, self._farewell_is_over, former
@@ -558,21 +566,7 @@ class Backend:
             return
         is_away = self.life.is_away()
         state, reason = self._believed(health)
-        decided = self.life.seen(state, now, reason)
-        watch = self._watch
-        if (
-            decided.order is Order.REDIAL
-            and watch
-            and watch.streams.spoke_at > self._asked_at
-        ):
-            # The stream lives, and beside it nothing was answered.
-            loop = asyncio.get_running_loop()
-            self.permit.record_ended(1, self.load.in_flight, loop.time())
-            self.permit.suspend(loop.time())
-        former = None if is_away else self.channel
-        self._take(decided)
-        if former in self._former:
-            self._replaced[former] = None
+        self._take(self.life.seen(state, now, reason))
         if is_away:
             self.udp_port = health.udp_port
             if health.report is not None:

@@ -14,7 +14,7 @@ ours owe a report every so often. Every other connection is asked (CHECK) when i
 said nothing since it was made, when calls on it miss their deadlines, and when calls on
 it are not answered. A CHECK without an answer does not tell a dead connection from a
 busy server, so a second connection is asked next (LOOK). An answer there proves that
-the first connection is not worth waiting for, and it is replaced (REDIAL). No answer
+the first connection is not worth waiting for, and it is replaced (REPLACE). No answer
 there, but a connection that lives, is a busy server: nothing is replaced.
 
 SRE book, ch. 20: the states of a task, and health checks of inactive connections.
@@ -25,28 +25,15 @@ from math import inf
 from random import Random
 from typing import NamedTuple
 
+from lbclient.core.call_answers import MISSES, CallAnswers
+from lbclient.core.doubt import Checks, Doubt
+from lbclient.core.looks import Looks
 from lbclient.core.model import State, TaskState
-
-# After so many health intervals of silence a connection is given up for a new one. A
-# healed network carries on with the old one only when TCP tries again, which after a
-# minute's silence may take another.
-REDIAL_INTERVALS = 3
-
-# Deadlines in a row, with nothing served in between, until a backend must say how it
-# is. With one in ten missed for other reasons, five in a row are one in 100,000.
-MISSES = 5
-
-# Seconds; the longest pause between two questions over a connection on which calls are
-# not answered. A server that is busy for minutes is not asked every health interval.
-RAREST_CHECK = 30.0
+from lbclient.core.silence import Silence
 
 # Health intervals until a state that an answer told of expires, if no health report or
 # check says so, too: behind a proxy the answer was that of one task of several.
 TRAILER_INTERVALS = 2
-
-LOOK_PERIOD = 120.0  # seconds between looks over TCP, at least; as the slowest by UDP
-FIRST_LOOK = 5.0  # seconds: between the first looks at one that cannot be reached
-LOOK_SPREAD = 0.25  # of such a time, on top: clients that lost UDP together look apart
 
 STATE_OF_TASK = {
     TaskState.STARTING: State.STARTING,
@@ -80,19 +67,12 @@ class Order(Enum):
     CONNECT = "connect"  # `link` is not AWAY any more
     DISCONNECT = "disconnect"  # it is now
     REDIAL = "redial"  # give up a connection that may be dead for a new one
+    # The same, where a second connection was answered: the first one may just be full.
+    REPLACE = "replace"
     CHECK = "check"  # ask how it is, over the connection; then `checked`
     # Ask how it is, over a new connection that is then closed; then `seen` or
     # `not_seen`. Also while there is a connection.
     LOOK = "look"
-
-
-class Doubt(Enum):
-    """Why a connection is asked whether it lives. The order is that of strength."""
-
-    NONE = 0
-    CALLS_UNANSWERED = 1  # the state stays until a LOOK fails, too
-    NEVER_HEARD = 2  # it has said nothing since it was made
-    EXCLUDED = 3  # it gets no calls before it answers, whatever its health stream says
 
 
 class Step(NamedTuple):
@@ -108,43 +88,36 @@ NOTHING = Step()
 
 
 class Lifecycle:
-    """Owned by a backend. `interval` is how long a backend of ours may be silent."""
+    """Owned by a backend. `interval` is that of its health reports, for silence and
+    for checks."""
 
     def __init__(self, interval: float, rng: Random) -> None:
         self.state = State.CONNECTING
         self.link = Link.DOWN
-        self.interval = self._usual_interval = interval
-        self._rng = rng
-        self._silent_at: float | None = None
-        self._give_up_at: float | None = None
-        self._check_at: float | None = None
-        self._look_at: float | None = None
-        self._look_period = FIRST_LOOK
+        self._silence = Silence(interval)
+        self._checks = Checks(interval)
+        self._looks = Looks(rng)
+        self._calls = CallAnswers()
+        self._usual_interval = interval
         self._expires_at: float | None = None  # what an answer told
-        self._misses = 0
-        self._served = 0  # when the last deadline was missed
-        self._doubt = Doubt.NONE
-        self._cause = ""  # of the doubt
-        self._is_unanswered = False  # the last question over the connection
         self._has_answered = False  # one, on this connection or the last one
-        self._patience = interval  # for one answer
-        self._check_pause = interval
-        self._heard = 0  # calls that it answered, when somebody last looked
-        self._heard_at = 0.0  # since when it owes an answer
-        self._began_look_at: float | None = None  # the LOOK that is under way
         self._trusted_until = -inf
         self._is_wanted = False
         self._sent_goaway = False
         self._is_leaving = False
         self._else = State.CONNECTING  # what it would be if it were not
 
+    @property
+    def interval(self) -> float:
+        """How long a backend of ours may be silent."""
+        return self._silence.interval
+
     def due_at(self) -> float | None:
         """When `tick` is wanted; None: not before something happens."""
         times = (
-            self._silent_at,
-            self._give_up_at,
-            self._check_at,
-            self._look_at,
+            self._silence.due_at(),
+            self._checks.due_at,
+            self._looks.due_at,
             self._expires_at,
         )
         return min((at for at in times if at is not None), default=None)
@@ -193,10 +166,9 @@ class Lifecycle:
         self._forget()
         self.link = Link.UP
         self._has_answered = False
-        self._patience = self._check_pause = patience
-        self._heard_at = now
-        self._ask(Doubt.NEVER_HEARD, "connected; no health response yet")
-        self._check_at = now + patience
+        self._calls.heard(now)
+        self._checks.connected(now, patience)
+        self._looks.restart()
         return NOTHING
 
     def cannot_connect(self, why: str) -> Step:
@@ -239,12 +211,8 @@ class Lifecycle:
         self._has_answered = True
         self._is_wanted = self._sent_goaway = False
         self._expires_at = None
-        if not has_report:
-            self._silent_at = self._give_up_at = None
-        elif self._silent_at is None:
-            self._give_up_at = None
-            self._silent_at = now + self.interval
-        if self._doubt is Doubt.EXCLUDED:
+        self._silence.heard(has_report, now)
+        if self._checks.doubt is Doubt.EXCLUDED:
             if state is TaskState.SERVING:
                 return NOTHING  # it said so all the while; the check will tell
         else:
@@ -260,19 +228,21 @@ class Lifecycle:
 
     def owes_nothing(self) -> None:
         """Its stream of reports ended in order, and another one is to be opened."""
-        self._silent_at = None
+        self._silence.owes_nothing()
 
     def expect_every(self, interval: float, now: float) -> None:
         """It was asked for reports at another pace: silence is judged anew."""
-        self.interval = interval
-        if self._silent_at is not None:
-            self._silent_at = now + interval
+        self._silence.expect_every(interval, now)
 
     def tick(self, now: float, reported_at: float) -> Step:
         """What time alone brings about; `reported_at` is when it last told its load."""
-        if self._silent_at is not None and now >= self._silent_at:
-            return self._judge_silence(now, reported_at)
-        if self._give_up_at is not None and now >= self._give_up_at:
+        if self._silence.is_due(now):
+            silent = self._silence.judge(now, reported_at)
+            if silent is None:
+                return NOTHING
+            # No calls before its next word.
+            return self._enter(State.CONNECTING, f"silent for {silent:.1f} s")
+        if self._silence.is_too_long(now):
             self._forget()
             self.link = Link.DOWN
             return self._enter(State.CONNECTING, "dialling again", Order.REDIAL)
@@ -283,51 +253,31 @@ class Lifecycle:
             return self._enter(
                 State.READY, "lame duck state from a response trailer expired"
             )
-        if self._check_at is not None and now >= self._check_at:
-            self._check_at = None
+        if self._checks.take_due(now):
             return Step(order=Order.CHECK)
-        if self._look_at is not None and now >= self._look_at:
-            self._look_at = None
-            self._began_look_at = now
+        if self._looks.take_due(now):
             return Step(order=Order.LOOK)
         return NOTHING
-
-    def _judge_silence(self, now: float, reported_at: float) -> Step:
-        """Frozen, overloaded or cut off: no calls until its next word."""
-        due, self._silent_at = self._silent_at, None
-        assert due is not None
-        if now < reported_at + self.interval:
-            self._silent_at = reported_at + self.interval
-            return NOTHING
-        silent = now - reported_at
-        if now - due > self.interval / 4:
-            # It was us who stood still; its word may lie unread.
-            self._silent_at = now + self.interval / 2
-            return NOTHING
-        self._give_up_at = now + (REDIAL_INTERVALS - 1) * self._usual_interval
-        return self._enter(State.CONNECTING, f"silent for {silent:.1f} s")
 
     # --- doubt ----------------------------------------------------------------
 
     def missed_deadline(self, served: int, has_others: bool, now: float) -> Step:
         """A call ended so; `served` counts all that it ever served. Who has no others
         to send calls to is as well off with this one, which is asked all the same."""
-        if served != self._served:
-            self._served, self._misses = served, 0
-        self._misses += 1
+        misses = self._calls.missed(served)
         if (
-            self._misses < MISSES
+            misses < MISSES
             or self.state is not State.READY
             or self.link is not Link.UP
             or now < self._trusted_until
         ):
             return NOTHING
-        cause = f"{self._misses} deadlines missed in a row"
+        cause = f"{misses} deadlines missed in a row"
         if has_others:
-            self._misses = 0
+            self._calls.forgive()
             self._ask(Doubt.EXCLUDED, cause)
             return self._enter(State.CONNECTING, cause, Order.CHECK)
-        if self._doubt is not Doubt.NONE:
+        if self._checks.doubt is not Doubt.NONE:
             return NOTHING
         self._ask(Doubt.CALLS_UNANSWERED, cause)
         return Step(order=Order.CHECK)
@@ -338,21 +288,20 @@ class Lifecycle:
         Asks where calls wait and the connection says nothing. Not where reports are
         owed, whose silence is judged.
         """
-        if answered != self._heard or not in_flight:
-            self._heard, self._heard_at = answered, now
-            self._check_pause = self._patience
-            if self._doubt is Doubt.CALLS_UNANSWERED:
+        calls, checks = self._calls, self._checks
+        if not calls.are_owed(in_flight, answered, now):
+            checks.calls_answered()
+            if checks.doubt is Doubt.CALLS_UNANSWERED:
                 self._believe(now)
             return NOTHING
         if (
-            self._doubt is not Doubt.NONE
+            checks.doubt is not Doubt.NONE
             or self.link is not Link.UP
-            or self._silent_at is not None
-            or self._give_up_at is not None
-            or now < self._heard_at + self._check_pause
+            or self._silence.is_judged()
+            or not checks.is_late(calls.owed_since, now)
         ):
             return NOTHING
-        quiet = now - self._heard_at
+        quiet = now - calls.owed_since
         self._ask(
             Doubt.CALLS_UNANSWERED,
             f"{in_flight} in flight and no answer for {quiet:.1f} s",
@@ -361,7 +310,7 @@ class Lifecycle:
 
     def checked(self, state: TaskState | None, now: float, reason: str = "") -> Step:
         """The answer to a CHECK; None: there was none. `reason` as in `heard`."""
-        doubt = self._doubt
+        checks, doubt = self._checks, self._checks.doubt
         if self.link is not Link.UP:
             return NOTHING
         if state is None:
@@ -371,52 +320,43 @@ class Lifecycle:
         if doubt is Doubt.NONE:
             return NOTHING
         if doubt is Doubt.NEVER_HEARD and state is not TaskState.SERVING:
-            self._is_unanswered, self._look_at = False, None
-            self._check_at = now + self._usual_interval  # nobody else tells of a change
+            checks.answered_badly(now)
+            self._looks.put_off()
             return self._enter(
                 STATE_OF_TASK[state], f"asked, {reason or _it_says(state)}"
             )
         if doubt is Doubt.CALLS_UNANSWERED:
-            self._slower()
+            checks.slow_down()
         self._believe(now)
-        if self._give_up_at is not None:  # silent, too, but it answers
-            self._give_up_at = None
-            self._silent_at = now + self.interval
+        self._silence.answered(now)
         if doubt is Doubt.CALLS_UNANSWERED:
             return NOTHING  # it lives; how it is it tells by its health stream
         return self._enter(STATE_OF_TASK[state], f"asked, {reason or _it_says(state)}")
 
     def _not_answered(self, now: float) -> Step:
         """A CHECK was not: it comes again, and a LOOK before that."""
-        if self._doubt is Doubt.NONE:
+        if self._checks.doubt is Doubt.NONE:
             return NOTHING
-        self._is_unanswered = True
-        out = self._doubt is Doubt.EXCLUDED
-        self._check_at = now + (self._usual_interval if out else self._slower())
-        if self._look_at is None and self._began_look_at is None:
-            self._look_at = now
-        return self._tell(f"{self._cause}; a health check is not answered")
+        self._checks.not_answered(now)
+        self._looks.at_once(now)
+        return self._tell(f"{self._checks.cause}; a health check is not answered")
 
     def _looked_beside(
         self, why: str, now: float, is_there: bool, has_others: bool
     ) -> Step:
         """A LOOK beside the connection had an answer, or not: '', or `why` not."""
-        began_at, self._began_look_at = self._began_look_at, None
-        if began_at is None or not self._is_unanswered:
+        began_at, checks = self._looks.end(), self._checks
+        if began_at is None or not checks.is_unanswered:
             return NOTHING  # it was heard meanwhile
-        cause, doubt = self._cause, self._doubt
+        cause, doubt = checks.cause, checks.doubt
         if not why:
             self._forget()
             self.link = Link.DOWN
             reason = f"{cause}; a second connection is answered"
-            step = self._enter(State.CONNECTING, reason, Order.REDIAL)
+            step = self._enter(State.CONNECTING, reason, Order.REPLACE)
             return step._replace(reason=reason)
-        if not is_there:
-            self._look_period = FIRST_LOOK
-        self._look_at = max(now, began_at + self._look_period)
-        self._look_at += FIRST_LOOK * LOOK_SPREAD * self._rng.random()
+        self._looks.again(began_at, now, is_there)
         if is_there:
-            self._look_period = min(2 * self._look_period, LOOK_PERIOD)
             if doubt is Doubt.CALLS_UNANSWERED or has_others or self._has_answered:
                 return self._tell(f"{cause}; {BUSY}")
             # A server that answers calls, perhaps, but never a health check.
@@ -425,26 +365,20 @@ class Lifecycle:
         if self.state is State.READY and not has_others:
             return NOTHING
         if doubt is Doubt.CALLS_UNANSWERED:
-            self._doubt = Doubt.EXCLUDED
+            checks.begin(Doubt.EXCLUDED, cause)
         self._is_wanted = self._sent_goaway = False
         return self._enter(State.REFUSING, f"{cause}; {why}")
 
     def _ask(self, doubt: Doubt, cause: str) -> None:
-        self._doubt, self._cause = doubt, cause
-        self._look_period = FIRST_LOOK
+        self._checks.begin(doubt, cause)
+        self._looks.restart()
 
     def _believe(self, now: float) -> None:
         """It was heard: there is nothing to ask."""
         self._is_wanted = self._sent_goaway = False
-        self._doubt, self._is_unanswered = Doubt.NONE, False
-        self._check_at = self._look_at = None
-        self._heard_at = now
-
-    def _slower(self) -> float:
-        """The pause before the next question; each one is twice as long."""
-        pause = self._check_pause
-        self._check_pause = min(2 * pause, max(RAREST_CHECK, self._patience))
-        return pause
+        self._checks.end()
+        self._looks.put_off()
+        self._calls.heard(now)
 
     def _tell(self, reason: str) -> Step:
         """It is still out, for this reason."""
@@ -459,9 +393,9 @@ class Lifecycle:
             return NOTHING
         self._forget()
         self.link = Link.AWAY
-        self._look_period = FIRST_LOOK
+        self._looks.restart()
         if not by_udp:
-            self._look_again(now)
+            self._looks.later(now)
         if self.state is State.REFUSING:
             return Step(order=Order.DISCONNECT)
         reason = f"no calls for {seconds:.0f} s"
@@ -481,15 +415,15 @@ class Lifecycle:
         if self.link is not Link.AWAY:
             return NOTHING
         self._has_answered = True
-        self._look_at = None
-        self._look_period = FIRST_LOOK
+        self._looks.put_off()
+        self._looks.restart()
         return self._enter(_from_afar(state), f"{_it_says(state)} by UDP")
 
     def not_told(self, now: float) -> Step:
         """UDP is blocked, or it is gone. A look then, if none is due: soon, but not
         all clients at once."""
-        if self.link is Link.AWAY and self._look_at is None:
-            self._look_at = now + self._rng.random() * FIRST_LOOK
+        if self.link is Link.AWAY:
+            self._looks.soon(now)
         return NOTHING
 
     def seen(self, state: TaskState, now: float, reason: str = "") -> Step:
@@ -499,8 +433,8 @@ class Lifecycle:
         if self.link is not Link.AWAY:
             return NOTHING
         self._has_answered = True
-        self._look_period = FIRST_LOOK
-        self._look_again(now)
+        self._looks.restart()
+        self._looks.later(now)
         return self._enter(_from_afar(state), reason or _it_says(state))
 
     def not_seen(
@@ -514,16 +448,8 @@ class Lifecycle:
         if self.link is not Link.AWAY:
             return NOTHING
         step = self._enter(State.REFUSING, why)
-        self._look_again(now, is_gone=True)
+        self._looks.later(now, is_gone=True)
         return step
-
-    def _look_again(self, now: float, is_gone: bool = False) -> None:
-        """Seldom; at one that is gone sooner, and less and less often."""
-        period = LOOK_PERIOD
-        if is_gone:
-            period = min(self._look_period, LOOK_PERIOD)
-            self._look_period = 2 * period
-        self._look_at = now + period * (1 + LOOK_SPREAD * self._rng.random())
 
     # --------------------------------------------------------------------------
 
@@ -537,13 +463,11 @@ class Lifecycle:
 
     def _forget(self) -> None:
         """What was known of a connection, and what was to be done about it."""
-        self._silent_at = self._give_up_at = self._check_at = self._look_at = None
+        self._silence.clear()
+        self._checks.clear()
+        self._looks.clear()
+        self._calls.forgive()
         self._expires_at = None
-        self.interval = self._usual_interval
-        self._misses = 0
-        self._doubt, self._is_unanswered = Doubt.NONE, False
-        self._began_look_at = None
-        self._patience = self._check_pause = self._usual_interval
 
     def __repr__(self) -> str:
         return f"<{self.state.value}, {self.link.value}>"

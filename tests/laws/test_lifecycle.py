@@ -1,6 +1,6 @@
 """Whatever happens to a backend in whatever order, its states keep their promises."""
 
-from copy import copy
+from copy import deepcopy
 from random import Random
 
 import hypothesis.strategies as st
@@ -8,18 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lbclient.core.lifecycle import (
-    FIRST_LOOK,
-    LOOK_PERIOD,
-    LOOK_SPREAD,
-    MISSES,
-    REDIAL_INTERVALS,
-    Lifecycle,
-    Link,
-    Order,
-    Step,
-)
+from lbclient.core.call_answers import MISSES
+from lbclient.core.lifecycle import Lifecycle, Link, Order, Step
+from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
 from lbclient.core.model import State, TaskState
+from lbclient.core.silence import REDIAL_INTERVALS
 
 INTERVAL = 2.0
 READY = State.READY
@@ -167,7 +160,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         is_away, was = self.life.is_away(), self.life.state
         if state is not None:
             step = self.life.seen(state, self.now)
-            if not is_away and step.order is Order.REDIAL:
+            if not is_away and step.order is Order.REPLACE:
                 assert self.is_unanswered, "it gave up a connection that answers"
             self.take(step)
         elif is_away:
@@ -273,7 +266,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @invariant()
     def there_is_a_way_back_to_ready(self) -> None:
         """A new connection that says it serves, from wherever it is."""
-        life = copy(self.life)
+        life = deepcopy(self.life)
         steps = [life.leaves(False)]
         steps += [life.wanted()] if life.is_away() else [life.lost()]
         steps += [

@@ -15,8 +15,9 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.client.waking import WAKE_NEXT
+from lbclient.core.call_answers import MISSES
 from lbclient.core.demand import SEVERAL
-from lbclient.core.lifecycle import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD, MISSES
+from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
 from lbclient.core.method_outliers import PATIENCE
 from lbclient.core.model import State
 from lbclient.core.retry import ATTEMPTS, BURST, RATIO

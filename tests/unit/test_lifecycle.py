@@ -5,16 +5,10 @@ from random import Random
 
 import pytest
 
-from lbclient.core.lifecycle import (
-    FIRST_LOOK,
-    LOOK_PERIOD,
-    MISSES,
-    RAREST_CHECK,
-    TRAILER_INTERVALS,
-    Lifecycle,
-    Order,
-    Step,
-)
+from lbclient.core.call_answers import MISSES
+from lbclient.core.doubt import RAREST_CHECK
+from lbclient.core.lifecycle import TRAILER_INTERVALS, Lifecycle, Order, Step
+from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD
 from lbclient.core.model import State, TaskState
 
 INTERVAL = 2.0
@@ -173,7 +167,7 @@ def test_a_connection_that_never_spoke_is_replaced_once_another_is_answered(
     )
     assert ring(stranger) == (now, Step(order=Order.LOOK))
     step = take(stranger, stranger.seen(SERVING, now + 0.1))
-    assert step.order is Order.REDIAL
+    assert step.order is Order.REPLACE
     assert step.reason == (
         "connected; no health response yet; a second connection is answered"
     )
@@ -279,7 +273,7 @@ def test_a_connection_whose_calls_are_not_answered_is_replaced_by_one_that_answe
 ) -> None:
     now = quiet(stranger)
     step = take(stranger, stranger.seen(SERVING, now + 0.1))
-    assert (step.state, step.order) == (State.CONNECTING, Order.REDIAL)
+    assert (step.state, step.order) == (State.CONNECTING, Order.REPLACE)
 
 
 def test_an_answer_during_the_look_ends_the_doubt(stranger: Lifecycle) -> None:
@@ -313,7 +307,7 @@ def test_the_last_one_that_misses_deadlines_is_asked_and_gets_calls_meanwhile(
     assert stranger.missed_deadline(0, False, 1.0) == Step(), "it is asked already"
     assert take(stranger, stranger.checked(None, 3.0)) == Step()
     assert ring(stranger)[1].order is Order.LOOK
-    assert take(stranger, stranger.seen(SERVING, 3.1)).order is Order.REDIAL
+    assert take(stranger, stranger.seen(SERVING, 3.1)).order is Order.REPLACE
 
 
 def test_one_that_missed_deadlines_and_never_answers_checks_gets_calls_again(

@@ -16,7 +16,7 @@ from lbclient.client import backend, idleness
 from lbclient.client.health import udp
 from lbclient.client.health.udp import Prober
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.core import lifecycle
+from lbclient.core import looks
 from lbclient.core.demand import SEVERAL
 from lbclient.core.model import Endpoint
 from tests.waiting import let_pass
@@ -127,8 +127,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     prober = partial(Prober, period=0.1, longest_period=0.1, timeout=0.05)
     monkeypatch.setattr(idleness, "Prober", prober)
     monkeypatch.setattr(udp, "RAREST_PERIOD", 0.1)
-    monkeypatch.setattr(lifecycle, "LOOK_PERIOD", 0.3)
-    monkeypatch.setattr(lifecycle, "FIRST_LOOK", 0.1)
+    monkeypatch.setattr(looks, "LOOK_PERIOD", 0.3)
+    monkeypatch.setattr(looks, "FIRST_LOOK", 0.1)
 
 
 def is_bound(sock: socket.socket, port: int) -> bool:
@@ -210,14 +210,14 @@ async def test_where_udp_is_blocked_a_look_over_tcp_finds_a_dead_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And finds it again when it is back."""
-    monkeypatch.setattr(lifecycle, "LOOK_PERIOD", 0.3)
-    monkeypatch.setattr(lifecycle, "FIRST_LOOK", 0.1)
+    monkeypatch.setattr(looks, "LOOK_PERIOD", 0.3)
+    monkeypatch.setattr(looks, "FIRST_LOOK", 0.1)
     task = await start(server(udp_health=False))
     async with lbclient.insecure_channel(task.address, config=CONFIG) as channel:
         await fall_asleep(channel, eventually)
         await eventually(lambda: not connections(port_of(task)))
         watched = task.server.statistics().requests.copy()
-        await let_pass(3 * lifecycle.LOOK_PERIOD)
+        await let_pass(3 * looks.LOOK_PERIOD)
         assert all_are(channel, "inactive")()
         assert task.server.statistics().requests == watched, "looks are no requests"
         await task.server.stop(None)

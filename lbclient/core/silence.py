@@ -1,0 +1,82 @@
+"""Whether a backend that owes health reports has been silent for too long.
+
+A stream that never carried a load owes no reports: servers that are not ours speak when
+something changes. Silence first costs a backend its calls. If it lasts, a new
+connection replaces the old one.
+"""
+
+# Health intervals of silence after which a new connection replaces the old one. A
+# healed network carries on with the old one only when TCP tries again, which after a
+# minute's silence may take another.
+REDIAL_INTERVALS = 3
+
+
+class Silence:
+    """Owned by a lifecycle. `interval` is how long the backend may be silent."""
+
+    def __init__(self, interval: float) -> None:
+        self.interval = self._usual_interval = interval
+        self._judge_at: float | None = None
+        self._redial_at: float | None = None
+
+    def heard(self, has_report: bool, now: float) -> None:
+        """A word on the health stream, with a load or without."""
+        if not has_report:
+            self._judge_at = self._redial_at = None
+        elif self._judge_at is None:
+            self._redial_at = None
+            self._judge_at = now + self.interval
+
+    def answered(self, now: float) -> None:
+        """A health check was answered, perhaps while the stream is silent."""
+        if self._redial_at is not None:
+            self._redial_at = None
+            self._judge_at = now + self.interval
+
+    def owes_nothing(self) -> None:
+        self._judge_at = None
+
+    def expect_every(self, interval: float, now: float) -> None:
+        self.interval = interval
+        if self._judge_at is not None:
+            self._judge_at = now + interval
+
+    def is_judged(self) -> bool:
+        """Whether reports are owed, or overdue."""
+        return self._judge_at is not None or self._redial_at is not None
+
+    def due_at(self) -> float | None:
+        if self._judge_at is None or self._redial_at is None:
+            return self._redial_at if self._judge_at is None else self._judge_at
+        return min(self._judge_at, self._redial_at)
+
+    def is_due(self, now: float) -> bool:
+        """Whether a report is overdue, so that `judge` is wanted."""
+        return self._judge_at is not None and now >= self._judge_at
+
+    def judge(self, now: float, reported_at: float) -> float | None:
+        """How long the backend has been silent, if that is too long: frozen,
+        overloaded or cut off. `reported_at` is when it last told its load."""
+        due, self._judge_at = self._judge_at, None
+        assert due is not None
+        if now < reported_at + self.interval:
+            self._judge_at = reported_at + self.interval
+            return None
+        if now - due > self.interval / 4:
+            # It was us who stood still; its word may lie unread.
+            self._judge_at = now + self.interval / 2
+            return None
+        self._redial_at = now + (REDIAL_INTERVALS - 1) * self._usual_interval
+        return now - reported_at
+
+    def is_too_long(self, now: float) -> bool:
+        """Whether a new connection is due."""
+        return self._redial_at is not None and now >= self._redial_at
+
+    def clear(self) -> None:
+        """The connection is gone."""
+        self._judge_at = self._redial_at = None
+        self.interval = self._usual_interval
+
+    def __repr__(self) -> str:
+        return f"<judged at {self._judge_at}, redials at {self._redial_at}>"
