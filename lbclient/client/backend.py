@@ -172,10 +172,11 @@ class Backend:
         if report is not None:
             self.load.observe(self._of_address(report), self._clock())
         if self._watch is not None:
-            self.is_ours = self._watch.is_ours
+            told = self._watch.told
+            self.is_ours = told.is_ours
             if self.is_ours:
                 # Behind one address for several tasks UDP goes nobody knows where.
-                self.udp_port = 0 if self.is_shared() else self._watch.udp_port
+                self.udp_port = 0 if self.is_shared() else told.udp_port
             self._expect_reports(self._watch)
         return is_believed
 
@@ -249,7 +250,7 @@ class Backend:
         self.attention.hurry()
         self._keep_pace()
         if self._watch is not None:
-            self._watch.ask_now()
+            self._watch.turns.ask_now()
         served = self.load.counts[Verdict.SERVED]
         self._take(self.life.missed_deadline(served, has_others, now))
 
@@ -260,7 +261,7 @@ class Backend:
         self.attention.look(load.started, load.in_flight, now)
         self._keep_pace()
         if self._watch is not None:
-            self._watch.look()
+            self._watch.turns.look()
         self._take(self.life.look_at_calls(*self._traffic(), now))
 
     def _traffic(self) -> tuple[int, int]:
@@ -272,8 +273,8 @@ class Backend:
         watch, every = self._watch, self.attention.every
         if watch is None or self._asking is None:
             return
-        watch.ask_every(every)
-        if not watch.is_ours:
+        watch.turns.ask_every(every)
+        if not watch.told.is_ours:
             return
         # A stream that is broken or refused is asked for again when its pause is over.
         if every != self._asked_every and not watch.streams.is_broken.is_set():
@@ -283,7 +284,7 @@ class Backend:
 
     def _expect_reports(self, watch: HealthWatch) -> None:
         """A server that has many streams reports less often than it is asked to."""
-        interval = 2 * max(self._asked_every, watch.floor)
+        interval = 2 * max(self._asked_every, watch.told.floor)
         if interval != self.life.interval:
             self.life.expect_every(interval, self._clock())
             self._set_alarm()

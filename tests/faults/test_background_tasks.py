@@ -23,6 +23,7 @@ from lbclient.client.balancer import Balancer
 from lbclient.client.changes import Changes
 from lbclient.client.connections import Connections
 from lbclient.client.discovery import Discovery
+from lbclient.client.health.own_stream import OwnStream
 from lbclient.client.health.watch import HealthWatch
 from lbclient.client.idleness import Idleness
 from lbclient.client.probing import Probing
@@ -88,7 +89,7 @@ TASKS = [
     Victim(Backend, "_connect", can_return=False),
     Victim(Backend, "_follow_health"),
     Victim(HealthWatch, "follow"),
-    Victim(HealthWatch, "_backend_health"),
+    Victim(OwnStream, "_read"),
     Victim(Backend, "_answer_doubts", doubt),
     Victim(Backend, "_from_afar", rest),
 ]

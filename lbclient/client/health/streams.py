@@ -18,6 +18,8 @@ from lbclient.core.text import printable
 
 logger = logging.getLogger(__name__)
 
+LONGEST_PAUSE = 60.0  # seconds; after a refusal, of pauses that double
+
 
 class NotOfferedError(Exception):
     """The server answers, but does not know this kind of health check."""
@@ -99,3 +101,8 @@ class Streams:
 
     def __repr__(self) -> str:
         return f"<{self.begun} streams, {self.open} have spoken>"
+
+
+def longer(pause: float, refusals: int) -> float:
+    """The pause after so many refusals in a row."""
+    return max(pause, min(pause * 2.0 ** min(refusals, 16), LONGEST_PAUSE))

@@ -1,0 +1,149 @@
+"""Unary checks of one backend, and whether our streams beside them block calls.
+
+A stream takes a stream of the connection from calls, and in a server of threads a
+thread. If a check beside it is not answered the stream is ended; if the next one is
+then answered quickly, streams are suspended (see `stream_permit`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import grpc
+
+from lbclient import wire
+from lbclient.client.health.check import NoState, ask, ask_serving, check
+from lbclient.client.health.check_turns import LEAST_PAUSE, CheckTurns, Traffic
+from lbclient.client.health.streams import RefusedError, Streams
+from lbclient.client.health.told import Told
+from lbclient.core.model import TaskState
+from lbclient.core.stream_permit import LONGEST_ANSWER, CheckPatience, StreamPermit
+
+logger = logging.getLogger(__name__)
+
+NO_ROOM = "it answers, and has no room for a health stream"
+
+
+class ChecksBeside:
+    """Owned by a health watch. `has_ended_streams` since `begin`, as they were in the
+    way of a check; `patience` is for checks beside streams."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        told: Told,
+        streams: Streams,
+        turns: CheckTurns,
+        permit: StreamPermit,
+        traffic: Traffic,
+        owes_nothing: Callable[[], None],
+    ) -> None:
+        self.patience = CheckPatience()
+        self.has_ended_streams = False
+        self._channel = channel
+        self._told = told
+        self._streams = streams
+        self._turns = turns
+        self._permit = permit
+        self._traffic = traffic
+        self._owes_nothing = owes_nothing
+
+    def begin(self) -> None:
+        self.has_ended_streams = False
+
+    async def ask(self, timeout: float) -> wire.Health | NoState:
+        """Raises AioRpcError if there is no answer."""
+        told = self._told
+        by = ask_serving if told.is_other and not told.is_ours else ask
+        return await by(self._channel, timeout, told.state)
+
+    async def ask_instead(self, refusal: RefusedError, timeout: float) -> bool:
+        """Whoever refuses a stream is there, and may say how it is.
+
+        Returns whether it serves.
+        """
+        logger.debug("refused: %s", refusal)
+        report = refusal.report
+        if report is not None and report.state is not None:
+            self._told.note_ours()
+            health = wire.Health(report.state, report)
+        else:
+            answer = await check(self._channel, timeout, self._told.state)
+            if isinstance(answer, str):
+                return True
+            health = answer
+        is_serving = health.state is TaskState.SERVING
+        self._told.learn(health, NO_ROOM if is_serving else "")
+        return is_serving
+
+    async def ask_beside(
+        self, streams: Sequence[asyncio.Task[None]], pause: float
+    ) -> wire.Health | NoState:
+        """Its answer. Ends streams that are in the way, and suspends them if that is
+        proved: by an answer that comes quickly once they are ended."""
+        is_ended = is_slow = False
+        while True:
+            is_beside = self._streams.begun > 0
+            timeout, began_at = self._timeout(is_beside), _now()
+            try:
+                answer = await self.ask(timeout)
+            except grpc.aio.AioRpcError as error:
+                # A server can answer DEADLINE_EXCEEDED at once: that is not late.
+                is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                if not is_late or _now() - began_at < timeout / 2:
+                    # Refused, perhaps, as the streams that were ended still count.
+                    await asyncio.sleep(LEAST_PAUSE if is_ended else pause)
+                elif not is_beside:
+                    is_slow = True
+                elif self._are_in_the_way(began_at, timeout):
+                    is_ended = await self._end_streams(streams) or is_ended
+                continue
+            took = _now() - began_at
+            if not is_ended:
+                self.patience.answered(took)
+            elif not is_slow and took < self.patience.seconds:
+                self._permit.suspend(_now())
+            elif not is_slow:
+                self.patience.answered_late(took)
+            return answer
+
+    def _timeout(self, is_beside: bool) -> float:
+        """Of a check. Beside a stream of ours until that has spoken, too, which it does
+        every so often: so much is known of the connection."""
+        if not is_beside:
+            return LONGEST_ANSWER
+        if not self._told.is_ours:
+            return self.patience.seconds
+        return self.patience.seconds + 1.25 * max(self._turns.every, self._told.floor)
+
+    def _are_in_the_way(self, began_at: float, timeout: float) -> bool:
+        """Whether a check that was not answered says so of the streams beside it."""
+        if _now() - began_at >= 2 * timeout:
+            return False  # it was us who stood still
+        # Where a stream of ours is silent, too, the server is frozen, or the connection
+        # is dead.
+        return not self._told.is_ours or self._streams.spoke_at > began_at
+
+    async def _end_streams(self, streams: Sequence[asyncio.Task[None]]) -> bool:
+        """Returns whether one of them was open."""
+        count, (in_flight, _) = self._streams.begun, self._traffic()
+        if not count:
+            return False
+        self.has_ended_streams = True
+        running = [stream for stream in streams if not stream.done()]
+        for stream in running:
+            stream.cancel()
+        if running:
+            await asyncio.wait(running)
+        if self._told.is_ours:
+            self._owes_nothing()
+        said = self._permit.record_ended(count, in_flight, _now())
+        logger.info("health: %s; they are ended", said)
+        return True
+
+    def __repr__(self) -> str:
+        return f"<beside {self._streams!r}>"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

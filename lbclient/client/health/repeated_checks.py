@@ -1,0 +1,119 @@
+"""Asks a backend for its state by unary checks, again and again.
+
+So a server that is not ours is asked, with streams beside that for its load; and any
+server on whose connection streams block calls.
+"""
+
+import asyncio
+from asyncio import FIRST_COMPLETED
+
+import grpc
+
+from lbclient.client.health.beside import ChecksBeside
+from lbclient.client.health.check import NoState
+from lbclient.client.health.check_turns import CheckTurns
+from lbclient.client.health.standard_streams import StandardStreams
+from lbclient.client.health.streams import longer
+from lbclient.client.health.told import Told
+from lbclient.core.model import TaskState
+from lbclient.core.stream_permit import LONGEST_ANSWER, StreamPermit
+
+ASKED = "polled by unary health checks: streams blocked calls"
+
+
+class RepeatedChecks:
+    """Owned by a health watch."""
+
+    def __init__(
+        self,
+        told: Told,
+        streams: StandardStreams,
+        turns: CheckTurns,
+        checks: ChecksBeside,
+        permit: StreamPermit,
+    ) -> None:
+        self._told = told
+        self._streams = streams
+        self._turns = turns
+        self._checks = checks
+        self._permit = permit
+
+    async def follow_without_streams(self, pause: float) -> None:
+        """Where streams block calls, until they may be tried again."""
+        refusals = 0
+        while not self._permit.may_stream(_now()):
+            try:
+                answer = await self._checks.ask(LONGEST_ANSWER)
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(pause)
+                continue
+            is_believed = self._told.take_answer(answer, ASKED)
+            if answer is NoState.NOT_OFFERED:
+                await asyncio.sleep(self._permit.expires_at - _now())
+                return
+            refusals = refusals + 1 if answer is NoState.REFUSED else 0
+            await self._wait_after(is_believed, refusals, pause)
+
+    async def follow(self, has_watch: bool, pause: float) -> None:
+        """A server that is not ours; its state by a stream, too, with `has_watch`.
+
+        Ends when the streams were ended as they were in the way.
+        """
+        told, checks = self._told, self._checks
+        async with asyncio.TaskGroup() as group:
+            # Before the first check, which tells whether there is room for them.
+            told.hold_states()  # until then no call comes
+            load = group.create_task(
+                self._streams.follow_load(self._turns.every, pause)
+            )
+            has_load = group.create_task(_wait_for(told.has_load))
+            streams, watch = [load], None
+            if has_watch:
+                watch = group.create_task(self._streams.follow_status(pause))
+                streams.append(watch)
+            await asyncio.sleep(0)
+            answer = await checks.ask_beside(streams, pause)
+            await asyncio.wait(  # for the load, which is told before the state
+                [load, has_load],
+                timeout=checks.patience.seconds,
+                return_when=FIRST_COMPLETED,
+            )
+            has_load.cancel()
+            told.release_states()
+            refusals = 0
+            while True:
+                is_believed = True
+                if watch is None or watch.done():
+                    is_believed = told.take_answer(answer)
+                if checks.has_ended_streams:
+                    break
+                if answer is NoState.NOT_OFFERED and all(s.done() for s in streams):
+                    await asyncio.Event().wait()  # there is nobody to ask
+                refusals = refusals + 1 if answer is NoState.REFUSED else 0
+                await self._wait_after(is_believed, refusals, pause)
+                answer = await checks.ask_beside(streams, pause)
+            for stream in streams:
+                stream.cancel()
+
+    async def _wait_after(self, is_believed: bool, refusals: int, pause: float) -> None:
+        """Until the next check is due; `refusals` are statuses in a row that told no
+        state."""
+        if not is_believed:
+            await asyncio.sleep(self._told.pause_for_another_task(pause))
+        elif refusals:
+            # Who does not serve is asked often: nobody else tells when that ends.
+            most = 16 if self._told.state in (None, TaskState.SERVING) else 3
+            await asyncio.sleep(longer(pause, min(refusals - 1, most)))
+        else:
+            await self._turns.wait()
+
+    def __repr__(self) -> str:
+        return f"<{self._told!r}, asked {self._turns!r}>"
+
+
+async def _wait_for(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

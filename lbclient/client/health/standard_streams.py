@@ -1,0 +1,94 @@
+"""The streams of a server that is not ours: grpc.health.v1's Watch, and ORCA's load.
+
+Each is opened again when it ends, with longer pauses while it is refused. One that the
+server does not offer is left out.
+"""
+
+import asyncio
+import logging
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
+
+from lbclient import wire
+from lbclient.client.health.beside import ChecksBeside
+from lbclient.client.health.streams import (
+    NotOfferedError,
+    RefusedError,
+    Streams,
+    TaskNotServing,
+    longer,
+)
+from lbclient.client.health.told import NO_SERVICE, Told
+from lbclient.v1 import compat_pb2
+
+logger = logging.getLogger(__name__)
+
+
+class StandardStreams:
+    """Owned by a health watch. Each method ends when its stream is not offered."""
+
+    def __init__(self, told: Told, streams: Streams, checks: ChecksBeside) -> None:
+        self._told = told
+        self._streams = streams
+        self._checks = checks
+
+    async def follow_status(self, pause: float) -> None:
+        """The state, by grpc.health.v1."""
+        request, refusals = compat_pb2.ServingRequest().SerializeToString(), 0
+        method, take = wire.SERVING_WATCH_METHOD, self._take_status
+        try:
+            while True:
+                again = pause
+                try:
+                    has_spoken = await self._streams.read(method, request, take)
+                    refusals = 0 if has_spoken else refusals + 1
+                except RefusedError as refusal:
+                    await self._checks.ask_instead(refusal, pause)
+                    refusals += 1
+                except TaskNotServing:
+                    again = self._told.pause_for_another_task(pause)
+                await asyncio.sleep(longer(again, refusals))
+        except NotOfferedError as error:
+            logger.debug("no health service: %s", error)
+            self._told.assume_serving(NO_SERVICE)
+
+    def _take_status(self, message: bytes) -> None:
+        method = wire.SERVING_WATCH_METHOD
+        try:
+            status = compat_pb2.ServingReply.FromString(message).status
+        except DecodeError:
+            raise NotOfferedError(f"{method}: {message[:80]!r}") from None
+        if status == compat_pb2.ServingReply.SERVICE_UNKNOWN:
+            # It speaks of single services only.
+            raise NotOfferedError(f"{method}: nothing of the server")
+        self._told.take_status(status)
+
+    async def follow_load(self, interval: float, pause: float) -> None:
+        """The load, by ORCA's out-of-band reports."""
+
+        def take(message: bytes) -> None:
+            if (report := wire.parse_report(message)) is not None:
+                self._told.take_report(report)
+
+        seconds, rest = divmod(interval, 1)
+        request = compat_pb2.LoadReportRequest(
+            report_interval=Duration(seconds=int(seconds), nanos=int(rest * 1e9))
+        ).SerializeToString()
+        refusals = 0
+        try:
+            while True:
+                try:
+                    has_spoken = await self._streams.read(
+                        wire.ORCA_METHOD, request, take
+                    )
+                    refusals = 0 if has_spoken else refusals + 1
+                except RefusedError as refusal:
+                    logger.debug("refused: %s", refusal)
+                    refusals += 1
+                await asyncio.sleep(longer(pause, refusals))
+        except NotOfferedError as error:
+            logger.debug("no out-of-band load reports: %s", error)
+
+    def __repr__(self) -> str:
+        return repr(self._streams)

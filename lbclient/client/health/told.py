@@ -1,0 +1,163 @@
+"""What one backend has told over one connection: its states, its load, whose it is.
+
+A state is told on to whoever watches, which may not believe it: where an address fronts
+several tasks, one of them says little of the others.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from lbclient import wire
+from lbclient.client.health.check import NoState, serving_reason, serving_state
+from lbclient.client.health.streams import TaskNotServing
+from lbclient.core.model import LoadReport, TaskState
+
+NO_SERVICE = "it is connected and has no health service"
+CHECK_FAILED = "it is connected, and fails health checks with a status"
+# Seconds before a stream to another task of several; doubles each time.
+REOPEN_AFTER = 0.05
+
+SERVING = TaskState.SERVING
+
+
+class Tell(Protocol):
+    """Where what is learned goes; `reason` where the task did not say it itself.
+
+    Returns whether the state is believed. It is not if the address fronts several
+    tasks and only one of them says so: then another task is to be asked.
+    """
+
+    def __call__(
+        self, state: TaskState | None, report: LoadReport | None, reason: str = ""
+    ) -> bool: ...
+
+
+class Told:
+    """Owned by a health watch.
+
+    `state` is the last one that was believed. `is_ours` once it spoke as our servers
+    do, which report every so often; `is_other` once it answered and has no health
+    service of ours. `udp_port`, and `floor`, the least time between two reports in
+    seconds, are what a server of ours last said of them. `has_load` is set once a load
+    was told by a server of others, or is not waited for.
+    """
+
+    def __init__(self, tell: Tell, is_shared: Callable[[], bool]) -> None:
+        """`is_shared` tells whether several tasks answer at the address."""
+        self.state: TaskState | None = None
+        self.is_ours = False
+        self.is_other = False
+        self.udp_port = 0
+        self.floor = 0.0
+        self.has_load = asyncio.Event()
+        self._tell = tell
+        self._is_shared = is_shared
+        self._tasks_skipped = 0  # in a row, as they did not serve
+        # States held back until the first check is answered; None: states are told at
+        # once.
+        self._held: list[tuple[TaskState, str]] | None = None
+
+    def is_shared(self) -> bool:
+        return self._is_shared()
+
+    # --- by a server of ours --------------------------------------------------
+
+    def note_ours(self) -> None:
+        """It spoke as a server of ours does."""
+        self.is_ours = True
+
+    def take_health(self, health: wire.Health) -> None:
+        """State and report together, by a stream. Raises TaskNotServing."""
+        self.note_ours()
+        self.udp_port, self.floor = health.udp_port, health.report_floor
+        is_believed = self._tell(health.state, health.report)
+        self._note(health.state, is_believed)
+
+    def learn(self, health: wire.Health, reason: str = "") -> bool:
+        """State and report apart: together they would owe us another report.
+
+        Returns whether the state is believed.
+        """
+        is_believed = self._tell(health.state, None, reason or health.reason)
+        if is_believed:
+            self.state = health.state
+        if health.state is SERVING:
+            self._tasks_skipped = 0
+        if health.report is not None:
+            self._tell(None, health.report)
+        return is_believed
+
+    # --- by any server --------------------------------------------------------
+
+    def note_other(self) -> None:
+        """It has no health service of ours."""
+        self.is_other = True
+
+    def take_answer(self, answer: wire.Health | NoState, reason: str = "") -> bool:
+        """Tells the answer to a check; returns whether it is believed. `reason` is for
+        a server of others that serves."""
+        if answer is NoState.NOT_OFFERED:
+            self.state = None if self.state is None else SERVING
+            return self._tell(SERVING, None, NO_SERVICE)
+        if answer is NoState.REFUSED:
+            if self.state is None:
+                return self._tell(SERVING, None, CHECK_FAILED)
+            return self._tell(self.state, None)  # it lives, and that is all
+        self.is_ours = self.is_ours or answer.report is not None
+        is_plain = self.is_ours or answer.state is not SERVING
+        return self.learn(answer, "" if is_plain else reason)
+
+    def take_report(self, report: LoadReport) -> None:
+        self._tell(None, report)
+        self.has_load.set()
+
+    def take_status(self, status: int) -> None:
+        """That of grpc.health.v1, by a stream. Raises TaskNotServing."""
+        state = serving_state(status, self.state)
+        is_believed = self._tell_or_hold(state, serving_reason(status))
+        self._note(state, is_believed)
+
+    def assume_serving(self, reason: str) -> None:
+        """It is connected, and does not say how it is."""
+        self._tell_or_hold(SERVING, reason)
+
+    def _note(self, state: TaskState, is_believed: bool) -> None:
+        if is_believed:
+            self.state = state
+        if state is SERVING:
+            self._tasks_skipped = 0
+        elif self._is_shared():
+            raise TaskNotServing  # believed or not: another one may serve
+
+    # --- states that are held back --------------------------------------------
+
+    def hold_states(self) -> None:
+        """From now on a stream's word that it serves waits for `release_states`."""
+        self._held = []
+
+    def release_states(self) -> None:
+        held, self._held = self._held, None
+        for state, reason in held or ():
+            self._tell(state, None, reason)
+        self.has_load.set()
+
+    def _tell_or_hold(self, state: TaskState, reason: str) -> bool:
+        if self._held is None:
+            return self._tell(state, None, reason)
+        if state is SERVING:
+            self._held = [(state, reason)]
+            return True
+        self._held = []
+        return self._tell(state, None, reason)
+
+    # --------------------------------------------------------------------------
+
+    def pause_for_another_task(self, longest: float) -> float:
+        """Seconds before another task of a shared address is asked."""
+        self._tasks_skipped += 1
+        return min(REOPEN_AFTER * 2.0 ** min(self._tasks_skipped - 1, 16), longest)
+
+    def __repr__(self) -> str:
+        said = "nothing" if self.state is None else self.state.name.lower()
+        return f"<{'ours' if self.is_ours else 'not ours'}, it says {said}>"
