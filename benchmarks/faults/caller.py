@@ -5,7 +5,7 @@
 JSON is an object: `client`, "ours" or "theirs" (plain grpc.aio); `target`, and how many
 `backends` it stands for; `rate`, calls a second with a deadline of `timeout`; `held`,
 calls without a deadline, all begun at the start; `settings` of a ChannelConfig;
-`options` of the channel; `farewell`, `lbclient.client.backend.FAREWELL`. Prints
+`options` of the channel; `farewell`, `FAREWELL` of `former_connections`. Prints
 "ready" when the first call was answered, or the held ones are on their way. Then each
 line of standard input is answered with one line: "tally", all calls that have ended so
 far, or "states", what `statistics()` says. It ends when standard input does.
@@ -21,7 +21,7 @@ import grpc
 
 import lbclient
 from benchmarks.faults.harness import ROUND_ROBIN, Tally, send_one, states, until
-from lbclient.client import backend
+from lbclient.client import former_connections
 
 
 def channel_of(told: dict[str, Any]) -> Any:
@@ -30,7 +30,8 @@ def channel_of(told: dict[str, Any]) -> Any:
         return grpc.aio.insecure_channel(
             told["target"], options=[*ROUND_ROBIN, *options]
         )
-    backend.FAREWELL = told.get("farewell", backend.FAREWELL)
+    farewell = told.get("farewell", former_connections.FAREWELL)
+    former_connections.FAREWELL = farewell
     config = lbclient.ChannelConfig(**told.get("settings", {}))
     return lbclient.insecure_channel(told["target"], options=options, config=config)
 

@@ -18,6 +18,7 @@ import grpc
 from lbclient import wire
 from lbclient.background.tasks import is_fatal, leaving_no_trace
 from lbclient.client.connect_pacer import Pace
+from lbclient.client.former_connections import FormerConnections
 from lbclient.client.health.check import check, reason_of
 from lbclient.client.health.udp import Prober, Watch, locate
 from lbclient.client.health.watch import HealthWatch
@@ -28,7 +29,7 @@ from lbclient.core.model import Endpoint, LoadReport, State, TaskState, Verdict
 from lbclient.core.protocols import Clock
 from lbclient.core.shared_address import SharedAddress
 from lbclient.core.stream_permit import StreamPermit
-from lbclient.grpc_seam import PINGED, Options, give_up, has_calls, lighten, step
+from lbclient.grpc_seam import PINGED, Options, give_up, lighten, step
 
 logger = logging.getLogger(__name__)
 
@@ -49,14 +50,6 @@ TASK_STATE = {
     State.STARTING: TaskState.STARTING,
     State.LAME_DUCK: TaskState.LAME_DUCK,
 }
-
-# How long calls may stay on a connection that was given up for a new one: a frozen task
-# of ours may yet answer them. In health intervals, and in seconds at most; by default
-# 60 s. A server that is not ours owes us no word, and a connection that was replaced as
-# a second one is answered may just be full of long calls. Such calls are left until
-# the core finds that nothing acknowledges them (`grpc_seam.inner_options`).
-FAREWELL_INTERVALS = 30
-FAREWELL = 60.0
 
 # A connection that is lost ends its streams within a millisecond, or a few of a loop
 # that is busy; streams that outlive that are those of one that said GOAWAY.
@@ -121,11 +114,9 @@ class Backend:
         self._prober = prober
         self._has_others = has_others
         self._patience = health_interval  # for an answer over the connection
-        self._farewell = min(FAREWELL, FAREWELL_INTERVALS * health_interval)
-        self._former: dict[grpc.aio.Channel, asyncio.TimerHandle] = {}
-        self._given_up: dict[grpc.aio.Channel, tuple[str, float]] = {}  # why, and when
-        # Of these, connections that may just be full: nothing says that they are dead.
-        self._replaced: dict[grpc.aio.Channel, None] = {}
+        self._former = FormerConnections(
+            endpoint.address, health_interval, self.load, clock
+        )
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: float | None = None
         self._doing: asyncio.Task[None] | None = None
@@ -327,15 +318,9 @@ class Backend:
             self.permit.suspend(now)
         self.channel = lighten(self._dial(self.endpoint))
         if order in (Order.REDIAL, Order.REPLACE):
-            # One that may be dead is left to the calls that are still on it. Not by a
-            # grace period: a channel whose close is cut short is never closed.
-            self._given_up[former] = reason, self._clock()
-            if order is Order.REPLACE:
-                self._replaced[former] = None
-            loop = asyncio.get_running_loop()
-            self._former[former] = loop.call_later(
-                self._farewell, self._farewell_is_over, former
-            )
+            # One that may be dead is left to the calls that are still on it.
+            may_be_full = order is Order.REPLACE
+            self._former.add(former, reason, lambda: may_be_full or not self.is_ours)
             if self._is_kept.is_set():
                 logger.info("%s: dialling again", self.endpoint.address)
 
@@ -586,41 +571,16 @@ class Backend:
         """It is wanted after all, and goes on as it was."""
         self._is_kept.set()
 
-    def _farewell_is_over(self, former: grpc.aio.Channel) -> None:
-        is_left_to_core = not self.is_ours or former in self._replaced
-        if is_left_to_core and has_calls(former, self.load.in_flight > 0):
-            loop = asyncio.get_running_loop()
-            again = loop.call_later(self._farewell, self._farewell_is_over, former)
-            self._former[former] = again
-        else:
-            self._leave(former)
-
-    def _leave(self, former: grpc.aio.Channel) -> None:
-        self._former.pop(former).cancel()
-        self._replaced.pop(former, None)
-        reason, at = self._given_up.pop(former)
-        give_up(
-            former,
-            f"{self.endpoint.address}: {reason}; its connection was given up "
-            f"{self._clock() - at:.1f} s ago, and has not answered this call since",
-        )
-
     def close_now(self, reason: str = "it was drained") -> None:
         """Ends the connection, and as UNAVAILABLE the calls that are still on it."""
-        for former in list(self._former):
-            self._leave(former)
+        self._former.end_all()
         if hasattr(self, "channel"):
             give_up(self.channel, f"{self.endpoint.address}: {reason}")
 
     async def close(self, grace: float | None) -> None:
-        channels = [*self._former]
+        channels = self._former.release()
         if hasattr(self, "channel"):
             channels.append(self.channel)
-        for farewell in self._former.values():
-            farewell.cancel()
-        self._former.clear()
-        self._given_up.clear()
-        self._replaced.clear()
         await asyncio.gather(*(channel.close(grace) for channel in channels))
 
     def __repr__(self) -> str:

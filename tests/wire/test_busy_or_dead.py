@@ -19,7 +19,7 @@ import pytest
 import lbclient
 from benchmarks.faults.link import Link
 from lbclient import wire
-from lbclient.client import backend
+from lbclient.client import backend, former_connections
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.grpc_seam import KEPT_ALIVE, inner_options
@@ -320,7 +320,7 @@ async def test_calls_on_a_draining_backend_that_falls_silent_end(
     connections: Any,
 ) -> None:
     """They were pending for ever, as nobody watched it any more."""
-    monkeypatch.setattr(backend, "FAREWELL", 0.5)
+    monkeypatch.setattr(former_connections, "FAREWELL", 0.5)
     gone, stays = await start(make), await start(make)
     options = [("grpc.keepalive_time_ms", 2000), ("grpc.http2.ping_timeout_ms", 1000)]
     if make is lbclient.server:

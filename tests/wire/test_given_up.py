@@ -93,7 +93,7 @@ def give_up(channel: Any, address: str | None = None) -> None:
         if address in (None, backend.endpoint.address):
             former = backend.channel
             backend._obey(Order.REDIAL, "silent for 15.0 s")
-            backend._leave(former)
+            backend._former.end(former)
 
 
 def begin(channel: Any, kind: str, **options: Any) -> Any:
