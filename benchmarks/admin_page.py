@@ -16,10 +16,12 @@ from typing import Any
 import grpc
 
 import lbclient
-from benchmarks.command import parser_of, writable
+from benchmarks.harness.options import parser_of, writable
+from benchmarks.harness.servers import listen
 from lbclient import ChannelConfig, ServerConfig, admin
 from tests.chromium import Browser, browsing
 
+FIND = "/search.Search/Find"
 BACKENDS = 5
 CALLERS = 3
 CALM, LEAVING = 20.0, 4.0  # seconds
@@ -32,22 +34,15 @@ async def find(request: bytes, context: Any) -> bytes:
     return b""
 
 
-FIND = grpc.method_handlers_generic_handler(
-    "search.Search", {"Find": grpc.unary_unary_rpc_method_handler(find)}
-)
-
-
 async def serve(stack: AsyncExitStack) -> tuple[lbclient.Server, str]:
     server = lbclient.server(config=ServerConfig(lame_duck_quiet=60.0))
-    server.add_generic_rpc_handlers((FIND,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    port = await listen(server, {FIND: find})
     stack.push_async_callback(server.stop, None)
     return server, f"127.0.0.1:{port}"
 
 
 async def call(channel: grpc.aio.Channel) -> None:
-    method: Any = channel.unary_unary("/search.Search/Find")
+    method: Any = channel.unary_unary(FIND)
     while True:
         await method(b"")
 
@@ -75,7 +70,7 @@ async def picture(browser: Browser, folder: Path, output: Path) -> None:
 
 
 def main() -> None:
-    parser = parser_of("admin_page", __doc__)
+    parser = parser_of("admin_page", __doc__, json=False)
     add = parser.add_argument
     add("--output", type=writable, default="admin.png", metavar="FILE")
     given = parser.parse_args()

@@ -14,10 +14,8 @@ collections are told apart: one of the oldest generation looks at every object o
 process, and falls into any turn. Exit status 1 if a turn was too long.
 """
 
-import argparse
 import asyncio
 import gc
-import json
 import sys
 import time
 from collections import Counter
@@ -27,7 +25,9 @@ from typing import Any
 
 import grpc
 
-from benchmarks.command import add_output, parser_of, verdict, write_json
+from benchmarks.harness.load import until
+from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.processes import result_of
 from lbclient.client import connect_pacer
 from lbclient.client.balancer import Balancer
 from lbclient.config import ChannelConfig
@@ -39,7 +39,6 @@ SIZES = (100, 1_000, 10_000)
 MOST = 0.05  # seconds of CPU in a turn, up to MOST_FOR backends
 MOST_FOR = 1_000
 SETTLE = 0.05  # seconds, for what follows in the next turns
-PATIENCE = 100.0  # seconds, for what must come true
 
 Connectivity = grpc.ChannelConnectivity
 
@@ -331,29 +330,9 @@ async def faked(count: int, clock: Callable[[], float]) -> Longest:
     return found
 
 
-async def until(is_true: Callable[[], bool], what: str) -> None:
-    began_at = time.monotonic()
-    while not is_true():
-        if time.monotonic() - began_at > PATIENCE:
-            raise TimeoutError(what)
-        await asyncio.sleep(0.001)
-
-
-def child(arguments: argparse.Namespace) -> None:
-    connect_pacer.AT_ONCE, connect_pacer.HOLD = 10**9, 0.0  # as fast as they can
-    print(json.dumps(asyncio.run(faked(arguments.child, time.thread_time))))
-
-
 async def measured(count: int) -> Longest:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.crowd", "--child", str(count)),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    said, _ = await process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"the client ended with status {process.returncode}")
-    found: Longest = json.loads(said)
-    return found
+    connect_pacer.AT_ONCE, connect_pacer.HOLD = 10**9, 0.0  # as fast as they can
+    return await faked(count, time.thread_time)
 
 
 def say(count: int, found: Longest) -> list[str]:
@@ -371,7 +350,7 @@ def say(count: int, found: Longest) -> list[str]:
 async def run(sizes: list[int]) -> tuple[dict[int, Longest], list[str]]:
     missed, figures = [], {}
     for count in sizes:
-        figures[count] = await measured(count)
+        figures[count] = await result_of(measured, count)
         missed += say(count, figures[count])
     return figures, missed
 
@@ -379,16 +358,9 @@ async def run(sizes: list[int]) -> tuple[dict[int, Longest], list[str]]:
 def main() -> int:
     parser = parser_of("crowd", __doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
-    add_output(parser)
-    arguments = parser.parse_args()
-    if arguments.child is not None:
-        child(arguments)
-        return 0
-    figures, missed = asyncio.run(run(arguments.sizes))
-    if arguments.json:
-        write_json(arguments.json, figures)
-    return verdict(missed)
+    given = parser.parse_args()
+    figures, missed = asyncio.run(run(given.sizes))
+    return conclude(given, figures, missed)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from benchmarks.command import parser_of
+from benchmarks.harness.figures import blank
+from benchmarks.harness.options import drawable, parser_of
 
 DASHBOARDS = Path(__file__).parents[1] / "deploy" / "grafana" / "dashboards"
 COLUMNS = 3
@@ -61,32 +62,27 @@ def draw(panel: dict[str, Any], axes: Any, url: str, job: str, seconds: float) -
 
 
 def main() -> None:
-    parser = parser_of("dashboard", __doc__)
+    parser = parser_of("dashboard", __doc__, json=False)
     add = parser.add_argument
     names = sorted(path.stem for path in DASHBOARDS.glob("*.json"))
     add("--dashboard", choices=names, default="fleet", help="(default: fleet)")
     add("--prometheus", default="http://127.0.0.1:9090", metavar="URL")
     add("--job", default="backend", help="(default: backend)")
     add("--for", dest="seconds", type=float, default=120.0, metavar="SECONDS")
-    add("--output", default="dashboard.png", metavar="FILE")
+    add("--output", type=drawable, default="dashboard.png", metavar="FILE")
     given = parser.parse_args()
-
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    from matplotlib import pyplot
 
     board = json.loads((DASHBOARDS / f"{given.dashboard}.json").read_text())
     panels = board["panels"]
     rows = -(-len(panels) // COLUMNS)
-    figure, grid = pyplot.subplots(rows, COLUMNS, figsize=(4 * COLUMNS, 2.2 * rows))
+    figure = blank(4 * COLUMNS, 2.2 * rows)
+    grid = figure.subplots(rows, COLUMNS)
     for panel, axes in zip(panels, grid.flat, strict=False):
         draw(panel, axes, given.prometheus, given.job, given.seconds)
     for axes in grid.flat[-COLUMNS:]:
         axes.set_xlabel("seconds", fontsize=7)
     of = f"panels of the dashboard “{board['title']}”"
     figure.suptitle(f"{of}, drawn from Prometheus by a script", fontsize=11)
-    figure.tight_layout()
     figure.savefig(given.output, dpi=80)
 
 

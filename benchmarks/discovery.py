@@ -1,7 +1,7 @@
 """What a list of 10,000 endpoints costs the event loop of a channel.
 
     python -m benchmarks.discovery            about 70 s
-    python -m benchmarks.discovery --json
+    python -m benchmarks.discovery --json FILE
     python -m benchmarks.discovery --thaw
 
 For each source, in a process of its own, a channel takes the whole list, then five
@@ -32,11 +32,10 @@ channel, and a first list can bring one on; `--thaw` leaves them as they are.
 DNS cannot carry 10,000: an answer has at most 64 kB, some 4,000 addresses.
 """
 
-import argparse
 import asyncio
 import gc
 import json
-import subprocess
+import os
 import sys
 import tempfile
 from collections.abc import (
@@ -47,7 +46,7 @@ from collections.abc import (
     Generator,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -63,7 +62,10 @@ from aiohttp import web
 from dns.resolver import Resolver as DnsPython
 
 import lbclient
-from benchmarks.command import parser_of
+from benchmarks.harness import linux
+from benchmarks.harness.figures import table
+from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.processes import orders, result_of, running, say
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.protocols import Resolver
 from lbclient.resolvers import Dns, File, Srv, parse_target
@@ -277,8 +279,7 @@ async def measure(name: str, resolver: Resolver, change: Change, size: int) -> R
 
 
 def resident_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / 2**20
+    return linux.resident(os.getpid()) / 2**20
 
 
 # --- sources -------------------------------------------------------------------
@@ -371,23 +372,8 @@ async def a_lookup(folder: Path) -> AsyncIterator[tuple[Resolver, Change, int]]:
 @asynccontextmanager
 async def server(kind: str) -> AsyncIterator[tuple[int, Change]]:
     """A process that serves on the port, and changes when it is told to."""
-    command = (sys.executable, "-m", "benchmarks.discovery", "--serve", kind)
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    stdin, stdout = process.stdin, process.stdout
-    port = int(await stdout.readline())
-
-    async def change(generation: int) -> None:
-        stdin.write(b"%d\n" % generation)
-        await stdout.readline()
-
-    try:
-        yield port, change
-    finally:
-        process.kill()
-        await process.wait()
+    async with running(serve, kind) as process:
+        yield await process.hear(), process.ask
 
 
 def asking(port: int) -> NameServers:
@@ -565,16 +551,16 @@ async def serve_k8s() -> tuple[int, Callable[[int], None]]:
 
 async def serve(kind: str) -> None:
     port, tell = await {"dns": serve_dns, "k8s": serve_k8s}[kind]()
-    print(port, flush=True)
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        tell(int(line))
-        print(line, end="", flush=True)
+    say(port)
+    async for [generation] in orders():
+        tell(generation)
+        say(generation)
 
 
 # --- the table -----------------------------------------------------------------
 
 
-async def run(name: str, *, is_frozen: bool) -> Result:
+async def run(name: str, is_frozen: bool) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         async with SOURCES[name](Path(folder)) as (resolver, change, size):
             if is_frozen:
@@ -583,53 +569,46 @@ async def run(name: str, *, is_frozen: bool) -> Result:
             return await measure(name, resolver, change, size)
 
 
-def in_a_process_of_its_own(name: str, *, is_frozen: bool) -> Result:
-    """So that no source has to do with what another left."""
-    command = [sys.executable, "-m", "benchmarks.discovery", "--json", name]
-    command += [] if is_frozen else ["--thaw"]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-    return Result(**json.loads(output)[0])
+async def run_all(names: list[str], is_frozen: bool) -> list[Result]:
+    """Each in a process of its own, so that none has to do with what another left."""
+    return [Result(**await result_of(run, name, is_frozen)) for name in names]
 
 
 def pair(usual: float, worst: float) -> str:
-    return f"{f'{usual:.0f} ({worst:.0f})':>9}"
+    return f"{usual:.0f} ({worst:.0f})"
 
 
-def main() -> None:
+HEAD = ["source", "endpoints", "loop", "longest", "gc", "late", "own"]
+
+
+def row(r: Result) -> list[str]:
+    first = (
+        r.first_loop_ms, r.first_longest_ms, r.first_gc_ms, r.first_late_ms,
+        r.first_own_ms,
+    )  # fmt: skip
+    return [
+        *(r.source, f"{r.endpoints:,}", *(f"{ms:.0f}" for ms in first)),
+        pair(r.loop_ms, r.worst_loop_ms),
+        pair(r.longest_ms, r.worst_longest_ms),
+        pair(r.gc_ms, r.worst_gc_ms),
+        pair(r.late_ms, r.worst_late_ms),
+        pair(r.own_ms, r.worst_own_ms),
+        *(f"{r.full_collections}", f"{r.news_s:.2f}", f"{r.grown_mb:.0f}"),
+    ]
+
+
+def main() -> int:
     parser = parser_of("discovery", __doc__)
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--thaw", action="store_true", help="without gc.freeze")
-    parser.add_argument("--serve", choices=("dns", "k8s"), help=argparse.SUPPRESS)
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help=", ".join(SOURCES))
     given = parser.parse_args()
-    if given.serve:
-        return asyncio.run(serve(given.serve))
-    names, is_frozen = given.sources or list(SOURCES), not given.thaw
-    if len(names) == 1:
-        results = [asyncio.run(run(names[0], is_frozen=is_frozen))]
-    else:
-        results = [in_a_process_of_its_own(n, is_frozen=is_frozen) for n in names]
-    if given.json:
-        print(json.dumps([asdict(result) for result in results], indent=2))
-        return None
-    print(
-        "                  first list: ms                 updates: median (worst), ms\n"
-        "source endpoints  loop longest   gc  late  own       loop   longest        gc"
-        "       late       own  full  news s  MB"
-    )
-    for r in results:
-        print(
-            f"{r.source:6} {r.endpoints:9,}  {r.first_loop_ms:4.0f} "
-            f"{r.first_longest_ms:7.0f} {r.first_gc_ms:4.0f} {r.first_late_ms:5.0f} "
-            f"{r.first_own_ms:4.0f}  "
-            f"{pair(r.loop_ms, r.worst_loop_ms)} "
-            f"{pair(r.longest_ms, r.worst_longest_ms)} "
-            f"{pair(r.gc_ms, r.worst_gc_ms)} {pair(r.late_ms, r.worst_late_ms):>10} "
-            f"{pair(r.own_ms, r.worst_own_ms)}  "
-            f"{r.full_collections:4}  {r.news_s:6.2f} {r.grown_mb:3.0f}"
-        )
-    return None
+    names = given.sources or list(SOURCES)
+    results = asyncio.run(run_all(names, not given.thaw))
+    print("In ms: of the first list; then of updates the median (worst).")
+    head = [*HEAD, *HEAD[2:], "full", "news s", "MB"]
+    print(table([head, *map(row, results)]))
+    return conclude(given, results, None)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,7 +18,7 @@ from math import exp
 from random import Random
 from typing import Any, NamedTuple
 
-from benchmarks.command import parser_of
+from benchmarks.harness.options import parser_of
 from lbclient.core.ewma import Ewma
 from lbclient.core.model import LoadReport, Outcome, Verdict
 from lbclient.core.protocols import PickerFactory
@@ -201,7 +201,7 @@ class Backend:
 
 
 def main() -> None:
-    parser = parser_of("fleet", __doc__)
+    parser = parser_of("fleet", __doc__, json=False)
     for field in fields(Fleet):
         kind = type(field.default)
         parser.add_argument("--" + field.name, type=kind, default=field.default)

@@ -10,20 +10,21 @@ status is read.
 
 import asyncio
 import contextlib
-import json
 import struct
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 from random import Random
 from typing import Any
 
 from grpc import StatusCode
 
-from benchmarks.command import parser_of
+from benchmarks.harness.figures import quantile
+from benchmarks.harness.options import parser_of
+from benchmarks.harness.processes import result_of
+from benchmarks.harness.processes import say as tell
 from lbclient import wire
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -280,13 +281,8 @@ async def saturated(port: int, path: str, most: int) -> AsyncIterator[Counter[st
 
 async def flood(port: int, path: str, rate: float, seconds: float) -> dict[str, Any]:
     """What comes of so many requests a second, from a process of its own."""
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.frames"),
-        *(str(port), path, str(rate), str(WARMUP + seconds)),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    out, _ = await child.communicate()
-    seen = [call for call in (Call(*of) for of in json.loads(out)) if call.at >= WARMUP]
+    calls = await calls_of(port, path, rate, WARMUP + seconds)
+    seen = [call for call in calls if call.at >= WARMUP]
     lateness = quantile([call.lateness for call in seen], 0.99)
     served = {}
     for criticality in CRITICALITIES:
@@ -300,11 +296,6 @@ async def flood(port: int, path: str, rate: float, seconds: float) -> dict[str, 
             "ends": dict(Counter(call.refusal or call.code for call in own)),
         }
     return {"lateness": lateness, "served": served}
-
-
-def quantile(values: list[float], share: float) -> float | None:
-    """None: there is none."""
-    return sorted(values)[int(share * len(values))] if values else None
 
 
 def say(name: str, rate: float, found: dict[str, Any]) -> None:
@@ -321,17 +312,26 @@ def say(name: str, rate: float, found: dict[str, Any]) -> None:
         )
 
 
+async def calls_of(port: int, path: str, rate: float, seconds: float) -> list[Call]:
+    """The calls of `ask`, in a process of its own."""
+    return [Call(**of) for of in await result_of(ask, port, path, rate, seconds)]
+
+
+async def ask(port: int, path: str, rate: float, seconds: float) -> list[Call]:
+    """The calls that have ended, of so many a second."""
+    ended: list[Call] = []
+    await send(port, path, [(rate, seconds)], 1, ended.append)
+    return ended
+
+
 def main() -> None:
-    parser = parser_of("frames", __doc__)
+    parser = parser_of("frames", __doc__, json=False)
     parser.add_argument("port", type=int)
     parser.add_argument("path")
     parser.add_argument("rate", type=float, help="requests a second")
     parser.add_argument("seconds", type=float)
     given = parser.parse_args()
-    ended: list[Call] = []
-    phases = [(given.rate, given.seconds)]
-    asyncio.run(send(given.port, given.path, phases, 1, ended.append))
-    print(json.dumps([list(asdict(call).values()) for call in ended]))
+    tell(asyncio.run(ask(**vars(given))))
 
 
 if __name__ == "__main__":

@@ -15,29 +15,28 @@ first depends on how many connections there were, and not on backends.
 Exit status 1 if a target is missed.
 """
 
-import argparse
 import asyncio
 import ctypes
 import gc
-import json
 import os
 import sys
 import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lbclient
-from benchmarks.command import parser_of
-from benchmarks.overhead import echo_on, spawned
+from benchmarks.harness import linux
+from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.processes import result_of
+from benchmarks.harness.servers import target_of
+from benchmarks.overhead import echo_on, many_spawned
 from lbclient.config import ChannelConfig
 
 BACKENDS = 500
-PROCESSES = 2  # of the servers
 LOOK_EVERY = 0.1  # seconds
 LOOKS = 1200  # until a state must be reached; 500 connections take some 60
 
@@ -98,8 +97,7 @@ async def client(ports: list[int], plan: Plan) -> Idle:
         tracemalloc.start()
     resident_before, in_use_before = resident(), in_use()
     config = ChannelConfig(subset="whole", idle_after=plan.idle_after)
-    target = "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports)
-    async with lbclient.insecure_channel(target, config=config) as channel:
+    async with lbclient.insecure_channel(target_of(ports), config=config) as channel:
         await channel.channel_ready()
         await all_are(channel, "ready")
         await all_are(channel, "inactive")
@@ -155,8 +153,7 @@ async def share_of_a_core(seconds: float) -> float:
 
 def resident() -> float:
     """KB of this process that are in RAM."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1024
+    return linux.resident(os.getpid()) / 1024
 
 
 def in_use() -> float:
@@ -177,30 +174,14 @@ def own_connections() -> int:
     mine = {
         os.readlink(file) for file in files.iterdir() if file.is_socket()
     }  # "socket:[inode]"
-    tables = [Path("/proc/net") / name for name in ("tcp", "tcp6")]
-    lines = [
-        line.split()
-        for table in tables
-        if table.exists()
-        for line in table.read_text().splitlines()[1:]
-    ]
-    return sum(f"socket:[{line[9]}]" in mine for line in lines)
+    return sum(f"socket:[{one.inode}]" in mine for one in linux.tcp_sockets())
 
 
 # --- the servers, and what is said --------------------------------------------
 
 
-async def measured(ports: list[int], plan: Plan) -> Idle:
-    """What a client in a process of its own finds. Raises RuntimeError if it fails."""
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.idle"),
-        *("--client", json.dumps({"ports": ports, "plan": asdict(plan)})),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    said, _ = await child.communicate()
-    if child.returncode:
-        raise RuntimeError(f"the client ended with status {child.returncode}")
-    return Idle(**json.loads(said))
+async def client_of(ports: list[int], plan: dict[str, Any]) -> Idle:
+    return await client(ports, Plan(**plan))
 
 
 def say(idle: Idle, plan: Plan) -> None:
@@ -215,36 +196,27 @@ def say(idle: Idle, plan: Plan) -> None:
     else:
         print(f"  memory in Python    {idle.traced:.1f} KB for each")
     print(f"  the next call       {idle.call * 1000:.0f} ms")
-    for target in idle.misses():
-        print(f"  MISSED              {target}")
 
 
-async def run(backends: int) -> bool:
-    """Whether all targets were met."""
-    async with AsyncExitStack() as stack:
-        ports: list[int] = []
-        for _ in range(PROCESSES):
-            servers = spawned("lbclient", backends // PROCESSES)
-            ports += await stack.enter_async_context(servers)
-        is_met = True
+async def run(backends: int) -> list[Idle]:
+    """What a client in a process of its own found of each plan."""
+    found = []
+    async with many_spawned(backends) as ports:
         for plan in (PLAIN, TRACED):
-            idle = await measured(ports, plan)
-            say(idle, plan)
-            is_met = is_met and not idle.misses()
-        return is_met
+            found.append(Idle(**await result_of(client_of, ports, plan)))
+            say(found[-1], plan)
+    return found
 
 
-def main() -> None:
+def main() -> int:
     parser = parser_of("idle", __doc__)
     parser.add_argument("--backends", type=int, default=BACKENDS)
-    parser.add_argument("--client", type=json.loads, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if (told := arguments.client) is not None:
-        idle = asyncio.run(client(told["ports"], Plan(**told["plan"])))
-        print(json.dumps(asdict(idle)))
-    elif not asyncio.run(run(arguments.backends)):
-        sys.exit(1)
+    given = parser.parse_args()
+    found = asyncio.run(run(given.backends))
+    return conclude(
+        given, found, [missed for idle in found for missed in idle.misses()]
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

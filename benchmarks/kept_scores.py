@@ -9,7 +9,7 @@ for each pick, on the same requests.
 
 from collections.abc import Sequence
 
-from benchmarks.command import parser_of
+from benchmarks.harness.options import parser_of
 from lbclient.core.protocols import N
 from lbclient.pickers import WeightedLeastLoaded
 from lbclient.sim import SCENARIOS, simulate
@@ -29,7 +29,7 @@ class Exact(WeightedLeastLoaded):
 
 
 def main() -> None:
-    parser = parser_of("kept_scores", __doc__)
+    parser = parser_of("kept_scores", __doc__, json=False)
     parser.add_argument("--seed", default="1,2", metavar="N,O")
     seeds = [int(seed) for seed in parser.parse_args().seed.split(",")]
     print("                     p99 ms            max/mean")

@@ -13,14 +13,11 @@ against itself showed 0.99 to 1.02. CPU time is that of the whole process, its C
 threads included. Exit status 1 if a target is missed.
 """
 
-import argparse
 import asyncio
 import contextlib
 import gc
 import itertools
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -28,16 +25,16 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
-import google.protobuf
 import grpc
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.wrappers_pb2 import DoubleValue, StringValue
 
 import lbclient
-from benchmarks.child import running
-from benchmarks.command import add_output, parser_of, verdict, write_json
+from benchmarks.harness.figures import BLUE, blank, say_machine
+from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.processes import orders, running, say
+from benchmarks.harness.servers import listen, target_of
 from lbclient import wire
-from lbclient.cli.lab.pictures import blank, write
 from lbclient.v1 import load_pb2
 
 if TYPE_CHECKING:
@@ -52,7 +49,6 @@ SERVER_TARGET = 1.15
 FEATURES_TARGET = 1.2
 TARGET_CONCURRENCY = 64
 FEWEST_ROUNDS = 8
-COLOR = "#3d6fb4"
 DEFAULT = "weighted_least_loaded"
 
 ECHO = "/benchmark.Echo/Echo"
@@ -190,35 +186,35 @@ SERVERS: dict[str, tuple[Callable[[], Any], Any]] = {
 
 
 async def serve(kind: str, count: int) -> None:
-    """Serves until standard input ends; says the ports first."""
+    """Serves until this process ends; says the ports first."""
     make, handler = SERVERS[kind]
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "Echo": grpc.unary_unary_rpc_method_handler(
+        ECHO: grpc.unary_unary_rpc_method_handler(
             handler, StringValue.FromString, StringValue.SerializeToString
         ),
-        "Cpu": grpc.unary_unary_rpc_method_handler(
+        CPU: grpc.unary_unary_rpc_method_handler(
             cpu, Empty.FromString, DoubleValue.SerializeToString
         ),
     }
-    servers, ports = [], []
-    for _ in range(count):
-        server = make()
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("benchmark.Echo", methods),)
-        )
-        ports.append(server.add_insecure_port("127.0.0.1:0"))
-        await server.start()
-        servers.append(server)
-    print(json.dumps(ports), flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    os._exit(0)  # no farewell, which whoever is still connected would log
+    servers = [make() for _ in range(count)]
+    say([await listen(server, methods) for server in servers])
+    async for _ in orders():
+        pass
 
 
 @contextlib.asynccontextmanager
 async def spawned(kind: str, count: int) -> AsyncIterator[list[int]]:
-    words = ("benchmarks.overhead", "--serve", kind, str(count))
-    async with running(*words) as (_, line):
-        yield json.loads(line)
+    async with running(serve, kind, count) as process:
+        yield await process.hear()
+
+
+@contextlib.asynccontextmanager
+async def many_spawned(count: int) -> AsyncIterator[list[int]]:
+    """Servers of ours, in a few processes."""
+    each = [spawned("lbclient", count // PROCESSES) for _ in range(PROCESSES)]
+    async with contextlib.AsyncExitStack() as stack:
+        ports = [await stack.enter_async_context(servers) for servers in each]
+        yield list(itertools.chain.from_iterable(ports))
 
 
 # --- the two comparisons ------------------------------------------------------
@@ -251,11 +247,7 @@ async def own_cpu() -> float:
 
 async def compare_clients(effort: float) -> list[Ratio]:
     async with contextlib.AsyncExitStack() as stack:
-        ports: list[int] = []
-        for _ in range(PROCESSES):
-            child = spawned("lbclient", BACKENDS // PROCESSES)
-            ports += await stack.enter_async_context(child)
-        target = "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        target = target_of(await stack.enter_async_context(many_spawned(BACKENDS)))
         contenders = {}
         for policy in ("round_robin", "weighted_round_robin"):
             channel = await stack.enter_async_context(native(target, policy))
@@ -352,19 +344,21 @@ def say_absolute(what: str, contenders: list[Contender], concurrency: int) -> No
         )
 
 
-def say_ratio(one: Ratio) -> None:
+def say_ratios(ratios: list[Ratio]) -> None:
     def figures(ratios: tuple[float, float, float]) -> str:
         first, middle, third = ratios
         return f"{middle:.3f} ({first:.3f} to {third:.3f})"
 
-    verdict = ""
-    if one.holds is not None:
-        verdict = f"target {one.target}: " + ("holds" if one.holds else "MISSED")
-    print(
-        f"{one.what} {one.concurrency:3d}  {one.ours:30} / {one.theirs:28}"
-        f"{figures(one.cpu):26}{figures(one.throughput):26}"
-        f"{one.pairs:5d}  {verdict}"
-    )
+    print(f"\n{'':75}{'CPU per call':26}{'calls per second':26}pairs")
+    for one in ratios:
+        verdict = ""
+        if one.holds is not None:
+            verdict = f"target {one.target}: " + ("holds" if one.holds else "MISSED")
+        print(
+            f"{one.what} {one.concurrency:3d}  {one.ours:30} / {one.theirs:28}"
+            f"{figures(one.cpu):26}{figures(one.throughput):26}"
+            f"{one.pairs:5d}  {verdict}"
+        )
 
 
 def draw(ratios: list[Ratio]) -> "Figure":
@@ -381,8 +375,8 @@ def draw_ratios(both: Sequence["Axes"], ratios: list[Ratio]) -> None:
     for axes, title, what in zip(both, titles, ("cpu", "throughput"), strict=True):
         for place, one in zip(places, ratios, strict=True):
             first, middle, third = getattr(one, what)
-            axes.plot((first, third), (place, place), color=COLOR)
-            axes.plot(middle, place, "o", color=COLOR)
+            axes.plot((first, third), (place, place), color=BLUE)
+            axes.plot(middle, place, "o", color=BLUE)
             if one.target is not None and what == "cpu":
                 axes.plot(one.target, place, "k|", markersize=12)
         axes.axvline(1.0, color="grey", linewidth=0.8)
@@ -390,42 +384,17 @@ def draw_ratios(both: Sequence["Axes"], ratios: list[Ratio]) -> None:
     both[0].set_yticks(places, names, fontsize=8)
 
 
-def surroundings() -> dict[str, Any]:
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "grpcio": grpc.__version__,
-        "protobuf": google.protobuf.__version__,
-        "backends": BACKENDS,
-    }
-
-
-def main() -> None:
-    parser = parser_of("overhead", __doc__)
-    parser.add_argument("--quick", action="store_true", help="a quarter of the time")
+def main() -> int:
+    parser = parser_of("overhead", __doc__, quick="a quarter of the time", plot=True)
     parser.add_argument("--only", choices=("clients", "servers"), help="one part")
-    add_output(parser)
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.serve:
-        kind, count = arguments.serve
-        asyncio.run(serve(kind, int(count)))
-        return
-    effort = 0.25 if arguments.quick else 1.0
-    print(", ".join(f"{key} {value}" for key, value in surroundings().items()))
-    ratios = asyncio.run(compare_all(effort, arguments.only))
-    head = f"{'':75}{'CPU per call':26}{'calls per second':26}pairs"
-    print(f"\n{head}")
-    for one in ratios:
-        say_ratio(one)
-    if arguments.json:
-        figures = [vars(one) for one in ratios]
-        write_json(arguments.json, {**surroundings(), "ratios": figures})
-    if arguments.plot:
-        write(arguments.plot, lambda: draw(ratios))
+    given = parser.parse_args()
+    found: dict[str, Any] = say_machine()
+    ratios = asyncio.run(compare_all(0.25 if given.quick else 1.0, given.only))
+    say_ratios(ratios)
+    found |= {"backends": BACKENDS, "ratios": ratios}
     missed = [f"{one.ours} / {one.theirs}" for one in ratios if one.holds is False]
-    sys.exit(verdict(missed))
+    return conclude(given, found, missed, lambda: draw(ratios))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -16,7 +16,7 @@ from random import Random
 from statistics import median
 from time import process_time
 
-from benchmarks.command import parser_of
+from benchmarks.harness.options import parser_of
 from lbclient.core.model import LoadReport, Outcome, Verdict
 from lbclient.core.protocols import Picker
 from lbclient.pickers import PICKERS
@@ -86,7 +86,7 @@ def microseconds(name: str, count: int, rate: float) -> float:
 
 
 def main() -> None:
-    parser_of("picks", __doc__).parse_args()
+    parser_of("picks", __doc__, json=False).parse_args()
     for rate in RATES:
         head = f"us per pick at {rate}/s"
         print(f"{head:22}" + "".join(f"{f'k = {k}':>10}" for k in SIZES))

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from benchmarks.command import parser_of, verdict
+from benchmarks.harness.options import conclude, parser_of
 from lbclient.pickers import WeightedLeastLoaded, picker_factory
 from lbclient.sim import SCENARIOS, SMOOTHING, Result
 from lbclient.sim.result import variation
@@ -230,12 +230,13 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, default=Path("policies-runs.jsonl"))
     given = parser.parse_args()
     runs = Runs(given.runs, [int(seed) for seed in given.seed.split(",")])
-    missed: list[str] = []
+    found, missed = [], list[str]()
     for target in targets():
         if given.scenario and not target.scenario.startswith(tuple(given.scenario)):
             continue
         figures = target.figures(runs)
         holds = fmean(figures) <= target.most
+        found.append((target.scenario, target.what, target.most, figures))
         if not holds:
             missed.append(f"{target.scenario}, {target.what}")
         print(
@@ -244,7 +245,7 @@ def main() -> int:
             f"{target.what}",
             flush=True,
         )
-    return verdict(missed)
+    return conclude(given, found, missed)
 
 
 if __name__ == "__main__":

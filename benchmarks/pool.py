@@ -21,20 +21,21 @@ free places; each new size followed within 10 s.
 
 import asyncio
 import contextlib
-import json
-import os
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import grpc
 
 import lbclient
-from benchmarks.command import parser_of, verdict, writable, write_json
-from benchmarks.frames import Call, quantile
+from benchmarks.frames import Call, calls_of
+from benchmarks.harness.figures import quantile
+from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.processes import Process, orders, running, say
+from benchmarks.harness.servers import listen
 
 KINDS = ("grpcio", "lbclient", "adaptive")
 PLACES, COST = 8, 0.05  # seconds
@@ -86,7 +87,7 @@ class Pool:
 
 
 async def serve(kind: str) -> None:
-    """Until standard input ends, whose lines are places more; says its port first."""
+    """Says its port first; an order is a number of further places."""
     pool = Pool(PLACES)
 
     async def work(request: bytes, _context: Any) -> bytes:
@@ -98,51 +99,16 @@ async def serve(kind: str) -> None:
     if kind != "grpcio":
         config = lbclient.ServerConfig(adaptive_concurrency=kind == "adaptive")
         server = lbclient.server(config=config)
-    method: Any = grpc.unary_unary_rpc_method_handler(work)
-    handlers = grpc.method_handlers_generic_handler("benchmark.Pool", {"Work": method})
-    server.add_generic_rpc_handlers((handlers,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(port, flush=True)
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        pool.resize(int(line))
-    os._exit(0)
+    say(await listen(server, {PATH: work}))
+    async for [more] in orders():
+        pool.resize(more)
 
 
 # --- the load, in another ------------------------------------------------------
 
 
-class Server:
-    """`serve` in a process of its own, and what it is asked."""
-
-    def __init__(self, child: asyncio.subprocess.Process, port: int) -> None:
-        self._child = child
-        self._port = port
-
-    async def load(self, times: float, seconds: float) -> list[Call]:
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "benchmarks.frames", str(self._port), PATH),
-            *(str(times * CAPACITY), str(seconds)),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        out, _ = await child.communicate()
-        return [Call(*of) for of in json.loads(out)]
-
-    def resize(self, more: int) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.write(b"%d\n" % more)
-
-
-@contextlib.asynccontextmanager
-async def started(kind: str) -> AsyncIterator[Server]:
-    pipe = asyncio.subprocess.PIPE
-    module = (sys.executable, "-m", "benchmarks.pool", "--serve", kind)
-    child = await asyncio.create_subprocess_exec(*module, stdin=pipe, stdout=pipe)
-    assert child.stdin is not None
-    assert child.stdout is not None
-    yield Server(child, int(await child.stdout.readline()))
-    child.stdin.close()
-    await child.wait()
+async def load(server: Process, times: float, seconds: float) -> list[Call]:
+    return await calls_of(await server.hear(), PATH, times * CAPACITY, seconds)
 
 
 # --- what comes of it ----------------------------------------------------------
@@ -205,32 +171,32 @@ def follows(calls: list[Call], begin: float, end: float, places: int) -> float:
 async def measure(kinds: Sequence[str], seconds: float) -> list[Figures]:
     found = []
 
-    def say(one: Figures) -> None:
+    def tell(one: Figures) -> None:
         found.append(one)
         print(one, flush=True)
 
     for kind in kinds:
         for times in (CALM, *LOADS):
             warmup = WARMUP if times > 1.0 else 1.0
-            async with started(kind) as server:
-                calls = await server.load(times, warmup + seconds)
-            say(figures(kind, calls, times, warmup, warmup + seconds, PLACES))
+            async with running(serve, kind) as server:
+                calls = await load(server, times, warmup + seconds)
+            tell(figures(kind, calls, times, warmup, warmup + seconds, PLACES))
     if "adaptive" not in kinds:
         return found
-    async with started("adaptive") as server:
+    async with running(serve, "adaptive") as server:
         period = WARMUP + seconds
-        running = asyncio.create_task(server.load(RESIZED, len(SIZES) * period))
+        loading = asyncio.create_task(load(server, RESIZED, len(SIZES) * period))
         # The process of the load takes some tenths of a second to begin.
         for before, after in pairwise(SIZES):
             await asyncio.sleep(period)
-            server.resize(after - before)
-        calls = await running
+            server.tell(after - before)
+        calls = await loading
     for number, places in enumerate(SIZES):
         begin, end = number * period, (number + 1) * period
         one = figures("adaptive", calls, RESIZED, begin + WARMUP, end, places)
         if number:
             one.follows = follows(calls, begin, end, places)
-        say(one)
+        tell(one)
     return found
 
 
@@ -256,18 +222,11 @@ def missed(found: list[Figures]) -> list[str]:
 
 
 def main() -> int:
-    parser = parser_of("pool", __doc__)
-    parser.add_argument("--quick", action="store_true", help="10 s of each load")
+    parser = parser_of("pool", __doc__, quick="10 s of each load")
     parser.add_argument("--kind", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--json", metavar="FILE", type=writable)
-    parser.add_argument("--serve", choices=KINDS, help="be a server, for this command")
     given = parser.parse_args()
-    if given.serve:
-        asyncio.run(serve(given.serve))
     found = asyncio.run(measure(given.kind, 10.0 if given.quick else 25.0))
-    if given.json:
-        write_json(given.json, [asdict(one) for one in found])
-    return verdict(missed(found))
+    return conclude(given, found, missed(found))
 
 
 if __name__ == "__main__":

@@ -13,16 +13,14 @@ At last a proxy gets three times the calls that it can forward, half of them SHE
 and beside it one that does not know what waits in gRPC's core, as it was before.
 """
 
-import argparse
 import asyncio
-import json
 import os
+import runpy
 import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,25 +28,25 @@ import grpc
 
 import lbclient
 from benchmarks import frames
-from benchmarks.child import running
-from benchmarks.command import add_output, parser_of, verdict, write_json
+from benchmarks.harness.figures import BLUE, blank, machine
+from benchmarks.harness.linux import schedstat, tcp_sockets
+from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.processes import command_of, orders, program, running, say
+from benchmarks.harness.servers import target_of
 from benchmarks.overhead import (
-    COLOR,
     ECHO,
     Contender,
     Ratio,
     compare,
     draw_ratios,
     echo_on,
+    many_spawned,
     ratio,
     say_absolute,
-    say_ratio,
+    say_ratios,
     spawned,
-    surroundings,
 )
 from benchmarks.overload.without import leave_in_core
-from lbclient.cli.lab.pictures import blank, write
-from lbclient.cli.operate import proxy as command
 from lbclient.config import ChannelConfig
 
 if TYPE_CHECKING:
@@ -58,22 +56,29 @@ CLIENTS, PROCESSES = 200, 4
 BACKENDS = 20  # in two processes
 SUBSET = 10  # of a client that calls directly
 TOO_MUCH = 3.0  # of what a proxy can forward
-PROGRAMS = {"lbclient": "lbclient", "in core": "benchmarks.proxy"}
+KINDS = ("lbclient", "in core")
 OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
 
 
 @asynccontextmanager
 async def proxy_of(
-    ports: list[int], program: str = "lbclient"
+    ports: list[int], kind: str = "lbclient"
 ) -> AsyncIterator[tuple[int, int]]:
     """The process and the port of a proxy."""
-    command = (program, "proxy", "--json", "--listen", "127.0.0.1:0", "--target")
-    async with running(*command, target_of(ports)) as (pid, line):
-        yield pid, int(json.loads(line)["listening"].rpartition(":")[2])
+    words = ["proxy", "--json", "--listen", "127.0.0.1:0", "--target", target_of(ports)]
+    command = [sys.executable, "-m", "lbclient", *words]
+    if kind == "in core":
+        command = command_of(be_proxy_in_core, *words)
+    async with program(*command) as process:
+        told = await process.hear()
+        yield process.pid, int(told["listening"].rpartition(":")[2])
 
 
-def target_of(ports: list[int]) -> str:
-    return "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports)
+def be_proxy_in_core(*words: str) -> None:
+    """The command, of which all servers leave requests in gRPC's core."""
+    leave_in_core()
+    sys.argv = ["lbclient", *words]
+    runpy.run_module("lbclient", run_name="__main__")
 
 
 # --- what a call costs --------------------------------------------------------
@@ -100,9 +105,9 @@ async def cost(effort: float) -> list[Ratio]:
 
 
 def children() -> list[int]:
-    tasks = Path("/proc/self/task")
+    tasks = Path("/proc/self/task").iterdir()
     return [
-        int(pid) for task in tasks.iterdir() for pid in read(task / "children").split()
+        int(pid) for task in tasks for pid in (task / "children").read_text().split()
     ]
 
 
@@ -110,62 +115,39 @@ def cpu_of(pids: list[int]) -> Callable[[], Awaitable[float]]:
     """CPU seconds of all threads of these processes."""
 
     async def cpu() -> float:
-        return sum(map(cpu_seconds, pids))
+        return sum(ran for pid in pids for ran, _ in schedstat(pid).values())
 
     return cpu
-
-
-def cpu_seconds(pid: int) -> float:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int(read(task / "schedstat").split()[0]) for task in tasks) * 1e-9
-
-
-def read(path: Path) -> str:
-    return path.read_text()
 
 
 # --- what the backends see ----------------------------------------------------
 
 
 async def connections() -> dict[str, dict[str, int]]:
-    async with AsyncExitStack() as stack:
-        ports: list[int] = []
-        for _ in range(2):
-            ports += await stack.enter_async_context(spawned("lbclient", BACKENDS // 2))
+    async with many_spawned(BACKENDS) as ports:
         found = {"direct": await seen_of("direct", target_of(ports), ports)}
-        _, port = await stack.enter_async_context(proxy_of(ports))
-        proxied = await seen_of("proxied", f"127.0.0.1:{port}", ports)
+        async with proxy_of(ports) as (_, port):
+            proxied = await seen_of("proxied", f"127.0.0.1:{port}", ports)
         return found | {"proxied": proxied}
 
 
 async def seen_of(how: str, target: str, ports: list[int]) -> dict[str, int]:
     """The connections of the backends while all clients are there."""
-    each = str(CLIENTS // PROCESSES)
-    words = ("benchmarks.proxy", "--clients", how, each, target)
+    words = be_clients, how, CLIENTS // PROCESSES, target
     async with AsyncExitStack() as stack:
-        told = await asyncio.gather(
-            *(
-                stack.enter_async_context(running(*words, str(number)))
-                for number in range(PROCESSES)
-            )
-        )
-        calls = sum(int(line) for _, line in told)
-        per_backend = Counter(established(ports))
+        processes = [
+            await stack.enter_async_context(running(*words, number))
+            for number in range(PROCESSES)
+        ]
+        calls = sum([await process.hear() for process in processes])
+        sockets = [one for one in tcp_sockets() if one.is_established]
+        per_backend = Counter(one.local for one in sockets if one.local in ports)
         return {
             "clients": CLIENTS,
             "calls": calls,
             "connections": per_backend.total(),
             "of_the_busiest": max(per_backend.values()),
         }
-
-
-def established(ports: list[int]) -> list[int]:
-    """The server's port of each connection to one of these."""
-    tables = [Path("/proc/net") / name for name in ("tcp", "tcp6")]
-    lines = [read(table).splitlines()[1:] for table in tables if table.exists()]
-    rows = [line.split()[1:4] for line in chain.from_iterable(lines)]
-    found = [int(row[0].rpartition(":")[2], 16) for row in rows if row[2] == "01"]
-    return [port for port in found if port in ports]
 
 
 async def be_clients(how: str, count: int, target: str, process: int) -> None:
@@ -185,9 +167,9 @@ async def be_clients(how: str, count: int, target: str, process: int) -> None:
         while not all(is_full(channel) for channel in channels):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     answers = await asyncio.gather(*(echo_on(channel)() for channel in channels))
-    print(count + len(answers), flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    os._exit(0)
+    say(count + len(answers))
+    async for _ in orders():
+        pass
 
 
 def is_full(channel: lbclient.Channel) -> bool:
@@ -202,8 +184,8 @@ async def overload(effort: float) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
     async with AsyncExitStack() as stack:
         [port] = await stack.enter_async_context(spawned("lbclient", 1))
-        for name, program in PROGRAMS.items():
-            async with proxy_of([port], program) as (_, proxy_port):
+        for name in KINDS:
+            async with proxy_of([port], name) as (_, proxy_port):
                 rate = await rate_of(proxy_port)
                 rates = [run["capacity"] for run in runs] or [rate]
                 for times in (0.5, TOO_MUCH):
@@ -238,9 +220,7 @@ async def rate_of(port: int) -> float:
 async def measure(effort: float) -> dict[str, Any]:
     ratios = await cost(effort)
     seen = await connections()
-    print(f"\n{'':75}{'CPU per call':26}{'calls per second':26}pairs")
-    for one in ratios:
-        say_ratio(one)
+    say_ratios(ratios)
     print()
     for how, told in seen.items():
         print(
@@ -249,7 +229,7 @@ async def measure(effort: float) -> dict[str, Any]:
         )
     flood = await overload(effort)
     known = {"ratios": ratios, "connections": seen, "overload": flood}
-    return surroundings() | known
+    return machine() | known
 
 
 def draw(
@@ -260,36 +240,21 @@ def draw(
     draw_ratios((cpu, calls), ratios)
     calls.set_yticks([])
     seen = [told["connections"] for told in connections.values()]
-    bars = count.bar([*connections], seen, color=COLOR)
+    bars = count.bar([*connections], seen, color=BLUE)
     count.bar_label(bars)
     count.margins(y=0.15)
     count.set_ylabel(f"connections to {BACKENDS} backends")
     return figure
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["proxy"]:
-        leave_in_core()
-        sys.exit(command.main(sys.argv[2:]))
-    parser = parser_of("proxy", __doc__)
-    parser.add_argument("--quick", action="store_true", help="a quarter of the time")
-    add_output(parser)
-    parser.add_argument("--clients", nargs=4, help=argparse.SUPPRESS)
+def main() -> int:
+    parser = parser_of("proxy", __doc__, quick="a quarter of the time", plot=True)
     given = parser.parse_args()
-    if given.clients:
-        how, count, target, process = given.clients
-        asyncio.run(be_clients(how, int(count), target, int(process)))
-        return
     found = asyncio.run(measure(0.25 if given.quick else 1.0))
-    if given.json:
-        figures = [vars(one) for one in found["ratios"]]
-        write_json(given.json, {**found, "ratios": figures})
-    if given.plot:
-        write(given.plot, lambda: draw(**found))
     most = found["connections"]["proxied"]["of_the_busiest"]
     missed = [f"the proxy has {most} connections to one backend"] if most > 1 else []
-    sys.exit(verdict(missed))
+    return conclude(given, found, missed, lambda: draw(**found))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

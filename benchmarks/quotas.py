@@ -20,31 +20,33 @@ others have no error, and wait less than 10 % longer in the mean. That is held a
 the lower end of the 90 % that chance does: what is beyond that is hardly chance.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
 import os
 import shutil
-import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import grpc.aio
 
 import lbclient
-from benchmarks.command import add_output, parser_of, verdict
-from benchmarks.overload.__main__ import machine
+from benchmarks.harness.figures import blank, machine, say_machine
+from benchmarks.harness.load import open_loop
+from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.processes import result_of, running
+from benchmarks.harness.servers import serve as serve_methods
+from benchmarks.harness.servers import target_of
 from benchmarks.overload.handlers import burn
 from lbclient import wire
-from lbclient.cli.lab.pictures import blank, write
+from tests.ports import free_port
+from tests.redis_server import RedisServer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "fleet"))
 
@@ -69,13 +71,10 @@ TIMES_DRAWN = 300  # seconds are drawn anew so often, for how far chance goes
 
 ADDED = 0.1  # to the mean of the others, at most
 
-SERVICE = "benchmark.Quotas"
-WORK, SAY = f"/{SERVICE}/Work", f"/{SERVICE}/Say"
-MODULE = (sys.executable, "-m", "benchmarks.quotas")
+WORK, SAY = "/benchmark.Quotas/Work", "/benchmark.Quotas/Say"
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Seconds: all are in order, not counted and counted; then one is not."""
 
     settling: float
@@ -105,7 +104,7 @@ QUICK = Plan(settling=8.0, calm=12.0, wild=24.0, killed=12.0, restarted=18.0)
 
 
 async def serve(store: str) -> None:
-    """Until standard input ends; says its port first. Without a store, no quotas."""
+    """Until this process ends; says its port first. Without a store, no quotas."""
     cpu = Cpu(cores=1, speed=1.0)
     processors = len(os.sched_getaffinity(0))
     config = lbclient.ServerConfig(
@@ -130,18 +129,7 @@ async def serve(store: str) -> None:
         said = {**heard, "usage": dict(seen.usage), "shares": dict(seen.quotas.shares)}
         return json.dumps(said).encode()
 
-    methods: dict[str, Any] = {
-        "Work": grpc.unary_unary_rpc_method_handler(work),
-        "Say": grpc.unary_unary_rpc_method_handler(say),
-    }
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(SERVICE, methods),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(port, flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    os._exit(0)
+    await serve_methods(server, {WORK: work, SAY: say})
 
 
 # --- the load, in another ------------------------------------------------------
@@ -166,79 +154,44 @@ def arrivals(plan: Plan, rng: Random) -> Iterator[tuple[float, str]]:
             at += chance.expovariate(wanted * SHARE)
 
 
-async def load(ports: Sequence[int], plan: Plan, seed: int) -> list[Call]:
-    target = "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports)
+async def load(
+    ports: Sequence[int], plan: Sequence[float], seed: int
+) -> list[list[Any]]:
     calls: list[Call] = []
 
-    async def call(method: Any, due_at: float, at: float, customer: str) -> None:
-        code = "OK"
+    async def call(due: tuple[float, str]) -> None:
+        (at, customer), code = due, "OK"
         try:
             metadata = ((wire.CUSTOMER_KEY, customer),)
-            await method(b"", timeout=DEADLINE, metadata=metadata)
+            await methods[customer](b"", timeout=DEADLINE, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             code = error.code().name
-        calls.append(Call(at, customer, code, time.monotonic() - due_at))
+        calls.append(Call(at, customer, code, time.monotonic() - began_at - at))
 
     async with contextlib.AsyncExitStack() as stack:
         methods: dict[str, Any] = {}
         for number, customer in enumerate(CUSTOMERS):
             config = lbclient.ChannelConfig(seed=seed + number)
-            channel = lbclient.insecure_channel(target, config=config)
+            channel = lbclient.insecure_channel(target_of(ports), config=config)
             await stack.enter_async_context(channel)
             await channel.channel_ready()
             methods[customer] = channel.unary_unary(WORK)
-        running = await stack.enter_async_context(asyncio.TaskGroup())
+        dues = sorted(arrivals(Plan(*plan), Random(seed)))
         began_at = time.monotonic()
-        for at, customer in sorted(arrivals(plan, Random(seed))):
-            if (pause := began_at + at - time.monotonic()) > 0:
-                await asyncio.sleep(pause)
-            due = call(methods[customer], began_at + at, at, customer)
-            running.create_task(due)
-    return calls
+        await open_loop(dues, call, lambda due: due[0])
+    return packed(calls)
 
 
 # --- the run ---------------------------------------------------------------------
 
 
-class Redis:
-    """On a port of its own, with nothing on disk."""
-
-    def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self._port = listener.getsockname()[1]
-        self.url = f"redis://127.0.0.1:{self._port}/0"
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *("redis-server", "--port", str(self._port), "--bind", "127.0.0.1"),
-            *("--save", "", "--appendonly", "no"),
-            stdout=asyncio.subprocess.DEVNULL,
-        )
-
-    async def kill(self) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            await self._process.wait()
-            self._process = None
-
-
 @contextlib.asynccontextmanager
 async def fleet(store: str) -> AsyncIterator[list[int]]:
     async with contextlib.AsyncExitStack() as stack:
-        ports = []
-        for _ in range(TASKS):
-            child = await asyncio.create_subprocess_exec(
-                *(*MODULE, "--serve", store),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
-            assert child.stdin is not None
-            assert child.stdout is not None
-            stack.push_async_callback(child.wait)
-            stack.callback(child.stdin.close)
-            ports.append(int(await child.stdout.readline()))
-        yield ports
+        tasks = [
+            await stack.enter_async_context(running(serve, store)) for _ in range(TASKS)
+        ]
+        yield [await task.hear() for task in tasks]
 
 
 async def watch(ports: Sequence[int], plan: Plan) -> list[dict[str, Any]]:
@@ -258,29 +211,24 @@ async def watch(ports: Sequence[int], plan: Plan) -> list[dict[str, Any]]:
     return seen
 
 
-async def outage(redis: Redis, plan: Plan) -> None:
+async def outage(redis: RedisServer, plan: Plan) -> None:
     killed, restarted = plan.outage
     await asyncio.sleep(killed)
-    await redis.kill()
+    redis.kill()
     await asyncio.sleep(restarted - killed)
-    await redis.start()
+    redis.start()
 
 
 async def run(
-    plan: Plan, redis: Redis | None, seed: int
-) -> tuple[list[Call], list[dict[str, Any]]]:
+    plan: Plan, redis: RedisServer | None, seed: int
+) -> tuple[list[list[Any]], list[dict[str, Any]]]:
+    """The calls, packed, and what the tasks said."""
     async with fleet(redis.url if redis else "") as ports:
-        child = await asyncio.create_subprocess_exec(
-            *(*MODULE, "--load", json.dumps([ports, asdict(plan), seed])),
-            stdout=asyncio.subprocess.PIPE,
+        breaking = outage(redis, plan) if redis else asyncio.sleep(0)
+        calls, seen, _ = await asyncio.gather(
+            result_of(load, ports, plan, seed), watch(ports, plan), breaking
         )
-        breaking = asyncio.create_task(outage(redis, plan)) if redis else None
-        watching = asyncio.create_task(watch(ports, plan))
-        out, _ = await child.communicate()
-        seen = await watching
-        if breaking is not None:
-            await breaking
-    return [Call(*fields) for fields in json.loads(out)], seen
+    return calls, seen
 
 
 # --- what comes of it --------------------------------------------------------------
@@ -452,21 +400,21 @@ def draw(plan: Plan, calls: list[Call], without: list[Call]) -> "Figure":
 
 
 async def compare(plan: Plan, seed: int) -> dict[str, Any]:
-    redis = Redis()
-    await redis.start()
+    redis = RedisServer(free_port())
+    redis.start()
     try:
         calls, seen = await run(plan, redis, seed)
     finally:
-        await redis.kill()
+        redis.kill()
     last = seen[-1]["tasks"]
     done, failed = (sum(task[key] for task in last) for key in ("done", "failed"))
     print(f"exchanges: {done} done, {failed} failed")
     bare, _ = await run(QUICK, None, seed)
     return {
         **machine(),
-        "plan": asdict(plan),
-        "calls": packed(calls),
-        "without": packed(bare),
+        "plan": plan._asdict(),
+        "calls": calls,
+        "without": bare,
         "tasks": seen,
     }
 
@@ -489,40 +437,23 @@ def tell(found: Sequence[dict[str, Any]]) -> list[str]:
     return missed(rows)
 
 
-def main() -> None:
-    parser = parser_of("quotas", __doc__)
-    parser.add_argument("--quick", action="store_true", help="shorter phases")
+def main() -> int:
+    parser = parser_of("quotas", __doc__, quick="shorter phases", plot=True)
     parser.add_argument("--seed", type=int, default=1)
-    add_output(parser)
     parser.add_argument("--read", metavar="FILE", nargs="+", help="tell of these runs")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--load", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.serve is not None:
-        asyncio.run(serve(arguments.serve))
-        return
-    if arguments.load is not None:
-        ports, fields, seed = json.loads(arguments.load)
-        calls = asyncio.run(load(ports, Plan(**fields), seed))
-        print(json.dumps([list(asdict(call).values()) for call in calls]))
-        return
-    if arguments.read:
-        found = [json.loads(Path(name).read_text()) for name in arguments.read]
+    given = parser.parse_args()
+    if given.read:
+        found = [json.loads(Path(name).read_text()) for name in given.read]
     else:
         if shutil.which("redis-server") is None:
             parser.error("no redis-server: apt-get install redis-server")
-        print(", ".join(f"{key} {value}" for key, value in machine().items()))
-        plan = QUICK if arguments.quick else LONG
-        found = [asyncio.run(compare(plan, arguments.seed))]
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(found[0]))
-    targets = tell(found)
-    if arguments.plot:
-        plan = Plan(**found[0]["plan"])
-        runs = unpacked(found[0], "calls"), unpacked(found[0], "without")
-        write(arguments.plot, lambda: draw(plan, *runs))
-    sys.exit(verdict(targets))
+        say_machine()
+        plan = QUICK if given.quick else LONG
+        found = [asyncio.run(compare(plan, given.seed))]
+    runs = unpacked(found[0], "calls"), unpacked(found[0], "without")
+    plan = Plan(**found[0]["plan"])
+    return conclude(given, found[0], tell(found), lambda: draw(plan, *runs))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

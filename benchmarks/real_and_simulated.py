@@ -14,7 +14,6 @@ decides who begins where, so its figures are means of several runs.
 """
 
 import asyncio
-import json
 import sys
 from array import array
 from collections.abc import Iterator
@@ -27,10 +26,10 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from benchmarks.command import parser_of, writable
+from benchmarks.harness.figures import table
+from benchmarks.harness.options import conclude, parser_of
 from examples.fleet.figures import balance, percentile
 from examples.fleet.traffic import Traffic as Requests
-from lbclient.cli.layout import table
 from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import WeightedRoundRobin, picker_factory
 from lbclient.sim import Scenario
@@ -179,7 +178,7 @@ def ratios(there: Figures, here: Figures) -> tuple[float, float]:
     return there.spread / here.spread, there.p99 / here.p99
 
 
-def report(found: dict[str, tuple[Figures, Figures]]) -> Iterator[str]:
+def report(found: dict[str, tuple[Figures, Figures]]) -> str:
     head = ["picker", "max/mean", "simulated", "ratio", "p50 ms", "simulated",
             "p99 ms", "simulated", "ratio", "failed"]  # fmt: skip
     rows = [head]
@@ -199,15 +198,16 @@ def report(found: dict[str, tuple[Figures, Figures]]) -> Iterator[str]:
                 f"{there.failed}",
             ]
         )
-    yield from table(rows)
+    return table(rows)
 
 
-def agree(found: dict[str, tuple[Figures, Figures]]) -> bool:
-    return all(
-        1.0 - APART <= ratio <= 1.0 + APART
-        for both in found.values()
-        for ratio in ratios(*both)
-    )
+def apart(found: dict[str, tuple[Figures, Figures]]) -> list[str]:
+    """The pickers of which the figures differ by too much."""
+    return [
+        picker
+        for picker, both in found.items()
+        if not all(1.0 - APART <= ratio <= 1.0 + APART for ratio in ratios(*both))
+    ]
 
 
 def main() -> int:
@@ -216,21 +216,18 @@ def main() -> int:
     add("--picker", default=",".join(PICKERS), metavar="A,B", help="default: four")
     add("--seconds", type=float, default=24.0, help="measured (default: 24)")
     add("--seed", type=int, default=1, help="of the requests (default: 1)")
-    add("--json", type=writable, metavar="FILE", help="write all figures")
     given = parser.parse_args()
     pickers = given.picker.split(",")
     round_trip, found = asyncio.run(compare(pickers, given.seed, given.seconds))
     print(f"{RATE:g} requests/s of {COST * 1000:.0f} ms, load {LOAD:g}; ", end="")
     print(f"a call takes {round_trip * 1000:.1f} ms besides its work")
-    print("\n".join(report(found)))
-    if given.json is not None:
-        facts = {
-            picker: {"real": there._asdict(), "simulated": here._asdict()}
-            for picker, (there, here) in found.items()
-        }
-        everything = {"seed": given.seed, "round_trip": round_trip, "pickers": facts}
-        Path(given.json).write_text(json.dumps(everything, indent=1) + "\n")
-    return int(not agree(found))
+    print(report(found))
+    facts = {
+        picker: {"real": there._asdict(), "simulated": here._asdict()}
+        for picker, (there, here) in found.items()
+    }
+    everything = {"seed": given.seed, "round_trip": round_trip, "pickers": facts}
+    return conclude(given, everything, apart(found))
 
 
 if __name__ == "__main__":

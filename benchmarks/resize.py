@@ -22,37 +22,39 @@ calls are cheap and loopback is near, so a fleet has other ratios.
 resize made a call fail or moved other connections than computed.
 """
 
-import argparse
 import asyncio
-import json
 import os
-import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 import lbclient
-from benchmarks.command import add_output, parser_of, write_json
+from benchmarks.harness.figures import BLUE, RED, blank, quantile
+from benchmarks.harness.linux import tcp_sockets
+from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.processes import Process, orders, running, say
+from benchmarks.harness.servers import handlers
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.subsets import ALGORITHMS
 from lbclient.subsets.properties import balance, choose, churn
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-ROOT = Path(__file__).parents[1]
 JOBS = ("deterministic", "rocksteadier")  # client jobs, by their `subset`
-COLORS = ("#d1495b", "#3d6fb4")
+COLORS = (RED, BLUE)
+METHOD = "/resize.Backend/Work"
 
 WORKERS = 2  # of a client, each with one call at a time: the load is bounded
 PAUSE = 0.15  # seconds from one call of a worker to the next, on average
@@ -62,7 +64,6 @@ DEADLINE = 10.0  # seconds; a call that takes longer fails
 LOOK_EVERY = 0.1  # seconds between two looks at the kernel's table
 STEADY = 3  # looks that must show the same, for a step to be over
 SETTLED_WITHIN = 15.0  # seconds; then it is counted as it is
-ANSWER_WITHIN = 60.0  # seconds, for Python to start on a machine that is busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +109,6 @@ class Step:
         return not self.is_resize or (not self.failed and counted == computed)
 
 
-class ResizeError(Exception):
-    """The experiment cannot go on; says nothing of the library."""
-
-
 # --- the backend job, in a process of its own -----------------------------------
 
 
@@ -125,7 +122,6 @@ class Backends:
         self._jobs = jobs
         self._servers: dict[int, lbclient.Server] = {}
         self._ports: dict[int, list[int]] = {}
-        self._rng = Random()  # another run on this machine takes other ports
 
     async def start(self, tasks: list[int]) -> list[list[int]]:
         """The ports of each; a task that was there before gets its old ones."""
@@ -135,9 +131,9 @@ class Backends:
                 # Two servers on one port would share it unseen.
                 options=[("grpc.so_reuseport", 0)],
             )
-            server.add_generic_rpc_handlers([HANDLERS])
+            server.add_generic_rpc_handlers(handlers({METHOD: work}))
             if task not in self._ports:
-                self._ports[task] = [free_port(self._rng) for _ in range(self._jobs)]
+                self._ports[task] = free_ports(self._jobs)
             for port in self._ports[task]:
                 server.add_insecure_port(f"127.0.0.1:{port}")
             await server.start()
@@ -151,22 +147,6 @@ class Backends:
 async def work(request: bytes, context: Any) -> bytes:
     await asyncio.sleep(WORK)
     return request
-
-
-HANDLERS = grpc.method_handlers_generic_handler(
-    "resize.Backend", {"Work": grpc.unary_unary_rpc_method_handler(work)}
-)
-
-
-def free_port(rng: Random) -> int:
-    """Below those that Linux gives to connections: one of them could have the port
-    of a backend that is just restarting.
-    """
-    while True:
-        port = rng.randrange(20000, 32000)
-        with socket.socket() as sock, suppress(OSError):
-            sock.bind(("127.0.0.1", port))
-            return port
 
 
 # --- a client job, in a process of its own ---------------------------------------
@@ -232,7 +212,7 @@ class Clients:
             self._workers.append(asyncio.create_task(self._call(channel, worker)))
 
     async def _call(self, channel: lbclient.Channel, worker: int) -> None:
-        method = channel.unary_unary("/resize.Backend/Work")
+        method = channel.unary_unary(METHOD)
         rng = Random(worker)  # the same in both jobs
         due = monotonic()
         while True:
@@ -249,68 +229,25 @@ class Clients:
 
     async def report(self) -> dict[str, Any]:
         """Of the calls that ended since the last report."""
-        latencies, self._latencies = sorted(self._latencies), []
+        latencies, self._latencies = self._latencies, []
         failures, self._failures = self._failures, Counter()
-        p99 = latencies[len(latencies) * 99 // 100] if latencies else None
+        p99 = quantile(latencies, 0.99)
         return {"calls": len(latencies), "failures": failures, "p99": p99}
 
 
 # --- processes ---------------------------------------------------------------------
 
 
-async def obey(subject: Backends | Clients) -> NoReturn:
-    """Carries out orders, a line of JSON each, and answers likewise."""
-    orders = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(orders), sys.stdin
-    )
-    while line := await orders.readline():
-        order, *given = json.loads(line)
-        print(json.dumps(await getattr(subject, order)(*given)), flush=True)
-    os._exit(0)  # whoever gave the orders is gone
+async def be(kind: str, *given: Any) -> None:
+    """Carries out orders, and says what they return."""
+    subject: Any = Backends(*given) if kind == "backends" else Clients(*given)
+    async for order, *arguments in orders():
+        say(await getattr(subject, order)(*arguments))
 
 
-async def be(kind: str, *given: Any) -> NoReturn:
-    await obey(Backends(*given) if kind == "backends" else Clients(*given))
-
-
-Ask = Callable[..., Awaitable[Any]]
-"""Gives an order to a process and returns its answer."""
-
-
-@asynccontextmanager
-async def process(*what: Any) -> AsyncIterator[Ask]:
-    """One of our processes: `what` is it to `be`."""
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.resize", "--be", json.dumps(what)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-        # All settings are ours; and Ctrl-C is for us alone, who then end it.
-        env={k: v for k, v in os.environ.items() if not k.startswith("LBCLIENT_")},
-        process_group=0,
-    )
-    stdin, stdout = child.stdin, child.stdout
-    assert stdin is not None
-    assert stdout is not None
-
-    async def ask(*order: Any) -> Any:
-        stdin.write(json.dumps(order).encode() + b"\n")
-        try:
-            async with asyncio.timeout(ANSWER_WITHIN):
-                answer = await stdout.readline()
-        except TimeoutError:
-            raise ResizeError(f"no answer of {what} to {order}") from None
-        if not answer:
-            raise ResizeError(f"the process of {what} has ended")
-        return json.loads(answer)
-
-    try:
-        yield ask
-    finally:
-        with suppress(ProcessLookupError):
-            child.kill()
-        await child.wait()
+def settings() -> dict[str, str]:
+    """An environment in which all settings are ours."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("LBCLIENT_")}
 
 
 # --- the experiment ----------------------------------------------------------------
@@ -318,29 +255,18 @@ async def process(*what: Any) -> AsyncIterator[Ask]:
 Connections = set[tuple[int, int]]
 """Pairs of a server's port and a client's."""
 
-TABLES = Path("/proc/net/tcp"), Path("/proc/net/tcp6")
-ESTABLISHED = "01"  # include/net/tcp_states.h
-
 
 def established() -> Connections:
     """All connections of this machine, from both ends."""
-    found: Connections = set()
-    # gRPC's sockets are IPv6 ones where there is IPv6, also those of 127.0.0.1.
-    for table in filter(Path.exists, TABLES):
-        for line in table.read_text().splitlines()[1:]:
-            _, local, remote, state = line.split(maxsplit=4)[:4]
-            if state == ESTABLISHED:
-                ports = (int(end.rpartition(":")[2], 16) for end in (local, remote))
-                found.add((next(ports), next(ports)))
-    return found
+    return {(one.local, one.remote) for one in tcp_sockets() if one.is_established}
 
 
 class Job:
     """A client job as the servers see it."""
 
-    def __init__(self, name: str, ask: Ask, plan: Plan) -> None:
+    def __init__(self, name: str, process: Process, plan: Plan) -> None:
         self.name = name
-        self.ask = ask
+        self.ask = process.ask
         self.ports: dict[int, int] = {}  # by task: where it listens for this job
         self.step = Step("", name, False, 0, 0)
         self._plan = plan
@@ -390,7 +316,7 @@ class Job:
 class Experiment:
     """Plays the plan; `steps` fills up as it does."""
 
-    def __init__(self, plan: Plan, backends: Ask, jobs: list[Job]) -> None:
+    def __init__(self, plan: Plan, backends: Process, jobs: list[Job]) -> None:
         self.steps: list[Step] = []
         self._plan = plan
         self._backends = backends
@@ -423,7 +349,7 @@ class Experiment:
         for job in self._jobs:
             await self._measure([job], new, partial(job.tell, new))
         # As the resolver named them no more, nobody is left who would notice.
-        await self._backends("drain", [*range(new, old)])
+        await self._backends.ask("drain", [*range(new, old)])
         await self._count_calls()
 
     async def _restart(self, backends: int) -> None:
@@ -432,7 +358,7 @@ class Experiment:
         async def restart() -> None:
             for first in range(0, backends, self._plan.at_once):
                 some = range(first, min(backends, first + self._plan.at_once))
-                await self._backends("drain", [*some])
+                await self._backends.ask("drain", [*some])
                 await self._start(some)
 
         await self._measure(self._jobs, backends, restart)
@@ -462,7 +388,7 @@ class Experiment:
 
     async def _start(self, tasks: Iterable[int]) -> None:
         tasks = [*tasks]
-        started = await self._backends("start", tasks)
+        started = await self._backends.ask("start", tasks)
         for task, ports in zip(tasks, started, strict=True):
             for job, port in zip(self._jobs, ports, strict=True):
                 job.ports[task] = port
@@ -486,16 +412,18 @@ class Experiment:
 async def run(plan: Plan, say: Callable[[Step], None]) -> list[Step]:
     """Plays the plan and tells of each step when it is over.
 
-    No process is left behind, however it ends. Raises ResizeError.
+    No process is left behind, however it ends. Raises ProcessError.
     """
-    if not TABLES[0].exists():
-        raise ResizeError(f"there is no {TABLES[0]}, which Linux has, to count by")
     async with AsyncExitStack() as stack:
-        backends = await stack.enter_async_context(process("backends", len(JOBS)))
-        jobs = []
-        for name in JOBS:
-            clients = process("clients", name, plan.clients, plan.subset_size)
-            jobs.append(Job(name, await stack.enter_async_context(clients), plan))
+
+        async def started(*what: Any) -> Process:
+            return await stack.enter_async_context(running(be, *what, env=settings()))
+
+        backends = await started("backends", len(JOBS))
+        jobs = [
+            Job(n, await started("clients", n, plan.clients, plan.subset_size), plan)
+            for n in JOBS
+        ]
         experiment = Experiment(plan, backends, jobs)
         looking = asyncio.create_task(experiment.keep_looking())
         try:
@@ -532,11 +460,9 @@ def as_json(plan: Plan, steps: Iterable[Step]) -> dict[str, Any]:
     }
 
 
-def draw(steps: Sequence[Step], file: str) -> None:
+def draw(steps: Sequence[Step]) -> "Figure":
     """A group of bars for each step; a dash is what was computed."""
-    from matplotlib.figure import Figure  # an extra; and pyplot wants a screen
-
-    figure = Figure(figsize=(8, 5.6), layout="constrained")
+    figure = blank(8, 5.6)
     opened, slower, failed = figure.subplots(3, 1, height_ratios=(3, 2, 1))
     _bars(opened, steps, "connections opened", lambda step: step.opened, "{:.0f}")
     _bars(slower, steps, "p99, over before", lambda step: step.p99 or 0, "{:.1f}")
@@ -548,7 +474,7 @@ def draw(steps: Sequence[Step], file: str) -> None:
     failed.set_ylim(0, max(1, *(step.failed for step in steps)) * 1.4)
     opened.plot([], [], "k_", label="computed by churn()")
     opened.legend(loc="upper left")
-    figure.savefig(file, dpi=100)
+    return figure
 
 
 def _places(steps: Sequence[Step]) -> Iterable[tuple[float, Step]]:
@@ -577,31 +503,18 @@ def _bars(
 
 
 def main() -> int:
-    parser = parser_of("resize", __doc__)
-    add = parser.add_argument
-    add("--quick", action="store_true", help="a smaller fleet")
-    add_output(parser)
-    add("--be", type=json.loads, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.be:
-        asyncio.run(be(*arguments.be))
-    plan = QUICK if arguments.quick else FULL
+    given = parser_of(
+        "resize", __doc__, quick="a smaller fleet", plot=True
+    ).parse_args()
+    plan = QUICK if given.quick else FULL
     print(
         f"{plan.clients} clients a job, subsets of {plan.subset_size}; "
         f"{plan.at_once} backends restart at once\n\n{HEAD}",
         flush=True,
     )
-    try:
-        steps = asyncio.run(run(plan, say_step))
-    except KeyboardInterrupt:
-        return 130
-    except ResizeError as error:
-        sys.exit(f"benchmarks.resize: {error}")
-    if arguments.json:
-        write_json(arguments.json, as_json(plan, steps))
-    if arguments.plot:
-        draw(steps, arguments.plot)
-    return int(not all(step.is_sound for step in steps))
+    steps = asyncio.run(run(plan, say_step))
+    wrong = [f"{step.name}, {step.job}" for step in steps if not step.is_sound]
+    return conclude(given, as_json(plan, steps), wrong, lambda: draw(steps))
 
 
 if __name__ == "__main__":

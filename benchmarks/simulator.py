@@ -10,7 +10,7 @@ import gc
 from dataclasses import replace
 from time import process_time
 
-from benchmarks.command import parser_of
+from benchmarks.harness.options import parser_of
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS, Scenario, simulate
 from lbclient.sim.traffic import draw
@@ -36,7 +36,7 @@ def rates(scenario: Scenario, picker: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser_of("simulator", __doc__).parse_args()
+    parser_of("simulator", __doc__, json=False).parse_args()
     print(f"{'requests/s':22} {'subset of 20':>13} {'1,000 backends':>15}")
     for picker in PICKERS:
         small, _ = rates(SMALL, picker)

@@ -21,7 +21,7 @@ from statistics import fmean, stdev
 from time import monotonic
 from typing import NamedTuple
 
-from benchmarks.command import parser_of
+from benchmarks.harness.options import parser_of
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS, simulate
 from lbclient.sim.traffic import draw
@@ -221,7 +221,7 @@ def comparison(runs: Runs) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = parser_of("tables", __doc__)
+    parser = parser_of("tables", __doc__, json=False)
     add = parser.add_argument
     add("table", choices=("policies", "robust"))
     add("--runs", type=Path, required=True, metavar="FILE", help="all runs, one a line")

@@ -14,10 +14,7 @@ Promised are arrivals of at most 1.05 times K times the capacity, and less than 
 local refusals within 30 s. Exit status 1 if one does not hold.
 """
 
-import argparse
 import asyncio
-import json
-import os
 import sys
 import time
 from collections import Counter
@@ -26,8 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 
 import lbclient
-from benchmarks.command import add_output, parser_of, verdict, write_json
-from lbclient.cli.lab.pictures import blank, write
+from benchmarks.harness.figures import BLUE, RED, blank
+from benchmarks.harness.load import end_of, steady
+from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.processes import orders, running, say
+from benchmarks.harness.servers import listen, target_of
 from lbclient.core.retry import Refusal
 from lbclient.wire import REFUSAL_KEY
 
@@ -49,7 +49,6 @@ class Plan(NamedTuple):
 
 LONG, QUICK = Plan(125.0, 60.0, 40.0), Plan(20.0, 15.0, 35.0)
 MOST, FEW, SOON = 1.05, 0.01, 30.0  # as promised
-TICK = 0.02  # seconds
 DEADLINE = 5.0
 
 
@@ -57,7 +56,7 @@ DEADLINE = 5.0
 
 
 async def serve(capacity: float) -> None:
-    """Says its port, and for each line how many have come; "well" makes it well."""
+    """Says its port, and for each order how many have come; "well" makes it well."""
     came, tokens, filled_at, is_well = 0, 1.0, time.monotonic(), False
 
     async def respond(request: bytes, context: Any) -> bytes:
@@ -72,18 +71,10 @@ async def serve(capacity: float) -> None:
         return b""
 
     server = grpc.aio.server()
-    _, service, method = METHOD.split("/")
-    handler: Any = grpc.unary_unary_rpc_method_handler(respond)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(service, {method: handler}),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(port, flush=True)
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        is_well = is_well or line == "well\n"
-        print(came, flush=True)
-    os._exit(0)
+    say(await listen(server, {METHOD: respond}))
+    async for words in orders():
+        is_well = is_well or words == ["well"]
+        say(came)
 
 
 # --- the client --------------------------------------------------------------------
@@ -93,77 +84,36 @@ async def load(port: int, k: float, rate: float, seconds: float) -> None:
     """Says each second what became of its calls."""
     ends: Counter[str] = Counter()
 
-    async def one(method: Any) -> None:
-        try:
-            await method(b"", timeout=DEADLINE)
-            ends["OK"] += 1
-        except lbclient.Throttled:
-            ends["here"] += 1
-        except grpc.aio.AioRpcError as error:
-            ends["there" if error.code().name == "UNAVAILABLE" else "other"] += 1
+    async def say_ends() -> None:
+        begun_at = time.monotonic()
+        for second in range(1, int(seconds)):
+            await asyncio.sleep(begun_at + second - time.monotonic())
+            say(ends)
+            ends.clear()
 
     config = lbclient.ChannelConfig(throttle=k)
-    target = f"127.0.0.1:{port}"
-    async with (
-        lbclient.insecure_channel(target, config=config) as channel,
-        asyncio.TaskGroup() as running,
-    ):
+    async with lbclient.insecure_channel(target_of([port]), config=config) as channel:
         await asyncio.wait_for(channel.channel_ready(), 30)
-        method: Any = channel.unary_unary(METHOD)
-        begun, made, said = time.monotonic(), 0, 1
-        while (elapsed := time.monotonic() - begun) < seconds:
-            if elapsed >= said:
-                print(json.dumps(dict(ends)), flush=True)
-                ends.clear()
-                said += 1
-            due = round(elapsed * rate)
-            for _ in range(due - made):
-                running.create_task(one(method))
-            made = due
-            await asyncio.sleep(TICK)
+        method = channel.unary_unary(METHOD)
+        calls = steady(rate, seconds, lambda: end_of(method, DEADLINE, ends))
+        await asyncio.gather(calls, say_ends())
 
 
 # --- what comes of it ----------------------------------------------------------------
 
 
-async def child(*told: Any) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.throttling", "--child", json.dumps(told)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-
-
-async def line_of(process: asyncio.subprocess.Process) -> Any:
-    assert process.stdout is not None
-    return json.loads(await asyncio.wait_for(process.stdout.readline(), 30))
-
-
-async def tell(process: asyncio.subprocess.Process, word: bytes) -> int:
-    assert process.stdin is not None
-    process.stdin.write(word + b"\n")
-    return int(await line_of(process))
-
-
 async def run(k: float, plan: Plan) -> dict[str, Any]:
-    backend = await child("serve", CAPACITY)
-    port = await line_of(backend)
-    seconds = sum(plan)
-    rate = TIMES * CAPACITY
-    client = await child("load", port, k, rate, seconds + 2)
     each: list[dict[str, Any]] = []
-    before = 0
-    try:
-        while len(each) < seconds:
-            ends = await line_of(client)
-            is_well = len(each) + 1 == round(plan.fill + plan.watch)
-            came = await tell(backend, b"well" if is_well else b"")
-            each.append({"arrived": came - before, **ends})
-            before = came
-    finally:
-        for process in (client, backend):
-            process.terminate()
-            await process.wait()
+    before, seconds, rate = 0, sum(plan), TIMES * CAPACITY
+    async with running(serve, CAPACITY) as backend:
+        port = await backend.hear()
+        async with running(load, port, k, rate, seconds + 2) as client:
+            while len(each) < seconds:
+                ends = await client.hear()
+                is_well = len(each) + 1 == round(plan.fill + plan.watch)
+                came = await backend.ask("well" if is_well else "")
+                each.append({"arrived": came - before, "ends": ends})
+                before = came
     return figures(k, plan, each)
 
 
@@ -171,8 +121,8 @@ def figures(k: float, plan: Plan, each: list[dict[str, Any]]) -> dict[str, Any]:
     well_at = round(plan.fill + plan.watch)
     watched, well = each[round(plan.fill) : well_at], each[well_at:]
     arrived = sum(second["arrived"] for second in watched) / len(watched)
-    accepted = sum(second.get("OK", 0) for second in watched) / len(watched)
-    few = [one.get("here", 0) <= FEW * wanted(one) for one in well]
+    accepted = sum(second["ends"].get("OK", 0) for second in watched) / len(watched)
+    few = [one["ends"].get("throttled", 0) <= FEW * wanted(one) for one in well]
     recovered = max((i for i, is_few in enumerate(few, 1) if not is_few), default=0)
     return {
         "k": k,
@@ -189,11 +139,10 @@ def figures(k: float, plan: Plan, each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def wanted(second: dict[str, Any]) -> float:
-    ends = ("OK", "here", "there", "other")
-    return sum(second.get(end, 0) for end in ends) or 1.0
+    return sum(second["ends"].values()) or 1.0
 
 
-def say(result: dict[str, Any]) -> None:
+def tell(result: dict[str, Any]) -> None:
     print(
         f"K = {result['k']:g}: {result['wanted']:.0f}/s wanted, "
         f"{result['accepted']:.1f}/s accepted of {CAPACITY:g}, "
@@ -207,7 +156,7 @@ def say(result: dict[str, Any]) -> None:
 def draw(results: list[dict[str, Any]]) -> "Figure":
     figure = blank(8, 4)
     axes = figure.subplots()
-    for result, color in zip(results, ("#d1495b", "#3d6fb4"), strict=False):
+    for result, color in zip(results, (RED, BLUE), strict=True):
         arrived = [second["arrived"] for second in result["each"]]
         axes.plot(arrived, color=color, linewidth=1, label=f"K = {result['k']:g}")
         axes.axhline(result["k"] * CAPACITY, color=color, linewidth=0.8, linestyle=":")
@@ -224,28 +173,16 @@ def draw(results: list[dict[str, Any]]) -> "Figure":
 async def compare(plan: Plan) -> list[dict[str, Any]]:
     results = list(await asyncio.gather(*(run(k, plan) for k in KS)))
     for result in results:
-        say(result)
+        tell(result)
     return results
 
 
-def main() -> None:
-    parser = parser_of("throttling", __doc__)
-    parser.add_argument("--quick", action="store_true", help="shorter phases")
-    add_output(parser)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        role, *told = json.loads(arguments.child)
-        asyncio.run(serve(*told) if role == "serve" else load(*told))
-        return
-    results = asyncio.run(compare(QUICK if arguments.quick else LONG))
-    if arguments.json:
-        write_json(arguments.json, results)
-    if arguments.plot:
-        write(arguments.plot, lambda: draw(results))
+def main() -> int:
+    given = parser_of("throttling", __doc__, "shorter phases", plot=True).parse_args()
+    results = asyncio.run(compare(QUICK if given.quick else LONG))
     missed = [f"K = {result['k']:g}" for result in results if not result["is_sound"]]
-    sys.exit(verdict(missed))
+    return conclude(given, results, missed, lambda: draw(results))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

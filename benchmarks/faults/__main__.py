@@ -11,16 +11,14 @@ fared worst. Exits with 1 if a promise was not kept.
 """
 
 import asyncio
-import json
 import pkgutil
-from dataclasses import asdict
 from importlib import import_module
 from textwrap import shorten
 from time import monotonic
 
 import benchmarks.faults
-from benchmarks.command import parser_of, writable
 from benchmarks.faults.row import Result, Row
+from benchmarks.harness.options import conclude, parser_of
 
 NOT_FAULTS = {
     "__main__",
@@ -101,12 +99,10 @@ def print_table(rows: list[Row], is_markdown: bool) -> None:
 
 
 def main() -> int:
-    parser = parser_of("faults", __doc__)
+    parser = parser_of("faults", __doc__, quick="the short form of each")
     add = parser.add_argument
     add("--only", metavar="NAME", choices=names(), help=f"one of {', '.join(names())}")
-    add("--quick", action="store_true", help="the short form of each")
     add("--markdown", action="store_true", help="the table of docs/faults.md")
-    add("--json", metavar="FILE", type=writable, help="write all figures to FILE")
     options = parser.parse_args()
     rows: list[Row] = []
     for name in [options.only] if options.only else names():
@@ -115,10 +111,8 @@ def main() -> int:
         rows += asyncio.run(module.run(SHORT if options.quick else LONG))
         print(f"# {name}: {monotonic() - began_at:.0f} s", flush=True)
     print_table(rows, options.markdown)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump([asdict(row) for row in rows], file, indent=1)
-    return int(not all(row.holds for row in rows))
+    broken = [f"{row.fault}: {row.promise}" for row in rows if not row.holds]
+    return conclude(options, rows, broken)
 
 
 if __name__ == "__main__":

@@ -27,18 +27,14 @@ cell is not judged.
 import argparse
 import asyncio
 import json
-import os
-import platform
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import grpc
-
-from benchmarks.command import add_output, parser_of, verdict, write_json
+from benchmarks.harness.figures import say_machine
+from benchmarks.harness.options import conclude, parser_of
 from benchmarks.overload import handlers
 from benchmarks.overload.cells import (
     SURROUNDINGS,
@@ -56,22 +52,12 @@ from benchmarks.overload.say import say, say_bare, say_cost
 from benchmarks.overload.serve import BARE, OURS, WITHOUT
 from benchmarks.overload.targets import late, missed
 from benchmarks.overload.without import MECHANISMS
-from lbclient.cli.lab import pictures
 
 KINDS = (OURS, BARE)
 TIMES = (2.0, 5.0, 10.0, 20.0, 30.0)
 SECONDS, QUICK = 60.0, 8.0
 QUICK_HANDLERS, QUICK_TIMES = ("1", "10"), (2.0, 10.0)
 QUICK_SURROUNDINGS = ("quiet", "neighbour")
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "grpcio": grpc.__version__,
-        "load average": os.getloadavg()[0],
-    }
 
 
 async def measure(given: argparse.Namespace) -> list[Figures]:
@@ -132,9 +118,9 @@ def positive(text: str) -> float:
 
 
 def parsed() -> argparse.Namespace:
-    parser = parser_of("overload", __doc__)
+    quick = "fewer cells, and shorter ones"
+    parser = parser_of("overload", __doc__, quick, plot=True)
     add = parser.add_argument
-    add("--quick", action="store_true", help="fewer cells, and shorter ones")
     add("--seconds", type=positive, help=f"of each cell; {SECONDS:g} unless told")
     what = "ms of CPU; or mixed, waiting, threads, emulated"
     add("--handler", nargs="+", type=a_handler, metavar="NAME", help=what)
@@ -147,7 +133,6 @@ def parsed() -> argparse.Namespace:
     add("--critical", nargs="+", type=positive, default=[0.5], metavar="SHARE",
         help="of the load")  # fmt: skip
     add("--read", metavar="FILE", nargs="+", help="run nothing")
-    add_output(parser)
     given = parser.parse_args()
     quick = given.quick
     given.seconds = given.seconds or (QUICK if quick else SECONDS)
@@ -159,10 +144,8 @@ def parsed() -> argparse.Namespace:
     return given
 
 
-def main() -> None:
+def main() -> int:
     given = parsed()
-    if given.plot:
-        pictures.check(given.plot)
     if given.read:
         found = read(given.read)
         runs = [figures_of(fields) for fields in found["runs"]]
@@ -170,24 +153,17 @@ def main() -> None:
             say(one)
     else:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # else nothing ends
-        of = machine()
-        print(", ".join(f"{key} {value}" for key, value in of.items()), flush=True)
+        of = say_machine()
         for clients in [one for one in given.clients if missing(one)]:
             print(f"left out, {clients} clients: {missing(clients)}", flush=True)
             given.clients.remove(clients)
         runs = asyncio.run(measure(given))
-        found = {**of, "runs": [asdict(one) for one in runs]}
-    if given.json:
-        write_json(given.json, found)
-    if given.plot:
-        pictures.write(given.plot, lambda: picture(runs))
+        found = {**of, "runs": runs}
     for said in late(runs):
         print(f"not judged, the load was sent late: {said}")
-    targets = missed(runs)
-    if targets is not None:
-        print()
-        sys.exit(verdict(targets))
+    print()
+    return conclude(given, found, missed(runs), lambda: picture(runs))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,7 +10,8 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.frames import quantile, saturated
+from benchmarks.frames import saturated
+from benchmarks.harness.figures import quantile
 from benchmarks.overload import handlers, neighbours
 from benchmarks.overload.allowed import Served, allowed, available, fitting
 from benchmarks.overload.handlers import PATH

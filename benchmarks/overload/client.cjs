@@ -1,9 +1,8 @@
-// As load.py, in Node: client.cjs node PORT PHASES BEGIN END CRITICAL SEED
+// As load.py, in Node: client.cjs '["node", PORT, PHASES, BEGIN, END, CRITICAL, SEED]'
 // Says a line when it begins, and one for each call that has ended.
 const grpc = require("@grpc/grpc-js");
 
-const [, port, said, , , critical] = process.argv.slice(2);
-const phases = JSON.parse(said);
+const [, port, phases, , , critical] = JSON.parse(process.argv[2]);
 const METHOD = "/benchmark.Overload/Work";
 const DEADLINE = 1000;  // ms
 const CHANNELS = 4;
@@ -50,7 +49,7 @@ function ready(client) {
 
 Promise.all(clients.map(ready)).then(() => {
   const beganAt = now();
-  process.stdout.write("begun\n");
+  process.stdout.write('"begun"\n');
   next();
   const timer = setInterval(() => {
     for (; due < (now() - beganAt) / 1e3; next()) send(due, beganAt);

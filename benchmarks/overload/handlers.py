@@ -15,8 +15,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-import grpc
-
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "fleet"))
 
 from cpu import Cpu  # type: ignore[import-not-found]
@@ -93,9 +91,3 @@ async def _wait(request: bytes, context: Any) -> bytes:
 def _wait_in_thread(request: bytes, context: Any) -> bytes:
     time.sleep(WAIT)
     return request
-
-
-def services(made: Made) -> tuple[grpc.GenericRpcHandler, ...]:
-    method: Any = grpc.unary_unary_rpc_method_handler(made.behavior)
-    _, service, name = PATH.split("/")
-    return (grpc.method_handlers_generic_handler(service, {name: method}),)

@@ -1,7 +1,5 @@
 """The load, open-loop, in processes of its own: by frames, or by clients of a kind.
 
-    python -m benchmarks.overload.load CLIENTS PORT PHASES BEGIN END CRITICAL SEED
-
 `frames` are what a stock client sends, at a tenth of its cost. `stock` are grpc.aio's
 stubs, `node` is grpc-js, `ours` are lbclient's own channels, which throttle themselves
 and retry. Says a line when it begins, and when all has ended what became of it.
@@ -11,7 +9,6 @@ import asyncio
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,6 +21,8 @@ import grpc
 import lbclient
 from benchmarks import frames
 from benchmarks.frames import CRITICALITIES, DEADLINE, Call
+from benchmarks.harness.load import open_loop
+from benchmarks.harness.processes import Process, command_of, program, say
 from benchmarks.overload.handlers import PATH
 from benchmarks.overload.tally import Tally, from_json, total
 from lbclient import wire
@@ -37,7 +36,7 @@ Phases = list[tuple[float, float]]
 
 
 def begun() -> None:
-    print("begun", flush=True)
+    say("begun")
 
 
 def channel_of(clients: str, port: int) -> grpc.aio.Channel:
@@ -50,13 +49,14 @@ def channel_of(clients: str, port: int) -> grpc.aio.Channel:
 async def by_stubs(
     clients: str, port: int, phases: Phases, seed: int, critical: float, tally: Tally
 ) -> None:
-    rng, began_at = Random(seed), 0.0
+    mix, began_at = Random(f"mix {seed}"), 0.0
 
-    async def call(method: Any, at: float, criticality: str) -> None:
+    async def call(at: float) -> None:
+        criticality = CRITICALITIES[mix.random() >= critical]
         metadata = ((wire.CRITICALITY_KEY, criticality),)
         sent_at, code, refusal = time.monotonic(), "OK", ""
         try:
-            await method(b"", timeout=DEADLINE, metadata=metadata)
+            await mix.choice(methods)(b"", timeout=DEADLINE, metadata=metadata)
         except lbclient.Throttled:
             code = refusal = "throttled"
         except grpc.aio.AioRpcError as error:
@@ -74,38 +74,26 @@ async def by_stubs(
             await stack.enter_async_context(channel)
             await channel.channel_ready()
             methods.append(channel.unary_unary(PATH))
-        running = await stack.enter_async_context(asyncio.TaskGroup())
         began_at = time.monotonic()
         begun()
-        for at in frames.arrivals(phases, rng):
-            if (pause := began_at + at - time.monotonic()) > 0:
-                await asyncio.sleep(pause)
-            criticality = CRITICALITIES[rng.random() >= critical]
-            running.create_task(call(rng.choice(methods), at, criticality))
+        await open_loop(frames.arrivals(phases, Random(seed)), call, float)
 
 
-async def by_frames(
-    port: int, phases: Phases, seed: int, critical: float, tally: Tally
-) -> None:
-    await frames.send(port, PATH, phases, seed, tally.add, critical, begun)
-
-
-def main(
+async def send(
     clients: str,
-    port: str,
-    phases: str,
-    begin: str,
-    end: str,
-    critical: str,
-    seed: str,
-) -> None:
-    tally = Tally(float(begin), float(end))
-    of = json.loads(phases), int(seed), float(critical), tally
+    port: int,
+    phases: Phases,
+    begin: float,
+    end: float,
+    critical: float,
+    seed: int,
+) -> Tally:
+    tally = Tally(begin, end)
     if clients == "frames":
-        asyncio.run(by_frames(int(port), *of))
+        await frames.send(port, PATH, phases, seed, tally.add, critical, begun)
     else:
-        asyncio.run(by_stubs(clients, int(port), *of))
-    print(tally.to_json())
+        await by_stubs(clients, port, phases, seed, critical, tally)
+    return tally
 
 
 # --- from the process that measures ---------------------------------------------
@@ -127,17 +115,18 @@ def node_modules() -> Path:
 class Load:
     """Its processes, which have begun. `result` waits until all has ended."""
 
-    def __init__(self, children: list[Any], clients: str, span: Tally) -> None:
-        self._children = children
+    def __init__(self, processes: list[Process], clients: str, span: Tally) -> None:
+        self._processes = processes
         self._clients = clients
         self._span = span
 
     async def result(self) -> Tally:
-        told = await asyncio.gather(*(child.stdout.read() for child in self._children))
+        told = await asyncio.gather(*(process.rest() for process in self._processes))
+        lines = [line for lines in told for line in lines]
         if self._clients != "node":
-            return total(map(from_json, told))
-        for line in b"".join(told).splitlines():
-            self._span.add(Call(*json.loads(line)))
+            return total(map(from_json, lines))
+        for line in lines:
+            self._span.add(Call(*line))
         return self._span
 
 
@@ -152,30 +141,17 @@ async def loading(
 ) -> AsyncIterator[Load]:
     """Begins it. What is left of it when the context is left is ended."""
     count = PROCESSES[clients]
-    said = json.dumps([(rate / count, seconds) for rate, seconds in phases])
-    children: list[Any] = []
-    try:
+    each = [(rate / count, seconds) for rate, seconds in phases]
+    processes = []
+    async with AsyncExitStack() as stack:
         for number in range(count):
-            words = [clients, str(port), said, *map(str, span), str(critical)]
-            program = [sys.executable, "-m", "benchmarks.overload.load"]
+            words = clients, port, each, *span, critical, seed + number
+            command = command_of(send, *words)
             if clients == "node":
-                program = ["node", str(NODE_CLIENT)]
-            child = await asyncio.create_subprocess_exec(
-                *(*program, *words, str(seed + number)),
-                stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, "NODE_PATH": str(node_modules())},
-            )
-            children.append(child)
-        for child in children:
-            if not await child.stdout.readline():
-                raise RuntimeError(f"the load by {clients} did not begin")
-        yield Load(children, clients, Tally(*span))
-    finally:
-        for child in children:
-            if child.returncode is None:
-                child.kill()
-            await child.wait()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+                command = ["node", str(NODE_CLIENT), json.dumps(words)]
+            environment = {**os.environ, "NODE_PATH": str(node_modules())}
+            load = program(*command, env=environment)
+            processes.append(await stack.enter_async_context(load))
+        for process in processes:
+            await process.hear()
+        yield Load(processes, clients, Tally(*span))

@@ -4,13 +4,14 @@ Both end with their context, and with this process: a burner ends when its input
 and a control group that a killed run has left behind is removed by the next one.
 """
 
-import asyncio
 import os
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+
+from benchmarks.harness.processes import program
 
 PERIOD = 100_000  # microseconds
 PREFIX = "lbclient-benchmark-"
@@ -34,15 +35,8 @@ class Impossible(Exception):
 @asynccontextmanager
 async def burner() -> AsyncIterator[int]:
     """A process that takes all of a core, if it is given one."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", BURNER), stdin=asyncio.subprocess.PIPE
-    )
-    try:
+    async with program(sys.executable, "-c", BURNER) as process:
         yield process.pid
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from benchmarks.harness.figures import blank
 from benchmarks.overload.cells import Cell, Figures
 from benchmarks.overload.handlers import named
-from lbclient.cli.lab.pictures import blank
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,9 +1,7 @@
 """The server under test, in a process of its own.
 
-    python -m benchmarks.overload.serve KIND HANDLER [CGROUP]
-
-Says its port. For each line of its input it says, whatever its loop is busy with, how
-many requests it has refused; when its input ends so does the process.
+Says its port. For each order it says, whatever its loop is busy with, how many requests
+it has refused.
 """
 
 import asyncio
@@ -16,6 +14,8 @@ from typing import Any
 import grpc
 
 import lbclient
+from benchmarks.harness.processes import say
+from benchmarks.harness.servers import listen
 from benchmarks.overload import handlers
 from benchmarks.overload.without import MECHANISMS
 from lbclient.server.overload.gate import Gate
@@ -49,27 +49,17 @@ def answer_questions(gate: Gate | None) -> None:
             by_reason = gate.refused
             del by_reason[UNSEEN]
             refused = sum(sum(counts.values()) for counts in by_reason.values())
-        print(refused, flush=True)
+        say(refused)
     os._exit(0)
 
 
-async def serve(kind: str, handler: str) -> None:
-    made = handlers.make(handler)
-    server = server_of(kind, made)
-    server.add_generic_rpc_handlers(handlers.services(made))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    gate: Any = None if kind == BARE else server._gate
-    print(port, flush=True)
-    Thread(target=answer_questions, args=(gate,), daemon=True).start()
-    await asyncio.Event().wait()
-
-
-def main(kind: str, handler: str, cgroup: str = "") -> None:
+async def serve(kind: str, handler: str, cgroup: str) -> None:
     if cgroup:
         (Path(cgroup) / "cgroup.procs").write_text(str(os.getpid()))
-    asyncio.run(serve(kind, handler))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    made = handlers.make(handler)
+    server = server_of(kind, made)
+    port = await listen(server, {handlers.PATH: made.behavior})
+    gate: Any = None if kind == BARE else server._gate
+    say(port)
+    Thread(target=answer_questions, args=(gate,), daemon=True).start()
+    await asyncio.Event().wait()

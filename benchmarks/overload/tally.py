@@ -3,10 +3,10 @@
 Of half a million refusals a list would take more of the processor than the load does.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import Any
 
 from benchmarks.frames import CRITICALITIES, DEADLINE, Call
 
@@ -60,12 +60,8 @@ class Tally:
                 return late / 1e3
         return None
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
-
-def from_json(text: str | bytes) -> Tally:
-    fields = json.loads(text)
+def from_json(fields: dict[str, Any]) -> Tally:
     counts = {name: Counts(**of) for name, of in fields.pop("counts").items()}
     return Tally(**fields, counts=counts)
 

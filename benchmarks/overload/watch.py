@@ -1,13 +1,15 @@
 """A server's process, and what the kernel and the server itself say of it."""
 
 import asyncio
-import os
-import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from benchmarks.harness.linux import resident, schedstat
+from benchmarks.harness.processes import Process, running
+from benchmarks.overload.serve import serve
 
 
 class Reading(NamedTuple):
@@ -36,14 +38,13 @@ class Rates(NamedTuple):
 
 
 class Server:
-    def __init__(self, process: Any, port: int) -> None:
+    def __init__(self, process: Process, port: int) -> None:
         self._process = process
         self.port = port
         self.pid = process.pid
 
     async def read(self) -> Reading:
-        self._process.stdin.write(b"\n")
-        refused = int(await asyncio.wait_for(self._process.stdout.readline(), 30))
+        refused = await self._process.ask()
         threads = schedstat(self.pid)
         ran, waited = threads.pop(self.pid)
         others = sum(ran for ran, _ in threads.values())
@@ -52,17 +53,12 @@ class Server:
     @asynccontextmanager
     async def memory(self) -> AsyncIterator[list[int]]:
         """Bytes that the process has in memory: now, and every half a second."""
-        statm = Path(f"/proc/{self.pid}/statm")
-
-        def resident() -> int:
-            return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-        seen = [resident()]
+        seen = [resident(self.pid)]
 
         async def watch() -> None:
             while True:
                 await asyncio.sleep(0.5)
-                seen.append(resident())
+                seen.append(resident(self.pid))
 
         watching = asyncio.create_task(watch())
         try:
@@ -71,34 +67,10 @@ class Server:
             watching.cancel()
 
 
-def schedstat(pid: int) -> dict[int, tuple[float, float]]:
-    """Seconds that each thread ran, and waited for a processor."""
-    times = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):  # it has just ended
-            ran, waited, _ = (task / "schedstat").read_text().split()
-            times[int(task.name)] = int(ran) * 1e-9, int(waited) * 1e-9
-    return times
-
-
 @asynccontextmanager
 async def serving(
     kind: str, handler: str, cgroup: Path | None = None
 ) -> AsyncIterator[Server]:
     """A server of the kind, see `serve`; its process ends with the context."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.overload.serve", kind, handler),
-        *([] if cgroup is None else [str(cgroup)]),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    try:
-        line = await asyncio.wait_for(process.stdout.readline(), 60)
-        if not line:
-            raise RuntimeError(f"the server of {kind} did not begin")
-        yield Server(process, int(line))
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    async with running(serve, kind, handler, str(cgroup or "")) as process:
+        yield Server(process, await process.hear())

@@ -15,16 +15,16 @@ refusing does not help, and what is beyond that waits in gRPC's core until that 
 
 import argparse
 import asyncio
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from typing import NamedTuple
 
-from benchmarks.command import parser_of, writable, write_json
 from benchmarks.frames import Call, saturated, send
-from benchmarks.overload.__main__ import machine
+from benchmarks.harness.figures import say_machine
+from benchmarks.harness.options import conclude, parser_of
 from benchmarks.refusals.costs import Cost, Slices, Used, costs, for_each
 from benchmarks.refusals.ends import KINDS, PATH, Kind, Server, spawned
 
@@ -103,21 +103,18 @@ def say(found: Sequence[Cost]) -> None:
         )
 
 
-def main() -> None:
+def main() -> int:
     parser = parser_of("refusals", __doc__)
     add = parser.add_argument
     add("--rate", type=float, default=RATE, help=f"requests a second ({RATE:g})")
     add("--seconds", type=float, default=SECONDS, help=f"of a slice ({SECONDS:g})")
     add("--rounds", type=int, default=ROUNDS, help=f"slices of each ({ROUNDS})")
-    add("--json", metavar="FILE", type=writable, help="write all figures to FILE")
     given = parser.parse_args()
-    of = machine()
-    print(", ".join(f"{key} {value}" for key, value in of.items()), flush=True)
+    of = say_machine()
     found = asyncio.run(measure(given))
     say(found)
-    if given.json:
-        write_json(given.json, {**of, "costs": [asdict(one) for one in found]})
+    return conclude(given, {**of, "costs": found}, None)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

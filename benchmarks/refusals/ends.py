@@ -1,11 +1,6 @@
-"""A server for each way in which a request can end, in a process of its own.
-
-python -m benchmarks.refusals.ends END
-"""
+"""A server for each way in which a request can end, in a process of its own."""
 
 import asyncio
-import os
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,8 +9,9 @@ from typing import Any, NamedTuple
 import grpc
 
 import lbclient
-from benchmarks.child import running
-from benchmarks.overload.watch import schedstat
+from benchmarks.harness import servers
+from benchmarks.harness.linux import schedstat
+from benchmarks.harness.processes import running
 from benchmarks.refusals.costs import UNIT, Used
 
 PATH = "/benchmark.Refusals/Work"
@@ -85,18 +81,8 @@ KINDS = {
 
 
 async def serve(name: str) -> None:
-    """Serves until standard input ends; says the port first."""
     kind = KINDS[name]
-    server = kind.make()
-    method: Any = grpc.unary_unary_rpc_method_handler(kind.behavior)
-    _, service, word = PATH.split("/")
-    services = (grpc.method_handlers_generic_handler(service, {word: method}),)
-    server.add_generic_rpc_handlers(services)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(port, flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    os._exit(0)  # no farewell, which whoever is still connected would log
+    await servers.serve(kind.make(), {PATH: kind.behavior})
 
 
 class Server(NamedTuple):
@@ -111,10 +97,10 @@ class Server(NamedTuple):
 
 @asynccontextmanager
 async def spawned(name: str) -> AsyncIterator[Server]:
-    async with running("benchmarks.refusals.ends", name) as (pid, line):
-        port = int(line)
+    async with running(serve, name) as process:
+        port = await process.hear()
         async with before_all(port, KINDS[name].first):
-            yield Server(pid, port)
+            yield Server(process.pid, port)
 
 
 @asynccontextmanager
@@ -129,7 +115,3 @@ async def before_all(port: int, first: str) -> AsyncIterator[None]:
         call = method(b"")
         await (call.initial_metadata() if first == "stays" else call.read())
         yield
-
-
-if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1]))

@@ -6,20 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.overhead import Ratio, draw
-from tests import needs
-
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
-# What others import: a program only to say so.
-PARTS = ("child", "command")
 PACKAGES = {  # by the name that they are run by
     "overload": "overload.__main__",
     "refusals": "refusals.__main__",
+    "faults": "faults.__main__",
 }
 
 
-@pytest.mark.parametrize("name", [*sorted({*NAMES} - {*PARTS}), *PACKAGES])
+@pytest.mark.parametrize("name", [*NAMES, *PACKAGES])
 @pytest.mark.parametrize(("word", "status"), [("--help", 0), ("--nonsense", 2)])
 def test_a_benchmark_helps_and_takes_no_nonsense(
     name: str,
@@ -40,7 +36,9 @@ def test_a_benchmark_helps_and_takes_no_nonsense(
         assert f"    python -m benchmarks.{name}" in said.out
 
 
-@pytest.mark.parametrize("words", ["--only nonsense", "--plot x.gif", "--json /no/x"])
+@pytest.mark.parametrize(
+    "words", ["--only nonsense", "--plot x.gif", "--plot /no/x.png", "--json /no/x"]
+)
 def test_a_wrong_argument_ends_a_benchmark_before_it_runs(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -50,15 +48,3 @@ def test_a_wrong_argument_ends_a_benchmark_before_it_runs(
         program.main()
     assert ended.value.code == 2
     assert words.split()[0] in capsys.readouterr().err
-
-
-def test_ratios_are_drawn_with_their_targets() -> None:
-    needs.module("matplotlib")
-    ratios = [
-        Ratio("server", "ours", "bare", 64, 8, (1.0, 1.1, 1.2), (0.8, 0.9, 1.0), 1.2),
-        Ratio("client", "ours", "theirs", 1, 8, (1.0, 1.1, 1.2), (0.8, 0.9, 1.0)),
-    ]
-    cpu, calls = draw(ratios).axes
-    assert len(cpu.lines) == len(calls.lines) + 1
-    names = [label.get_text() for label in cpu.get_yticklabels()]
-    assert names == ["ours / bare, 64", "ours / theirs, 1"]

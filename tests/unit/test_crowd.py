@@ -17,7 +17,8 @@ import grpc
 import pytest
 
 from benchmarks import crowd
-from benchmarks.crowd import Network, Probe, Told, balancer_of, fleet, say
+from benchmarks.crowd import Network, Probe, Told, balancer_of, fleet
+from benchmarks.harness.load import until
 from lbclient.background.tasks import AT_ONCE, Tasks
 from lbclient.background.turns import Turns
 from lbclient.client import connect_pacer
@@ -92,7 +93,7 @@ async def test_a_lost_backend_is_never_picked_and_all_are_found_by_one_pick() ->
     balancer = balancer_of(network, resolver)
     try:
         resolver.tell(fleet(50, 0))
-        await crowd.until(lambda: balancer.pool.counts[State.READY] == 50, "found")
+        await until(lambda: balancer.pool.counts[State.READY] == 50)
         tell = network.cut_all()
         kept = balancer.pool.ready[7]
         channel: Any = kept.channel
@@ -136,7 +137,7 @@ async def test_what_follows_from_the_losses_of_one_moment_follows_once(
     balancer = balancer_of(network, resolver)
     try:
         resolver.tell(fleet(MANY, 0))
-        await crowd.until(lambda: balancer.pool.counts[State.READY] == MANY, "found")
+        await until(lambda: balancer.pool.counts[State.READY] == MANY)
         assert len(balancer.pool.ready) == MANY
         made.clear()
         tell = network.cut_all()
@@ -145,7 +146,7 @@ async def test_what_follows_from_the_losses_of_one_moment_follows_once(
         made.clear()
         network.is_up = False
         tell()
-        await crowd.until(lambda: not balancer.pool.is_promising(), "refused")
+        await until(lambda: not balancer.pool.is_promising())
         assert balancer.pool.ready == ()
         assert made["_find_ready"] <= 10
         assert made["review"] == 0, "nobody can stand in for them"
@@ -163,7 +164,7 @@ async def test_a_large_subset_is_reviewed_seldom_while_it_is_lost_one_by_one(
     balancer = balancer_of(network, resolver, config)
     try:
         resolver.tell(fleet(MANY + 50, 0))
-        await crowd.until(lambda: balancer.pool.counts[State.READY] == MANY, "found")
+        await until(lambda: balancer.pool.counts[State.READY] == MANY)
         made.clear()
         began_at = asyncio.get_running_loop().time()
         for channel in list(network.channels)[: MANY // 2]:
@@ -255,12 +256,3 @@ async def test_the_probe_finds_the_longest_turn() -> None:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
     assert probe.longest == 5.0
-
-
-def test_what_took_too_long_is_told_up_to_a_thousand(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = {"lost": (0.06, 0.01), "found": (0.04, 0.2)}
-    assert say(1_000, found) == ["lost at 1,000: 60 ms"]
-    assert say(10_000, found) == []
-    assert "garbage" in capsys.readouterr().out

@@ -1,13 +1,12 @@
 """What `benchmarks.overload` adds up, and what it calls missed."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.frames import Call
-from benchmarks.overload.allowed import Served, allowed, available, fitting
 from benchmarks.overload.cells import Cell, Figures
 from benchmarks.overload.neighbours import Impossible, burner, cgroup
 from benchmarks.overload.tally import Tally, from_json, total
@@ -119,27 +118,10 @@ def test_tallies_of_several_processes_are_one() -> None:
     one.add(call(1.5))
     other.add(call(1.5))
     other.add(call(4.0, "CANCELLED"))
-    both = total([one, from_json(other.to_json())])
+    both = total([one, from_json(asdict(other))])
     assert both.counts["CRITICAL"].ends == {"OK": 2}
     assert both.by_second == {"1": 2}
     assert both.failed_at == 4.0
-
-
-def test_refusing_takes_from_what_is_allowed() -> None:
-    bare, cost = Served(98.0, 0.01, 1.0), 0.0002
-    assert allowed(bare, cost, 1.0, 0.0) == pytest.approx(100.0)
-    assert allowed(bare, cost, 1.0, 1000.0) == pytest.approx(80.0)
-    assert allowed(bare, cost, 0.1, 1000.0) == 0.0
-
-
-def test_a_loop_that_had_to_wait_could_have_less() -> None:
-    assert available(0.6, 0.4, 0.1, 8.0) == pytest.approx(0.6)
-    assert available(0.1, 0.0, 0.1, 0.5) == pytest.approx(0.4), "it was idle"
-
-
-def test_the_most_critical_fit_first() -> None:
-    fits = fitting({"CRITICAL": 100.0, "SHEDDABLE": 100.0}, 80.0)
-    assert fits == {"CRITICAL": 80.0, "SHEDDABLE": 0.0}
 
 
 async def test_a_burner_ends_with_its_context() -> None:

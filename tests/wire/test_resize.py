@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.resize import JOBS, Plan, ResizeError, Step, process, run
+from benchmarks.resize import JOBS, Plan, Step, run
 from lbclient.subsets import ALGORITHMS
 from lbclient.subsets.properties import choose, churn
 
@@ -49,9 +49,3 @@ async def test_a_resize_moves_what_churn_computes_and_fails_no_call(
         assert restarted.opened == restarted.closed
         assert restarted.opened >= TINY.clients * TINY.subset_size
     assert capfd.readouterr().err == "", "no process had anything to complain of"
-
-
-async def test_a_process_that_ends_ends_the_experiment() -> None:
-    async with process("backends", 1) as ask:
-        with pytest.raises(ResizeError, match=r"the process of \('backends', 1\) has"):
-            await ask("drain", [7])  # which it has not started

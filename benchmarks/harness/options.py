@@ -1,0 +1,80 @@
+"""What benchmarks have on the command line: their docstring is their help."""
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def parser_of(
+    name: str, doc: str | None, quick: str = "", json: bool = True, plot: bool = False
+) -> argparse.ArgumentParser:
+    """With --quick if there are words for its help, with --json, and with --plot."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    if quick:
+        add("--quick", action="store_true", help=quick)
+    if json:
+        add("--json", metavar="FILE", type=writable, help="write all figures to FILE")
+    if plot:
+        add("--plot", metavar="FILE", type=drawable, help="draw a .png, .svg or .pdf")
+    return parser
+
+
+def writable(file: str) -> str:
+    """Checked before the run, which may take long."""
+    path = Path(file)
+    is_new = not path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        want = f"want a file that can be written: {error.strerror}"
+        raise argparse.ArgumentTypeError(want) from None
+    if is_new:
+        os.unlink(os.path.realpath(path))  # where a link leads, not the link
+    return file
+
+
+def drawable(file: str) -> str:
+    if PurePath(file).suffix not in SUFFIXES:
+        want = f"want a name that ends in {', '.join(SUFFIXES)}"
+        raise argparse.ArgumentTypeError(want)
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        want = "needs matplotlib: pip install 'lbclient[plot]'"
+        raise argparse.ArgumentTypeError(want) from None
+    return writable(file)
+
+
+def conclude(
+    given: argparse.Namespace,
+    found: Any,
+    missed: list[str] | None,
+    draw: "Callable[[], Figure] | None" = None,
+) -> int:
+    """Writes the files that were asked for, and says which targets were missed.
+
+    None for `missed`: there are no targets. Returns the exit status.
+    """
+    if given.json:
+        figures.write_json(given.json, found)
+    if draw is not None and given.plot:
+        figures.write_plot(given.plot, draw())
+    if missed is not None:
+        print(
+            "MISSED: " + "; ".join(missed) if missed else "all that is promised holds"
+        )
+    return int(bool(missed))
