@@ -13,6 +13,8 @@ MODULES = [
     for module in pkgutil.walk_packages(lbclient.__path__, "lbclient.")
     if not module.name.endswith("__main__")
 ]
+BENCHMARKS = ["faults.goaway", "overload.allowed", "refusals.costs"]
+MODULES += [f"benchmarks.{name}" for name in BENCHMARKS]
 
 
 @pytest.mark.parametrize("name", ["lbclient", *MODULES])

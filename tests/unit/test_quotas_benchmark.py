@@ -1,50 +1,19 @@
 """What `benchmarks.quotas` asks for, and what it makes of the answers."""
 
 import re
-from collections import Counter
 from random import Random
 
 import pytest
 
 from benchmarks.quotas import (
-    COST,
-    QUICK,
-    SHARE,
     WILD,
     Call,
     added,
-    arrivals,
     by_second,
     drawn,
     figures,
     missed,
 )
-
-
-def test_one_customer_wants_ten_times_its_share_after_a_while() -> None:
-    calm: Counter[str] = Counter()
-    wild: Counter[str] = Counter()
-    for at, customer in arrivals(QUICK, Random(1)):
-        (calm if at < QUICK.begins else wild)[customer] += 1
-    assert calm[WILD] == pytest.approx(SHARE * QUICK.begins, rel=0.1)
-    assert wild[WILD] == pytest.approx(10 * SHARE * QUICK.wild, rel=0.1)
-    assert wild["calm"] == pytest.approx(0.8 * SHARE * QUICK.wild, rel=0.1)
-
-
-def test_the_others_are_told_from_who_misbehaves() -> None:
-    calls = [
-        *(Call(1.0, "calm", "OK", 0.02) for _ in range(98)),
-        Call(1.0, "steady", "OK", 0.5),
-        Call(1.0, "steady", "UNAVAILABLE", 0.001),
-        *(Call(1.0, WILD, "OK", 9.0) for _ in range(5)),
-        *(Call(1.0, WILD, "RESOURCE_EXHAUSTED", 0.001) for _ in range(15)),
-        Call(7.0, "calm", "OK", 9.0),
-    ]
-    seen = figures("now", [calls], 0.0, 5.0)
-    assert (seen.requests, seen.errors) == (100, 1)
-    assert (seen.p50, seen.p99) == (0.02, 0.5)
-    assert seen.wild_served == pytest.approx(5 * COST / 5.0)
-    assert seen.wild_refused == 0.75
 
 
 def test_what_is_added_comes_with_how_far_chance_goes() -> None:
