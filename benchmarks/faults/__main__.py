@@ -23,9 +23,9 @@ from benchmarks.harness.options import conclude, parser_of
 NOT_FAULTS = {
     "__main__",
     "caller",
+    "fleet",
     "flooder",
     "goaway",
-    "harness",
     "link",
     "network",
     "row",

@@ -14,17 +14,11 @@ from time import monotonic, thread_time
 import grpc
 
 from benchmarks.crowd import MOST, MOST_FOR, Probe
-from benchmarks.faults.harness import (
-    PATIENCE,
-    Tally,
-    Task,
-    drive,
-    free_ports,
-    ours,
-    theirs,
-    until,
-)
+from benchmarks.faults.fleet import Tally, Task, drive, ours, theirs
 from benchmarks.faults.row import Result, Row
+from benchmarks.harness.load import until
+from benchmarks.harness.processes import PATIENCE
+from tests.ports import free_ports
 
 BACKENDS = 250
 RATE = 50.0  # calls a second
@@ -40,7 +34,7 @@ async def one(
     with probe:
         await asyncio.sleep(seconds / 8)
         task.signal(signal.SIGKILL)
-        await task.process.wait()
+        await task.wait()
         begun += await loading
     await task.start()
     back_at = monotonic()

@@ -7,18 +7,12 @@ the client's start; then of all, and then the hole is gone.
 import asyncio
 from time import monotonic
 
+from benchmarks.faults.fleet import SERVERS, fleet, ours, states, theirs
 from benchmarks.faults.half_open import INTERVAL, result, some, until_well
-from benchmarks.faults.harness import (
-    PATIENCE,
-    SERVERS,
-    fleet,
-    ours,
-    states,
-    theirs,
-    until,
-)
 from benchmarks.faults.link import links
 from benchmarks.faults.row import Result, Row
+from benchmarks.harness.load import until
+from benchmarks.harness.processes import PATIENCE
 
 COUNT = 3
 

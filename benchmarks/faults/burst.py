@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import grpc
 
-from benchmarks.faults.harness import Tally, fleet, send_one
+from benchmarks.faults.fleet import Tally, fleet, send_one
 from benchmarks.faults.row import Result, Row
 
 CALLS = (2000, 4000)

@@ -1,26 +1,22 @@
 """A client in a process of its own, for a network namespace.
 
-    python -m benchmarks.faults.caller JSON
-
-JSON is an object: `client`, "ours" or "theirs" (plain grpc.aio); `target`, and how many
+What it is told: `client`, "ours" or "theirs" (plain grpc.aio); `target`, and how many
 `backends` it stands for; `rate`, calls a second with a deadline of `timeout`; `held`,
 calls without a deadline, all begun at the start; `settings` of a ChannelConfig;
-`options` of the channel; `farewell`, `FAREWELL` of `former_connections`. Prints
-"ready" when the first call was answered, or the held ones are on their way. Then each
-line of standard input is answered with one line: "tally", all calls that have ended so
-far, or "states", what `statistics()` says. It ends when standard input does.
+`options` of the channel; `farewell`, `FAREWELL` of `former_connections`. Says "ready"
+when the first call was answered, or the held ones are on their way. Orders are "tally",
+for all calls that have ended so far, and "states", for what `statistics()` says.
 """
 
 import asyncio
-import json
-import os
-import sys
 from typing import Any
 
 import grpc
 
 import lbclient
-from benchmarks.faults.harness import ROUND_ROBIN, Tally, send_one, states, until
+from benchmarks.faults.fleet import ROUND_ROBIN, Tally, send_one, states
+from benchmarks.harness.load import until
+from benchmarks.harness.processes import orders, say
 from lbclient.client import former_connections
 
 
@@ -36,7 +32,7 @@ def channel_of(told: dict[str, Any]) -> Any:
     return lbclient.insecure_channel(told["target"], options=options, config=config)
 
 
-async def main(told: dict[str, Any]) -> None:
+async def call(told: dict[str, Any]) -> None:
     tally = Tally()
     async with channel_of(told) as channel:
         await channel.channel_ready()
@@ -60,17 +56,10 @@ async def main(told: dict[str, Any]) -> None:
         if told.get("rate"):
             await until(lambda: any(call.status == "OK" for call in tally))
         await asyncio.sleep(1.0)
-        print(json.dumps("ready"), flush=True)
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            if line.strip() == "tally":
-                print(json.dumps(tally), flush=True)
+        say("ready")
+        async for [word] in orders():
+            if word == "tally":
+                say(tally)
             else:
-                is_ours = isinstance(channel, lbclient.Channel)
-                print(json.dumps(states(channel) if is_ours else ""), flush=True)
+                say(states(channel) if isinstance(channel, lbclient.Channel) else "")
         loading.cancel()
-    sys.stdout.flush()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1])))

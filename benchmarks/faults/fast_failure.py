@@ -13,20 +13,12 @@ from time import monotonic
 import grpc
 
 import lbclient
-from benchmarks.faults.harness import (
-    PATIENCE,
-    SERVERS,
-    Task,
-    drive,
-    fleet,
-    free_ports,
-    ours,
-    states,
-    theirs,
-    until,
-)
+from benchmarks.faults.fleet import SERVERS, Task, drive, fleet, ours, states, theirs
 from benchmarks.faults.row import Result, Row
+from benchmarks.harness.load import until
+from benchmarks.harness.processes import PATIENCE
 from lbclient.pickers import PICKERS
+from tests.ports import free_ports
 
 BACKENDS = 5
 RATE = 100.0  # calls/s

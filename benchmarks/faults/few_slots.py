@@ -1,58 +1,40 @@
 """Servers with few streams on a connection, or few threads, beneath health checks."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import grpc
 
 import lbclient
-from benchmarks.faults.harness import (
-    HOST,
-    PATIENCE,
-    ROUND_ROBIN,
-    Tally,
-    drive,
-    free_ports,
-)
+from benchmarks.faults import slot_server
+from benchmarks.faults.fleet import HOST, ROUND_ROBIN, Tally, drive
 from benchmarks.faults.row import Result, Row
+from benchmarks.harness.processes import running
 
 # What `slot_server` is started with, and how many channels call it. With two slots the
 # calls use no more than one at a time, or plain grpc.aio would be late, too.
 CASES = {
-    "1 stream, stock": ("aio", "1", "plain", 1),
-    "1 stream, stock with health": ("aio", "1", "health", 1),
-    "1 stream, stock with ORCA": ("aio", "1", "orca", 1),
-    "1 stream, stock with both": ("aio", "1", "both", 1),
-    "2 streams, stock with health": ("aio", "2", "health", 1),
-    "2 streams, stock with both": ("aio", "2", "both", 1),
-    "1 stream, ours": ("ours", "1", "plain", 1),
-    "2 streams, ours": ("ours", "2", "plain", 1),
-    "10 threads, a Watch holds one": ("sync", "10", "health", 10),
-    "10 threads, a Watch holds one for 1 s more": ("sync", "10", "late", 10),
+    "1 stream, stock": ("aio", 1, "plain", 1),
+    "1 stream, stock with health": ("aio", 1, "health", 1),
+    "1 stream, stock with ORCA": ("aio", 1, "orca", 1),
+    "1 stream, stock with both": ("aio", 1, "both", 1),
+    "2 streams, stock with health": ("aio", 2, "health", 1),
+    "2 streams, stock with both": ("aio", 2, "both", 1),
+    "1 stream, ours": ("ours", 1, "plain", 1),
+    "2 streams, ours": ("ours", 2, "plain", 1),
+    "10 threads, a Watch holds one": ("sync", 10, "health", 10),
+    "10 threads, a Watch holds one for 1 s more": ("sync", 10, "late", 10),
 }
 RATE = 25.0  # calls a second, of all channels
 TIMEOUT = 1.0  # seconds
 
 
 @asynccontextmanager
-async def server(kind: str, size: str, offers: str) -> AsyncIterator[str]:
+async def server(kind: str, size: int, offers: str) -> AsyncIterator[str]:
     """The address of a server in a process of its own."""
-    (port,) = free_ports(1)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.faults.slot_server",
-        kind, size, offers, str(port),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            assert await process.stdout.readline() == b"ready\n"
-        yield f"{HOST}:{port}"
-    finally:
-        process.kill()
-        await process.wait()
+    async with running(slot_server.serve, kind, size, offers) as process:
+        yield f"{HOST}:{await process.hear()}"
 
 
 async def load(channels: list[grpc.aio.Channel], seconds: float) -> Tally:

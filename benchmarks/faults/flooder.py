@@ -1,24 +1,18 @@
 """Opens streams on connections of its own, in a process of its own, and counts.
 
-    python -m benchmarks.faults.flooder PORT METHOD STREAMS CONNECTIONS PER_SECOND
-        INTERVAL CHURN
-
-Opens so many streams of the method, PER_SECOND of them (0: all at once), each asking
-for a report every INTERVAL seconds. CHURN 1: as soon as one has said something, or was
-refused, it is closed and opened again. For every line of standard input it prints one
-of JSON, see `Seen`. It ends when standard input does.
+Opens so many streams of the method, `rate` a second (0: all at once), each asking for
+a report every `interval` seconds. If it churns, a stream that has said something, or
+was refused, is closed and opened again. For every order it says what it has seen.
 """
 
 import asyncio
-import json
-import os
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
+from benchmarks.harness.processes import orders, say
 from lbclient import wire
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
 
@@ -105,25 +99,26 @@ class Flooder:
         self.seen.ended[status] = self.seen.ended.get(status, 0) + 1
 
 
-async def main(
-    port: str,
+async def flood(
+    port: int,
     method: str,
     streams: int,
     connections: int,
     rate: float,
-    flooder: Flooder,
+    interval: float,
+    churns: bool,
 ) -> None:
+    flooder = Flooder(method, interval, churns)
     channels = [
         grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OWN_CONNECTION)
         for _ in range(connections)
     ]
     await asyncio.gather(*(channel.channel_ready() for channel in channels))
-    print("ready", flush=True)
+    say("ready")
     holding = asyncio.create_task(begin(channels, streams, rate, flooder))
-    while await asyncio.to_thread(sys.stdin.readline):
-        print(json.dumps(vars(flooder.seen)), flush=True)
+    async for _ in orders():
+        say(flooder.seen)
     holding.cancel()
-    os._exit(0)  # its streams end with the process
 
 
 async def begin(
@@ -134,11 +129,3 @@ async def begin(
             group.create_task(flooder.hold(channels[number % len(channels)]))
             if rate:
                 await asyncio.sleep(1 / rate)
-
-
-if __name__ == "__main__":
-    port, method, streams, connections, rate, interval, churn = sys.argv[1:]
-    flooder = Flooder(method, float(interval), churn == "1")
-    asyncio.run(
-        main(port, method, int(streams), int(connections), float(rate), flooder)
-    )

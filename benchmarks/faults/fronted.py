@@ -14,20 +14,21 @@ from typing import NamedTuple
 import grpc
 
 import lbclient
-from benchmarks.faults.goaway import is_no_worse, lost_of
-from benchmarks.faults.harness import (
+from benchmarks.faults.fleet import (
     HOST,
     NO_SHEDDING,
-    PATIENCE,
+    Front,
     Tally,
     Task,
     drive,
     fleet,
-    free_ports,
     ours,
     theirs,
 )
+from benchmarks.faults.goaway import is_no_worse, lost_of
 from benchmarks.faults.row import Result, Row
+from benchmarks.harness.processes import PATIENCE
+from tests.ports import free_ports
 
 TASKS = 3
 RATE = 50.0  # calls a second, of each client
@@ -94,18 +95,12 @@ def words_of(kind: str, place: str, ports: list[int], routed: bool, at: str) -> 
     )
 
 
-class Proxy(NamedTuple):
-    """What stands in front of the tasks."""
-
-    address: str
-
-
 def program(kind: str) -> str | None:
     return shutil.which(kind, path="/usr/sbin:/usr/local/sbin:/usr/bin")
 
 
 @asynccontextmanager
-async def proxy(kind: str, ports: list[int], routed: bool) -> AsyncIterator[Proxy]:
+async def proxy(kind: str, ports: list[int], routed: bool) -> AsyncIterator[Front]:
     (port,) = free_ports(1)
     found = program(kind)
     assert found is not None
@@ -121,7 +116,7 @@ async def proxy(kind: str, ports: list[int], routed: bool) -> AsyncIterator[Prox
         try:
             async with asyncio.timeout(PATIENCE):
                 await _listening(port)
-            yield Proxy(f"{HOST}:{port}")
+            yield Front(f"{HOST}:{port}")
         finally:
             process.terminate()
             await process.wait()
@@ -155,7 +150,7 @@ class Seen(NamedTuple):
 
 async def restart(task: Task) -> None:
     task.signal(signal.SIGTERM)
-    await task.process.wait()
+    await task.wait()
     await task.start(latency=LATENCY)
 
 

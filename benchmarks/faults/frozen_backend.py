@@ -7,7 +7,6 @@ plain grpc.aio, whose calls are still waiting when all of ours have ended.
 """
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -20,17 +19,12 @@ from typing import Any, NamedTuple
 import grpc
 
 import lbclient
-from benchmarks.faults.harness import (
-    PATIENCE,
-    Task,
-    fleet,
-    free_ports,
-    ours,
-    theirs,
-    until,
-)
+from benchmarks.faults.fleet import Front, Task, fleet, ours, theirs
 from benchmarks.faults.row import Result, Row
-from benchmarks.faults.task import METHOD, SERVICE, STREAM
+from benchmarks.faults.task import METHOD, STREAM
+from benchmarks.harness.load import until
+from benchmarks.harness.processes import program
+from benchmarks.harness.servers import listen
 
 EACH = 2  # calls of each arity, on each way
 FOR_EVER = 3600.0
@@ -109,14 +103,8 @@ class Relay:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[tuple[Any, str]]:
         server: Any = lbclient.server()
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Echo": grpc.unary_unary_rpc_method_handler(self.echo),
-            "Stream": grpc.unary_stream_rpc_method_handler(self.stream),
-        }
-        generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
-        server.add_generic_rpc_handlers((generic,))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
+        stream: Any = grpc.unary_stream_rpc_method_handler(self.stream)
+        port = await listen(server, {METHOD: self.echo, STREAM: stream})
         try:
             yield server, f"127.0.0.1:{port}"
         finally:
@@ -124,24 +112,13 @@ class Relay:
 
 
 @asynccontextmanager
-async def proxy(target: Task, interval: float) -> AsyncIterator[Task]:
-    """`lbclient proxy` in a process; what it is known by is a task that is not ours."""
-    [port] = free_ports(20)[19:]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "lbclient", "proxy", "--json",
-        "--listen", f"127.0.0.1:{port}", "--target", f"ipv4:{target.address}",
-        env={**os.environ, "LBCLIENT_HEALTH_INTERVAL": str(interval)},
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    known = Task("proxy", port)
-    known.process = process
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
-            json.loads(await process.stdout.readline())  # it listens
-        yield known
-    finally:
-        await known.close()
+async def proxy(target: Task, interval: float) -> AsyncIterator[Front]:
+    """`lbclient proxy` in a process of its own."""
+    words = ["--json", "--listen", "127.0.0.1:0", "--target", f"ipv4:{target.address}"]
+    environment = {**os.environ, "LBCLIENT_HEALTH_INTERVAL": str(interval)}
+    command = [sys.executable, "-m", "lbclient", "proxy", *words]
+    async with program(*command, env=environment) as process:
+        yield Front((await process.hear())["listening"])
 
 
 def row(

@@ -8,19 +8,11 @@ from time import monotonic
 
 import grpc
 
-from benchmarks.faults.harness import (
-    PATIENCE,
-    SERVERS,
-    Tally,
-    drive,
-    fleet,
-    ours,
-    states,
-    theirs,
-    until,
-)
+from benchmarks.faults.fleet import SERVERS, Tally, drive, fleet, ours, states, theirs
 from benchmarks.faults.link import links
 from benchmarks.faults.row import Result, Row
+from benchmarks.harness.load import until
+from benchmarks.harness.processes import PATIENCE
 from lbclient.core.call_answers import MISSES
 
 COUNT, RATE, TIMEOUT, INTERVAL = 3, 60.0, 1.0, 1.0

@@ -6,10 +6,11 @@ In network namespaces, so for root alone.
 import asyncio
 from time import monotonic
 
-from benchmarks.faults.harness import PATIENCE, SERVERS
+from benchmarks.faults.fleet import SERVERS
 from benchmarks.faults.network import Caller, far_fleet, network
 from benchmarks.faults.network import caller as calling
 from benchmarks.faults.row import Result, Row
+from benchmarks.harness.processes import PATIENCE
 
 COUNT, RATE, TIMEOUT = 3, 50.0, 1.0
 
@@ -42,7 +43,7 @@ async def healed(kind: str, seconds: float) -> Row:
                 addresses = [task.address for task in tasks]
                 net.lose(addresses)
                 await asyncio.sleep(2 * seconds)
-                said = await mine.ask("states")
+                said = await mine.states()
                 net.lose(addresses, "del")
                 healed_at = monotonic()
                 took, took_there = await asyncio.gather(

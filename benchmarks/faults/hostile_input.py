@@ -6,13 +6,14 @@ grpc.aio has no page.
 """
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from time import monotonic
 
-from benchmarks.faults.harness import HOST, PATIENCE
+from benchmarks.faults.fleet import HOST
 from benchmarks.faults.row import Result, Row
+from benchmarks.harness.processes import orders, running, say
+from lbclient import admin
 
 STRANGER = "127.0.0.2"
 HELD = 200  # connections
@@ -20,33 +21,20 @@ DRIP = 0.1  # seconds from one byte to the next
 LOOK_EVERY = 0.1  # seconds
 LOOK_WITHIN = 5.0  # seconds; as `lbclient inspect`
 
-PAGE = """
-import asyncio
-from lbclient import admin
-
-async def main():
-    async with admin.page(port=0) as url:
-        print(url, flush=True)
-        await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
 
 @asynccontextmanager
 async def page() -> AsyncIterator[int]:
     """Its port; leaving the context ends the process."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PAGE, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            url = (await process.stdout.readline()).decode()
+    async with running(serve_page) as process:
+        url = await process.hear()
         yield int(url.rpartition(":")[2].partition("/")[0])
-    finally:
-        process.kill()
-        await process.wait()
+
+
+async def serve_page() -> None:
+    async with admin.page(port=0) as url:
+        say(url)
+        async for _ in orders():
+            pass
 
 
 async def drip(port: int) -> None:

@@ -16,17 +16,11 @@ from typing import Any
 
 import grpc
 
-from benchmarks.faults.harness import (
-    Tally,
-    Task,
-    drive,
-    free_ports,
-    ours,
-    theirs,
-)
+from benchmarks.faults.fleet import Tally, Task, drive, ours, theirs
 from benchmarks.faults.row import Result, Row
 from benchmarks.faults.task import METHOD
 from lbclient import wire
+from tests.ports import free_ports
 
 BURN = 0.002  # CPU seconds of a request
 LIMIT = 0.05  # CPU seconds a second of each customer

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
-from benchmarks.faults.harness import HOST, Addressed
+from benchmarks.faults.fleet import HOST, Addressed
 
 CHUNK = 65536  # bytes that are read at once
 

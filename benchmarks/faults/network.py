@@ -4,17 +4,16 @@ client -- router -- servers. What goes to a lost address is dropped without a wo
 where a machine or a link is gone: nobody refuses, nobody resets.
 """
 
-import asyncio
-import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
-from benchmarks.faults.harness import PATIENCE, Ended, Tally, Task
+from benchmarks.faults.caller import call
+from benchmarks.faults.fleet import Ended, Tally, Task
+from benchmarks.harness.processes import ROOT, Process, command_of, program
 
 PORT = 50051
 
@@ -97,42 +96,21 @@ async def far_fleet(
 class Caller:
     """A client on its side of the router; see `benchmarks.faults.caller`."""
 
-    process: asyncio.subprocess.Process
+    def __init__(self, process: Process) -> None:
+        self._process = process
 
-    async def start(self, net: Network, **told: Any) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            *net.inside("c"), sys.executable, "-m", "benchmarks.faults.caller",
-            json.dumps(told), stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE, limit=2**26,
-        )  # fmt: skip
-
-    async def hears(self) -> Any:
-        assert self.process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
-            return json.loads(await self.process.stdout.readline())
-
-    async def ask(self, what: str) -> Any:
-        assert self.process.stdin is not None
-        self.process.stdin.write(what.encode() + b"\n")
-        return await self.hears()
+    async def states(self) -> str:
+        return str(await self._process.ask("states"))
 
     async def tally(self) -> Tally:
         """The calls that have ended so far."""
-        return Tally(Ended(*call) for call in await self.ask("tally"))
-
-    async def close(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
+        return Tally(Ended(*call) for call in await self._process.ask("tally"))
 
 
 @asynccontextmanager
 async def caller(net: Network, **told: Any) -> AsyncIterator[Caller]:
     """One that has begun to call."""
-    made = Caller()
-    await made.start(net, **told)
-    try:
-        assert await made.hears() == "ready"
-        yield made
-    finally:
-        await made.close()
+    command = [*net.inside("c"), *command_of(call, told)]
+    async with program(*command, cwd=ROOT) as process:
+        await process.hear()
+        yield Caller(process)

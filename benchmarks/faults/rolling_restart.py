@@ -2,20 +2,19 @@
 never heard of lbclient and watch no health."""
 
 import asyncio
-import json
 import shutil
 import signal
-import sys
 from collections import Counter
-from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
+from benchmarks.faults.fleet import NO_SHEDDING, Task, fleet, target_of
 from benchmarks.faults.goaway import is_no_worse, lost_of
-from benchmarks.faults.harness import NO_SHEDDING, Task, fleet, target_of
 from benchmarks.faults.row import Result, Row
+from benchmarks.faults.stranger import count_calls
+from benchmarks.harness.processes import ROOT, command_of, start
 
-NODE = Path(__file__).parents[2] / ".tools" / "node"
+NODE = ROOT / ".tools" / "node"
 LATENCY = 0.5  # seconds; of each call
 RATE = 20.0  # calls a second of each client
 SERVERS = 3
@@ -28,19 +27,18 @@ class Stranger:
     def __init__(self, kind: str, policy: str) -> None:
         self.name = f"{kind} {policy}"
         self._policy = policy
-        self._program = [sys.executable, "-m", "benchmarks.faults.stranger", kind]
-        if kind == "node":
-            self._program = ["node", str(NODE / "client.js")]
+        self._kind = kind
 
     async def start(self, tasks: list[Task]) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *self._program, self._policy, target_of(tasks), str(RATE),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        words = self._policy, target_of(tasks), RATE
+        command = command_of(count_calls, self._kind, *words)
+        if self._kind == "node":
+            command = ["node", str(NODE / "client.js"), *map(str, words)]
+        self._process = await start(*command, cwd=ROOT)
 
     async def end(self) -> Counter[str]:
-        output, _ = await self._process.communicate(b"")
-        return Counter(json.loads(output))
+        [ended] = await self._process.rest()
+        return Counter(ended)
 
 
 def has_node() -> bool:
@@ -59,7 +57,7 @@ async def restart(task: Task) -> float:
     """Returns the seconds from SIGTERM to the end of the process."""
     began_at = monotonic()
     task.signal(signal.SIGTERM)
-    await task.process.wait()
+    await task.wait()
     took = monotonic() - began_at
     await task.start(latency=LATENCY)
     return took

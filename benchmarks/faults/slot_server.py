@@ -1,16 +1,12 @@
 """A server in which streams of health or load take what calls need.
 
-    python -m benchmarks.faults.slot_server aio|ours|sync SIZE OFFERS PORT
-
-SIZE is MAX_CONCURRENT_STREAMS, or of a sync server the number of threads. OFFERS is
-"plain", "health" (grpc.health.v1, whose Watch holds its stream open), "orca", "both",
-or "late": a Watch of a sync server that looks once a second whether its client left.
-Prints "ready". Ends when its standard input does.
+Its kind is "aio", "ours" or "sync". `size` is MAX_CONCURRENT_STREAMS, or of a sync
+server the number of threads. `offers` is "plain", "health" (grpc.health.v1, whose Watch
+holds its stream open), "orca", "both", or "late": a Watch of a sync server that looks
+once a second whether its client left.
 """
 
 import asyncio
-import os
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -20,13 +16,18 @@ from typing import Any
 import grpc
 
 import lbclient
-from benchmarks.faults.task import SERVICE
+from benchmarks.faults.task import METHOD
+from benchmarks.harness import servers
+from benchmarks.harness.processes import orders, say
+from benchmarks.harness.servers import handlers
+from lbclient import wire
 from lbclient.v1 import compat_pb2, load_pb2
 
 SERVING = compat_pb2.ServingReply(
     status=compat_pb2.ServingReply.SERVING
 ).SerializeToString()
 LOAD = load_pb2.LoadReport(application_utilization=0.5).SerializeToString()
+CHECK = "/grpc.health.v1.Health/Check"
 LATENCY = 0.01  # seconds; of a call
 
 
@@ -73,49 +74,33 @@ def watch_lately(_request: bytes, context: Any) -> Iterator[bytes]:
         time.sleep(1.0)
 
 
-def services(kind: str, offers: str) -> list[grpc.GenericRpcHandler]:
-    unary: Any = grpc.unary_unary_rpc_method_handler
+def methods(kind: str, offers: str) -> dict[str, Any]:
+    """By path."""
     stream: Any = grpc.unary_stream_rpc_method_handler
-    made: dict[str, dict[str, Any]] = {SERVICE: {"Echo": unary(echo)}}
     if kind == "sync":
         watching = watch_lately if offers == "late" else watch_in_thread
-        made[SERVICE] = {"Echo": unary(echo_in_thread)}
-        made["grpc.health.v1.Health"] = {
-            "Check": unary(check_in_thread),
-            "Watch": stream(watching),
+        return {
+            METHOD: echo_in_thread,
+            CHECK: check_in_thread,
+            wire.SERVING_WATCH_METHOD: stream(watching),
         }
-    elif offers in ("health", "both"):
-        made["grpc.health.v1.Health"] = {"Check": unary(check), "Watch": stream(watch)}
+    made: dict[str, Any] = {METHOD: echo}
+    if offers in ("health", "both"):
+        made |= {CHECK: check, wire.SERVING_WATCH_METHOD: stream(watch)}
     if offers in ("orca", "both"):
-        orca = {"StreamCoreMetrics": stream(report)}
-        made["xds.service.orca.v3.OpenRcaService"] = orca
-    return [
-        grpc.method_handlers_generic_handler(name, handlers)
-        for name, handlers in made.items()
-    ]
+        made[wire.ORCA_METHOD] = stream(report)
+    return made
 
 
-def ends() -> None:
-    sys.stdin.read()
-    os._exit(0)
-
-
-async def main(kind: str, size: str, offers: str, port: str) -> None:
-    handlers = services(kind, offers)
+async def serve(kind: str, size: int, offers: str) -> None:
+    """Says its port."""
     if kind == "sync":
-        sync = grpc.server(ThreadPoolExecutor(int(size)), handlers=handlers)
-        sync.add_insecure_port(f"127.0.0.1:{port}")
+        made = handlers(methods(kind, offers))
+        sync = grpc.server(ThreadPoolExecutor(size), handlers=list(made))
+        say(sync.add_insecure_port("127.0.0.1:0"))
         sync.start()
-    else:
-        make: Any = lbclient.server if kind == "ours" else grpc.aio.server
-        options = [("grpc.max_concurrent_streams", int(size))]
-        server = make(handlers=handlers, options=options)
-        server.add_insecure_port(f"127.0.0.1:{port}")
-        await server.start()
-    print("ready", flush=True)
-    threading.Thread(target=ends, daemon=True).start()
-    await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+        async for _ in orders():
+            pass
+    make: Any = lbclient.server if kind == "ours" else grpc.aio.server
+    server = make(options=[("grpc.max_concurrent_streams", size)])
+    await servers.serve(server, methods(kind, offers))

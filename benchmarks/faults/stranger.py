@@ -1,10 +1,4 @@
-"""A client that has never heard of lbclient, in a process of its own.
-
-    python -m benchmarks.faults.stranger aio|sync POLICY TARGET RATE
-
-Calls the Echo method RATE times a second, without any health check, until standard
-input ends, and then prints the number of calls by status as JSON.
-"""
+"""A client that has never heard of lbclient, in a process of its own."""
 
 import asyncio
 import json
@@ -76,13 +70,9 @@ def call_sync(policy: str, target: str, rate: float) -> Counter[str]:
     return ended
 
 
-def main(kind: str, policy: str, target: str, rate: str) -> None:
+def count_calls(kind: str, policy: str, target: str, rate: float) -> Counter[str]:
+    """Calls the Echo method so often a second, without any health check, until standard
+    input ends; returns the number of calls by status."""
     if kind == "sync":
-        ended = call_sync(policy, target, float(rate))
-    else:
-        ended = asyncio.run(call_aio(policy, target, float(rate)))
-    print(json.dumps(ended), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        return call_sync(policy, target, rate)
+    return asyncio.run(call_aio(policy, target, rate))

@@ -6,18 +6,18 @@ wants, each stream by itself.
 """
 
 import asyncio
-import json
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any, NamedTuple
 
+from benchmarks.faults import flooder
+from benchmarks.faults.fleet import Tally, Task, drive, fleet, theirs
 from benchmarks.faults.flooder import Seen
-from benchmarks.faults.harness import PATIENCE, Tally, Task, drive, fleet, theirs
 from benchmarks.faults.row import Result, Row
 from benchmarks.faults.task import STREAM
+from benchmarks.harness.processes import PATIENCE, Process, running
 from lbclient import wire
 from lbclient.server.report.streams import REPORTS
 
@@ -33,24 +33,11 @@ SLACK = 0.05  # of the victim's calls: both servers have a processor to share
 class Flood:
     """A process of `benchmarks.faults.flooder`."""
 
-    process: asyncio.subprocess.Process
-
-    async def start(self, *arguments: object) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "benchmarks.faults.flooder", *map(str, arguments),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        assert await self._hear() == b"ready\n"
-
-    async def _hear(self) -> bytes:
-        assert self.process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
-            return await self.process.stdout.readline()
+    def __init__(self, process: Process) -> None:
+        self._process = process
 
     async def seen(self) -> Seen:
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"?\n")
-        return Seen(**json.loads(await self._hear()))
+        return Seen(**await self._process.ask())
 
     async def until(self, condition: Any) -> Seen:
         """Waits for what it wants to see."""
@@ -59,11 +46,6 @@ class Flood:
             assert monotonic() - began_at < PATIENCE, seen
             await asyncio.sleep(0.05)
         return seen
-
-    async def close(self) -> None:
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGKILL)
-        await self.process.wait()
 
 
 @asynccontextmanager
@@ -76,15 +58,10 @@ async def flood(
     interval: float = 0.0,
     churns: bool = False,
 ) -> AsyncIterator[Flood]:
-    one = Flood()
-    try:
-        await one.start(
-            task.port, method, streams, connections, rate, interval, int(churns)
-        )
-        yield one
-    finally:
-        if hasattr(one, "process"):
-            await one.close()
+    told = (task.port, method, streams, connections, rate, interval, churns)
+    async with running(flooder.flood, *told) as process:
+        await process.hear()
+        yield Flood(process)
 
 
 def processor_seconds(pid: int) -> float:

@@ -1,22 +1,17 @@
-"""One backend task in a process of its own, which does as its standard input says.
+"""One backend task in a process of its own, which does as it is told.
 
-    python -m benchmarks.faults.task ours|stock|404 PORT[,PORT...] [HOST]
-
-Prints "ready". Each line of standard input is a JSON object, the new behaviour:
+Its kind is "ours", "stock" or "404". Each order is a dictionary, the new behaviour:
 `latency` in seconds, `burn`, CPU seconds of a call, then `status`, the name of the
 status with which all calls end ("OK" is the default), and `share`, of the calls, that
-end so; `registered`, whether it has the service. It ends when standard input does, and
-in order at SIGTERM. With several ports it is a backend on each, and they all go at
-once.
+end so; `registered`, whether it has the service. It ends in order at SIGTERM. With
+several ports it is a backend on each, and they all go at once.
 
 404 is no gRPC server: it answers every request of HTTP/2 with that, and nothing else.
 """
 
 import asyncio
-import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from random import Random
@@ -26,6 +21,8 @@ from typing import Any
 import grpc
 
 import lbclient
+from benchmarks.harness.processes import orders, say
+from benchmarks.harness.servers import handlers
 
 SERVICE = "lbclient.faults.Echo"
 METHOD = f"/{SERVICE}/Echo"  # what was sent comes back
@@ -64,13 +61,10 @@ class Echo:
         return Registered(self._handler(), self)
 
     def _handler(self) -> grpc.GenericRpcHandler:
-        echo: grpc.RpcMethodHandler[Any, Any]
-        echo = grpc.unary_unary_rpc_method_handler(self.echo)
         stream: grpc.RpcMethodHandler[Any, Any]
         stream = grpc.unary_stream_rpc_method_handler(self.stream)
-        return grpc.method_handlers_generic_handler(
-            SERVICE, {"Echo": echo, "Stream": stream}
-        )
+        [service] = handlers({METHOD: self.echo, STREAM: stream})
+        return service
 
 
 class Registered(grpc.GenericRpcHandler):
@@ -112,17 +106,16 @@ async def answer_404(
 
 
 async def obey(echo: Echo) -> None:
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        echo.behaviour = json.loads(line)
-        print("done", flush=True)
-    os._exit(1)  # whoever started it is gone
+    async for [echo.behaviour] in orders():
+        say("done")
 
 
-async def main(kind: str, port: str, host: str = "127.0.0.1") -> None:
+async def serve(kind: str, port: str, host: str) -> None:
+    """On several ports, with commas between them."""
     echo = Echo(port)
     if kind == "404":
         server_of_404 = await asyncio.start_server(answer_404, host, int(port))
-        print("ready", flush=True)
+        say("ready")
         await obey(echo)
         server_of_404.close()
     is_ours = kind == "ours"
@@ -131,7 +124,7 @@ async def main(kind: str, port: str, host: str = "127.0.0.1") -> None:
     for each in port.split(","):
         server.add_insecure_port(f"{host}:{each}")
     obeying = asyncio.create_task(obey(echo))
-    print("ready", flush=True)
+    say("ready")
     if is_ours:
         await lbclient.serve(server)
     else:
@@ -141,9 +134,4 @@ async def main(kind: str, port: str, host: str = "127.0.0.1") -> None:
         await told.wait()
         await server.stop(10)
     obeying.cancel()
-    sys.stdout.flush()
     os._exit(0)  # a thread waits for standard input
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

@@ -10,10 +10,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks.faults.harness import PATIENCE, SERVERS, Tally
+from benchmarks.faults.fleet import SERVERS, Tally
 from benchmarks.faults.network import Caller, far_fleet, network
 from benchmarks.faults.network import caller as calling
 from benchmarks.faults.row import Result, Row
+from benchmarks.harness.processes import PATIENCE
 
 HELD = 4  # on two backends, by turns
 FOREVER = 3600.0
@@ -33,7 +34,7 @@ async def dropped(caller: Caller, address: str) -> None:
     async with asyncio.timeout(PATIENCE):
         said = address
         while address in said:
-            said = await caller.ask("states")
+            said = await caller.states()
             await asyncio.sleep(0.05)
 
 

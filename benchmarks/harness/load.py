@@ -4,6 +4,7 @@ And waiting for what is to come true.
 """
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
@@ -36,7 +37,7 @@ async def steady(
     rate: float, seconds: float, call: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
     """`rate` calls a second; returns after `seconds`, when all calls have ended."""
-    count = range(round(rate * seconds))
+    count = range(math.ceil(rate * seconds))
     calls = open_loop(count, lambda _: call(), lambda number: number / rate)
     await asyncio.gather(calls, asyncio.sleep(seconds))
 

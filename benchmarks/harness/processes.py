@@ -56,7 +56,7 @@ class Process:
 
     async def rest(self) -> list[Any]:
         """Closes its input; returns the lines that it says until it ends."""
-        output, _ = await self.process.communicate()
+        output, _ = await self.process.communicate(b"")  # which closes its input
         if self.process.returncode:
             raise ProcessError(f"{self._name} ended with {self.process.returncode}")
         return [json.loads(line) for line in output.splitlines()]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.crowd import Network, Told, balancer_of, fleet
-from benchmarks.faults.harness import until
+from benchmarks.harness.load import until
 from lbclient.background import tasks as tasks_module
 from lbclient.background.tasks import Tasks
 from lbclient.background.turns import Turns

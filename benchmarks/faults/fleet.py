@@ -1,30 +1,27 @@
 """Backends in processes, an open load on a channel, and what became of the calls."""
 
 import asyncio
-import json
 import os
 import signal
-import socket
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from random import Random
+from contextlib import AsyncExitStack, asynccontextmanager
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 import grpc
 
 import lbclient
-from benchmarks.faults.task import METHOD, TASK_KEY
+from benchmarks.faults.task import METHOD, TASK_KEY, serve
+from benchmarks.harness.load import steady
+from benchmarks.harness.processes import ROOT, Process, command_of, start
+from tests.ports import free_ports
 
 HOST = "127.0.0.1"
-PORTS = range(20_000, 32_000)
 NOTHING: Mapping[str, str] = {}
 # For a task's environment. On a machine that is busy with other things a server of
 # ours is overloaded, and refuses calls: these are not lost by the fault that is shown.
 NO_SHEDDING = {"LBCLIENT_MAX_LOAD": "0"}
-PATIENCE = 60.0  # seconds; for what must come true, on a machine that is busy
 ROUND_ROBIN = [
     ("grpc.service_config", '{"loadBalancingConfig":[{"round_robin":{}}]}'),
     ("grpc.enable_http_proxy", 0),
@@ -42,7 +39,7 @@ class Task:
     `environment` is what its own has besides ours.
     """
 
-    process: asyncio.subprocess.Process
+    process: Process
 
     def __init__(
         self,
@@ -63,46 +60,28 @@ class Task:
         self.address = ",".join(f"{host}:{port}" for port in ports)
 
     async def start(self, **behaviour: Any) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            *self._inside, sys.executable, "-m", "benchmarks.faults.task",
-            self.kind, ",".join(map(str, self.ports)), self.host,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, **self._environment},
+        ports = ",".join(map(str, self.ports))
+        self.process = await start(
+            *self._inside, *command_of(serve, self.kind, ports, self.host),
+            env={**os.environ, **self._environment}, cwd=ROOT,
         )  # fmt: skip
-        await self._hears("ready")
+        await self.process.hear()
         await self.behave(**behaviour)
 
     async def behave(self, **behaviour: Any) -> None:
         """From now on: `latency`, `status`, `share`, see `benchmarks.faults.task`."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(behaviour).encode() + b"\n")
-        await self._hears("done")
-
-    async def _hears(self, word: str) -> None:
-        assert self.process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
-            heard = await self.process.stdout.readline()
-        assert heard.decode().strip() == word, heard
+        await self.process.ask(behaviour)
 
     def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+        self.process.process.send_signal(number)
+
+    async def wait(self) -> None:
+        """Until its process has ended."""
+        await self.process.process.wait()
 
     async def close(self) -> None:
-        if self.process.returncode is None:
-            self.signal(signal.SIGKILL)
-        await self.process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    """Nobody has them now; below those that Linux hands out by itself."""
-    found: list[int] = []
-    for port in Random().sample(PORTS, len(PORTS)):
-        if len(found) == count:
-            return found
-        with socket.socket() as tcp, suppress(OSError):
-            tcp.bind((HOST, port))
-            found.append(port)
-    raise RuntimeError("no free ports")
+        if hasattr(self, "process"):
+            await self.process.close()
 
 
 @asynccontextmanager
@@ -113,14 +92,9 @@ async def fleet(
     tasks = [Task(kind, port, **environment) for port in free_ports(count)]
     async with AsyncExitStack() as stack:
         for task in tasks:
-            stack.push_async_callback(_close_started, task)
+            stack.push_async_callback(task.close)
         await asyncio.gather(*(task.start(**behaviour) for task in tasks))
         yield tasks
-
-
-async def _close_started(task: Task) -> None:
-    if hasattr(task, "process"):
-        await task.close()
 
 
 class Addressed(Protocol):
@@ -128,6 +102,12 @@ class Addressed(Protocol):
 
     @property
     def address(self) -> str: ...
+
+
+class Front(NamedTuple):
+    """What stands in front of tasks."""
+
+    address: str
 
 
 def target_of(tasks: Iterable[Addressed]) -> str:
@@ -223,31 +203,10 @@ async def drive(
     Returns when the last one has ended.
     """
     tally = Tally()
-    begun, began_at = 0, monotonic()
-    sent = set()
-    while (elapsed := monotonic() - began_at) < seconds:
-        while begun < elapsed * rate:
-            begun += 1
-            task = asyncio.create_task(
-                send_one(channel, tally, timeout, method, metadata())
-            )
-            sent.add(task)
-            task.add_done_callback(sent.discard)
-        await asyncio.sleep(min(1 / rate, 0.02))
-    await asyncio.gather(*sent)
+    await steady(
+        rate, seconds, lambda: send_one(channel, tally, timeout, method, metadata())
+    )
     return tally
-
-
-async def until(condition: Any, what: Any = "") -> float:
-    """Waits for what it wants to see; returns for how many seconds. `what` is told
-    (called, if it can be) when it never comes."""
-    began_at = monotonic()
-    while not condition():
-        if monotonic() - began_at > PATIENCE:
-            said = what() if callable(what) else what
-            raise AssertionError(f"not within {PATIENCE:.0f} s: {said}")
-        await asyncio.sleep(0.02)
-    return monotonic() - began_at
 
 
 def states(channel: lbclient.Channel) -> str:
