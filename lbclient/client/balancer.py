@@ -108,7 +108,7 @@ class Balancer:
             calls=self.counters.total,
             has_ready=lambda: self.waiting.has_ready(),
         )
-        self._judging = OutlierDetection(
+        self._outlier_detection = OutlierDetection(
             target,
             self.outliers,
             self.counters.by_method,
@@ -262,7 +262,7 @@ class Balancer:
                 )
             return
         if code or self.outliers.watching:
-            self._judging.finish(attempt, outcome, code, now)
+            self._outlier_detection.finish(attempt, outcome, code, now)
         else:
             backend.load.finish(outcome, now)
         self.counters.attempt_over(attempt.counts, code, outcome.latency, is_last)
