@@ -4,6 +4,7 @@ The only file here that reads either. A variable beats the file, and what was re
 where is kept, so an error found later still names the variable or file to mend.
 """
 
+import logging
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -13,6 +14,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from lbclient.config.fields import PREFIX, Setting, settings
 from lbclient.core.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 ENVIRONMENT: Mapping[str, str] = os.environ
 
@@ -27,8 +30,15 @@ MOST_BYTES = 1 << 20  # of a file; a thousand quotas have 50,000
 
 LIKE = 0.8  # of two names, from which one is meant by the other; one letter in five
 
-# What Kubernetes sets for a Service that is called lbclient.
-SERVICE_LINK = re.compile(r"LBCLIENT_(PORT|SERVICE_(HOST|PORT))(_|$)")
+# What Kubernetes sets for each Service of a namespace, here for one whose name is
+# "lbclient" or begins with "lbclient-".
+SERVICE_LINK = re.compile(
+    r"LBCLIENT_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?"
+    r"|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+
+# Variables that were warned of: as many as the environment has, at most.
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +58,11 @@ class Sourced:
     ) -> Self:
         """Reads `LBCLIENT_CONFIG`'s file, then `LBCLIENT_<FIELD>` variables.
 
-        What neither has is as in `defaults`, and else as documented.
+        What neither has is as in `defaults`, and else as documented. A variable that
+        is no setting has no effect, and is warned of once.
 
-        Raises ConfigError for a value out of bounds, a file that is not there or
-        not TOML, and a name that is no field.
+        Raises ConfigError for a value out of bounds, a file that is not there or not
+        TOML, and a name in the file that is no field.
         """
         values: dict[str, Any] = {}
         path = environ.get("LBCLIENT_CONFIG", "")
@@ -151,15 +162,16 @@ def _read_toml(path: str) -> dict[str, Any]:
     return tomllib.loads(data.decode())
 
 
-def _like(said: str, names: Collection[str], prefix: str = "") -> str:
-    """A prefix that all of them have makes none of them like what was said."""
-    from difflib import get_close_matches  # for errors only
+def _like(said: str, names: Collection[str]) -> str:
+    close = _closest(said, names)
+    return f"perhaps {close}" if close else f"one of {', '.join(sorted(names))}"
 
-    bare = [name.removeprefix(prefix) for name in names]
-    close = get_close_matches(said.removeprefix(prefix), bare, 1, cutoff=LIKE)
-    if close:
-        return f"perhaps {prefix}{close[0]}"
-    return f"one of {', '.join(sorted(names))}"
+
+def _closest(said: str, names: Collection[str]) -> str:
+    """The name that is probably meant, or ""."""
+    from difflib import get_close_matches  # for mistakes only
+
+    return next(iter(get_close_matches(said, names, 1, cutoff=LIKE)), "")
 
 
 def _where_to_mend(
@@ -200,26 +212,36 @@ def section(config: C) -> C:
 def _variables(
     config: type[Sourced], environ: Mapping[str, str]
 ) -> Iterator[tuple[Setting, str]]:
-    """The settings of a config whose variable is there, and its text.
-
-    Raises ConfigError for a variable that belongs to no config.
-    """
+    """The settings of a config whose variable is there, and its text."""
     own = {setting.variable: setting for setting in settings(config)}
     every = [setting for one in SECTIONS.values() for setting in settings(one)]
     known = {setting.variable for setting in every}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable in RESERVED:
             continue
-        if SERVICE_LINK.match(variable):
-            continue
         if variable not in known:
-            # Its text may be a secret whose name is misspelt.
             readable = {one.variable for one in every if one.kind.read is not None}
-            want = _like(variable, readable | RESERVED, PREFIX)
-            raise ConfigError("variable", variable, want)
+            _warn_of(variable, readable | RESERVED)
+            continue
         setting = own.get(variable)
         if setting and not (setting.kind.is_unset_if_empty and not text):
             yield setting, text
+
+
+def _warn_of(variable: str, known: Collection[str]) -> None:
+    """Says once that a variable has no effect, unless Kubernetes has made it.
+
+    It may be a mistake, or the application's own. Its text is not told: it may be a
+    secret.
+    """
+    if variable in _warned or SERVICE_LINK.fullmatch(variable):
+        return
+    _warned.add(variable)
+    # The prefix, which all have, makes none like another.
+    bare = {name.removeprefix(PREFIX) for name in known}
+    close = _closest(variable.removeprefix(PREFIX), bare)
+    meant = f"; perhaps {PREFIX}{close} is meant" if close else ""
+    logger.warning("%s is no setting of lbclient and has no effect%s", variable, meant)
 
 
 def _value(setting: Setting, text: str) -> Any:

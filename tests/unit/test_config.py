@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
+from lbclient.config import (
+    ChannelConfig,
+    ServerConfig,
+    is_disabled,
+    settings,
+    sources,
+)
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import FleetUsage
@@ -236,13 +242,6 @@ def test_variables_set_what_is_theirs() -> None:
             "9",
             "LBCLIENT_CONNECT_BACKOFF: max_connect_backoff = 5.0: want no less than",
         ),
-        (
-            "LBCLIENT_SUBSET_SISE",
-            "5",
-            "variable = 'LBCLIENT_SUBSET_SISE': want perhaps LBCLIENT_SUBSET_SIZE",
-        ),
-        ("LBCLIENT_X", "5", "variable = 'LBCLIENT_X': want one of LBCLIENT_ACTIVE_L"),
-        ("LBCLIENT_NOPE", "1", "variable = 'LBCLIENT_NOPE': want one of LBCLIENT_ACT"),
         ("LBCLIENT_UTILIZATION", "0.5", "to be set in code: it is not text"),
         ("LBCLIENT_QUOTAS", "1", "LBCLIENT_QUOTAS = '1': want to be set in code or TO"),
         ("LBCLIENT_CUSTOMER", "tls", "LBCLIENT_CUSTOMER = 'tls': want mtls"),
@@ -414,10 +413,71 @@ def test_a_secret_whose_name_is_misspelt_is_told_to_nobody(tmp_path: Path) -> No
     paths[0].write_text(f"[server]\nudp_secrit = '{SECRET}'\n")
     paths[1].write_text(f"[servr]\nudp_secret = '{SECRET}'\n")
     places = [{"LBCLIENT_CONFIG": str(path)} for path in paths]
-    for environ in (*places, {"LBCLIENT_UDP_SECRIT": SECRET}):
+    for environ in places:
         with pytest.raises(ConfigError, match=r"want (perhaps|one of)") as caught:
             ServerConfig.from_environment(environ)
         assert SECRET not in str(caught.value)
+
+
+@pytest.fixture
+def warned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Callable[..., list[str]]:
+    """What is warned of while both configs are read, twice, from these variables."""
+    monkeypatch.setattr(sources, "_warned", set())
+
+    def read(**environ: str) -> list[str]:
+        for config in (ChannelConfig, ServerConfig) * 2:
+            assert config.from_environment(environ) == config()
+        return [record.getMessage() for record in caplog.records]
+
+    return read
+
+
+NOTHING = "is no setting of lbclient and has no effect"
+
+
+def test_a_misspelt_variable_is_warned_of_once_and_what_is_meant_is_named(
+    warned: Callable[..., list[str]],
+) -> None:
+    assert warned(LBCLIENT_SUBSET_SISE="5") == [
+        f"LBCLIENT_SUBSET_SISE {NOTHING}; perhaps LBCLIENT_SUBSET_SIZE is meant"
+    ]
+
+
+def test_an_applications_own_variable_is_warned_of_once(
+    warned: Callable[..., list[str]],
+) -> None:
+    told = warned(LBCLIENT_TARGET="dns:///search:50051", LBCLIENT_X="1")
+    assert told == [f"LBCLIENT_TARGET {NOTHING}", f"LBCLIENT_X {NOTHING}"]
+
+
+def test_a_secret_in_a_misspelt_variable_is_told_to_nobody(
+    warned: Callable[..., list[str]],
+) -> None:
+    [told] = warned(LBCLIENT_UDP_SECRIT=SECRET)
+    assert "LBCLIENT_UDP_SECRET is meant" in told
+    assert SECRET not in told
+
+
+@pytest.mark.parametrize("service", ["", "_PROXY", "_SUBSET_SIZE", "_A_1"])
+def test_what_kubernetes_says_of_a_service_is_nothing_of_ours(
+    warned: Callable[..., list[str]], service: str
+) -> None:
+    """All that a Service of two ports, one of them named, puts into each pod."""
+    own, address = f"LBCLIENT{service}", "tcp://10.0.0.1:50051"
+    links = {
+        "SERVICE_HOST": "10.0.0.1",
+        "SERVICE_PORT": "50051",
+        "SERVICE_PORT_GRPC_WEB": "50051",
+        "PORT": address,
+        "PORT_50051_TCP": address,
+        "PORT_50051_TCP_PROTO": "tcp",
+        "PORT_50051_TCP_PORT": "50051",
+        "PORT_50051_TCP_ADDR": "10.0.0.1",
+        "PORT_53_UDP": "udp://10.0.0.1:53",
+    }
+    assert not warned(**{f"{own}_{name}": text for name, text in links.items()})
 
 
 @pytest.mark.parametrize("place", ["cache:70000", "cache/zero", "cache?flit=x", ":x"])

@@ -229,15 +229,6 @@ def test_no_credentials_are_no_reason_to_speak_in_the_clear(credentials: Any) ->
         lbclient.secure_channel("127.0.0.1:1", credentials)
 
 
-def test_what_kubernetes_sets_for_a_service_of_our_name_is_not_ours() -> None:
-    environ = {
-        "LBCLIENT_SERVICE_HOST": "10.0.0.1",
-        "LBCLIENT_PORT_50051_TCP": "tcp://10.0.0.1:50051",
-        "LBCLIENT_PORT": "tcp://10.0.0.1:50051",
-    }
-    assert ChannelConfig.from_environment(environ) == ChannelConfig()
-
-
 async def test_a_call_that_is_over_is_freed_at_once(start: Any, search: Any) -> None:
     """Not by the next collection: until then its connection could not be closed."""
     task = await start(lbclient.server)
