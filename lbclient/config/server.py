@@ -225,6 +225,14 @@ class ServerConfig(Sourced):
         source="Ours: a client has one, and two while it changes its interval; the "
         "rest is for clients behind a proxy that shares a connection.",
     )
+    intercept_health: bool = setting(
+        False,
+        SWITCH,
+        help="Whether the server's interceptors are asked about its health and load "
+        "services, too.",
+        source="Ours: off, as an interceptor that refuses or breaks them hides from "
+        "clients that a server drains or is frozen.",
+    )
     lame_duck_period: float = setting(
         30.0,
         seconds(0, DAY),

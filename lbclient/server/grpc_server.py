@@ -94,9 +94,13 @@ class Server(grpc.aio.Server):
         self._uncounted = Uncounted(clock)
         if most is not None:
             gate.limit(most)
+        self._brought: list[grpc.GenericRpcHandler] = []  # by the user
+        self._health: list[grpc.GenericRpcHandler] = []  # once it has started
         self._intercepts = bool(interceptors)
         if interceptors:
-            ours = Interceptor(self._wrapper, self._uncounted, parts.monitor)
+            ours = Interceptor(
+                self._wrapper, self._uncounted, parts.monitor, self._find_passing
+            )
             interceptors = (ours, *interceptors)
         options, most = grpc_seam.with_pending_limit(options or ())
         self._inner, read = grpc_seam.counted(
@@ -119,11 +123,15 @@ class Server(grpc.aio.Server):
         self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
     ) -> None:
         for handler in generic_rpc_handlers:
-            if isinstance(handler, grpc.ServiceRpcHandler):
-                self._services[handler.service_name()] = None
-            if not self._intercepts:
-                handler = WrappedLookup(self._wrapper, self._uncounted, handler)
-            self._inner.add_generic_rpc_handlers((handler,))
+            self._brought.append(handler)
+            self._add(handler)
+
+    def _add(self, handler: grpc.GenericRpcHandler) -> None:
+        if isinstance(handler, grpc.ServiceRpcHandler):
+            self._services[handler.service_name()] = None
+        if not self._intercepts:
+            handler = WrappedLookup(self._wrapper, self._uncounted, handler)
+        self._inner.add_generic_rpc_handlers((handler,))
 
     def add_registered_method_handlers(
         self,
@@ -131,14 +139,31 @@ class Server(grpc.aio.Server):
         method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
     ) -> None:
         self._services[service_name] = None
-        if self._intercepts:
-            self._inner.add_registered_method_handlers(service_name, method_handlers)
-            return
-        # grpcio finds these without looking at a request's metadata, as we must.
         generic = grpc.method_handlers_generic_handler(
             service_name, dict(method_handlers)
         )
+        if self._intercepts:
+            self._brought.append(generic)
+            self._inner.add_registered_method_handlers(service_name, method_handlers)
+            return
+        # grpcio finds these without looking at a request's metadata, as we must.
         self.add_generic_rpc_handlers((generic,))
+
+    def _find_passing(
+        self, details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """What answers a health check that the user's interceptors are not asked about.
+
+        An interceptor that refuses or breaks our health services would hide from
+        clients that this server drains or is frozen. One that the user brings goes
+        first, and is the interceptors' business.
+        """
+        if self._config.intercept_health:
+            return None
+        if any(brought.service(details) for brought in self._brought):
+            return None
+        found = (handler.service(details) for handler in self._health)
+        return next((one for one in found if one is not None), None)
 
     def add_insecure_port(self, address: str) -> int:
         port = self._inner.add_insecure_port(address)
@@ -179,7 +204,9 @@ class Server(grpc.aio.Server):
             health = HealthServices(
                 self._reporter, self._streams, self._config, self._services
             )
-            self.add_generic_rpc_handlers(health.handlers())
+            self._health = health.handlers()
+            for handler in self._health:
+                self._add(handler)
             if not self._intercepts:
                 unknown = UnknownMethods(self._wrapper)
                 self._inner.add_generic_rpc_handlers((unknown,))

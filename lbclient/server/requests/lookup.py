@@ -44,6 +44,7 @@ UNCOUNTED = frozenset(
 )
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
+Lookup = Callable[[grpc.HandlerCallDetails], "Handler | None"]
 
 
 class WrappedLookup(grpc.GenericRpcHandler):
@@ -116,11 +117,17 @@ class UnknownMethods(grpc.GenericRpcHandler):
 
 class Interceptor(grpc.aio.ServerInterceptor):
     def __init__(
-        self, wrapper: Wrapper, uncounted: Uncounted, monitor: LoadMonitor
+        self,
+        wrapper: Wrapper,
+        uncounted: Uncounted,
+        monitor: LoadMonitor,
+        find_passing: Lookup,
     ) -> None:
+        """`find_passing` finds what the user's interceptors are not asked about."""
         self._wrapper = wrapper
         self._uncounted = uncounted
         self._monitor = monitor
+        self._find_passing = find_passing
         self._unknown_method = wrapper.wrap(UNKNOWN_METHOD)
 
     async def intercept_service(
@@ -132,7 +139,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if method in UNCOUNTED:
             wrapper.let_by()
             try:
-                handler = await continuation(handler_call_details)
+                handler = self._find_passing(handler_call_details)
+                if handler is None:
+                    handler = await continuation(handler_call_details)
             except BaseException as error:
                 handler = _raising(error)
             return handler and self._uncounted.wrap(handler)
