@@ -240,6 +240,7 @@ class Server(grpc.aio.Server):
             asyncio.get_running_loop().call_soon(self._gate.intake.close)
         try:
             await self._stopping.stop(grace)
+            await self._gate.intake.ended()
             self._has_stopped = self._started
             drain = self._reporter.drain
             if drain is not None:

@@ -3,6 +3,6 @@
 from benchmarks.faults.burst import compare
 
 
-async def test_a_burst_that_the_core_does_not_keep_is_served_whole() -> None:
+async def test_a_burst_that_the_core_does_not_keep_finds_room() -> None:
     row = await compare(2000)
     assert row.holds, row

@@ -164,3 +164,20 @@ async def test_a_core_that_ends_later_than_the_queue_is_heard() -> None:
     task.core.end()
     with pytest.raises(ConnectionError):
         await taking
+
+
+async def test_a_stop_waits_until_the_core_has_answered() -> None:
+    """What it answers later would come to a loop that may be closed."""
+    task = Task()
+    taking = asyncio.ensure_future(task.take(1))
+    await asyncio.sleep(0)
+    task.intake.close()
+    ending = asyncio.ensure_future(task.intake.ended())
+    await asyncio.sleep(0)
+    assert task.intake.asked
+    assert not ending.done()
+    task.core.end()
+    await ending
+    assert not task.intake.asked
+    with pytest.raises(ConnectionError):
+        await taking

@@ -19,12 +19,14 @@ class Bounds(NamedTuple):
     most: int  # requests asked for that grpcio does not serve yet, at most
 
 
-# With room for a burst of as many as wait in the core, and as many again.
-READY = Bounds(ahead=1024, most=4096)
+# With room for a burst. No more are asked for ahead: where a loop is closed and nobody
+# has stopped its server, grpcio logs an error for each.
+READY = Bounds(ahead=512, most=4096)
 # For a queue that stands: what is still in the core it can end, at no cost. grpcio
 # serves one in each turn of the loop, and in as much time some sixteen come: a server
 # that asked for fewer took 0.2 times more CPU for each of 64 calls at a time.
 BEHIND = Bounds(ahead=16, most=64)
+LAST_ANSWERS = 1.0  # seconds that a stopped core may take for them
 BATCH = 8  # requests, at least, that are asked for at once
 
 
@@ -47,6 +49,7 @@ class Intake:
         self.asked = 0  # requests that have not come
         self._wanted: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
+        self._none_asked: asyncio.Future[None] | None = None
         self._is_closed = False
         self._times_asked = self._times_all_came = 0  # since `was_behind` was called
         self.taken = 0  # requests, whatever becomes of them
@@ -70,14 +73,16 @@ class Intake:
                 raise error
             self._wanted = asyncio.get_running_loop().create_future()
             await self._wanted
-            if self._is_closed:
+            if self._is_closed and self._error is None:
                 self._ask()  # else nothing tells that the core has ended
         return self._waiting.popleft()
 
     def keep_within(self, bounds: Bounds) -> None:
         """Sets the bounds, for whoever knows how long requests wait."""
+        if self._is_closed:
+            return
         self._bounds = bounds
-        if self._core is not None and not self._is_closed:
+        if self._core is not None:
             self._ask()
 
     def was_behind(self) -> bool:
@@ -124,10 +129,23 @@ class Intake:
         A server that stops would wait for requests that it holds.
         """
         self._is_closed = True
+        self._bounds = BEHIND
         self.dropped_at_stop += len(self._waiting)
         self._waiting.clear()
 
+    async def ended(self) -> None:
+        """Returns when the core has answered for all that it was asked for.
+
+        Or after a while. To be awaited when the core has shut down. What it answers
+        later would come to a loop that may be closed.
+        """
+        if self.asked:
+            self._none_asked = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._none_asked,), timeout=LAST_ANSWERS)
+
     def _wake(self) -> None:
+        if not self.asked and self._none_asked and not self._none_asked.done():
+            self._none_asked.set_result(None)
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
 
