@@ -13,7 +13,12 @@ import grpc
 
 from lbclient import wire
 from lbclient.client.health.check import NoState, ask, ask_serving, check
-from lbclient.client.health.check_turns import LEAST_PAUSE, CheckTurns, Traffic
+from lbclient.client.health.check_turns import (
+    LEAST_PAUSE,
+    CheckTurns,
+    Traffic,
+    loop_time,
+)
 from lbclient.client.health.streams import RefusedError, Streams
 from lbclient.client.health.told import Told
 from lbclient.core.model import TaskState
@@ -84,13 +89,13 @@ class ChecksBeside:
         is_ended = is_slow = False
         while True:
             is_beside = self._streams.begun > 0
-            timeout, began_at = self._timeout(is_beside), _now()
+            timeout, began_at = self._timeout(is_beside), loop_time()
             try:
                 answer = await self.ask(timeout)
             except grpc.aio.AioRpcError as error:
                 # A server can answer DEADLINE_EXCEEDED at once: that is not late.
                 is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-                if not is_late or _now() - began_at < timeout / 2:
+                if not is_late or loop_time() - began_at < timeout / 2:
                     # Refused, perhaps, as the streams that were ended still count.
                     await asyncio.sleep(LEAST_PAUSE if is_ended else pause)
                 elif not is_beside:
@@ -98,11 +103,11 @@ class ChecksBeside:
                 elif self._are_in_the_way(began_at, timeout):
                     is_ended = await self._end_streams(streams) or is_ended
                 continue
-            took = _now() - began_at
+            took = loop_time() - began_at
             if not is_ended:
                 self.patience.answered(took)
             elif not is_slow and took < self.patience.seconds:
-                self._permit.suspend(_now())
+                self._permit.suspend(loop_time())
             elif not is_slow:
                 self.patience.answered_late(took)
             return answer
@@ -118,7 +123,7 @@ class ChecksBeside:
 
     def _are_in_the_way(self, began_at: float, timeout: float) -> bool:
         """Whether a check that was not answered says so of the streams beside it."""
-        if _now() - began_at >= 2 * timeout:
+        if loop_time() - began_at >= 2 * timeout:
             return False  # it was us who stood still
         # Where a stream of ours is silent, too, the server is frozen, or the connection
         # is dead.
@@ -137,13 +142,9 @@ class ChecksBeside:
             await asyncio.wait(running)
         if self._told.is_ours:
             self._owes_nothing()
-        said = self._permit.record_ended(count, in_flight, _now())
+        said = self._permit.record_ended(count, in_flight, loop_time())
         logger.info("health: %s; they are ended", said)
         return True
 
     def __repr__(self) -> str:
         return f"<beside {self._streams!r}>"
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

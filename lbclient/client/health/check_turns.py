@@ -56,7 +56,7 @@ class CheckTurns:
         """
         if not self._told.is_ours:
             return
-        (in_flight, answered), now = self._traffic(), _now()
+        (in_flight, answered), now = self._traffic(), loop_time()
         if answered != self._answered or not in_flight:
             self._answered, self._stalled = answered, 0
             self._stalled_at, self._pause = now, self.every
@@ -75,7 +75,7 @@ class CheckTurns:
     async def wait(self) -> None:
         """A check without streams is put off while more and more calls wait, for a few
         seconds at most. Beside streams it is not: they may be what calls wait for."""
-        give_up_at = _now() + self.every + LONGEST_ANSWER
+        give_up_at = loop_time() + self.every + LONGEST_ANSWER
         while True:
             self._is_due.clear()
             in_flight_before, answered_before = self._traffic()
@@ -85,12 +85,12 @@ class CheckTurns:
                     await self._is_due.wait()
             in_flight, answered = self._traffic()
             is_stuck = in_flight > in_flight_before and answered == answered_before
-            if self._streams.begun or not is_stuck or _now() >= give_up_at:
+            if self._streams.begun or not is_stuck or loop_time() >= give_up_at:
                 return
 
     def __repr__(self) -> str:
         return f"<every {self.every:.1f} s, {self._stalled} calls stalled>"
 
 
-def _now() -> float:
+def loop_time() -> float:
     return asyncio.get_running_loop().time()

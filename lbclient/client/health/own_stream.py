@@ -19,7 +19,7 @@ from lbclient.client.health.streams import (
     RefusedError,
     Streams,
     TaskNotServing,
-    longer,
+    longer_for,
 )
 from lbclient.client.health.told import Told
 from lbclient.v1 import health_pb2
@@ -50,9 +50,7 @@ class OwnStream:
             await self._read_and_check(interval, pause)
         except RefusedError as refusal:
             is_serving = await self._checks.ask_instead(refusal, pause)
-            # Who is not serving is asked often: nobody else tells when that ends.
-            most = 16 if is_serving else 3
-            pause = longer(pause, min(self.refusals, most))
+            pause = longer_for(is_serving, pause, self.refusals)
             self.refusals += 1
         except TaskNotServing:
             pass

@@ -11,9 +11,9 @@ import grpc
 
 from lbclient.client.health.beside import ChecksBeside
 from lbclient.client.health.check import NoState
-from lbclient.client.health.check_turns import CheckTurns
+from lbclient.client.health.check_turns import CheckTurns, loop_time
 from lbclient.client.health.standard_streams import StandardStreams
-from lbclient.client.health.streams import longer
+from lbclient.client.health.streams import longer_for
 from lbclient.client.health.told import Told
 from lbclient.core.model import TaskState
 from lbclient.core.stream_permit import LONGEST_ANSWER, StreamPermit
@@ -41,7 +41,7 @@ class RepeatedChecks:
     async def follow_without_streams(self, pause: float) -> None:
         """Where streams block calls, until they may be tried again."""
         refusals = 0
-        while not self._permit.may_stream(_now()):
+        while not self._permit.may_stream(loop_time()):
             try:
                 answer = await self._checks.ask(LONGEST_ANSWER)
             except grpc.aio.AioRpcError:
@@ -49,7 +49,7 @@ class RepeatedChecks:
                 continue
             is_believed = self._told.take_answer(answer, ASKED)
             if answer is NoState.NOT_OFFERED:
-                await asyncio.sleep(self._permit.expires_at - _now())
+                await asyncio.sleep(self._permit.expires_at - loop_time())
                 return
             refusals = refusals + 1 if answer is NoState.REFUSED else 0
             await self._wait_after(is_believed, refusals, pause)
@@ -101,9 +101,8 @@ class RepeatedChecks:
         if not is_believed:
             await asyncio.sleep(self._told.pause_for_another_task(pause))
         elif refusals:
-            # Who does not serve is asked often: nobody else tells when that ends.
-            most = 16 if self._told.state in (None, TaskState.SERVING) else 3
-            await asyncio.sleep(longer(pause, min(refusals - 1, most)))
+            is_serving = self._told.state in (None, TaskState.SERVING)
+            await asyncio.sleep(longer_for(is_serving, pause, refusals - 1))
         else:
             await self._turns.wait()
 
@@ -113,7 +112,3 @@ class RepeatedChecks:
 
 async def _wait_for(event: asyncio.Event) -> None:
     await event.wait()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -106,3 +106,9 @@ class Streams:
 def longer(pause: float, refusals: int) -> float:
     """The pause after so many refusals in a row."""
     return max(pause, min(pause * 2.0 ** min(refusals, 16), LONGEST_PAUSE))
+
+
+def longer_for(is_serving: bool, pause: float, refusals: int) -> float:
+    """The same for a backend's state. One that does not serve is asked often: nobody
+    else tells when that ends."""
+    return longer(pause, refusals if is_serving else min(refusals, 3))
