@@ -29,9 +29,8 @@ async def burst(kind: str, calls: int) -> Tally:
         ]
         for channel in channels:
             await channel.channel_ready()
-        # Any server is asked now and then before it is asked for much.
         await send_one(channels[0], Tally(), DEADLINE)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # the burst does not come while the server starts
         sent = (
             send_one(channels[number % CHANNELS], tally, DEADLINE)
             for number in range(calls)

@@ -220,15 +220,14 @@ def _variables(
         if not variable.startswith(PREFIX) or variable in RESERVED:
             continue
         if variable not in known:
-            readable = {one.variable for one in every if one.kind.read is not None}
-            _warn_of(variable, readable | RESERVED)
+            _warn_of(variable, every)
             continue
         setting = own.get(variable)
         if setting and not (setting.kind.is_unset_if_empty and not text):
             yield setting, text
 
 
-def _warn_of(variable: str, known: Collection[str]) -> None:
+def _warn_of(variable: str, every: Collection[Setting]) -> None:
     """Says once that a variable has no effect, unless Kubernetes has made it.
 
     It may be a mistake, or the application's own. Its text is not told: it may be a
@@ -237,8 +236,9 @@ def _warn_of(variable: str, known: Collection[str]) -> None:
     if variable in _warned or SERVICE_LINK.fullmatch(variable):
         return
     _warned.add(variable)
+    readable = {one.variable for one in every if one.kind.read is not None}
     # The prefix, which all have, makes none like another.
-    bare = {name.removeprefix(PREFIX) for name in known}
+    bare = {name.removeprefix(PREFIX) for name in readable | RESERVED}
     close = _closest(variable.removeprefix(PREFIX), bare)
     meant = f"; perhaps {PREFIX}{close} is meant" if close else ""
     logger.warning("%s is no setting of lbclient and has no effect%s", variable, meant)

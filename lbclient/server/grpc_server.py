@@ -95,7 +95,7 @@ class Server(grpc.aio.Server):
         if most is not None:
             gate.limit(most)
         self._brought: list[grpc.GenericRpcHandler] = []  # by the user
-        self._health: list[grpc.GenericRpcHandler] = []  # once it has started
+        self._health: dict[str, grpc.GenericRpcHandler] = {}  # once it has started
         self._intercepts = bool(interceptors)
         if interceptors:
             ours = Interceptor(
@@ -158,12 +158,12 @@ class Server(grpc.aio.Server):
         clients that this server drains or is frozen. One that the user brings goes
         first, and is the interceptors' business.
         """
-        if self._config.intercept_health:
+        ours = self._health.get(details.method)
+        if ours is None or self._config.intercept_health:
             return None
         if any(brought.service(details) for brought in self._brought):
             return None
-        found = (handler.service(details) for handler in self._health)
-        return next((one for one in found if one is not None), None)
+        return ours.service(details)
 
     def add_insecure_port(self, address: str) -> int:
         port = self._inner.add_insecure_port(address)
@@ -205,7 +205,7 @@ class Server(grpc.aio.Server):
                 self._reporter, self._streams, self._config, self._services
             )
             self._health = health.handlers()
-            for handler in self._health:
+            for handler in self._health.values():
                 self._add(handler)
             if not self._intercepts:
                 unknown = UnknownMethods(self._wrapper)

@@ -68,7 +68,8 @@ class HealthServices:
             for reason in Full
         }
 
-    def handlers(self) -> list[grpc.GenericRpcHandler]:
+    def handlers(self) -> dict[str, grpc.GenericRpcHandler]:
+        """By path of the method."""
         watched, serving = health_pb2.HealthRequest, compat_pb2.ServingRequest
         unary = grpc.unary_unary_rpc_method_handler
         # What they send is encoded once for all of them: bytes.
@@ -103,10 +104,10 @@ class HealthServices:
                 StreamKind.LOAD,
             ),
         }
-        return [
-            _Method(path, handler, self._refuses, kind)
+        return {
+            path: _Method(path, handler, self._refuses, kind)
             for path, (handler, kind) in methods.items()
-        ]
+        }
 
     async def _check(
         self, _request: health_pb2.HealthRequest, _context: Context
