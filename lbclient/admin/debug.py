@@ -25,18 +25,16 @@ def register(server: grpc.aio.Server) -> None:
     check_server(server)
     try:
         from grpc_channelz.v1 import channelz
-        from grpc_reflection.v1alpha import reflection
+
+        from lbclient.admin.reflection import add_reflection
     except ModuleNotFoundError as error:
         want = f"{error.name} to be installed: pip install 'lbclient[admin]'"
         raise ConfigError("register", server, want) from None
     own = [method.split("/")[1] for method in OWN]
     known = server._services if isinstance(server, Server) else {}
     channelz.add_channelz_servicer(server)
-    reflection.enable_server_reflection(
-        [name for name in dict.fromkeys([*known, *own]) if is_described(name)]
-        + ["grpc.channelz.v1.Channelz", reflection.SERVICE_NAME],
-        server,
-    )
+    names = [name for name in dict.fromkeys([*known, *own]) if is_described(name)]
+    add_reflection(server, [*names, "grpc.channelz.v1.Channelz"])
 
 
 def is_described(service: str) -> bool:

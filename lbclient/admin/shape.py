@@ -26,6 +26,7 @@ BACKEND = {
     "state": TEXT,
     "reason": TEXT,
     "state_age": NUMBER,
+    "health_refused": TEXT,
     "last_error": TEXT,
     "last_error_age": MAYBE,
     "weight": NUMBER,
@@ -107,6 +108,14 @@ UDP = {
     "pushed": NUMBER,
 }
 
+ATTEMPTS = {
+    "requests": COUNTS,
+    "recent": COUNTS,
+    "others_refuse": NUMBER,
+    "granted": NUMBER,
+    "withheld": NUMBER,
+}
+
 CONTENTION = {
     "waiting": MAYBE,
     "throttled": MAYBE,
@@ -134,6 +143,7 @@ SERVER = {
     "task_failures": NUMBER,
     "admitted": COUNTS,
     "refused": [{"reason": TEXT, "criticality": TEXT, "requests": NUMBER}],
+    "attempts": ATTEMPTS,
     "misread": COUNTS,
     "usage": [{"customer": TEXT, "cpu": NUMBER}],
     "usage_left_out": NUMBER,

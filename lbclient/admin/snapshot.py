@@ -142,6 +142,10 @@ def of_server(number: int, server: Server) -> dict[str, Any]:
         "ports": [plain(port) for port in seen.ports],
         "services": [plain(service) for service in seen.services],
         "contention": told_of(seen.contention, shape.CONTENTION),
+        "attempts": {
+            **told_of(seen.attempts, shape.ATTEMPTS),
+            "others_refuse": int(seen.attempts.others_refuse),
+        },
         "signals": [told_of(signal, shape.SIGNAL) for signal in seen.signals],
         "refused": [
             {"reason": reason, "criticality": criticality, "requests": requests}

@@ -15,6 +15,7 @@ from typing import Any
 from lbclient import __version__
 
 OPERATE = {
+    "completion": "print a script by which a shell completes these commands",
     "doctor": "check a target for the usual problems, and say what to do",
     "inspect": "show the channels, backends and servers of a process",
     "probe": "check the health of one server, for example of a container",
@@ -26,7 +27,8 @@ LAB = {
     "sim": "compare pickers on a simulated fleet",
     "subset": "plan subsets: measure, compare, advise, draw",
 }
-"""Each is the module of its name, whose `main` takes the words and returns a status."""
+"""Each is the module of its name, whose `main` takes the words and returns a status;
+`make_parser` is for completion."""
 
 COMMANDS = dict(sorted((OPERATE | LAB).items()))
 
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _unwritten(error)
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def make_parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS)) + 2
     listing = "\n".join(
         f"  {name:{width}}{summary}" for name, summary in COMMANDS.items()
@@ -60,6 +62,11 @@ def _run(argv: Sequence[str] | None) -> int:
     parser.add_argument(
         "--version", action="version", version=f"lbclient {__version__}"
     )
+    return parser
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    parser = make_parser()
     parser.add_argument("command", nargs="?", choices=COMMANDS, help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     given = parser.parse_args(argv)

@@ -3,6 +3,8 @@
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
+from lbclient.cli.colour import width as shown
+
 WIDTH = 79
 LABEL = 23
 BAR = 40  # characters of a histogram's longest bar
@@ -28,14 +30,15 @@ def histogram(backends_with: Mapping[int, int]) -> Iterator[str]:
 
 def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     """Aligned columns under headings; the first `left` of them to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
+    widths = [max(map(shown, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        blanks = [" " * (w - shown(c)) for c, w in zip(row, widths, strict=True)]
+        cells = [
+            f"{cell}{blank}" if place < left else f"{blank}{cell}"
+            for place, (cell, blank) in enumerate(zip(row, blanks, strict=True))
+        ]
+        lines.append("  ".join(cells))
     lines.insert(1, "  ".join("-" * width for width in widths))
     return lines
 

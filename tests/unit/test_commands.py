@@ -4,19 +4,19 @@ A command that comes later is in `COMMANDS`, and so is tested with the others.
 """
 
 import os
-import pty
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from lbclient.cli import COMMANDS, main, module_of
+from tests.terminal import on_a_terminal
 
 ALL = [*COMMANDS, "sim book"]  # which is a command within one
 
 SERVES = {"proxy"}  # and so leaves in order at Ctrl-C
+SCRIPTS = {"completion"}  # writes for a shell
 
 ESCAPE = "\x1b"
 
@@ -49,7 +49,7 @@ def test_help_names_the_exit_statuses(
         assert re.search(r"\b130\b.{0,4} after Ctrl-C", statuses)
 
 
-@pytest.mark.parametrize("command", ALL)
+@pytest.mark.parametrize("command", [one for one in ALL if one not in SCRIPTS])
 def test_every_command_speaks_json(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,33 +67,22 @@ def test_bad_arguments_are_status_2_and_said_on_stderr(
     assert f"lbclient {command}" in complaint
 
 
+def test_completion_without_its_extra_names_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)  # as if it were not installed
+    assert main(["completion", "bash"]) == 2
+    out, complaint = capsys.readouterr()
+    want = "want shtab to be installed: pip install 'lbclient[completion]'"
+    assert (out, want in complaint) == ("", True)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_lists_every_command(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert re.search(rf"^  {command} +\w", help_of("", capsys), re.MULTILINE)
     assert callable(module_of(command).main)
-
-
-def on_a_terminal(*words: str, no_color: str = "1") -> str:
-    """What is shown, by a Python that may use colour but for NO_COLOR."""
-    terminal, there = pty.openpty()
-    env = {**os.environ, "NO_COLOR": no_color, "TERM": "xterm-256color"}
-    command = [sys.executable, *words]
-    process = subprocess.Popen(
-        command, stdout=there, stderr=there, env=env, cwd=Path(__file__).parents[2]
-    )
-    os.close(there)
-    shown = b""
-    try:
-        while data := os.read(terminal, 4096):
-            shown += data
-    except OSError:  # the process has closed its end
-        pass
-    finally:
-        os.close(terminal)
-        process.wait(timeout=60)
-    return shown.decode()
 
 
 @pytest.mark.parametrize(
@@ -114,6 +103,40 @@ def test_without_colour_nothing_is_coloured(words: str) -> None:
     shown = on_a_terminal("-m", "lbclient", *words.split())
     assert shown.strip()
     assert ESCAPE not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("probe --timeout 0.2 127.0.0.1:1", "127.0.0.1:1 \x1b[31mno answer\x1b[0m, c"),
+        ("doctor --timeout 0.5 ipv4:127.0.0.1:1", "\x1b[31mfail\x1b[0m  answer"),
+        ("doctor --timeout 0.5 ipv4:127.0.0.1:1", "\x1b[33mwarn\x1b[0m  target"),
+        ("doctor --timeout 0.5 ipv4:127.0.0.1:1", "\x1b[32mok  \x1b[0m  proxy"),
+    ],
+)
+def test_a_terminal_gets_colours(words: str, said: str) -> None:
+    shown = on_a_terminal("-m", "lbclient", *words.split(), no_color="")
+    assert said in shown
+    shown = on_a_terminal("-m", "lbclient", *words.split(), no_color="", term="dumb")
+    assert shown.strip()
+    assert ESCAPE not in shown
+
+
+@pytest.mark.parametrize("command", ["probe 127.0.0.1:1", "doctor ipv4:127.0.0.1:1"])
+@pytest.mark.parametrize("json", ["", "--json"])
+def test_what_is_piped_or_json_has_none(command: str, json: str) -> None:
+    words = [*command.split(), "--timeout", "0.2", *json.split()]
+    env = {name: os.environ[name] for name in os.environ if name != "NO_COLOR"}
+    done = subprocess.run(
+        [sys.executable, "-m", "lbclient", *words],
+        capture_output=True, text=True, timeout=60, env=env,
+    )  # fmt: skip
+    assert done.stdout.strip()
+    assert ESCAPE not in done.stdout
+    if json:
+        shown = on_a_terminal("-m", "lbclient", *words, no_color="")
+        assert shown.strip()
+        assert ESCAPE not in shown
 
 
 # What the demo, the one command that draws, shows its scenes by.

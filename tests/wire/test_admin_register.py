@@ -5,7 +5,7 @@ from typing import Any
 import grpc
 import pytest
 import search_pb2_grpc as pb_grpc
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import lbclient
 from lbclient import admin
@@ -16,7 +16,8 @@ from tests.hosts import Host, Hosted
 channelz_pb2 = needs.module("grpc_channelz.v1.channelz_pb2")
 reflection_pb2 = needs.module("grpc_reflection.v1alpha.reflection_pb2")
 
-REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+# v1 is what grpcurl asks for, and v1alpha what it asks for next.
+VERSIONS = ("v1", "v1alpha")
 
 
 class Search(pb_grpc.SearchServicer):
@@ -33,9 +34,9 @@ async def started(host: Host, **settings: Any) -> Hosted:
     return await host(server=server)
 
 
-async def reflect(channel: Any, **request: Any) -> Any:
+async def reflect(channel: Any, version: str = "v1", **request: Any) -> Any:
     ask = channel.stream_stream(
-        REFLECTION,
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
         reflection_pb2.ServerReflectionRequest.SerializeToString,
         reflection_pb2.ServerReflectionResponse.FromString,
     )
@@ -43,18 +44,46 @@ async def reflect(channel: Any, **request: Any) -> Any:
     return await call.read()
 
 
-async def test_reflection_lists_and_describes_the_users_services(host: Host) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_reflection_lists_and_describes_the_users_services(
+    host: Host, version: str
+) -> None:
     _, _, channel = await started(host)
-    said = await reflect(channel, list_services="")
+    said = await reflect(channel, version, list_services="")
     names = {service.name for service in said.list_services_response.service}
     assert {"search.Search", "lbclient.v1.BackendHealth"} <= names
+    assert {f"grpc.reflection.{one}.ServerReflection" for one in VERSIONS} <= names
     for name in sorted(names):
-        said = await reflect(channel, file_containing_symbol=name)
+        said = await reflect(channel, version, file_containing_symbol=name)
         assert said.HasField("file_descriptor_response"), name
-    said = await reflect(channel, file_containing_symbol="search.Search")
+    said = await reflect(channel, version, file_containing_symbol="search.Search")
     (data, *_) = said.file_descriptor_response.file_descriptor_proto
     described = descriptor_pb2.FileDescriptorProto.FromString(data)
     assert [service.name for service in described.service] == ["Search"]
+
+
+async def test_what_describes_v1_is_v1(host: Host) -> None:
+    """A client can make its messages from it, and they are those that are served."""
+    _, _, channel = await started(host)
+    name = "grpc.reflection.v1.ServerReflection"
+    said = await reflect(channel, file_containing_symbol=name)
+    (data,) = said.file_descriptor_response.file_descriptor_proto
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(data)
+    described = pool.FindServiceByName(name).methods_by_name["ServerReflectionInfo"]
+    request, response = (
+        message_factory.GetMessageClass(one)
+        for one in (described.input_type, described.output_type)
+    )
+    assert described.input_type.full_name.startswith("grpc.reflection.v1.")
+    path = f"/{name}/ServerReflectionInfo"
+    ask = channel.stream_stream(path, request.SerializeToString, response.FromString)
+    asked: Any = request(file_by_filename="grpc/reflection/v1/reflection.proto")
+    again: Any = await ask(iter([asked]), timeout=5).read()
+    assert again.file_descriptor_response.file_descriptor_proto == [data]
+    assert b"v1alpha" not in data
+    said = await reflect(channel, file_containing_symbol="no.Such")
+    assert said.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
 async def test_channelz_tells_of_the_server(host: Host) -> None:
@@ -73,8 +102,8 @@ async def test_neither_is_refused_or_counted_when_all_else_is(host: Host) -> Non
     search: Any = channel.unary_unary("/search.Search/Search")
     with pytest.raises(grpc.aio.AioRpcError, match=r"overloaded: all of it"):
         await search(b"", timeout=5)
-    for _ in range(5):
-        said = await reflect(channel, list_services="")
+    for version in VERSIONS * 3:
+        said = await reflect(channel, version, list_services="")
         assert said.HasField("list_services_response")
         ask: Any = channel.unary_unary("/grpc.channelz.v1.Channelz/GetTopChannels")
         await ask(b"", timeout=5)

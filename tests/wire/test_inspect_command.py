@@ -15,6 +15,7 @@ import lbclient
 from lbclient import admin
 from lbclient.admin.snapshot import snapshot
 from lbclient.cli import main
+from tests.terminal import on_a_terminal
 
 Inspect = Callable[..., Awaitable[tuple[int, str, str]]]
 
@@ -65,6 +66,22 @@ async def test_backends_and_reasons_are_shown(
     assert ["active_limit", "50", "(code)"] in lines
     assert ["server", tasks[1].address] in lines
     assert any(line[:3] == ["UDP", "health", "checks"] for line in lines)
+
+
+async def test_states_are_coloured_on_a_terminal_and_columns_stay_in_line(
+    place: str, start: Any
+) -> None:
+    task = await start(lbclient.server)
+    async with lbclient.insecure_channel(f"ipv4:{task.address}") as channel:
+        await asyncio.wait_for(channel.channel_ready(), 30)
+        words = ("-m", "lbclient", "inspect", "--interval", "0.5", place)
+        shown = await asyncio.to_thread(on_a_terminal, *words, no_color="")
+    lines = shown.splitlines()
+    (row,) = [line for line in lines if "\x1b[32mready\x1b[0m  " in line]
+    head = lines[lines.index(row) - 2]
+    plain = row.replace("\x1b[32m", "").replace("\x1b[0m", "")
+    assert len(plain) == len(head)
+    assert plain.index("ready") == head.index("state")
 
 
 async def test_what_cannot_be_described_is_shown_with_its_error(

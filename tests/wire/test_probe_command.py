@@ -106,7 +106,7 @@ async def test_a_server_without_a_health_service_is_status_3(
         (compat_pb2.ServingReply.SERVING, 0, "serving"),
         (compat_pb2.ServingReply.NOT_SERVING, 1, "not serving"),
         (compat_pb2.ServingReply.UNKNOWN, 1, "unknown"),
-        (None, 3, "it says PERMISSION_DENIED: not for?you"),
+        (None, 3, "refused: PERMISSION_DENIED: not for?you (grpc.health.v1.Health)"),
     ],
 )
 async def test_a_server_of_another_kind_is_asked_as_it_can_be(
@@ -163,21 +163,68 @@ async def test_udp_where_nobody_listens_is_status_3_at_once(
     assert (status, "refused" in line) == (3, True)
 
 
+OURS = ("--tls-ca", "--tls-name", "--tls-cert", "--tls-key")
+GRPCURLS = ("--cacert", "--servername", "--cert", "--key")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [OURS, GRPCURLS, ("--cacert", "--authority", "--cert", "--key")],
+    ids=["ours", "grpcurl's", "by the authority"],
+)
 async def test_tls_is_asked_with_both_sides_certificates(
-    probe: Probe, tmp_path: Path
+    probe: Probe, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
+    ca_file, name, certificate, key = names
     folder = certify(tmp_path, "DNS:search.prod")
     own = [(folder / f"server.{end}").read_bytes() for end in ("key", "pem")]
     ca = (folder / "ca.pem").read_bytes()
     credentials = grpc.ssl_server_credentials(
         [(own[0], own[1])], ca, require_client_auth=True
     )
-    files = ["--tls-ca", str(folder / "ca.pem"), "--tls-name", "search.prod"]
-    mine = ["--tls-cert", f"{folder}/client.pem", "--tls-key", f"{folder}/client.key"]
+    files = [ca_file, str(folder / "ca.pem"), name, "search.prod"]
+    mine = [certificate, f"{folder}/client.pem", key, f"{folder}/client.key"]
     async with hosting(credentials=credentials) as (_, address, _):
         assert (await probe(*files, *mine, address))[0] == 0
         assert (await probe(*files, address))[0] == 3
         assert (await probe(*mine, address))[0] == 3
+
+
+async def test_metadata_goes_with_every_health_check(probe: Probe) -> None:
+    """In capitals or not, and in base64 where a key ends in -bin."""
+    seen: dict[str, Any] = {}
+
+    async def check(_: bytes, context: Any) -> bytes:
+        seen.update(context.invocation_metadata())
+        serving = compat_pb2.ServingReply.SERVING
+        return compat_pb2.ServingReply(status=serving).SerializeToString()
+
+    methods = {wire.SERVING_CHECK_METHOD: unary_unary(check)}
+    token = ("-H", "Authorization: Bearer a:b", "--header", "trace-bin:AAE")
+    async with hosting(methods, server=grpc.aio.server()) as (_, address, _):
+        assert (await probe(*token, "-H", "empty:", address))[0] == 0
+    assert seen["authorization"] == "Bearer a:b"
+    assert (seen["trace-bin"], seen["empty"]) == (b"\0\1", "")
+
+
+async def test_the_authority_is_sent_without_tls_too(probe: Probe) -> None:
+    """As to a proxy that finds the service by it."""
+    seen = bytearray()
+
+    async def listen(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # SETTINGS, none
+        while data := await reader.read(4096):
+            seen.extend(data)
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    async with server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await probe("--timeout", "0.5", "--authority", "search.prod:80", address)
+    assert b"search.prod:80" in seen
+    assert address.encode() not in seen
 
 
 async def test_a_socket_in_the_file_system_is_asked_too(
@@ -198,7 +245,21 @@ async def test_a_socket_in_the_file_system_is_asked_too(
         ("--timeout nan a:1", "timeout = nan: want seconds, above 0, up to 3600"),
         ("--timeout soon a:1", "timeout = 'soon': want seconds, above 0, up to 3600"),
         ("--udp unix:/s", "ADDR = 'unix:/s': want host:port for --udp"),
-        ("--udp --tls a:1", "udp = True: want neither --service nor TLS beside it"),
+        ("--udp --tls a:1", "udp = True: want neither --service nor TLS, auth"),
+        ("--udp -H k:v a:1", "udp = True: want neither"),
+        ("--udp --authority n a:1", "udp = True: want neither"),
+        ("--tls-name n --authority m a:1", "authority = 'm': want the same as --tls"),
+        ("--authority n/m a:1", "authority = 'n/m': want a name, and perhaps a port"),
+        ("--servername n=m a:1", "tls-name = 'n=m': want a name, and perhaps a port"),
+        ("-H secret a:1", "header = '<6 characters>': want KEY:VALUE"),
+        (
+            "-H :path:secret a:1",
+            "header = '<0 characters>: ...': want a key of",
+        ),
+        ("-H grpc-timeout:1S a:1", "header = 'grpc-timeout: ...': want a key of"),
+        ("-H k:\N{SNOWMAN} a:1", "header = 'k: ...': want a value in printable ASCII"),
+        ("-H k-bin:secret! a:1", "header = 'k-bin: ...': want a value in base64"),
+        (f"-H k:{8191 * 'x'} a:1", "header = '...': want 8,192 characters at most"),
         ("--udp --service S a:1", "udp = True: want neither"),
         ("--tls-cert f a:1", "tls-cert = 'f': want both it and --tls-key"),
         ("--tls-ca /no/such a:1", "tls-ca = '/no/such': want a file that can be read"),
@@ -208,10 +269,23 @@ async def test_a_mistake_is_status_2_and_named(
     probe: Probe, words: str, want: str
 ) -> None:
     status, line = await probe(*words.split())
+    assert "secret" not in line
     assert (status, line[: len("lbclient probe: " + want)]) == (
         2,
         "lbclient probe: " + want,
     )
+
+
+def test_an_option_to_leave_certificates_unchecked_is_not_offered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """grpcurl has it, and gRPC for Python cannot; so help says what to do."""
+    with pytest.raises(SystemExit):
+        main(["probe", "--insecure", "a:1"])
+    assert "--insecure" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["probe", "--help"])
+    assert "There is no --insecure" in capsys.readouterr().out
 
 
 async def test_a_process_ends_with_that_status(task: tuple[Any, str]) -> None:

@@ -222,12 +222,13 @@ class ChannelSection extends Section {
     const ejected = backend.ejected.map((one) => `ejected for ${one.method} since ${age(one.age)}: ${one.why}`);
     const last = backend.last_error && `${backend.last_error}, ${age(backend.last_error_age)} ago`;
     const held = backend.recent_errors >= 0.05 ? [`${fixed(backend.recent_errors, 1)} recent errors held against it`] : [];
+    const refused = backend.health_refused && !backend.reason.includes("are refused: ") ? [backend.health_refused] : [];
     const place = backend.zone ? `${backend.why}, zone ${backend.zone}` : backend.why;
     return [
       backend.address, stated(backend.state), age(backend.state_age), fixed(backend.weight), count(backend.in_flight),
       rate(calls), [percent(errors), errors ? "ill" : ""], milliseconds(backend.p50), milliseconds(backend.p99),
       percent(backend.utilization), count(backend.active), backend.report_age === null ? NONE : `${age(backend.report_age)} ago`,
-      backend.task === null ? place : `task ${backend.task}, ${place}`, last || NONE, [backend.reason, ...held, ...ejected].join("; "),
+      backend.task === null ? place : `task ${backend.task}, ${place}`, last || NONE, [backend.reason, ...refused, ...held, ...ejected].join("; "),
     ];
   }
 
@@ -264,6 +265,7 @@ class ServerSection extends Section {
     const signals = new Table("Signals", [["Signal", "text"], ["Says"], ["Too much beyond"]]);
     const admitted = new Table("Admission", [["Criticality", "text"], ["Gets in"]]);
     const refused = new Table("Refused so far", [["Reason", "text"], ["Criticality", "text"], ["Requests"]]);
+    const attempts = new Table("Attempts: are others overloaded, too?", [["Attempt", "text"], ["Of the last 4,000"], ["Requests so far"]]);
     const usage = new Table("Customers: CPU seconds a second", [["Customer", "text"], ["Uses"]]);
     const config = new Table("Configuration of the server", CONFIG);
     const traffic = new Chart("Requests a second", ["finished", "errors"], rate);
@@ -272,9 +274,9 @@ class ServerSection extends Section {
     const load = new Chart("Utilization", ["utilization"], percent);
     super(id, {
       charts: [traffic, latency, active, load],
-      rest: [signals.element, admitted.element, refused.element, usage.element, folded("Configuration", config.element)],
+      rest: [signals.element, admitted.element, refused.element, attempts.element, usage.element, folded("Configuration", config.element)],
     });
-    Object.assign(this, { signals, admitted, refused, usage, config, traffic, latency, active, load });
+    Object.assign(this, { signals, admitted, refused, attempts, usage, config, traffic, latency, active, load });
   }
 
   show(server, before, elapsed, time) {
@@ -306,6 +308,13 @@ class ServerSection extends Section {
     const holdsBack = Object.values(server.admitted).some((share) => share < 1);
     this.admitted.fill(new Map(holdsBack ? Object.entries(server.admitted).map(([name, share]) => [name, [name, [percent(share), share < 1 ? "ill" : ""]]]) : []));
     this.refused.fill(new Map(server.refused.map(({ reason, criticality, requests }) => [`${reason} ${criticality}`, [reason, criticality, count(requests)]])));
+    const tried = server.attempts;
+    this.attempts.fill(new Map(Object.entries(tried.requests).map(([number, many]) => [number, [
+      number === "0" ? "first" : `retry ${number}${number === "2" ? " and later" : ""}`,
+      [percent(tried.recent[number]), tried.others_refuse && number !== "0" ? "ill" : ""], count(many),
+    ]])));
+    facts.set("Retries", tried.others_refuse ? "in vain: others refuse, too" : "may find others", { kind: tried.others_refuse ? "ill" : "" });
+    if (tried.withheld) facts.set("Stock clients", `${percent(tried.granted)} of requests may be retried; ${count(tried.withheld)} told not to, so far`);
     if (server.usage_left_out) facts.set("Customers not shown", count(server.usage_left_out));
     this.usage.fill(new Map(server.usage.map(({ customer, cpu }) => [customer, [customer || "(no name)", fixed(cpu)]])));
     fillConfig(this.config, server.config);

@@ -12,18 +12,19 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from random import Random
 
 import grpc
 
 from lbclient import __version__, wire
+from lbclient.cli.colour import paint
 from lbclient.cli.layout import count as how_many
 from lbclient.cli.operate import peer, probe, refusals
 from lbclient.cli.operate.resolve import once, trouble_of
 from lbclient.cli.run import run
-from lbclient.client.health.check import PASSING, reason_of
+from lbclient.client.health.refusals import LOAD, in_words
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.config.identity import find_identity
 from lbclient.core.errors import ConfigError, ResolveError
@@ -45,19 +46,28 @@ HEADLESS = (
     " headless, or use k8s:///"
 )
 
+LET_PASS = (
+    "let the health services pass the server's interceptors, as lbclient.server does"
+    " unless intercept_health is set, and the rules of proxies; or give credentials,"
+    " here by -H, in a channel as call credentials: else a lame duck cannot say so"
+)
+
 EPILOG = """\
 Each line is one check: ok, warn or fail, its name, the finding, and what to do. At most
 ten backends are asked. UDP health checks use the secret of LBCLIENT_CONFIG or
 LBCLIENT_UDP_SECRET, as a channel does. With --refusals the command starts a server on
 this machine for less than a second, and measures how many requests it can refuse.
 
-example:
+{insecure}
+
+examples:
   lbclient doctor dns:///search.prod:50051
   lbclient doctor --tls-ca ca.pem --json k8s:///search.prod:grpc
+  lbclient doctor -H 'authorization: Bearer TOKEN' dns:///search.prod:50051
 
-Exit status: 0 no check fails, though there may be warnings; 1 a check fails, or the
-output cannot be written; 2 for bad arguments; 130 after Ctrl-C; 141 if the reader of
-the output has gone.
+Exit status: 0 no check fails, though there may be warnings; 1 a check fails, as where
+one backend does not answer, or the output cannot be written; 2 for bad arguments; 130
+after Ctrl-C; 141 if the reader of the output has gone.
 """
 
 
@@ -78,7 +88,8 @@ class Check:
 
     def line(self) -> str:
         do = f": {self.do}" if self.do else ""
-        return f"{self.level:4}  {self.name:9}  {self.found}{do}"
+        level = paint(self.level, f"{self.level:4}")
+        return f"{level}  {self.name:9}  {self.found}{do}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,10 @@ class BackendSeen:
     udp: str = ""  # empty: answered, or not offered; else what went wrong
     offers_udp: bool = False
     tasks: int = 1  # that answered there
+    refused: Mapping[str, str] = field(default_factory=dict)  # statuses by method
+
+    def refuses_health(self) -> bool:
+        return not self.health and any(method not in LOAD for method in self.refused)
 
 
 def main(argv: list[str]) -> int:
@@ -133,22 +148,26 @@ def main(argv: list[str]) -> int:
     return int(any(check.level == FAIL for check in checks))
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lbclient doctor",
         description="Checks a target for the usual problems, and says what to do.",
-        epilog=EPILOG,
+        epilog=EPILOG.format(insecure=peer.NO_INSECURE),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("target", metavar="TARGET", help="target, as for a channel")
     add("--timeout", default=f"{TIMEOUT:g}", metavar="SECONDS",
         help=f"of the lookup, and of each backend (default: {TIMEOUT:g})")  # fmt: skip
-    peer.add_tls(parser, "the servers' certificates are")
+    peer.add_connection(parser, "the servers' certificates are")
     what = "measure how many requests a second a server on this machine can refuse"
     add("--refusals", action="store_true", help=what)
     add("--json", action="store_true", help="print JSON")
-    given = parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    given = make_parser().parse_args(argv)
     peer.check(given)
     return given
 
@@ -281,14 +300,15 @@ async def ask_all(endpoints: Endpoints, given: argparse.Namespace) -> list[Backe
 
 async def ask(address: str, given: argparse.Namespace) -> BackendSeen:
     until = asyncio.get_running_loop().time() + given.timeout
-    async with peer.channel_to(address, given) as channel:
-        reply = await peer.call(channel, wire.CHECK_METHOD, b"", until)
-        if not isinstance(reply, bytes) and reply.code() in PASSING:
-            return BackendSeen(address, reason_of(reply))
+    async with peer.reach(address, given, until) as server:
+        reply = await server.call(wire.CHECK_METHOD)
+        if why := server.why_unanswered(reply):
+            return BackendSeen(address, why)
         health = wire.parse_health(reply) if isinstance(reply, bytes) else None
         if health is None:
-            return await ask_another(address, channel, until)
-        tasks = await count_tasks(channel, health, until)
+            refused = {wire.CHECK_METHOD: peer.refusal(reply)}
+            return await ask_another(address, server, refused)
+        tasks = await count_tasks(server, health)
     trouble = ""
     if health.udp_port:
         trouble = await udp_trouble(address, health.udp_port, given.timeout)
@@ -303,14 +323,12 @@ async def ask(address: str, given: argparse.Namespace) -> BackendSeen:
     )
 
 
-async def count_tasks(
-    channel: grpc.aio.Channel, health: wire.Health, until: float
-) -> int:
+async def count_tasks(server: peer.AskedServer, health: wire.Health) -> int:
     """How many answer over one connection, as behind a proxy: asks some times more."""
     found = set()
     for _ in range(ASKED_AGAIN):
         found.add(0 if health.report is None else health.report.task_id)
-        reply = await peer.call(channel, wire.CHECK_METHOD, b"", until)
+        reply = await server.call(wire.CHECK_METHOD)
         again = wire.parse_health(reply) if isinstance(reply, bytes) else None
         if again is None:
             break
@@ -319,32 +337,24 @@ async def count_tasks(
 
 
 async def ask_another(
-    address: str, channel: grpc.aio.Channel, until: float
+    address: str, server: peer.AskedServer, refused: dict[str, str]
 ) -> BackendSeen:
-    """A server that is not ours: what of gRPC's own has it?"""
-    reply = await peer.call(channel, wire.SERVING_CHECK_METHOD, b"", until)
+    """A server that is not ours, or refuses ours: what of gRPC's own has it?"""
+    reply = await server.call(wire.SERVING_CHECK_METHOD)
     is_known = isinstance(reply, bytes)
-    if not isinstance(reply, bytes) and reply.code() in PASSING:
-        return BackendSeen(address, reason_of(reply))
+    if why := server.why_unanswered(reply):
+        return BackendSeen(address, why)
+    refused[wire.SERVING_CHECK_METHOD] = peer.refusal(reply)
+    load = await server.read_first(wire.ORCA_METHOD)
+    if isinstance(load, grpc.aio.AioRpcError):
+        refused[wire.ORCA_METHOD] = peer.refusal(load)
     return BackendSeen(
         address,
         health="grpc.health.v1" if is_known else "",
         state=probe.serving_state(reply) if isinstance(reply, bytes) else "",
-        has_reports=await has_orca(channel, until),
+        has_reports=isinstance(load, bytes),
+        refused={method: status for method, status in refused.items() if status},
     )
-
-
-async def has_orca(channel: grpc.aio.Channel, until: float) -> bool:
-    left = until - asyncio.get_running_loop().time()
-    watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
-    watch = channel.unary_stream(wire.ORCA_METHOD)
-    call = watch(b"", timeout=max(0.0, left))
-    try:
-        return await call.read() is not grpc.aio.EOF
-    except grpc.aio.AioRpcError:
-        return False
-    finally:
-        call.cancel()
 
 
 async def udp_trouble(address: str, port: int, timeout: float) -> str:
@@ -367,28 +377,35 @@ def of_backends(seen: list[BackendSeen]) -> Iterator[Check]:
         first = f"{silent[0].address}: {silent[0].trouble}"
         found = f"{len(up)} of {len(seen)} that were asked answer; {first}"
         do = "is the port right, does it speak gRPC, does it want TLS (--tls)?"
-        yield Check("answer", WARN if up else FAIL, found, do)
+        yield Check("answer", FAIL, found, do)
     else:
         yield Check("answer", OK, f"{len(up)} of {len(seen)} that were asked")
     if up:
-        yield of_health(up)
+        yield from of_health(up)
         yield of_reports(up)
         yield from of_fronts(up)
         yield of_udp(up)
 
 
-def of_health(up: list[BackendSeen]) -> Check:
-    mute = [each for each in up if not each.health]
+def of_health(up: list[BackendSeen]) -> Iterator[Check]:
+    refusing = [each for each in up if each.refuses_health()]
+    mute = [each for each in up if not each.health and not each.refuses_health()]
+    if refusing:
+        found = f"{in_words(refusing[0].refused)} at {addresses(refusing)}"
+        yield Check("health", WARN, found, LET_PASS)
     if mute:
         found = f"no health service at {addresses(mute)}"
         do = "use lbclient.server, or add grpc.health.v1: a lame duck cannot say so"
-        return Check("health", WARN, found, do)
-    out = [each for each in up if each.state != STATE_SERVING]
+        yield Check("health", WARN, found, do)
+    out = [each for each in up if each.health and each.state != STATE_SERVING]
     if out:
         do = "they get no calls while they say so"
-        return Check("health", WARN, f"{out[0].state}: {addresses(out)}", do)
-    kinds = sorted({each.health for each in up})
-    return Check("health", OK, f"serving, by {' and '.join(kinds)}")
+        yield Check("health", WARN, f"{out[0].state}: {addresses(out)}", do)
+    if not (refusing or mute or out):
+        kinds = sorted({each.health for each in up})
+        words = [f"serving, by {' and '.join(kinds)}"]
+        words += [in_words(each.refused) for each in up if each.refused][:1]
+        yield Check("health", OK, "; ".join(words))
 
 
 def of_fronts(up: list[BackendSeen]) -> Iterator[Check]:
@@ -409,6 +426,10 @@ def of_reports(up: list[BackendSeen]) -> Check:
     without = [each for each in up if not each.has_reports]
     if not without:
         return Check("reports", OK, "all report their load")
+    if refusing := [each for each in without if each.refused]:
+        words = in_words(refusing[0].refused)
+        found = f"no load reports by {addresses(without)}; {words}"
+        return Check("reports", WARN, found, LET_PASS)
     do = "pickers go by this client's own calls: use lbclient.server, or serve ORCA"
     return Check("reports", WARN, f"no load reports by {addresses(without)}", do)
 

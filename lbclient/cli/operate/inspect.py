@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from lbclient.admin.shape import VERSION, flaw
+from lbclient.cli.colour import paint
 from lbclient.cli.layout import count, item, short, table
 from lbclient.cli.run import run
 from lbclient.core.errors import ConfigError
@@ -81,7 +82,7 @@ def complain(error: Exception, status: int) -> int:
     return status
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lbclient inspect",
         description="Shows the state of a process's channels, backends and servers.",
@@ -95,7 +96,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help=f"time between two updates (default: {INTERVAL:g})")  # fmt: skip
     add("--json", action="store_true",
         help="print JSON; with --watch a line for each update")  # fmt: skip
-    given = parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    given = make_parser().parse_args(argv)
     given.url = url_of(given.url)
     with suppress(ValueError):
         given.interval = float(given.interval)
@@ -279,7 +284,7 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     error = f"; now: {resolver['error']}" if resolver["error"] else ""
     size, endpoints = now["subset_size"], resolver["endpoints"]
     yield item("channel", now["target"])
-    yield item("state", now["state"].replace("_", " "))
+    yield item("state", paint(now["state"].replace("_", " ")))
     yield item("picker", f"{now['picker']}. {now['rule']}")
     yield item("subset", f"{size} of {endpoints}: {now['subset']}")
     yield item("resolver", f"{resolver['name']}; {age(resolver['age'])} ago{error}")
@@ -336,7 +341,7 @@ def backends(now: Any, old: dict[str, Any], elapsed: float) -> Iterator[str]:
         rows.append(
             (
                 one["address"],
-                one["state"],
+                paint(one["state"]),
                 age(one["state_age"]),
                 f"{one['weight']:.2f}",
                 str(one["in_flight"]),
@@ -357,6 +362,8 @@ def troubles(told: list[Any]) -> Iterator[str]:
     """Why who is not ready is not, and what went wrong with the others."""
     for one in told:
         words = [] if one["state"] == "ready" else [one["reason"]]
+        if one["health_refused"]:
+            words.append(f"its health services: {one['health_refused']}")
         if one["last_error"] and one["last_error"] not in words:
             words.append(f"{one['last_error']}, {age(one['last_error_age'])} ago")
         words += filter(None, [errors_held(one["recent_errors"])])
@@ -372,7 +379,7 @@ def troubles(told: list[Any]) -> Iterator[str]:
 
 def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     yield item("server", ", ".join(now["ports"]) or "without a port")
-    yield item("state", now["state"])
+    yield item("state", paint(now["state"]))
     busy = f"utilization {now['utilization']:.2f}, {now['active']} active"
     rates = f"{now['qps']:.1f} requests/s, {now['eps']:.1f} errors/s"
     yield item("load", f"{busy}, {rates}")
@@ -393,6 +400,7 @@ def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     for one in now["refused"]:
         words = f"{one['requests']} {one['criticality']}: {one['reason']}"
         yield item("refused", words)
+    yield from _attempts(now["attempts"])
     for one in now["usage"]:
         name = one["customer"] or "(no name)"
         yield item("customer", f"{name}: {one['cpu']:.3f} CPU seconds a second")
@@ -410,6 +418,21 @@ def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
         told = f"{udp['answered']} answered, {dropped} dropped, {udp['pushed']} told"
         yield item("UDP health checks", told)
     yield from settings(now["config"])
+
+
+def _attempts(now: dict[str, Any]) -> Iterator[str]:
+    retries = {
+        f"retry {number}": share
+        for number, share in now["recent"].items()
+        if number != "0" and now["requests"][number]
+    }
+    if retries:
+        told = ", ".join(f"{share:.1%} {name}" for name, share in retries.items())
+        why = "in vain: others refuse, too" if now["others_refuse"] else ""
+        yield item("attempts", "; ".join(filter(None, (f"lately {told}", why))))
+    if now["withheld"]:
+        granted = f"{now['granted']:.0%} of requests may be retried"
+        yield item("stock clients", f"{granted}, {now['withheld']} told not to")
 
 
 def settings(config: list[Any]) -> Iterator[str]:

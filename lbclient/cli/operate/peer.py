@@ -1,34 +1,52 @@
-"""How a command reaches one server: options for TLS, PEM files, a channel, a call."""
+"""How a command reaches one server: options for TLS, PEM files, a channel, calls."""
 
 import argparse
 import asyncio
 import re
 import ssl
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
+from lbclient.cli.operate.headers import Headers, add_headers, parse_headers
+from lbclient.client.health.check import UNANSWERED, unanswered
+from lbclient.client.health.refusals import NOT_OFFERED_CODES, status_of
 from lbclient.core.errors import ConfigError
 from lbclient.grpc_seam import dial_target
 
 CERTIFICATE, KEY = "CERTIFICATE", "PRIVATE KEY"
 
 LONGEST = 3600.0  # seconds
+LATE = 0.05  # seconds before a deadline at which it may have passed already
 LONGEST_PATH = 120  # characters, to be shown; the shortest of keys in PEM has 160
 
 
-def add_tls(parser: argparse.ArgumentParser, whose: str) -> None:
+# As a host is in a URL, with or without a port.
+AUTHORITY = re.compile(r"[0-9A-Za-z._~:%\[\]-]{1,300}")
+
+NO_INSECURE = """\
+There is no --insecure: gRPC for Python cannot leave a certificate unchecked. To trust
+one that no CA has signed, give it as --cacert."""
+
+
+def add_connection(parser: argparse.ArgumentParser, whose: str) -> None:
+    """Options for TLS and metadata; the names after the first are grpcurl's."""
     add = parser.add_argument
     add("--tls", action="store_true", help="use TLS, with this system's CAs")
-    add("--tls-ca", metavar="FILE", help="use TLS, with these CAs, in PEM")
-    add("--tls-cert", metavar="FILE", help="client certificate, for mTLS")
-    add("--tls-key", metavar="FILE", help="key of --tls-cert")
-    add("--tls-name", metavar="NAME", help=f"name that {whose} for")
+    add("--tls-ca", "--cacert", metavar="FILE", help="use TLS, with these CAs, in PEM")
+    add("--tls-cert", "--cert", metavar="FILE", help="client certificate, for mTLS")
+    add("--tls-key", "--key", metavar="FILE", help="key of --tls-cert")
+    add("--tls-name", "--servername", metavar="NAME", help=f"name that {whose} for")
+    add("--authority", metavar="NAME",
+        help="authority of the calls; with TLS the same as --tls-name")  # fmt: skip
+    add_headers(parser)
 
 
 def check(given: argparse.Namespace) -> None:
-    """Raises ConfigError for a `timeout`, or TLS options, that make no sense."""
+    """Raises ConfigError for a `timeout`, or options above, that make no sense."""
     with suppress(ValueError):
         given.timeout = float(given.timeout)
     if not isinstance(given.timeout, float) or not 0.0 < given.timeout <= LONGEST:
@@ -38,16 +56,26 @@ def check(given: argparse.Namespace) -> None:
         raise ConfigError("tls-cert", given.tls_cert, "both it and --tls-key")
     names = ("tls_ca", "tls_cert", "tls_name")
     given.tls = given.tls or any(getattr(given, name) is not None for name in names)
+    for field in ("tls_name", "authority"):
+        name = getattr(given, field)
+        if name is not None and not AUTHORITY.fullmatch(name):
+            raise ConfigError(
+                field.replace("_", "-"), name, "a name, and perhaps a port"
+            )
+    if given.tls_name and given.authority not in (None, given.tls_name):
+        want = "the same as --tls-name, or one of the two"
+        raise ConfigError("authority", given.authority, want)
+    given.headers = parse_headers(given.header)
 
 
 def channel_to(address: str, given: argparse.Namespace) -> grpc.aio.Channel:
     """Raises ConfigError for files that are no PEM files."""
     target = dial_target(address)
     options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0)]
+    if name := given.tls_name or given.authority:
+        options.append(("grpc.default_authority", name))
     if not given.tls:
         return grpc.aio.insecure_channel(target, options)
-    if given.tls_name:
-        options.append(("grpc.default_authority", given.tls_name))
     key, certificate = pair("tls-key", given.tls_key, "tls-cert", given.tls_cert)
     credentials = grpc.ssl_channel_credentials(
         pem("tls-ca", given.tls_ca, CERTIFICATE), key, certificate
@@ -55,15 +83,63 @@ def channel_to(address: str, given: argparse.Namespace) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(target, credentials, options)
 
 
-async def call(
-    channel: grpc.aio.Channel, method: str, request: bytes, until: float
-) -> bytes | grpc.aio.AioRpcError:
-    left = until - asyncio.get_running_loop().time()
-    send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
-    try:
-        return await send(request, timeout=max(0.0, left))
-    except grpc.aio.AioRpcError as error:
-        return error
+Reply = bytes | grpc.aio.AioRpcError
+
+
+@dataclass(frozen=True, slots=True)
+class AskedServer:
+    """A server and how it is asked; `until` by the loop's time."""
+
+    channel: grpc.aio.Channel
+    headers: Headers
+    until: float
+
+    async def call(self, method: str, request: bytes = b"") -> Reply:
+        send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+        send = self.channel.unary_unary(method)
+        try:
+            return await send(request, timeout=self._left(), metadata=self.headers)
+        except grpc.aio.AioRpcError as error:
+            return error
+
+    async def read_first(self, method: str) -> Reply | None:
+        """The first message of a stream; None: it ended, or nothing came in time."""
+        watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+        watch = self.channel.unary_stream(method)
+        call = watch(b"", timeout=self._left(), metadata=self.headers)
+        try:
+            message = await call.read()
+            return message if isinstance(message, bytes) else None
+        except grpc.aio.AioRpcError as error:
+            return None if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else error
+        finally:
+            call.cancel()
+
+    def _left(self) -> float:
+        return max(0.0, self.until - asyncio.get_running_loop().time())
+
+    def why_unanswered(self, reply: Reply) -> str:
+        """Why that is no answer of the server's; "": it is one, be it a status."""
+        if isinstance(reply, bytes) or reply.code() not in UNANSWERED:
+            return ""
+        why, status = unanswered(self.channel, reply, self._left() < LATE)
+        return f"refused: {status}" if status else why
+
+
+@asynccontextmanager
+async def reach(
+    address: str, given: argparse.Namespace, until: float
+) -> AsyncIterator[AskedServer]:
+    """Raises ConfigError for files that are no PEM files."""
+    async with channel_to(address, given) as channel:
+        yield AskedServer(channel, given.headers, until)
+
+
+def refusal(reply: Reply) -> str:
+    """The status of a server that may have the method; "": it answers, or has none."""
+    if isinstance(reply, bytes) or reply.code() in NOT_OFFERED_CODES:
+        return ""
+    return status_of(reply)
 
 
 def pair(

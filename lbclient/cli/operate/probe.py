@@ -18,14 +18,14 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from lbclient import wire
+from lbclient.cli.colour import paint
 from lbclient.cli.layout import short
 from lbclient.cli.operate import peer
 from lbclient.cli.run import run
-from lbclient.client.health.check import PASSING, reason_of
+from lbclient.client.health.refusals import in_words
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.core.text import printable
 from lbclient.v1 import compat_pb2
 from lbclient.wire import datagram
 
@@ -52,17 +52,20 @@ With --udp ADDR is the UDP port for health checks, usually the gRPC port. The se
 any, is that of channels, else that of servers: udp_secret in the file that
 LBCLIENT_CONFIG names, or LBCLIENT_UDP_SECRET.
 
+{insecure}
+
 examples:
   lbclient probe localhost:50051
   lbclient probe --udp 10.0.0.3:50051
   lbclient probe --service search.Search --tls-ca ca.pem search.prod:50051
+  lbclient probe -H 'authorization: Bearer TOKEN' search.prod:50051
 
 in a Dockerfile:
   HEALTHCHECK --interval=5s CMD ["lbclient", "probe", "localhost:50051"]
 
 Exit status: 0 it is serving; 1 it is not serving (starting, lame duck), or the output
-cannot be written; 2 for bad arguments; 3 no answer in time, or no health
-service; 130 after Ctrl-C; 141 if the reader of the output has gone.
+cannot be written; 2 for bad arguments; 3 no answer in time, no health service, or it
+is refused; 130 after Ctrl-C; 141 if the reader of the output has gone.
 """
 
 
@@ -87,7 +90,7 @@ class Found:
         return SERVING if self.state == "serving" else NOT_SERVING
 
     def line(self) -> str:
-        words = [f"{self.address} {self.state or 'no answer'}"]
+        words = [f"{self.address} {paint(self.state or 'no answer')}"]
         if self.detail:
             words.append(self.detail)
         if self.utilization is not None:
@@ -112,11 +115,11 @@ def main(argv: list[str]) -> int:
     return found.status()
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lbclient probe",
         description="Checks a server's health, and answers by the exit status.",
-        epilog=EPILOG,
+        epilog=EPILOG.format(insecure=peer.NO_INSECURE),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -125,9 +128,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--timeout", default=f"{TIMEOUT:g}", metavar="SECONDS",
         help=f"total timeout (default: {TIMEOUT:g})")  # fmt: skip
     add("--udp", action="store_true", help="ask by UDP, not by gRPC")
-    peer.add_tls(parser, "the server's certificate is")
+    peer.add_connection(parser, "the server's certificate is")
     add("--json", action="store_true", help="print JSON")
-    given = parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    given = make_parser().parse_args(argv)
     check(given)
     return given
 
@@ -140,8 +147,9 @@ def check(given: argparse.Namespace) -> None:
         raise ConfigError("ADDR", given.address, "a port of 1 to 65535")
     peer.check(given)
     if given.udp:
-        if given.service or given.tls:
-            raise ConfigError("udp", True, "neither --service nor TLS beside it")
+        if given.service or given.tls or given.authority or given.headers:
+            want = "neither --service nor TLS, authority or metadata beside it"
+            raise ConfigError("udp", True, want)
         if given.address.startswith("unix:"):
             raise ConfigError("ADDR", given.address, "host:port for --udp")
 
@@ -178,25 +186,27 @@ async def by_grpc(given: argparse.Namespace, until: float) -> Found:
     own = Found(address=given.address, asked="lbclient.v1.BackendHealth")
     other = replace(own, asked="grpc.health.v1.Health", service=given.service)
     request = compat_pb2.ServingRequest(service=given.service).SerializeToString()
-    async with peer.channel_to(given.address, given) as channel:
+    refused: dict[str, str] = {}
+    async with peer.reach(given.address, given, until) as server:
         if not given.service:
-            reply = await peer.call(channel, wire.CHECK_METHOD, b"", until)
-            if not isinstance(reply, bytes) and reply.code() in PASSING:
-                return replace(own, detail=reason_of(reply))
+            reply = await server.call(wire.CHECK_METHOD)
+            if why := server.why_unanswered(reply):
+                return replace(own, detail=why)
             health = wire.parse_health(reply) if isinstance(reply, bytes) else None
             if health is not None:
                 return told(own, health.state, health.report)
-        reply = await peer.call(channel, wire.SERVING_CHECK_METHOD, request, until)
+            if status := peer.refusal(reply):
+                refused[wire.CHECK_METHOD] = status
+        reply = await server.call(wire.SERVING_CHECK_METHOD, request)
+        if why := server.why_unanswered(reply):
+            return replace(other, detail=why)
     if isinstance(reply, bytes):
         return replace(other, state=serving_state(reply))
     if reply.code() is grpc.StatusCode.NOT_FOUND:
         return replace(other, state="service unknown")
-    if reply.code() in PASSING:
-        return replace(other, detail=reason_of(reply))
-    if reply.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return replace(other, detail="it has no health service")
-    words = printable(reply.details() or "")
-    return replace(other, detail=f"it says {reply.code().name}: {words}")
+    if status := peer.refusal(reply):
+        refused[wire.SERVING_CHECK_METHOD] = status
+    return replace(other, detail=in_words(refused) or "it has no health service")
 
 
 def serving_state(reply: bytes) -> str:

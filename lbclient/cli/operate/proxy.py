@@ -70,7 +70,7 @@ def complain(error: Exception, status: int) -> int:
     return status
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lbclient proxy",
         description="Forwards calls of any method to the backends of a target.",
@@ -105,7 +105,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--target-key", metavar="FILE", help="key of --target-cert")
     add("--json", action="store_true", help="print the address, and at the end the "
         "totals, as one line of JSON each")  # fmt: skip
-    return parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    return make_parser().parse_args(argv)
 
 
 async def run(given: argparse.Namespace) -> None:

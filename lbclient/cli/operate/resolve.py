@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Iterator
 from random import Random
 from typing import Any
 
+from lbclient.cli.colour import paint
 from lbclient.cli.layout import item, short, table
 from lbclient.cli.run import run
 from lbclient.config import ChannelConfig
@@ -71,7 +72,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lbclient resolve",
         description="Shows the endpoints that a channel would get for this target.",
@@ -85,7 +86,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
         action="store_true",
         help="print JSON; with --watch a line for each answer and each error",
     )
-    return parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    return make_parser().parse_args(argv)
 
 
 def complain(error: Exception, status: int) -> int:
@@ -111,7 +116,10 @@ async def follow(resolver: Resolver, interval: float, *, as_json: bool) -> None:
             lines = [text(resolver, answer)]
         else:
             now = time.strftime("%H:%M:%S")
-            lines = [f"{now}  {change}" for change in changes(last or (), answer)]
+            lines = [
+                f"{now}  {paint(change[0], change)}"
+                for change in changes(last or (), answer)
+            ]
         for line in lines:
             print(line, flush=True)
         if not isinstance(answer, ResolveError):
