@@ -25,9 +25,17 @@ FAST, SLOW = 4.0, 4.0
 # In one sample by no more than e to this power. Where the process stood still next to
 # nothing was taken, so the wait looks endless, and then as if it had become so shorter.
 STEEPEST = 10.0
-# Of what came in before something was refused for the queue: where refusing is dear, or
-# more comes than can be refused, to serve nobody would not make it shorter either.
-LEAST = 0.5
+LEAST = 1.0  # request a second
+# Added to SHARE where nobody is let in any more, and less of it where some are: where
+# refusing takes the time that serving would have, requests may wait longer.
+DEARER = 0.12
+# Refusing is in vain where it is as dear as serving, or more comes than can be refused.
+# The sign: for IN_VAIN seconds the wait was too long, and it is still HARDLY times what
+# it was, or more. Then requests may wait LONGER times as long as they do. That fades by
+# e in FADES seconds, and is never more than LATEST, a share of their time as SHARE is:
+# whoever waits longer is served too late.
+IN_VAIN, HARDLY, LONGER, LATEST = 1.0, 0.97, 1.25, 0.8
+FADES = 10.0
 
 
 class QueueDelay:
@@ -41,13 +49,14 @@ class QueueDelay:
         self._stood = 0.0  # seconds for which it was too much
         self.is_limited = False
         self._waiting = 0
-        # All in requests a second: what may come in while that is limited, and at
-        # least; and what comes, is taken, and is let in.
-        self._rate = self._least = 0.0
+        # All in requests a second: what may come in while that is limited; and what
+        # comes, is taken, and is let in.
+        self._rate = 0.0
         self._comes = self._is_taken = self._is_let_in = 0.0
-        # What was let in when they last waited for no longer than they may. In a burst
-        # more are let in than are served.
-        self._fitted = 0.0
+        self._most_let_in = LEAST  # since what comes in is limited
+        self._beyond = 0.0  # seconds since the wait was too long, at the most IN_VAIN
+        self._first_beyond = 0.0  # the wait then
+        self._in_vain = 0.0  # the share of their time that they may wait longer for it
 
     def sample(
         self, elapsed: float, *, waiting: int, taken: int, let_in: int, time: float
@@ -68,28 +77,47 @@ class QueueDelay:
         before, self.seconds = self.seconds, 0.0
         if waiting and self._is_taken:
             self.seconds = min(self._longest, waiting / self._is_taken)
-        self.target = SHARE * time
+        self.target = self._share(elapsed, time) * time
         if self.is_limited:
             change = FAST * (before - self.seconds)
             change += SLOW * (self.target - self.seconds) * elapsed
-            self._rate = max(self._least, self._rate * exp(min(change, STEEPEST)))
+            self._rate = max(LEAST, self._rate * exp(min(change, STEEPEST)))
         elif self._stands(elapsed):
             self.is_limited = True
-            self._least = max(1.0, LEAST * min(self._fitted, self._is_let_in))
+            self._most_let_in = max(LEAST, self._is_let_in, let_in / elapsed)
             fits = self._is_let_in * self.target / self.seconds
-            self._rate = max(self._least, fits)
+            self._rate = max(LEAST, fits)
         else:
             return
         # More than comes would take time to undo when more comes.
-        self._rate = min(self._rate, max(self._least, self._comes))
+        self._rate = min(self._rate, max(LEAST, self._comes))
         self.admissible = min(1.0, self._rate / max(1.0, self._comes))
         if self.admissible == 1.0 and self.seconds <= self.target:
             self.is_limited = False
 
+    def _share(self, elapsed: float, time: float) -> float:
+        """The share of their time that requests may wait."""
+        self._in_vain *= exp(-elapsed / FADES)
+        if not self.is_limited:
+            return SHARE
+        self._most_let_in = max(self._most_let_in, self._is_let_in)
+        share = SHARE + DEARER * (1.0 - self._is_let_in / self._most_let_in)
+        if self.seconds <= (share + self._in_vain) * time:
+            self._beyond = 0.0
+        else:
+            if not self._beyond:
+                self._first_beyond = self.seconds
+            self._beyond += min(elapsed, LONGEST)
+            if self._beyond >= IN_VAIN:
+                self._beyond = 0.0
+                if self.seconds >= HARDLY * self._first_beyond:
+                    longer = LONGER * self.seconds / time
+                    self._in_vain = min(LATEST, longer) - share
+        return min(LATEST, share + self._in_vain)
+
     def _stands(self, elapsed: float) -> bool:
         if self.seconds <= self.target:
             self._stood = 0.0
-            self._fitted = self._is_let_in
             return False
         self._stood += min(elapsed, LONGEST)
         return self._stood >= STANDING

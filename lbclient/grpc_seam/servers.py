@@ -41,9 +41,9 @@ class KnownCoroutine(partial):  # type: ignore[type-arg]
 _PENDING = "grpc.server.max_pending_requests"
 _MOST_PENDING = "grpc.server.max_pending_requests_hard_limit"
 CORE_PENDING = ((_PENDING, 1000), (_MOST_PENDING, 3000))
-# Close together: what waits behind 3,000 has no time left; and so it is known how many
-# wait although some were ended.
-OUR_PENDING = ((_PENDING, 1000), (_MOST_PENDING, 1050))
+# Few: to refuse these takes a fifth of a second where that is as dear as serving. And
+# close together: so it is known how many wait although some were ended.
+OUR_PENDING = ((_PENDING, 600), (_MOST_PENDING, 640))
 
 
 def with_pending_limit(options: Options) -> tuple[Options, int]:

@@ -31,6 +31,7 @@ from lbclient.core.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
 from lbclient.server.disabled import PlainServer
 from lbclient.server.lame_duck import Drain
+from lbclient.server.loop_end import LoopEnd
 from lbclient.server.parts import Parts
 from lbclient.server.quotas.accounting import account
 from lbclient.server.report.health import HealthServices
@@ -115,6 +116,7 @@ class Server(grpc.aio.Server):
             )
         )
         self._stopping = Stopping(self._inner)
+        self._loop_end = LoopEnd(self, self._gate.intake)
         gate.count_unseen_by(read, most)
         self.add_generic_rpc_handlers(handlers or ())
         self._number = SERVERS.enter(self)
@@ -220,6 +222,7 @@ class Server(grpc.aio.Server):
             context.run(_forget_request)
             await asyncio.create_task(self._inner.start(), context=context)
             context.run(self._parts.start, asyncio.get_running_loop())
+            context.run(self._loop_end.watch, asyncio.get_running_loop())
             if warmup is not None:
                 await warm_up(warmup)
             if self.state is TaskState.STARTING:
@@ -247,6 +250,7 @@ class Server(grpc.aio.Server):
                 drain.stopped()
         finally:
             self._parts.stop()
+            self._loop_end.ignore()
             self._udp.close()
             SERVERS.leave(self._number)
 
@@ -320,6 +324,7 @@ class Server(grpc.aio.Server):
         # grpc.aio's own server stops when it is dropped; so do our samples.
         if hasattr(self, "_udp"):
             self._parts.stop()
+            self._loop_end.drop()
             self._udp.drop()
 
     def __repr__(self) -> str:

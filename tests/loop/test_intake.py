@@ -105,6 +105,18 @@ async def test_where_more_waits_than_is_asked_for_it_is_known() -> None:
     assert not task.intake.was_behind()  # since then
 
 
+async def test_who_holds_so_many_that_none_are_asked_for_is_behind() -> None:
+    task = Task()
+    task.core.come(*range(MOST + AHEAD))
+    await task.take(1)
+    while task.intake.asked:
+        await asyncio.sleep(0)
+        await task.take(1)
+    task.intake.was_behind()
+    await asyncio.sleep(0)
+    assert task.intake.was_behind()
+
+
 async def test_a_busy_loop_knows_it_too() -> None:
     """Each third time grpcio serves a batch before the core's events come."""
     task = Task()

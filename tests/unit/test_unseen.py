@@ -17,12 +17,18 @@ class Core:
         self.unseen.count_by(lambda: self.began, 1000)
 
     def sample(
-        self, *, came: int, taken: int, is_behind: bool, after: float = TICK
+        self,
+        *,
+        came: int,
+        taken: int,
+        is_behind: bool,
+        after: float = TICK,
+        asked: int = ASKED,
     ) -> int:
         self.now += after
         self.began += came
         self.taken += taken
-        self.unseen.sample(self.now, self.taken, ASKED, is_behind)
+        self.unseen.sample(self.now, self.taken, asked, is_behind)
         return self.unseen.waiting
 
 
@@ -84,3 +90,25 @@ def test_soon_after_a_flood_none_wait() -> None:
         assert core.sample(came=40, taken=40, is_behind=False) == 100
     assert core.sample(came=40, taken=40, is_behind=False) == 0
     assert core.unseen.ended == 0  # nobody can be certain of it yet
+
+
+def test_who_is_asked_for_and_comes_slowly_waits() -> None:
+    """Where many are asked for at once there always are some that have not come."""
+    core = Core()
+    for _ in range(round(PAUSE / TICK)):
+        assert core.sample(came=400, taken=400, is_behind=False, asked=512) == 0
+    for _ in range(round(OVER / TICK)):
+        core.sample(came=500, taken=400, is_behind=False, asked=512)
+    assert core.sample(came=500, taken=400, is_behind=False, asked=512) == 400
+    assert core.sample(came=10, taken=400, is_behind=False, asked=512) == 10
+
+
+def test_as_soon_as_a_flood_is_over_it_is_known_who_was_ended() -> None:
+    """Before many are asked for again, for then nothing would tell."""
+    core = flooded()
+    core.sample(came=MOST, taken=0, is_behind=True)
+    assert core.unseen.waiting == MOST
+    while core.unseen.waiting:
+        core.sample(came=MANY, taken=MANY, is_behind=False)
+    for _ in range(round(PAUSE / TICK)):
+        assert core.sample(came=MANY, taken=MANY, is_behind=False, asked=512) == 0

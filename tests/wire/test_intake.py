@@ -120,7 +120,7 @@ def flood(port: int, calls: int) -> tuple[Counter[str], dict[str, int], int]:
             method = channel.unary_unary("/a.B/C")
             await method(b"", timeout=9)
             [backend] = channel.balancer().pool.ready
-            await eventually(lambda: backend.is_ours)
+            await eventually(lambda: backend.reported.is_ours)
             blocking = method(b"block", timeout=9)
             await asyncio.sleep(0.2)
             begun = [method(b"", timeout=9) for _ in range(calls)]

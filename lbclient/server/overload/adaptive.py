@@ -16,11 +16,12 @@ from random import Random
 
 from grpc import StatusCode
 
-from lbclient.core.admission import Places, Tally
+from lbclient.core.admission import Places
 from lbclient.core.concurrency import ConcurrencyLimit, RequestInFlight, RequestOutcome
 from lbclient.core.criticality import Criticality
 from lbclient.core.latency_window import MethodBaseline
 from lbclient.core.protocols import Clock
+from lbclient.core.tally import Tally
 
 MOST_METHODS = 1024  # clients may invent names for a generic handler; others share one
 

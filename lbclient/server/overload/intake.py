@@ -3,7 +3,7 @@
 gRPC's core keeps the requests that have arrived in a queue of its own and hands over
 one for each that it was asked for. grpcio asks for one at a time. Here several are
 asked for at once, which takes less time for each, and so that a burst finds room: of
-more than a thousand that wait in the core it ends some. There is a bound on those that
+more than 600 that wait in the core it ends some. There is a bound on those that
 are asked for and those that wait here, together: the core's events come one after the
 other, and events of requests that have begun must not wait behind new requests.
 """
@@ -21,7 +21,7 @@ class Bounds(NamedTuple):
 
 # With room for a burst. No more are asked for ahead: where a loop is closed and nobody
 # has stopped its server, grpcio logs an error for each.
-READY = Bounds(ahead=512, most=4096)
+READY = Bounds(ahead=768, most=4096)
 # For a queue that stands: what is still in the core it can end, at no cost. grpcio
 # serves one in each turn of the loop, and in as much time some sixteen come: a server
 # that asked for fewer took 0.2 times more CPU for each of 64 calls at a time.
@@ -94,6 +94,8 @@ class Intake:
         is if it was at least half of the times since this was called.
         """
         was_behind = 0 < self._times_asked <= 2 * self._times_all_came
+        if not self._times_asked and not self.asked and self._waiting:
+            was_behind = True  # so many wait here that none could be asked for
         self._times_asked = self._times_all_came = 0
         return was_behind
 

@@ -1,6 +1,6 @@
 """Estimates how many requests gRPC's core ended before Python saw them.
 
-Of more than a thousand that wait at once the core ends some. It counts the calls that
+Of more than 600 that wait at once the core ends some. It counts the calls that
 it has begun, for channelz: less those that were taken from it, and those that wait in
 it still, they are the ended ones. Asking takes up to 0.4 ms, so it is asked only while
 as much comes as could fill the core's queue, and once when that is over.
@@ -9,12 +9,15 @@ as much comes as could fill the core's queue, and once when that is over.
 from collections.abc import Callable
 from math import inf
 
-MANY = 64  # requests since the last sample: more may have come than were asked for
-# Seconds between two questions while that goes on, and since more waited than was asked
-# for until it is certain that none does.
+# Requests since the last sample: more may have come than were asked for. And requests
+# that are asked for at once: events of so many take a while.
+MANY = 64
+# Seconds since more waited than was asked for, and since anything came, until it is
+# certain that none does.
 PAUSE = 1.0
-# Until it is likely. What the core ended since the last sample looks as if it waited.
-# If it did so for longer, a server would refuse for it when a flood is over.
+# Until it is likely, and between two questions while much comes. What the core ended
+# since the last sample looks as if it waited. If it did so for longer, a server would
+# refuse for it when a flood is over.
 OVER = 0.3
 LATE = 0.3  # seconds between two samples: the loop stood still
 
@@ -29,10 +32,12 @@ class Unseen:
         self._taken = 0  # as of the last sample
         self._is_owed = False  # the question when it is over
         self._asked_at = self._sampled_at = 0.0
+        self._came_at = 0.0  # when anything was taken
+        self._was_over = True  # when it was last asked
         self._behind_at = -inf  # when more waited than was asked for
         # The best guess at what `ended` is: that never is too high, this may be.
         self._likely_ended = 0
-        self.waiting = 0  # in the core, beyond what it was asked for
+        self.waiting = 0  # in the core, or asked for and on their way
 
     def count_by(self, read: Callable[[], int | None], most: int) -> None:
         """`read` says how many calls have begun, or None where that is not known.
@@ -56,25 +61,35 @@ class Unseen:
         # loop nothing does, and beside many requests that have begun it comes late.
         if is_behind or now > self._sampled_at + LATE:
             self._behind_at = now
+        if came or now > self._sampled_at + LATE:
+            self._came_at = now
         self._sampled_at = now
         is_over = now >= self._behind_at + OVER
         self.waiting = 0
         if came >= MANY or is_behind:
             self._is_owed = True
-        if not self._is_owed or (came and is_over and now < self._asked_at + PAUSE):
+        is_early = came and is_over and now < self._asked_at + OVER
+        if not self._is_owed or (is_early and self._was_over):
             return
         unseen = self.count(taken)
         most = self._most + asked
         self._asked_at = now
-        is_certain = now >= self._behind_at + PAUSE and not came
+        is_certain = now >= max(self._behind_at, self._came_at) + PAUSE
         if is_certain:
             self._is_owed = False
         if unseen is None:
             return
         self.ended = max(self.ended, unseen - (0 if is_certain else most))
-        if is_over:
+        # Where many are asked for, whether they come at once tells nothing. So all that
+        # have begun wait, but for those that were taken and those that surely ended.
+        is_unclear = asked >= MANY and not is_certain
+        if is_unclear and unseen >= self._likely_ended + MANY:
+            self._behind_at = now
+            is_over = False
+        self._was_over = is_over
+        if is_over and not is_unclear:
             self._likely_ended = unseen
         else:
             least = max(self._likely_ended, unseen - most)
             self._likely_ended = min(unseen, least)
-            self.waiting = unseen - self._likely_ended
+            self.waiting = 0 if is_over else unseen - self._likely_ended
