@@ -16,8 +16,10 @@ from math import exp, inf
 from random import Random
 from typing import NamedTuple
 
+from lbclient.core.attempts import LAST, AttemptHistogram
 from lbclient.core.criticality import DEFAULT, Criticality, shares
-from lbclient.core.retry import ATTEMPTS, Refusal
+from lbclient.core.retry import Refusal
+from lbclient.core.tally import Tally
 
 
 class Signal(NamedTuple):
@@ -56,51 +58,8 @@ KEPT = 2.0
 WIDTHS = 7.0
 
 MIX_MEMORY = 128  # requests: a spike is known for what it is after as many
-ATTEMPT_MEMORY = 4000  # requests: enough to tell 5 % retries from 9 %
-STEP = 32  # requests between two looks at the mix
-
-# At a larger share of retries the others refuse, too: 9 % are retries where all refuse,
-# as clients have no more than 10 % to spend, and 5 % where one of twenty refuses all.
-IN_VAIN = 0.065
-TOO_FEW = 30  # retries, whose share may be chance
-LAST = ATTEMPTS - 1  # attempt, from 0
 
 MEMORY = 30.0  # seconds. Ours: a method may become faster, or slower, with its data
-
-
-class Tally:
-    """How many of the last requests were of each kind, fading with each request.
-
-    By requests, not seconds: in a spike the past must be forgotten faster. It begins
-    with one of each kind.
-    """
-
-    __slots__ = ("_kept", "_new", "_step", "counts")
-
-    def __init__(self, kinds: int, memory: int) -> None:
-        self.counts = [1.0] * kinds
-        self._new = [0] * kinds
-        self._step = 0
-        self._kept = exp(-STEP / memory)
-
-    def add(self, kind: int) -> bool:
-        """True: `counts` are new."""
-        self._new[kind] += 1
-        self._step += 1
-        if self._step < STEP:
-            return False
-        pairs = zip(self.counts, self._new, strict=True)
-        self.counts = [count * self._kept + new for count, new in pairs]
-        self._new = [0] * len(self.counts)
-        self._step = 0
-        return True
-
-    def add_many(self, kind: int, times: int) -> None:
-        """What so many calls of `add` come to, at the cost of one."""
-        kept = self._kept ** (times / STEP)
-        most = STEP / (1.0 - self._kept)
-        self.counts = [count * kept for count in self.counts]
-        self.counts[kind] += most * (1.0 - kept)
 
 
 def _rooms(offered: Sequence[float], excess: float) -> list[float]:
@@ -120,7 +79,7 @@ class Admission:
         self._signals = tuple(signals)
         self._random = rng.random
         self.mix = Tally(len(Criticality), MIX_MEMORY)
-        self._attempts = Tally(ATTEMPTS, ATTEMPT_MEMORY)
+        self.attempts = AttemptHistogram()
         # The share of what comes that may come in at most, whatever signals say.
         self.admissible = 1.0
         self.excess = 0.0  # widths by which the worst signal is beyond its target
@@ -155,12 +114,9 @@ class Admission:
     def refuses(self, criticality: Criticality, attempt: int = 0) -> Refusal | None:
         """Whether to refuse a request, and if so whether it may be retried elsewhere.
 
-        `attempt` is the number that the client sent; numbers beyond the last counter
-        count as the last.
+        `attempt` is the number that the client sent.
         """
-        if not 0 <= attempt <= LAST:
-            attempt = 0 if attempt < 0 else LAST
-        self._attempts.add(attempt)
+        self.attempts.add(attempt)
         if self.mix.add(criticality):
             self._share_out()
         share = self.shares[criticality]
@@ -170,7 +126,7 @@ class Admission:
 
     def refusal(self, attempt: int = 0) -> Refusal:
         """What a refused request is told: whether it may try elsewhere."""
-        if attempt >= LAST or self.is_in_vain():
+        if attempt >= LAST or self.attempts.is_in_vain():
             return Refusal.DONT_RETRY
         return Refusal.OVERLOADED
 
@@ -180,14 +136,8 @@ class Admission:
         All of them are first attempts of the default criticality.
         """
         self.mix.add_many(DEFAULT, requests)
-        self._attempts.add_many(0, requests)
+        self.attempts.add_first(requests)
         self._share_out()
-
-    def is_in_vain(self) -> bool:
-        """Whether other tasks are likely to refuse: if many attempts are retries."""
-        first, *later = self._attempts.counts
-        retries = sum(later)
-        return retries >= TOO_FEW and retries > IN_VAIN * (first + retries)
 
     def __repr__(self) -> str:
         if not self.worst:

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Mapping
 from lbclient.core.call_counts import CallCounts
 from lbclient.core.histogram import Histogram
 from lbclient.core.model import Verdict
+from lbclient.core.retry import Decision
 
 
 class Counters:
     """A channel's. `calls` are those that are over, by the number of their status.
 
     `by_method` has the same for each method, whose counts a call carries with it.
+    `sent` of them went to a backend. Only these count for the retry budget: otherwise a
+    throttled client could send a tenth of all the calls that it holds back.
     `refused` are the calls that ended in this client, by reason. `retries` are attempts
     after one that was refused or may have been executed, `resends` those after one that
     no server took. `latency` is that of attempts. `waited` calls waited for a backend,
@@ -26,22 +29,27 @@ class Counters:
         self.calls = dict.fromkeys(codes, 0)
         self.by_method: CallCounts[int] = CallCounts(self.calls)
         self.refused = dict.fromkeys(reasons, 0)
-        self.retries = self.resends = 0
+        self.sent = self.retries = self.resends = 0
         self.latency = Histogram()
         self.waited, self.waited_seconds = 0, 0.0
-        self._unsent = 0  # of `calls`
         self._retired = dict.fromkeys(Verdict, 0)  # of backends that are closed
 
     def attempt_over(
-        self, counts: dict[int, int], code: int, latency: float, is_last: bool
+        self, counts: dict[int, int], code: int, latency: float, then: Decision | None
     ) -> None:
-        """Counts an attempt that ended. `counts` are those of its method.
+        """Counts an attempt that ended, and what follows by the decision on that.
 
-        `is_last` if its call ended, too.
+        `counts` are those of its method. The call ended, too, if it is not sent again,
+        or was past all decision (None).
         """
-        if is_last:
+        if then is None or then.delay is None:
             self.calls[code] += 1
             counts[code] += 1
+            self.sent += 1
+        elif then.is_resend:
+            self.resends += 1
+        else:
+            self.retries += 1
         # `Histogram.observe`, written out: this runs after each attempt.
         histogram = self.latency
         histogram.counts[bisect_left(histogram.bounds, latency)] += 1
@@ -49,16 +57,12 @@ class Counters:
 
     def call_over(self, counts: dict[int, int], code: int, was_sent: bool) -> None:
         """Counts a call that ended, but not by the end of an attempt."""
-        self._unsent += not was_sent
+        self.sent += was_sent
         self.calls[code] += 1
         counts[code] += 1
 
     def refuse(self, reason: str) -> None:
         self.refused[reason] += 1
-
-    def sent_again(self, retries: int, resends: int) -> None:
-        self.retries += retries
-        self.resends += resends
 
     def begun_after(self, waited: float) -> None:
         """Counts a call that waited `waited` seconds for a backend."""
@@ -74,14 +78,6 @@ class Counters:
         """Calls that are over."""
         return sum(self.calls.values())
 
-    def sent(self) -> int:
-        """Calls that ended and were sent to a backend.
-
-        Only these count for the retry budget: otherwise a throttled client could send a
-        tenth of all the calls that it holds back.
-        """
-        return self.total() - self._unsent
-
     def attempts(self, of_each: Iterable[Mapping[Verdict, int]]) -> dict[Verdict, int]:
         """Attempts that ended, by verdict; `of_each` are those of the open backends."""
         total = dict(self._retired)
@@ -91,4 +87,4 @@ class Counters:
         return total
 
     def __repr__(self) -> str:
-        return f"<{self.total()} calls, {self._unsent} of them not sent>"
+        return f"<{self.total()} calls, {self.sent} of them sent>"

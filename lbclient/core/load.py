@@ -44,6 +44,7 @@ class Load:
         "is_written",
         "latency",
         "ready_at",
+        "recent_errors",
         "report",
         "reported_at",
         "sent_since_report",
@@ -61,6 +62,8 @@ class Load:
         self.sent_since_report = 0
         self.ready_at: float | None = None  # since when without a break
         self._errors = DecayingCount(ERROR_MEMORY)
+        # Of a time: errors that we saw, each fading over it, and what they owe.
+        self.recent_errors: Callable[[float], float] = self._errors.read
         self._failures = DecayingCount(RATIO_MEMORY)
         self._finishes = DecayingCount(RATIO_MEMORY)
         self.is_written = True  # and nobody cleared it: so nobody is told
@@ -187,9 +190,10 @@ class Load:
         """Requests that were ever sent to it."""
         return self.in_flight + sum(self.counts.values())
 
-    def recent_errors(self, now: float) -> float:
-        """Errors that we saw, each fading over `ERROR_MEMORY`, and what they owe."""
-        return self._errors.read(now)
+    def traffic(self) -> tuple[int, int]:
+        """Requests in flight, and those that were ever answered."""
+        counts = self.counts
+        return self.in_flight, counts[Verdict.SERVED] + counts[Verdict.REJECTED]
 
     def failure_ratio(self, now: float) -> float:
         """The share of attempts that failed of late, as we saw it: 0.0 to 1.0.

@@ -119,6 +119,8 @@ class LoadReport(NamedTuple):
     `runnable` those of them that want a processor. `latency` is the median of late
     with about as many requests as now, in seconds; who is asked tells it, answers
     do not. `task_id` is the number of the server that says it, 0 if it tells none.
+    `refused` are shares, from 0 to 1, of late requests that it refused because of its
+    load, by criticality; None where it does not tell.
     """
 
     utilization: float = 0.0
@@ -129,6 +131,7 @@ class LoadReport(NamedTuple):
     state: TaskState | None = None
     latency: float = 0.0
     task_id: int = 0
+    refused: tuple[float, ...] | None = None
 
 
 class Verdict(Enum):

@@ -20,12 +20,12 @@ from lbclient.core.admission import (
     Admission,
     Places,
     Signal,
-    Tally,
 )
 from lbclient.core.criticality import DEFAULT, Criticality
 from lbclient.core.ewma import Ewma
 from lbclient.core.queue_delay import QueueDelay
 from lbclient.core.retry import Refusal
+from lbclient.core.tally import Tally
 
 # Ours. A burst is no overload: up to three times the target may come at once. While it
 # stays beyond the target patience goes, slower than a task that has twice the work it

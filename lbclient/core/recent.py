@@ -1,4 +1,4 @@
-"""Recent picks and latencies, recorded only while somebody reads the status page.
+"""Why each backend was picked, and latencies: while somebody reads the status page.
 
 A look switches that on, for a minute; off, a call pays two comparisons with None.
 """

@@ -10,7 +10,7 @@ A request that no backend has seen is sent again as if for the first time.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from math import inf
 from random import Random
@@ -48,12 +48,26 @@ class Failure(NamedTuple):
     is_answered: bool = False  # by the application, or its answer has begun
     pushback: float | None = None
 
+    def is_never(self) -> bool:
+        """Whether the pushback forbids a retry.
+
+        Beside `overloaded` it is for stock clients, which keep no budget: see
+        `lbclient.core.stock_budget`.
+        """
+        if self.pushback is None or self.refusal is Refusal.OVERLOADED:
+            return False
+        return self.pushback < 0.0
+
 
 class Decision(NamedTuple):
-    """Seconds to wait before the next attempt, None for no more; and why."""
+    """Seconds to wait before the next attempt, None for no more; and why.
+
+    It is a resend where no backend has seen the request, else a retry.
+    """
 
     delay: float | None
     reason: str
+    is_resend: bool = False
 
 
 class Budget:
@@ -95,6 +109,7 @@ class Retry:
     """The attempts of one request. Owned by its call.
 
     `attempt` is the number of the attempt that is due, from 0: what goes on the wire.
+    `is_idempotent` is asked of what may have been executed, and nothing else.
     """
 
     __slots__ = (
@@ -111,7 +126,7 @@ class Retry:
         budget: Budget,
         rng: Random,
         attempts: int = ATTEMPTS,
-        is_idempotent: bool = False,
+        is_idempotent: Callable[[], bool] = lambda: False,
     ) -> None:
         self.attempt = 0
         self._resends = 0
@@ -133,7 +148,7 @@ class Retry:
             return Decision(None, f"{max(0.0, left):.3f} s left, {delay:.3f} s to wait")
         if not failure.is_sent:
             self._resends += 1
-            return Decision(delay, f"not sent: again {how}")
+            return Decision(delay, f"not sent: again {how}", is_resend=True)
         if not self._budget.withdraw():
             return Decision(None, "the client's retry budget is spent")
         self.attempt += 1
@@ -143,23 +158,21 @@ class Retry:
         """Why no attempt may follow, time and budget aside; '' if one may."""
         if failure.is_answered:
             return "the application has answered"
-        if failure.pushback is not None and failure.pushback < 0.0:
+        if failure.refusal is Refusal.QUOTA:
+            return "the customer is out of quota everywhere"
+        if failure.refusal is Refusal.DONT_RETRY or failure.is_never():
             return "the backend said not to retry"
         if not failure.is_sent:
             spent = self._resends >= RESENDS
             return f"not sent in {RESENDS + 1} tries" if spent else ""
-        if failure.refusal is Refusal.DONT_RETRY:
-            return "the backend said not to retry"
-        if failure.refusal is Refusal.QUOTA:
-            return "the customer is out of quota everywhere"
-        if failure.refusal is None and not self._is_idempotent:
+        if failure.refusal is None and not self._is_idempotent():
             return "it may have been executed, and is not idempotent"
         if self.attempt + 1 >= self._attempts:
             return f"all {self._attempts} attempts failed"
         return ""
 
     def _delay(self, failure: Failure, is_other: bool) -> tuple[float, str]:
-        if failure.pushback is not None:
+        if failure.pushback is not None and failure.pushback >= 0.0:
             return failure.pushback, f"after {failure.pushback:.3f} s, as told"
         if is_other or not failure.is_sent:
             return 0.0, "at once"
@@ -170,6 +183,22 @@ class Retry:
     def __repr__(self) -> str:
         of = f"attempt {self.attempt + 1} of {self._attempts}"
         return f"<{of}, not sent {self._resends} times>"
+
+
+def max_attempts(path: str, told: int | Mapping[str, int]) -> int:
+    """Of a method, as `told` for all, or by path; a `/package.Service/*` stands for its
+    methods that are not named.
+
+    >>> told = {"/a.B/*": 2, "/a.B/C": 1}
+    >>> max_attempts("/a.B/C", told), max_attempts("/a.B/D", told)
+    (1, 2)
+    >>> max_attempts("/e.F/G", told), max_attempts("/e.F/G", 1)
+    (3, 1)
+    """
+    if isinstance(told, int):
+        return told
+    service = path.rpartition("/")[0]
+    return told.get(path) or told.get(f"{service}/*") or ATTEMPTS
 
 
 def parse_pushback(values: Sequence[str]) -> float | None:

@@ -120,4 +120,11 @@ def _mean(reports: list[LoadReport]) -> LoadReport | None:
         active=told([each.active for each in reports]),
         runnable=told([each.runnable for each in reports]),
         latency=sum(each.latency for each in reports) / count,
+        refused=_mean_shares([one.refused for one in reports if one.refused]),
     )
+
+
+def _mean_shares(told: list[tuple[float, ...]]) -> tuple[float, ...] | None:
+    if not told:
+        return None
+    return tuple(sum(shares) / len(told) for shares in zip(*told, strict=True))

@@ -5,6 +5,9 @@ accepts) / (requests + 1), where requests counts what was refused here too. So a
 gets at most K times what it accepts. A request is counted when its fate is known:
 long calls that are under way must not look like refusals.
 
+Who sends too little to judge by its own outcomes goes by what backends say they refuse:
+see `sparse_throttle`.
+
 By that law alone a client finds out that the backends are well by sending K times more
 in each window, in 23 minutes where K is 1.1. So it weighs evidence: a request that is
 accepted makes it likelier that they are well, by as much as that was rare; a refusal
@@ -17,6 +20,7 @@ from random import Random
 
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Verdict
+from lbclient.core.sparse_throttle import Loads, SparseThrottle
 from lbclient.core.window import Window
 
 K = 2.0  # SRE book, ch. 21: lower spares backends, higher notices recovery sooner
@@ -37,7 +41,17 @@ REFUSAL = log(10.0)  # well backends may refuse one in a hundred
 LEAST, MOST = log(1.05), REFUSAL
 GROWTH = 3.0  # seconds in which what may be sent grows e-fold, at most
 
+# Where backends tell what they refuse, this many requests a second are still too few
+# to judge by: with K = 2 a client of 3 a second, at ten times the capacity, would need
+# 50 s of its own outcomes to recover, and one of 9 needs 17 s.
+TOLD_BELOW = 9.0
+
+# Where K times what they accept is sent, backends accept 1 / (K - 1) for each that they
+# refuse. Who has so many times as many accepted does not believe that they refuse more.
+LIAR = 4.0
+
 COLD = INACTIVE_BELOW * WINDOW
+TOLD = TOLD_BELOW * WINDOW
 PROBED = PROBES * WINDOW
 
 # A member is looked up in Python up to 3.11: 0.2 us at every call.
@@ -52,9 +66,13 @@ class Throttle:
     `admits` before a request is sent; if it is, `finish` once, when its fate is known.
     """
 
-    def __init__(self, rng: Random, k: float = K) -> None:
+    def __init__(self, rng: Random, k: float = K, loads: Loads | None = None) -> None:
+        """`loads` of the backends; without them who sends little is not throttled."""
         self.k = k
-        self._histories = [_History(rng, k) for _ in Criticality]
+        self._histories = [
+            _History(rng, k, loads and SparseThrottle(rng, k, one, loads))
+            for one in Criticality
+        ]
 
     def admits(self, criticality: Criticality, now: float) -> bool:
         return self._histories[criticality].admits(now)
@@ -94,10 +112,19 @@ class Throttle:
 class _History:
     """Recent requests of one criticality, and the evidence from them."""
 
-    __slots__ = ("_accepted_at", "_growth", "_k", "_odds", "_random", "window")
+    __slots__ = (
+        "_accepted_at",
+        "_growth",
+        "_k",
+        "_odds",
+        "_random",
+        "sparse",
+        "window",
+    )
 
-    def __init__(self, rng: Random, k: float) -> None:
+    def __init__(self, rng: Random, k: float, sparse: SparseThrottle | None) -> None:
         self.window = Window(WINDOW, 3)
+        self.sparse = sparse
         self._random = rng.random
         self._k = k
         self._odds = 0.0  # that the backends are well
@@ -110,12 +137,28 @@ class _History:
             window.turn(now)
         here, there, accepted = window.totals
         requests = here + there + accepted
-        if requests <= self._k * accepted or requests < COLD:
+        if requests <= self._k * accepted:
             return True
+        if requests < TOLD:
+            sparse = self.sparse
+            if sparse and sparse.hears(now):
+                if not self._listens(there, accepted) or sparse.admits(now):
+                    return True
+                window.add(HERE, now)
+                return False
+            if requests < COLD:
+                return True
         if self._random() * (requests + 1) >= requests - self._allowed(accepted):
             return True
         window.add(HERE, now)
         return False
+
+    def _listens(self, there: int, accepted: int) -> bool:
+        """Whether its own outcomes agree with backends that say they refuse much.
+
+        Who was not refused lately asks, whatever they say, and so finds out.
+        """
+        return accepted * (self._k - 1.0) < LIAR * there
 
     def _allowed(self, accepted: int) -> float:
         allowed = self._k * accepted
@@ -124,6 +167,13 @@ class _History:
     def probability(self, now: float) -> float:
         totals = self.window.read(now)
         requests = sum(totals)
+        _, there, accepted = totals
+        if requests <= self._k * accepted:
+            return 0.0
+        sparse = self.sparse
+        if requests < TOLD and sparse and sparse.is_told(now):
+            listens = self._listens(there, accepted)
+            return sparse.probability(now) if listens else 0.0
         if requests < COLD:
             return 0.0
         return max(0.0, (requests - self._allowed(totals[ACCEPTED])) / (requests + 1))

@@ -12,8 +12,12 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.customer_throttles import Customers
 from lbclient.core.model import Outcome, Verdict
 from lbclient.core.retry import Refusal
+from lbclient.core.sparse_throttle import Loads
 from lbclient.core.throttle import Throttle
-from lbclient.core.verdict import is_overload, weighed, weighed_for_customer
+
+REJECTED, ABANDONED = Verdict.REJECTED, Verdict.ABANDONED
+
+QUOTA = Refusal.QUOTA
 
 REVIEW = 10.0  # seconds between two looks at whether a throttle is still needed
 
@@ -29,17 +33,21 @@ class Throttling:
     """Owned by a balancer: `refusal` before a call is sent, `finish` after an attempt.
 
     While `is_active` is False nothing is held back, and nobody need ask. Where `is_on`
-    is False nothing ever is, and nobody need tell. `throttled` counts the requests held
-    back for overload, not those beyond a quota. Only read them.
+    is False nothing ever is, and nobody need tell. While `has_customers` is False only
+    a refusal for a quota needs to be told with its customer. `throttled` counts the
+    requests held back for overload, not those beyond a quota. Only read them.
     """
 
-    def __init__(self, rng: Random, k: float) -> None:
-        """`k` is that of `Throttle`; 0.0 switches throttling off."""
+    def __init__(self, rng: Random, k: float, loads: Loads) -> None:
+        """`k` is that of `Throttle`; 0.0 switches throttling off. `loads` returns those
+        of the backends that are ready."""
         self.is_on = k > 0.0
         self.is_active = False
+        self.has_customers = False  # out of quota of late
         self.throttled = 0
         self._rng = rng
         self._k = k
+        self._loads = loads
         self._own: Throttle | None = None
         self._customers: Customers | None = None
         self._review_at = 0.0
@@ -67,17 +75,18 @@ class Throttling:
     ) -> None:
         """To be called after each attempt while `is_active`, and after each refusal."""
         refusal = outcome.refusal
-        if self._own is not None or (refusal is not None and is_overload(refusal)):
+        if self._own is not None or (refusal is not None and refusal is not QUOTA):
             self._weigh(criticality, weighed(outcome), now)
         # Who names no customer may be any of them.
-        if customer and (self._customers is not None or refusal is Refusal.QUOTA):
+        if customer and (self._customers is not None or refusal is QUOTA):
             verdict = weighed_for_customer(outcome)
             self._weigh_customer(customer, criticality, verdict, now)
-        self.is_active = self._own is not None or self._customers is not None
+        self.has_customers = self._customers is not None
+        self.is_active = self._own is not None or self.has_customers
 
     def _weigh(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
         if self._own is None:
-            self._own = Throttle(self._rng, self._k)
+            self._own = Throttle(self._rng, self._k, self._loads)
         self._own.finish(criticality, verdict, now)
         if now >= self._review_at:
             self._review_at = now + REVIEW
@@ -121,3 +130,27 @@ def _told(counts: tuple[int, int, int], whose: str) -> str:
         f"of {here + there + accepted} {whose} of late {accepted} were "
         f"accepted, {there} refused there, {here} here"
     )
+
+
+def weighed(outcome: Outcome) -> Verdict:
+    """The verdict for the throttle of all requests: only overload is a rejection.
+
+    A quota is one customer's affair, and RESOURCE_EXHAUSTED without a refusal may mean
+    anything.
+
+    >>> weighed(Outcome(Verdict.REJECTED, 0.1, refusal=Refusal.OVERLOADED)).value
+    'rejected'
+    >>> weighed(Outcome(Verdict.REJECTED, 0.1, refusal=Refusal.QUOTA)).value
+    'abandoned'
+    """
+    verdict, refusal = outcome.verdict, outcome.refusal
+    if verdict is REJECTED and (refusal is None or refusal is QUOTA):
+        return ABANDONED
+    return verdict
+
+
+def weighed_for_customer(outcome: Outcome) -> Verdict:
+    """The verdict for one customer's throttle: only its quota is a rejection."""
+    if outcome.verdict is REJECTED and outcome.refusal is not QUOTA:
+        return ABANDONED
+    return outcome.verdict

@@ -63,32 +63,3 @@ class Ending(NamedTuple):
             return Outcome(verdict, latency, report)
         # To be refused for too much, or for a quota, says nothing against a backend.
         return Outcome(REJECTED, latency, report, refusal, False)
-
-
-def weighed(outcome: Outcome) -> Verdict:
-    """The verdict for the throttle of all requests: only overload is a rejection.
-
-    A quota is one customer's affair, and RESOURCE_EXHAUSTED without a refusal may mean
-    anything.
-
-    >>> weighed(Outcome(Verdict.REJECTED, 0.1, refusal=Refusal.OVERLOADED)).value
-    'rejected'
-    >>> weighed(Outcome(Verdict.REJECTED, 0.1, refusal=Refusal.QUOTA)).value
-    'abandoned'
-    """
-    verdict, refusal = outcome.verdict, outcome.refusal
-    if verdict is REJECTED and (refusal is None or not is_overload(refusal)):
-        return ABANDONED
-    return verdict
-
-
-def weighed_for_customer(outcome: Outcome) -> Verdict:
-    """The verdict for one customer's throttle: only its quota is a rejection."""
-    if outcome.verdict is REJECTED and outcome.refusal is not Refusal.QUOTA:
-        return ABANDONED
-    return outcome.verdict
-
-
-def is_overload(refusal: Refusal) -> bool:
-    """Whether a server refused because of its load, and not for a customer's quota."""
-    return refusal is not Refusal.QUOTA

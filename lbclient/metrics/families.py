@@ -97,8 +97,17 @@ OURS = _families(
      "requests."),
     ("lbclient_server_refused", "counter", "reason criticality",
      "Requests refused before their handler ran, by reason and criticality."),
+    ("lbclient_server_attempts", "counter", "attempt",
+     "Requests by the number of their attempt, from 0, as the client counts them; "
+     "later attempts than 2 count as 2."),
+    ("lbclient_server_retries_in_vain", "gauge", "",
+     "1 if so many requests are retries that the server tells clients not to retry, "
+     "else 0."),
+    ("lbclient_server_retries_withheld", "counter", "",
+     "Refusals for load that told stock gRPC clients not to retry, because the retry "
+     "budget that the server keeps for them was spent."),
     ("lbclient_server_misread", "counter", "key",
-     "Requests whose lbclient metadata could not be parsed, by metadata key."),
+     "Requests whose metadata could not be parsed, by metadata key."),
     ("lbclient_server_state", "gauge", "state", "Servers in each state."),
     ("lbclient_server_watchers", "gauge", "", "Open health and load streams."),
     ("lbclient_server_streams_refused", "counter", "reason",
@@ -169,6 +178,7 @@ HIGHEST = frozenset(
         "lbclient_server_load",
         "lbclient_server_loop_lag_seconds",
         "lbclient_server_quota_share",
+        "lbclient_server_retries_in_vain",
         "lbclient_server_signal",
         "lbclient_server_utilization",
     }

@@ -144,6 +144,10 @@ def server_counts(server: ServerStatistics) -> Samples:
     for reason, by_criticality in server.refused.items():
         for criticality, refused in by_criticality.items():
             yield ("lbclient_server_refused_total", reason, criticality), refused
+    for attempt, requests in server.attempts.requests.items():
+        yield ("lbclient_server_attempts_total", attempt), requests
+    withheld = server.attempts.withheld
+    yield ("lbclient_server_retries_withheld_total",), withheld
     for key, misread in server.misread.items():
         yield ("lbclient_server_misread_total", key), misread
     for outcome in ("answered", "malformed", "forged", "limited"):
@@ -173,6 +177,8 @@ def server_gauges(server: ServerStatistics) -> Samples:
     yield ("lbclient_server_load",), server.load
     for signal in server.signals:
         yield ("lbclient_server_signal", signal.name), signal.value / signal.target
+    in_vain = float(server.attempts.others_refuse)
+    yield ("lbclient_server_retries_in_vain",), in_vain
     yield ("lbclient_server_watchers",), server.watchers
     for state in TaskState:
         yield ("lbclient_server_state", state.name.lower()), state is server.state

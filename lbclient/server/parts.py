@@ -47,7 +47,9 @@ class Parts:
             clock,
             lambda: gate.is_strained,
         )
-        self.reporter = Reporter(clock, self.monitor, tally, own, self.streams)
+        self.reporter = Reporter(
+            clock, self.monitor, tally, own, self.streams, gate.refused_shares
+        )
         each = (gate.sample, self.reporter.sample)
         self.sampler = Sampler(clock, config.smoothing, each, read_cpu)
         self.serving = Serving(self.reporter, gate, tally, limit)

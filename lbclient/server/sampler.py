@@ -1,4 +1,5 @@
-"""Ten times a second: what the server's CPU meter says, for all who sample by it."""
+"""Ten times a second reads the CPU, and calls the gate and the reporter, which read
+all else."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -86,6 +86,28 @@ class QuotaStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStatistics:
+    """Which attempt the requests are, as lbclient's channels and gRPC's own retries
+    count them: "0" the first, "1", and "2" with all beyond. Are other tasks overloaded,
+    too? Then many requests are retries."""
+
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """All so far."""
+
+    recent: Mapping[str, float] = field(default_factory=dict)
+    """Shares of about the last 4,000."""
+
+    others_refuse: bool = False
+    """So many are retries that refused requests are told not to be retried."""
+
+    granted: float = 1.0
+    """Retries granted to stock clients for each request, while requests are refused."""
+
+    withheld: int = 0
+    """Refusals that only our own channels may retry: stock clients have no budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
     """Rates are per second, latencies in seconds."""
 
@@ -119,6 +141,7 @@ class ServerStatistics:
     Of what gRPC's core has ended, "unseen", the criticality is "UNKNOWN".
     """
 
+    attempts: AttemptStatistics = AttemptStatistics()
     misread: Mapping[str, int] = field(default_factory=dict)
     """Requests with metadata that was not understood, by its key."""
 

@@ -1,4 +1,7 @@
-"""Where quotas of several servers may be kept: see `ServerConfig.quota_store`."""
+"""The quota store that a program makes itself, for `ServerConfig.quota_store`.
+
+One that a URL names is found by `lbclient.server.quotas.quotas`.
+"""
 
 from lbclient.server.quotas.memory_store import MemoryStore
 

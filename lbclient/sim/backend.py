@@ -15,13 +15,14 @@ from random import Random
 from typing import Any
 
 from lbclient.core.admission import LOAD
-from lbclient.core.criticality import Criticality
-from lbclient.core.ewma import Ewma
+from lbclient.core.criticality import DEFAULT, Criticality
 from lbclient.core.latency import LatencyEstimate
 from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.overload_signals import Pressure
+from lbclient.core.refused_shares import RefusedShares
 from lbclient.core.retry import ATTEMPTS, Refusal
 from lbclient.sim.client import SimulatedNode
+from lbclient.sim.reports import SimulatedReports
 from lbclient.sim.scenario import Scenario
 
 # What comes next: when, a number that settles ties, what to call, and with what.
@@ -29,10 +30,8 @@ Heap = list[tuple[float, int, Callable[..., None], Any]]
 # On its way back: when it arrives, from where, its number, how it went.
 Answer = tuple[float, SimulatedNode, int, Verdict, LoadReport | None, Refusal | None]
 
-TICK = 0.1  # seconds between two samples of what is reported; as servers do
 DONE = 1e-9  # seconds of work that rounding may leave
 FAILING = 5e-5  # seconds of processor time that a sinkhole takes to fail
-LIE = 0.01
 HOPELESS = 1e6  # a load of which nothing gets in
 
 _NEW = tuple.__new__  # of a NamedTuple, without the call that its own name takes
@@ -54,37 +53,29 @@ class SimulatedBackend:
         "_at",
         "_cores",
         "_due",
-        "_eps",
         "_failed",
         "_finished",
         "_full",
         "_half_trip",
         "_heap",
-        "_history",
         "_is_careful",
-        "_is_exact",
         "_latencies",
-        "_liar",
+        "_overloads",
         "_paces",
         "_pressure",
-        "_qps",
         "_refusal_cost",
         "_refused",
-        "_rng",
+        "_refused_shares",
         "_running",
-        "_said",
         "_sampled",
-        "_scale",
-        "_scenario",
         "_shares",
-        "_silent",
-        "_utilization",
         "_work",
         "attempts",
         "busy",
         "is_sinkhole",
         "received",
         "refuses_all",
+        "reports",
     )
 
     def __init__(
@@ -102,12 +93,11 @@ class SimulatedBackend:
         self.attempts = [0] * ATTEMPTS  # of those received, by their number
         self.is_sinkhole = False
         self.refuses_all = False
-        self._scenario = scenario
+        self.reports = SimulatedReports(scenario, smoothing, rng)
         self._full = scenario.full
         self._half_trip = scenario.round_trip / 2.0
         self._heap = heap
         self._answers = answers
-        self._rng = rng
         self._pressure = Pressure(LOAD.target, rng) if scenario.admission else None
         self._is_careful = scenario.is_careful
         self._refusal_cost = scenario.refusal_cost * scenario.cost
@@ -117,33 +107,11 @@ class SimulatedBackend:
         self._work = self._at = self._sampled = 0.0
         self._due = inf  # of the event in the heap that is ours
         self._finished = self._failed = 0  # since the last sample
-        self._utilization = Ewma(smoothing)
-        self._qps = Ewma(smoothing)
-        self._eps = Ewma(smoothing)
-        self._said = (0.0, 0.0, 0.0)
-        self._history: deque[LoadReport] = deque()
+        self._refused_shares = RefusedShares() if scenario.is_careful else None
+        self._overloads = 0  # requests refused for load
         self._latencies: LatencyEstimate | None = None  # until the first probe
         self._arrived: dict[int, tuple[float, int]] = {}  # when, and how many were here
-        self._silent = False
-        self._liar = False
-        self._scale = 1.0
-        self._is_exact = not (
-            scenario.report_delay
-            or scenario.rates_delay
-            or scenario.report_loss
-            or scenario.report_noise
-            or scenario.runnable
-        )
         self._set_pace(pace)
-
-    def mislead(self, *, silent: bool, scale: float, liar: bool) -> None:
-        """How its reports are wrong from now on."""
-        self._silent, self._scale, self._liar = silent, scale, liar
-        self._is_exact = self._is_exact and not silent and not liar and scale == 1.0
-
-    def fall_silent(self) -> None:
-        """From now on it reports nothing."""
-        self._silent, self._is_exact = True, False
 
     # --- requests ------------------------------------------------------------
 
@@ -279,68 +247,58 @@ class SimulatedBackend:
         self._finished += 1
         if verdict is not SERVED:
             self._failed += 1
+            self._overloads += refusal is not None
         if self._latencies is not None and number in self._arrived:
             arrived_at, others = self._arrived.pop(number)
             if verdict is SERVED:
                 self._latencies.note(others, now - arrived_at)
-        if self._is_exact:
-            said = *self._said, self._active, None, None, 0.0
+        reports = self.reports
+        if reports.is_exact:
+            said = *reports.said, self._active, None, None, 0.0, 0, reports.refused
             report: LoadReport | None = _NEW(LoadReport, said)
         else:
-            report = None if self._is_lost() else self.report()
+            report = reports.report_with_answer(self._active, len(self._running))
         self._answers.append(
             (now + self._half_trip, node, number, verdict, report, refusal)
         )
 
     # --- reports -------------------------------------------------------------
 
-    def _is_lost(self) -> bool:
-        loss = self._scenario.report_loss
-        return loss > 0.0 and self._rng.random() < loss
-
     def sample(self, now: float) -> None:
         """Every `TICK`: smooths what is reported, as a server does."""
         self.advance(now)
         if self._pressure is not None:
             self._pressure.sample(now, self._load())
+        if self._refused_shares is not None:
+            self._sample_shares(self._refused_shares, now)
         used, self._sampled = self.busy - self._sampled, self.busy
-        self._utilization.update(used / TICK, now)
-        self._qps.update(self._finished / TICK, now)
-        self._eps.update(self._failed / TICK, now)
+        active, runnable = self._active, len(self._running)
+        self.reports.sample(used, self._finished, self._failed, now, active, runnable)
         self._finished = self._failed = 0
-        self._said = self._utilization.value, self._qps.value, self._eps.value
-        if delay := self._scenario.report_delay or self._scenario.rates_delay:
-            self._history.append(self._honest())
-            while len(self._history) > max(1, round(delay / TICK)):
-                self._history.popleft()
+
+    def _sample_shares(self, shares: RefusedShares, now: float) -> None:
+        arrived, refused = [0] * len(Criticality), [0] * len(Criticality)
+        arrived[DEFAULT], refused[DEFAULT] = self.received, self._overloads
+        pressure = self._pressure
+        is_calm = pressure is None or pressure.is_calm(self._active)
+        shares.sample(now, arrived, refused, 0, is_calm)
+        self.reports.refused = tuple(shares.shares())
 
     def report(self) -> LoadReport | None:
         """What it says now, to whoever asks."""
-        if self._silent:
-            return None
-        report = self._history[0] if self._history else self._honest()
-        if self._scenario.rates_delay:
-            utilization, qps, eps = report[:3]
-            report = self._honest()._replace(utilization=utilization, qps=qps, eps=eps)
-        utilization = report.utilization * self._scale
-        if noise := self._scenario.report_noise:
-            utilization *= 1.0 + noise * (2.0 * self._rng.random() - 1.0)
-        return report._replace(utilization=LIE if self._liar else utilization)
+        return self.reports.report(self._active, len(self._running))
 
     def answer_probe(self) -> LoadReport | None:
         """What it says now, with how long requests take; it looks from the first on."""
         if self._latencies is None:
             self._latencies = LatencyEstimate()
         latency = self._latencies.at(self._active)
-        if self._is_exact:
-            said = *self._said, self._active, None, None, latency
+        reports = self.reports
+        if reports.is_exact:
+            said = *reports.said, self._active, None, None, latency, 0, reports.refused
             return _NEW(LoadReport, said)
         report = self.report()
         return report and report._replace(latency=latency)
-
-    def _honest(self) -> LoadReport:
-        runnable = len(self._running) if self._scenario.runnable else None
-        return LoadReport(*self._said, self._active, runnable)
 
     def __repr__(self) -> str:
         return f"<{self._active} active, {len(self._running)} runnable>"

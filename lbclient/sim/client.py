@@ -11,7 +11,7 @@ from itertools import islice
 from random import Random
 from typing import Protocol, cast
 
-from lbclient.core.criticality import Criticality
+from lbclient.core.criticality import DEFAULT
 from lbclient.core.load import Load
 from lbclient.core.locality import Near, mixed
 from lbclient.core.model import Endpoint, Endpoints, LoadReport, State
@@ -19,8 +19,8 @@ from lbclient.core.next_backend import two_others
 from lbclient.core.pool import Limits, Pool
 from lbclient.core.protocols import Picker, PickerFactory, ProbingPicker
 from lbclient.core.retry import Budget, Failure, Retry
-from lbclient.core.throttle import Throttle
-from lbclient.core.verdict import Ending, weighed
+from lbclient.core.throttling import Throttling
+from lbclient.core.verdict import Ending
 from lbclient.sim.scenario import Scenario
 from lbclient.subsets import order
 
@@ -89,10 +89,10 @@ class Client:
         self.picker = self._make_picker(factory, rng)
         self.probes: list[SimulatedNode] = getattr(self.picker, "probes", [])
         self.heard: deque[Said] = deque()
-        self.throttle = (
-            Throttle(Random(rng.getrandbits(64)), scenario.throttle)
-            if scenario.throttle
-            else None
+        self.throttling = Throttling(
+            Random(rng.getrandbits(64)),
+            scenario.throttle,
+            lambda: (one.load for one in self.pool.ready),
         )
         self.budget = Budget(scenario.retry_ratio)
         self.retries: dict[int, Retry] = {}
@@ -173,8 +173,8 @@ class Client:
         return True
 
     def _may_send(self, now: float) -> bool:
-        throttle = self.throttle
-        return throttle is None or throttle.admits(Criticality.CRITICAL, now)
+        throttling = self.throttling
+        return not throttling.is_active or not throttling.refusal(DEFAULT, "", now)
 
     def choose(self, number: int, now: float) -> SimulatedNode | None:
         """Whom to send it to; None: nobody has room for it."""
@@ -195,8 +195,9 @@ class Client:
         """Learns from an attempt; when to begin the next, or None."""
         outcome = ending.outcome(now - self.sent_at.pop(number))
         node.load.finish(outcome, now)
-        if self.throttle:
-            self.throttle.finish(Criticality.CRITICAL, weighed(outcome), now)
+        throttling = self.throttling
+        if throttling.is_active or (outcome.refusal is not None and throttling.is_on):
+            throttling.finish(DEFAULT, outcome, "", now)
         retry = self.retries.pop(number, None)
         tried = self.tried.pop(number, ())
         if self._attempts == 1 or not ending.may_be_retried():

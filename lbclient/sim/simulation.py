@@ -19,8 +19,9 @@ from lbclient.core.model import Endpoint, LoadReport, Outcome, Verdict, snapshot
 from lbclient.core.protocols import PickerFactory
 from lbclient.core.retry import Refusal
 from lbclient.core.verdict import UNAVAILABLE, Ending
-from lbclient.sim.backend import TICK, Answer, Heap, SimulatedBackend
+from lbclient.sim.backend import Answer, Heap, SimulatedBackend
 from lbclient.sim.client import Client, Question, SimulatedNode
+from lbclient.sim.reports import TICK
 from lbclient.sim.result import Result, Second, measure
 from lbclient.sim.scenario import Scenario
 from lbclient.sim.traffic import Traffic
@@ -95,7 +96,7 @@ class Simulation:
         silent = round(scenario.silent_share * scenario.backends)
         self._silenced = [self.backends[i] for i in places[:silent]]
         for rank, i in enumerate(places):
-            self.backends[i].mislead(
+            self.backends[i].reports.mislead(
                 silent=rank < silent and not scenario.silent_from,
                 scale=scenario.wrong_factor if rank < wrong else 1.0,
                 liar=rank < scenario.liars,
@@ -188,7 +189,7 @@ class Simulation:
 
     def _silence(self, now: float, _: None) -> None:
         for backend in self._silenced:
-            backend.fall_silent()
+            backend.reports.fall_silent()
 
     def switch(self, at: float, factory: PickerFactory) -> None:
         """From then on all clients have another picker, which knows what they know."""

@@ -18,7 +18,7 @@ SERVING: TaskState
 LAME_DUCK: TaskState
 
 class LoadReport(_message.Message):
-    __slots__ = ("cpu_utilization", "mem_utilization", "rps_fractional", "eps", "named_metrics", "application_utilization", "state", "active_requests", "runnable_requests", "latency", "task_id")
+    __slots__ = ("cpu_utilization", "mem_utilization", "rps_fractional", "eps", "named_metrics", "application_utilization", "state", "active_requests", "runnable_requests", "latency", "task_id", "refused_percent")
     class NamedMetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class LoadReport(_message.Message):
     RUNNABLE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     LATENCY_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_PERCENT_FIELD_NUMBER: _ClassVar[int]
     cpu_utilization: float
     mem_utilization: float
     rps_fractional: float
@@ -48,4 +49,5 @@ class LoadReport(_message.Message):
     runnable_requests: int
     latency: float
     task_id: int
-    def __init__(self, cpu_utilization: _Optional[float] = ..., mem_utilization: _Optional[float] = ..., rps_fractional: _Optional[float] = ..., eps: _Optional[float] = ..., named_metrics: _Optional[_Mapping[str, float]] = ..., application_utilization: _Optional[float] = ..., state: _Optional[_Union[TaskState, str]] = ..., active_requests: _Optional[int] = ..., runnable_requests: _Optional[int] = ..., latency: _Optional[float] = ..., task_id: _Optional[int] = ...) -> None: ...
+    refused_percent: bytes
+    def __init__(self, cpu_utilization: _Optional[float] = ..., mem_utilization: _Optional[float] = ..., rps_fractional: _Optional[float] = ..., eps: _Optional[float] = ..., named_metrics: _Optional[_Mapping[str, float]] = ..., application_utilization: _Optional[float] = ..., state: _Optional[_Union[TaskState, str]] = ..., active_requests: _Optional[int] = ..., runnable_requests: _Optional[int] = ..., latency: _Optional[float] = ..., task_id: _Optional[int] = ..., refused_percent: _Optional[bytes] = ...) -> None: ...

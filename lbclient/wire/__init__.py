@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from lbclient.core.criticality import Criticality
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.quota import LONGEST, OTHERS
 from lbclient.core.retry import Refusal, parse_pushback
@@ -19,6 +20,7 @@ from lbclient.v1 import health_pb2, load_pb2
 
 LOAD_KEY = "lbclient-load-bin"
 ATTEMPT_KEY = "lbclient-attempt"  # of a retry: 1, 2, ...; none: it is the first
+STOCK_ATTEMPT_KEY = "grpc-previous-rpc-attempts"  # likewise, of gRPC's own (gRFC A6)
 CRITICALITY_KEY = "lbclient-criticality"
 CUSTOMER_KEY = "lbclient-customer"
 REFUSAL_KEY = "lbclient-refusal"  # a word of `retry.Refusal`
@@ -61,8 +63,26 @@ def from_message(message: load_pb2.LoadReport) -> LoadReport:
             _TASK_STATES.get(message.state),
             sound(message.latency),
             message.task_id,
+            _refused(message.refused_percent),
         )
     )
+
+
+_NONE_REFUSED = (0.0,) * len(Criticality)
+
+
+def _refused(percents: bytes) -> tuple[float, ...] | None:
+    """Shares by criticality; None where there are none, or what cannot be shares.
+
+    >>> _refused(bytes([90])), _refused(b""), _refused(bytes([101]))
+    ((0.9, 0.0, 0.0, 0.0), None, None)
+    """
+    if percents == b"\0":
+        return _NONE_REFUSED  # as nearly always
+    if not percents or len(percents) > len(Criticality) or max(percents) > 100:
+        return None
+    rest = len(Criticality) - len(percents)
+    return tuple(percent / 100 for percent in percents) + (0.0,) * rest
 
 
 # What a named tuple's own constructor does after a call in Python.

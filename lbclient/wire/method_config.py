@@ -1,16 +1,11 @@
-"""Idempotency and maximum attempts of a method, from its .proto and the config.
-
-Some of it by its own .proto, the rest by the config, in which a `/package.Service/*`
-stands for all methods that are not named.
+"""Whether a method is idempotent: its own .proto says so, or the config.
 
 rpc Search(Query) returns (Result) { option idempotency_level = NO_SIDE_EFFECTS; }
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from google.protobuf import descriptor_pool
-
-from lbclient.core.retry import ATTEMPTS
 
 
 def is_idempotent(path: str, marked: Collection[str]) -> bool:
@@ -28,17 +23,3 @@ def is_idempotent(path: str, marked: Collection[str]) -> bool:
     except KeyError:  # there is no such service, or it has no such method
         return False
     return options.idempotency_level != options.IDEMPOTENCY_UNKNOWN
-
-
-def max_attempts(path: str, told: int | Mapping[str, int]) -> int:
-    """
-    >>> told = {"/a.B/*": 2, "/a.B/C": 1}
-    >>> max_attempts("/a.B/C", told), max_attempts("/a.B/D", told)
-    (1, 2)
-    >>> max_attempts("/e.F/G", told), max_attempts("/e.F/G", 1)
-    (3, 1)
-    """
-    if isinstance(told, int):
-        return told
-    service = path.rpartition("/")[0]
-    return told.get(path) or told.get(f"{service}/*") or ATTEMPTS

@@ -17,20 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.core.admission import (
-    IN_VAIN,
     LOAD,
     MIX_MEMORY,
     PATIENCE,
-    STEP,
     Admission,
     Places,
     Quickest,
     Signal,
-    Tally,
 )
+from lbclient.core.attempts import IN_VAIN
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Verdict
 from lbclient.core.retry import Budget, Failure, Retry
+from lbclient.core.tally import STEP, Tally
 from lbclient.core.throttle import Throttle
 
 CAPACITY = 200.0  # requests a second
@@ -301,7 +300,7 @@ def fleet(refusing: list[float], requests: int) -> tuple[float, float]:
             if refusal is None:
                 served += 1
                 break
-            delay, _ = retry.decide(Failure(refusal), None, is_other=True)
+            delay = retry.decide(Failure(refusal), None, is_other=True).delay
     return attempts / requests, served / requests
 
 

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lbclient.core.call_answers import MISSES
-from lbclient.core.lifecycle import Lifecycle, Link, Order, Step
+from lbclient.core.lifecycle import Lifecycle
 from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
 from lbclient.core.model import State, TaskState
 from lbclient.core.silence import REDIAL_INTERVALS
+from lbclient.core.situation import Link, Order, Step
 
 INTERVAL = 2.0
 READY = State.READY
@@ -86,8 +87,10 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.now = until
         if self.life.state is State.READY and self.speaks:
             last = max(self.reported_at, self.asked_at)
-            silent_at = last + self.life.interval
-            grace = self.stood_at + self.life.interval / 2  # its word may lie unread
+            silent_at = last + self.life.silence.interval
+            grace = (
+                self.stood_at + self.life.silence.interval / 2
+            )  # its word may lie unread
             assert self.now < max(silent_at, grace) + 1e-9
 
     @rule(seconds=SECONDS)
@@ -136,7 +139,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(interval=st.sampled_from([INTERVAL, 8.0, 120.0]))
     def ask_at_another_pace(self, interval: float) -> None:
         self.asked_at = self.now
-        self.life.expect_every(interval, self.now)
+        self.life.silence.expect_every(interval, self.now)
 
     @precondition(lambda self: self.life.state is State.READY)
     @rule(state=st.sampled_from([State.LAME_DUCK, State.CONNECTING]))
@@ -188,7 +191,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         if state is not None:
             self.vouched_at, self.was_heard = self.now, True
             self.has_answered = True
-        step = self.life.checked(state, self.now)
+        step = self.life.trust.checked(state, self.now)
         if state is SERVING or step.state is not None:
             self.said = state  # else its health stream has spoken meanwhile
         self.take(step, state)
@@ -198,7 +201,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         """Calls that are not answered take no backend out: it may be busy."""
         self.served += is_answered
         before = self.life.state
-        self.take(self.life.look_at_calls(in_flight, self.served, self.now))
+        self.take(self.life.trust.look_at_calls(in_flight, self.served, self.now))
         assert self.life.state is before
 
     @rule(by_udp=st.booleans())
@@ -219,8 +222,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         was_ready = self.life.state is State.READY
         self.served += is_served
         for _ in range(MISSES - 1):
-            self.take(self.life.missed_deadline(self.served, False, self.now))
-        self.take(self.life.missed_deadline(self.served, has_others, self.now))
+            self.take(self.life.trust.missed_deadline(self.served, False, self.now))
+        self.take(self.life.trust.missed_deadline(self.served, has_others, self.now))
         is_early = self.now < self.vouched_at + INTERVAL
         stays = was_ready and (not has_others or is_early)
         assert (self.life.state is State.READY) is stays
@@ -341,8 +344,8 @@ def test_what_is_served_in_between_ends_a_row_of_missed_deadlines() -> None:
     life = ready()
     for served in range(3):
         for _ in range(MISSES - 1):
-            assert life.missed_deadline(served, True, 0.0) == Step()
-    step = life.missed_deadline(2, True, 0.0)
+            assert life.trust.missed_deadline(served, True, 0.0) == Step()
+    step = life.trust.missed_deadline(2, True, 0.0)
     assert step.state is State.CONNECTING
     assert step.reason == f"{MISSES} deadlines missed in a row"
 
@@ -350,17 +353,17 @@ def test_what_is_served_in_between_ends_a_row_of_missed_deadlines() -> None:
 def test_who_is_doubted_is_not_believed_until_it_answers() -> None:
     life = ready()
     for _ in range(MISSES):
-        taking(life, life.missed_deadline(0, True, 0.0))
+        taking(life, life.trust.missed_deadline(0, True, 0.0))
     assert life.state is State.CONNECTING
     assert life.heard(SERVING, True, 0.5) == Step()
-    assert taking(life, life.checked(None, 1.0)).state is None
+    assert taking(life, life.trust.checked(None, 1.0)).state is None
     assert taking(life, life.tick(1.0, 0.5)).order is Order.LOOK
     assert taking(life, life.not_seen("no answer", 1.5, is_there=True)).state is None
     assert taking(life, life.tick(1.0 + INTERVAL, 2.9)).order is None  # it spoke
     due = life.due_at()
     assert due is not None
     assert taking(life, life.tick(due, due)).order is Order.CHECK
-    assert taking(life, life.checked(SERVING, due)).state is State.READY
+    assert taking(life, life.trust.checked(SERVING, due)).state is State.READY
 
 
 def test_who_leaves_by_the_resolver_s_word_is_a_lame_duck_whatever_it_says() -> None:

@@ -29,12 +29,12 @@ class Endless(Budget):
 def test_a_request_is_sent_as_often_as_it_has_attempts_and_resends(
     steps: list[tuple[Failure, float | None, bool]], attempts: int, idempotent: bool
 ) -> None:
-    retry = Retry(Endless(), Random(1), attempts, idempotent)
+    retry = Retry(Endless(), Random(1), attempts, lambda: idempotent)
     seen = resent = 0  # attempts that a backend saw, and others
     for failure, left, is_other in steps:
         seen += failure.is_sent
         resent += not failure.is_sent
-        delay, reason = retry.decide(failure, left, is_other)
+        delay, reason, _ = retry.decide(failure, left, is_other)
         assert reason
         if delay is None:
             break

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from lbclient.core.model import Endpoint, LoadReport, Verdict
 from lbclient.pickers import Prequal, RoundRobin
-from lbclient.sim.backend import FAILING, LIE, TICK, Answer, Heap, SimulatedBackend
+from lbclient.sim.backend import FAILING, Answer, Heap, SimulatedBackend
 from lbclient.sim.client import Client, Question, SimulatedNode
+from lbclient.sim.reports import LIE, TICK
 from lbclient.sim.scenario import Scenario
 
 ENDPOINTS = (Endpoint("b:1"),)
@@ -116,6 +117,16 @@ def test_a_sinkhole_fails_all_at_once() -> None:
     assert bench.answers[0][3] is Verdict.FAILED
 
 
+def test_reports_have_all_fields_though_they_are_made_by_position() -> None:
+    bench = Bench()
+    bench.send(1.0, 0.0)
+    bench.play(10.0)
+    *_, with_answer, _ = bench.answers[0]
+    for report in (with_answer, bench.backend.answer_probe()):
+        assert isinstance(report, LoadReport)
+        assert len(report) == len(LoadReport._fields)
+
+
 def test_reports_are_of_what_was_measured() -> None:
     """Half a second of work in each second; a request for each."""
     bench = Bench()
@@ -155,15 +166,15 @@ def test_backends_mislead() -> None:
     bench.send(100.0, now=0.0)
     for tick in range(3):
         bench.backend.sample(tick * TICK)
-    bench.backend.mislead(silent=False, scale=0.25, liar=False)
+    bench.backend.reports.mislead(silent=False, scale=0.25, liar=False)
     report = bench.backend.report()
     assert report is not None
     assert report.utilization == pytest.approx(0.25)
-    bench.backend.mislead(silent=False, scale=1.0, liar=True)
+    bench.backend.reports.mislead(silent=False, scale=1.0, liar=True)
     report = bench.backend.report()
     assert report is not None
     assert report.utilization == LIE
-    bench.backend.mislead(silent=True, scale=1.0, liar=False)
+    bench.backend.reports.mislead(silent=True, scale=1.0, liar=False)
     assert bench.backend.report() is None
 
 

@@ -6,19 +6,18 @@ from random import Random
 import pytest
 
 from lbclient.core.admission import (
-    ATTEMPT_MEMORY,
     MEMORY,
     PATIENCE,
-    STEP,
-    TOO_FEW,
     Admission,
     Places,
     Quickest,
     Signal,
-    Tally,
 )
+from lbclient.core.attempts import MEMORY as ATTEMPT_MEMORY
+from lbclient.core.attempts import TOO_FEW
 from lbclient.core.criticality import Criticality
 from lbclient.core.retry import ATTEMPTS, Refusal
+from lbclient.core.tally import STEP, Tally
 
 CRITICAL, SHEDDABLE = Criticality.CRITICAL, Criticality.SHEDDABLE
 CPU = Signal("cpu", 0.9, 0.03)
@@ -138,27 +137,27 @@ def test_retrying_is_in_vain_where_many_requests_are_retries(
         ask(admission, 1, attempt=2)
     close(admission)
     expected = Refusal.DONT_RETRY if is_in_vain else Refusal.OVERLOADED
-    assert admission.is_in_vain() is is_in_vain
+    assert admission.attempts.is_in_vain() is is_in_vain
     assert admission.refuses(SHEDDABLE) is expected
 
 
 def test_a_few_retries_may_be_chance(admission: Admission) -> None:
-    """Two more than those of the tally's own beginning."""
+    """One more than `TOO_FEW`, as they fade."""
     ask(admission, STEP - TOO_FEW + 3)
     ask(admission, TOO_FEW - 3, attempt=1)
-    assert not admission.is_in_vain()
-    ask(admission, STEP - 2)
-    ask(admission, 2, attempt=2)
-    assert admission.is_in_vain()
+    assert not admission.attempts.is_in_vain()
+    ask(admission, STEP - 4)
+    ask(admission, 4, attempt=2)
+    assert admission.attempts.is_in_vain()
 
 
 def test_retries_of_long_ago_are_forgotten(admission: Admission) -> None:
     for attempt in (1, 2):
         ask(admission, 100, attempt=attempt)
     ask(admission, STEP)
-    assert admission.is_in_vain()
+    assert admission.attempts.is_in_vain()
     ask(admission, 5 * ATTEMPT_MEMORY)
-    assert not admission.is_in_vain()
+    assert not admission.attempts.is_in_vain()
 
 
 def test_a_tally_fades_with_what_comes() -> None:
@@ -214,6 +213,6 @@ def test_many_of_one_kind_are_counted_at_once_as_one_by_one(times: int) -> None:
 def test_those_let_in_unasked_dilute_the_retries_seen_before() -> None:
     admission = Admission([CPU, MEMORY_IN_USE], Random(1))
     ask(admission, 10 * STEP, attempt=1)
-    assert admission.is_in_vain()
+    assert admission.attempts.is_in_vain()
     admission.let_in(10 * ATTEMPT_MEMORY)
-    assert not admission.is_in_vain()
+    assert not admission.attempts.is_in_vain()

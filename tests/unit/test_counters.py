@@ -3,8 +3,12 @@
 from lbclient.core.counters import Counters
 from lbclient.core.histogram import Histogram
 from lbclient.core.model import Verdict
+from lbclient.core.retry import Decision
 
 OK, UNAVAILABLE = 0, 14
+RETRY = Decision(0.0, "attempt 2 of 3 at once")
+RESEND = Decision(0.0, "not sent: again at once", is_resend=True)
+GIVEN_UP = Decision(None, "all 3 attempts failed")
 
 
 def make() -> tuple[Counters, dict[int, int]]:
@@ -14,8 +18,8 @@ def make() -> tuple[Counters, dict[int, int]]:
 
 def test_a_call_is_counted_once_however_many_attempts_it_took() -> None:
     counters, counts = make()
-    counters.attempt_over(counts, UNAVAILABLE, 0.1, is_last=False)
-    counters.attempt_over(counts, OK, 0.2, is_last=True)
+    counters.attempt_over(counts, UNAVAILABLE, 0.1, RETRY)
+    counters.attempt_over(counts, OK, 0.2, None)
     assert counters.calls == counts == {OK: 1, UNAVAILABLE: 0}
     expected = Histogram()
     for latency in (0.1, 0.2):
@@ -24,14 +28,24 @@ def test_a_call_is_counted_once_however_many_attempts_it_took() -> None:
     assert counters.latency.sum == expected.sum
 
 
+def test_what_follows_an_attempt_is_counted_with_it() -> None:
+    counters, counts = make()
+    for then in (RETRY, RESEND, RESEND):
+        counters.attempt_over(counts, UNAVAILABLE, 0.1, then)
+    assert (counters.retries, counters.resends, counters.total()) == (1, 2, 0)
+    counters.attempt_over(counts, UNAVAILABLE, 0.1, GIVEN_UP)
+    assert (counters.retries, counters.resends, counters.sent) == (1, 2, 1)
+    assert counters.calls == counts == {OK: 0, UNAVAILABLE: 1}
+
+
 def test_what_was_not_sent_is_a_call_but_brings_no_retries() -> None:
     counters, counts = make()
     counters.call_over(counts, UNAVAILABLE, was_sent=False)
     counters.call_over(counts, UNAVAILABLE, was_sent=True)
-    counters.attempt_over(counts, OK, 0.2, is_last=True)
-    assert (counters.total(), counters.sent()) == (3, 2)
+    counters.attempt_over(counts, OK, 0.2, None)
+    assert (counters.total(), counters.sent) == (3, 2)
     assert counters.calls == counts == {OK: 1, UNAVAILABLE: 2}
-    assert repr(counters) == "<3 calls, 1 of them not sent>"
+    assert repr(counters) == "<3 calls, 2 of them sent>"
 
 
 def test_attempts_of_backends_that_are_gone_still_count() -> None:
@@ -49,11 +63,8 @@ def test_attempts_of_backends_that_are_gone_still_count() -> None:
 
 def test_the_rest_adds_up() -> None:
     counters, _ = make()
-    counters.sent_again(1, 0)
-    counters.sent_again(0, 1)
     counters.begun_after(0.5)
     counters.begun_after(1.0)
     counters.refuse("full")
-    assert (counters.retries, counters.resends) == (1, 1)
     assert (counters.waited, counters.waited_seconds) == (2, 1.5)
     assert counters.refused == {"full": 1, "throttled": 0}

@@ -27,6 +27,7 @@ from lbclient.client.connections import REVIEW_PAUSE
 from lbclient.client.pending import Waiting
 from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
+from lbclient.core.condition import Condition
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
 from lbclient.core.outliers import Outliers
@@ -207,7 +208,8 @@ def calls_to_refuse(backends: int, waiters: int) -> tuple[float, str]:
     )
     pool.reconcile(fleet(backends, 0), 0.0)
     for node in pool.nodes.values():
-        node.reason = "refused"
+        node.condition = Condition(0.0)
+        node.condition.changed(State.REFUSING, "refused", 0.0)
     tasks = Tasks("test", Random(7))
     waiting = Waiting(
         pool,

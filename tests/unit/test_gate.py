@@ -1,5 +1,6 @@
 """What a server's signals and a request's metadata do at its gate."""
 
+from collections import Counter
 from collections.abc import Callable
 from contextvars import copy_context
 from random import Random
@@ -15,6 +16,9 @@ from lbclient.core.criticality import Criticality, current
 from lbclient.core.errors import ConfigError
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.overload_signals import USER_WIDTH, YIELDS
+from lbclient.core.queue_delay import SHARE
+from lbclient.core.retry import RATIO
+from lbclient.core.stock_budget import BURST
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate, degraded
@@ -107,6 +111,63 @@ def test_a_last_attempt_is_told_not_to_retry_in_words_of_stock_clients_too() -> 
     assert task.gate.refused["overloaded-dont-retry"]["CRITICAL"] == 1
 
 
+def test_stock_retries_are_counted_and_the_last_is_told_not_to_retry() -> None:
+    task = Task()
+    task.overload()
+    answer = task.ask((wire.STOCK_ATTEMPT_KEY, "2"))
+    assert answer is not None
+    assert (wire.PUSHBACK_KEY, "-1") in answer.trailers
+    seen = task.gate.attempts()
+    assert seen.requests == {"0": 0, "1": 0, "2": 1}
+    assert task.gate.refused["overloaded-dont-retry"]["CRITICAL"] == 1
+
+
+def test_beyond_a_tenth_of_requests_only_our_channels_are_told_to_retry() -> None:
+    """Stock clients obey the pushback, ours the word."""
+    task = Task()
+    task.overload()
+    trailers = [dict(answer.trailers) for answer in refusals(task, MANY)]
+    told = Counter(each.get(wire.PUSHBACK_KEY) for each in trailers)
+    assert told[None] == pytest.approx(BURST + RATIO * MANY, abs=1)
+    assert {each[wire.REFUSAL_KEY] for each in trailers} == {"overloaded"}
+    assert task.gate.attempts().withheld == told["-1"]
+
+
+def refusals(task: Task, times: int) -> list[RefusalStatus]:
+    answers = [task.ask() for _ in range(times)]
+    return [answer for answer in answers if answer is not None]
+
+
+def test_a_refusal_for_want_of_a_place_says_whether_to_retry_too() -> None:
+    task = Task()
+    assert task.gate.full().trailers == ((wire.REFUSAL_KEY, "overloaded"),)
+    assert dict(task.gate.full(2).trailers)[wire.PUSHBACK_KEY] == "-1"
+    late = [task.gate.too_late() for _ in range(10)]
+    assert dict(late[0].trailers)[wire.REFUSAL_KEY] == "overloaded"
+    assert (wire.PUSHBACK_KEY, "-1") in late[-1].trailers
+
+
+def test_what_comes_in_calm_brings_stock_clients_their_retries() -> None:
+    """A limit of requests refuses in calm. Five retries were granted, and then none."""
+    task = Task(runnable=None)
+    granted = 0
+    for _ in range(MANY):
+        assert task.ask() is None
+        granted += wire.PUSHBACK_KEY not in dict(task.gate.full().trailers)
+    assert granted == pytest.approx(BURST + RATIO * MANY, abs=1)
+
+
+def test_what_comes_in_calm_is_in_the_histogram_of_attempts() -> None:
+    task = Task(runnable=None)
+    for _ in range(10):
+        assert task.ask() is None
+    task.gate.let_by()
+    assert task.ask((wire.STOCK_ATTEMPT_KEY, "1")) is None
+    for _ in range(5):
+        assert task.ask() is None
+    assert task.gate.attempts().requests == {"0": 15, "1": 1, "2": 0}
+
+
 def test_what_is_sheddable_goes_first() -> None:
     task = Task(signals={"mine": lambda: 1.0 + 2 * USER_WIDTH})
     task.sample()
@@ -137,11 +198,9 @@ def test_what_is_cheaper_waits_until_nothing_above_it_is_refused() -> None:
 
 
 def wait_in_core(task: Task, samples: int) -> None:
-    """A thousand wait, of which a hundred are taken in each sample, for a second."""
+    """Five hundred wait, of which a hundred are taken in each sample, for 0.5 s."""
     task.gate.core.intake.was_behind = lambda: True  # type: ignore[method-assign]
-    task.gate.core.unseen.count_by(
-        lambda: task.gate.core.intake.taken + 1000, most=1000
-    )
+    task.gate.core.unseen.count_by(lambda: task.gate.core.intake.taken + 500, most=1000)
     for _ in range(samples):
         task.gate.core.intake.taken += 100
         task.sample()
@@ -153,7 +212,9 @@ def test_what_waits_unseen_for_a_part_of_its_time_is_too_much() -> None:
     wait_in_core(task, samples=20)
     assert 0.4 < task.refused() < 1.0
     answer = next(answer for answer in (task.ask() for _ in range(MANY)) if answer)
-    assert "queue delay is 1.00 s, and 0.2 is enough" in answer.details
+    target = task.gate.core.delay.target
+    assert f"queue delay is 0.50 s, and {target:.2g} is enough" in answer.details
+    assert target >= SHARE
     key = wire.CRITICALITY_KEY
     low = high = 0
     for _ in range(MANY):
@@ -161,8 +222,8 @@ def test_what_waits_unseen_for_a_part_of_its_time_is_too_much() -> None:
         high += task.ask((key, "CRITICAL_PLUS")) is None
     assert high > 10 * low
     seen = {one.name: one for one in task.gate.signals()}[QUEUE_NAME]
-    assert seen.value == pytest.approx(1.0, rel=0.01)
-    assert seen.target == pytest.approx(0.2, rel=0.01)
+    assert seen.value == pytest.approx(0.5, rel=0.01)
+    assert seen.target == task.gate.core.delay.target
 
 
 def test_who_has_a_minute_may_wait_a_second() -> None:
@@ -393,7 +454,7 @@ def test_whoever_is_out_of_quota_hears_that_and_not_of_the_load() -> None:
     task.overload()
     answer = task.ask((wire.CUSTOMER_KEY, "wild"))
     assert answer is not None
-    assert (wire.REFUSAL_KEY, "quota") in answer.trailers
+    assert answer.trailers == ((wire.REFUSAL_KEY, "quota"), (wire.PUSHBACK_KEY, "-1"))
     answer = task.ask((wire.CUSTOMER_KEY, "calm"))
     assert answer is not None
     assert (wire.REFUSAL_KEY, "overloaded") in answer.trailers
@@ -429,7 +490,7 @@ def test_what_is_none_of_the_requests_is_in_no_mix() -> None:
         copy_context().run(task.gate.refuses, retried)
     assert task.gate.queue.arrived == 1600
     assert task.gate.pressure.admission.mix.counts[Criticality.CRITICAL] < 1.0
-    assert task.gate.pressure.admission.is_in_vain()
+    assert task.gate.pressure.admission.attempts.is_in_vain()
 
 
 def test_what_the_load_refuses_is_not_charged() -> None:

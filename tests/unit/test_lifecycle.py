@@ -7,9 +7,10 @@ import pytest
 
 from lbclient.core.call_answers import MISSES
 from lbclient.core.doubt import RAREST_CHECK
-from lbclient.core.lifecycle import TRAILER_INTERVALS, Lifecycle, Order, Step
+from lbclient.core.lifecycle import TRAILER_INTERVALS, Lifecycle
 from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD
 from lbclient.core.model import State, TaskState
+from lbclient.core.situation import Order, Step
 
 INTERVAL = 2.0
 MOMENT = 0.01
@@ -34,16 +35,16 @@ def life() -> Lifecycle:
 def miss(life: Lifecycle, now: float) -> Step:
     """As many deadlines as it takes to doubt it; the last one's step."""
     for _ in range(MISSES - 1):
-        assert life.missed_deadline(0, True, now) == Step()
-    return take(life, life.missed_deadline(0, True, now))
+        assert life.trust.missed_deadline(0, True, now) == Step()
+    return take(life, life.trust.missed_deadline(0, True, now))
 
 
 def test_who_just_answered_is_trusted_for_an_interval(life: Lifecycle) -> None:
     assert miss(life, 1.0).order is Order.CHECK
-    assert take(life, life.checked(SERVING, 1.0)).state is State.READY
+    assert take(life, life.trust.checked(SERVING, 1.0)).state is State.READY
     trusted_until = 1.0 + INTERVAL
     assert miss(life, trusted_until - MOMENT) == Step()
-    step = take(life, life.missed_deadline(0, True, trusted_until))
+    step = take(life, life.trust.missed_deadline(0, True, trusted_until))
     assert (step.state, step.order) == (State.CONNECTING, Order.CHECK)
 
 
@@ -89,7 +90,7 @@ def test_silence_is_judged_anew_when_another_pace_was_asked_for(
 ) -> None:
     """At the old one its last report may be older than the new one allows."""
     asked_at = INTERVAL - MOMENT
-    life.expect_every(pace, asked_at)
+    life.silence.expect_every(pace, asked_at)
     due = life.due_at()
     assert due == asked_at + pace
     assert life.tick(due - MOMENT, reported_at=0.0) == Step()
@@ -139,7 +140,7 @@ def test_a_connection_that_never_spoke_is_asked_after_its_patience(
     stranger: Lifecycle,
 ) -> None:
     assert ring(stranger) == (PATIENCE, Step(order=Order.CHECK))
-    step = take(stranger, stranger.checked(SERVING, 3.1))
+    step = take(stranger, stranger.trust.checked(SERVING, 3.1))
     assert step == Step(State.READY, "asked, it says serving")
     assert stranger.due_at() is None
 
@@ -149,10 +150,10 @@ def test_what_a_server_said_in_its_own_words_is_the_reason(
 ) -> None:
     """Of grpc.health.v1's NOT_SERVING the state is our guess."""
     words, gone = "it says NOT_SERVING (grpc.health.v1)", TaskState.LAME_DUCK
-    step = take(stranger, stranger.checked(gone, 3.1, words))
+    step = take(stranger, stranger.trust.checked(gone, 3.1, words))
     assert step == Step(State.LAME_DUCK, f"asked, {words}")
     assert miss(life, 1.0).order is Order.CHECK
-    step = take(life, life.checked(gone, 1.0, words))
+    step = take(life, life.trust.checked(gone, 1.0, words))
     assert step == Step(State.LAME_DUCK, f"asked, {words}")
 
 
@@ -161,7 +162,7 @@ def test_a_connection_that_never_spoke_is_replaced_once_another_is_answered(
 ) -> None:
     ring(stranger)
     now = 2 * PATIENCE
-    step = take(stranger, stranger.checked(None, now))
+    step = take(stranger, stranger.trust.checked(None, now))
     assert step.reason == (
         "connected; no health response yet; a health check is not answered"
     )
@@ -178,7 +179,7 @@ def test_it_refuses_while_another_connection_is_as_dead_and_is_looked_at_again(
     stranger: Lifecycle,
 ) -> None:
     ring(stranger)
-    take(stranger, stranger.checked(None, 6.0))
+    take(stranger, stranger.trust.checked(None, 6.0))
     ring(stranger)
     step = take(stranger, stranger.not_seen("cannot connect: ...", 10.0))
     assert step.state is State.REFUSING
@@ -187,7 +188,7 @@ def test_it_refuses_while_another_connection_is_as_dead_and_is_looked_at_again(
     for _ in range(4):
         due, step = ring(stranger)
         if step.order is Order.CHECK:
-            take(stranger, stranger.checked(None, due))
+            take(stranger, stranger.trust.checked(None, due))
         else:
             assert step.order is Order.LOOK
             looks.append(due)
@@ -200,7 +201,7 @@ def test_it_refuses_while_another_connection_is_as_dead_and_is_looked_at_again(
 def test_a_busy_server_keeps_its_connection(stranger: Lifecycle) -> None:
     """Its threads answer no question, but its core acknowledges pings."""
     ring(stranger)
-    take(stranger, stranger.checked(None, 6.0))
+    take(stranger, stranger.trust.checked(None, 6.0))
     ring(stranger)
     step = take(stranger, stranger.not_seen("no answer", 11.0, is_there=True))
     assert (step.state, step.order) == (None, None)
@@ -213,7 +214,7 @@ def test_a_lone_server_that_answers_no_question_gets_its_calls(
 ) -> None:
     """As it would from grpc.aio."""
     ring(stranger)
-    take(stranger, stranger.checked(None, 6.0))
+    take(stranger, stranger.trust.checked(None, 6.0))
     ring(stranger)
     step = stranger.not_seen("no answer", 11.0, is_there=True, has_others=False)
     assert take(stranger, step).state is State.READY
@@ -223,10 +224,10 @@ def test_a_lone_server_that_once_said_that_it_starts_is_not_taken_to_serve(
     stranger: Lifecycle,
 ) -> None:
     ring(stranger)
-    step = stranger.checked(TaskState.STARTING, 3.1)
+    step = stranger.trust.checked(TaskState.STARTING, 3.1)
     assert take(stranger, step).state is State.STARTING
     due, _ = ring(stranger)
-    take(stranger, stranger.checked(None, due + PATIENCE))
+    take(stranger, stranger.trust.checked(None, due + PATIENCE))
     ring(stranger)
     step = stranger.not_seen("no answer", 15.0, is_there=True, has_others=False)
     assert take(stranger, step).state is None
@@ -239,24 +240,24 @@ def test_calls_without_an_answer_have_the_connection_asked_ever_more_seldom(
     asked, now = [], 0.0
     while now < 300.0:
         now += INTERVAL / 2
-        step = take(stranger, stranger.look_at_calls(1, 0, now))
+        step = take(stranger, stranger.trust.look_at_calls(1, 0, now))
         if step.order is Order.CHECK:
             asked.append(now)
-            assert take(stranger, stranger.checked(SERVING, now)) == Step()
+            assert take(stranger, stranger.trust.checked(SERVING, now)) == Step()
     pauses = [after - before for before, after in pairwise([0.0, *asked])]
     assert pauses[:4] == [PATIENCE, 2 * PATIENCE, 4 * PATIENCE, 8 * PATIENCE]
     assert max(pauses) == RAREST_CHECK
     assert stranger.state is State.READY
-    stranger.look_at_calls(1, 1, now)  # an answer came
-    assert stranger.look_at_calls(1, 1, now + PATIENCE).order is Order.CHECK
+    stranger.trust.look_at_calls(1, 1, now)  # an answer came
+    assert stranger.trust.look_at_calls(1, 1, now + PATIENCE).order is Order.CHECK
 
 
 def quiet(life: Lifecycle) -> float:
     """A call that is not answered, nor is the CHECK: at the time of the LOOK."""
     take(life, life.heard(SERVING, False, 0.0, "no health service"))
-    assert life.look_at_calls(1, 0, PATIENCE).order is Order.CHECK
+    assert life.trust.look_at_calls(1, 0, PATIENCE).order is Order.CHECK
     now = 2 * PATIENCE
-    assert take(life, life.checked(None, now)) == Step()
+    assert take(life, life.trust.checked(None, now)) == Step()
     assert ring(life) == (now, Step(order=Order.LOOK))
     return now
 
@@ -278,7 +279,7 @@ def test_a_connection_whose_calls_are_not_answered_is_replaced_by_one_that_answe
 
 def test_an_answer_during_the_look_ends_the_doubt(stranger: Lifecycle) -> None:
     now = quiet(stranger)
-    assert stranger.look_at_calls(1, 1, now + 0.1) == Step()
+    assert stranger.trust.look_at_calls(1, 1, now + 0.1) == Step()
     assert take(stranger, stranger.seen(SERVING, now + 0.2)) == Step()
     assert stranger.is_connected()
 
@@ -292,7 +293,7 @@ def test_who_cannot_be_reached_either_way_gets_no_calls_if_others_do(
     expected = State.REFUSING if has_others else State.READY
     take(stranger, step)
     assert stranger.state is expected
-    back = stranger.checked(SERVING, now + 6.0)
+    back = stranger.trust.checked(SERVING, now + 6.0)
     take(stranger, back)
     assert stranger.state is State.READY
 
@@ -302,10 +303,12 @@ def test_the_last_one_that_misses_deadlines_is_asked_and_gets_calls_meanwhile(
 ) -> None:
     take(stranger, stranger.heard(SERVING, False, 0.0, "no health service"))
     for _ in range(MISSES - 1):
-        assert stranger.missed_deadline(0, False, 1.0) == Step()
-    assert stranger.missed_deadline(0, False, 1.0) == Step(order=Order.CHECK)
-    assert stranger.missed_deadline(0, False, 1.0) == Step(), "it is asked already"
-    assert take(stranger, stranger.checked(None, 3.0)) == Step()
+        assert stranger.trust.missed_deadline(0, False, 1.0) == Step()
+    assert stranger.trust.missed_deadline(0, False, 1.0) == Step(order=Order.CHECK)
+    assert stranger.trust.missed_deadline(0, False, 1.0) == Step(), (
+        "it is asked already"
+    )
+    assert take(stranger, stranger.trust.checked(None, 3.0)) == Step()
     assert ring(stranger)[1].order is Order.LOOK
     assert take(stranger, stranger.seen(SERVING, 3.1)).order is Order.REPLACE
 
@@ -315,12 +318,12 @@ def test_one_that_missed_deadlines_and_never_answers_checks_gets_calls_again(
 ) -> None:
     """If no other that gets calls answers checks: then they tell nothing."""
     ring(stranger)
-    take(stranger, stranger.checked(None, 6.0))
+    take(stranger, stranger.trust.checked(None, 6.0))
     ring(stranger)
     take(stranger, stranger.not_seen("no answer", 11.0, True, has_others=False))
     step = miss(stranger, 20.0)
     assert (step.state, step.order) == (State.CONNECTING, Order.CHECK)
-    take(stranger, stranger.checked(None, 23.0))
+    take(stranger, stranger.trust.checked(None, 23.0))
     assert ring(stranger)[1].order is Order.LOOK
     step = stranger.not_seen("no answer", 28.0, is_there=True, has_others=False)
     assert take(stranger, step).state is State.READY
@@ -330,7 +333,7 @@ def test_one_that_answers_checks_and_missed_deadlines_must_answer_again(
     life: Lifecycle,
 ) -> None:
     miss(life, 1.0)
-    take(life, life.checked(None, 1.5))
+    take(life, life.trust.checked(None, 1.5))
     assert ring(life, reported_at=1.5)[1].order is Order.LOOK
     step = life.not_seen("no answer", 1.6, is_there=True, has_others=False)
     assert take(life, step).state is None

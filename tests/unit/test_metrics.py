@@ -20,6 +20,7 @@ from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
 from lbclient.metrics import samples, sums
 from lbclient.server.statistics import (
+    AttemptStatistics,
     ContentionStatistics,
     QuotaStatistics,
     SignalStatistics,
@@ -250,9 +251,12 @@ def test_channels_to_one_target_add_up_and_to_another_do_not() -> None:
 
 
 def test_servers_of_one_process_add_up() -> None:
-    leaving = replace(SERVER, state=TaskState.LAME_DUCK, utilization=0.1)
-    servers = [FakeServer(), FakeServer(leaving)]
+    in_vain = AttemptStatistics(others_refuse=True)
+    serving = replace(SERVER, attempts=in_vain)
+    leaving = replace(serving, state=TaskState.LAME_DUCK, utilization=0.1)
+    servers = [FakeServer(serving), FakeServer(leaving)]
     scraped = Scraped(*servers)
+    assert scraped("lbclient_server_retries_in_vain") == 1
     assert scraped("lbclient_server_requests_total", code="OK") == 10
     assert scraped("lbclient_server_utilization") == 0.4
     assert scraped("lbclient_server_state", state="lame_duck") == 1

@@ -14,6 +14,7 @@ from lbclient.core.retry import (
     RATIO,
     RESENDS,
     Budget,
+    Decision,
     Failure,
     Refusal,
     Retry,
@@ -36,7 +37,7 @@ def begin() -> Begin:
 
     def begin(attempts: int = ATTEMPTS, is_idempotent: bool = False) -> Retry:
         budget.deposit()
-        return Retry(budget, Random(1), attempts, is_idempotent)
+        return Retry(budget, Random(1), attempts, lambda: is_idempotent)
 
     return begin
 
@@ -56,10 +57,8 @@ def spent() -> Budget:
 
 
 def test_an_overloaded_task_is_left_for_another_at_once(begin: Begin) -> None:
-    assert begin().decide(OVERLOADED, NO_DEADLINE, is_other=True) == (
-        0.0,
-        "attempt 2 of 3 at once",
-    )
+    decision = begin().decide(OVERLOADED, NO_DEADLINE, is_other=True)
+    assert decision == Decision(0.0, "attempt 2 of 3 at once")
 
 
 def test_where_there_is_no_other_the_next_attempt_waits_by_chance() -> None:
@@ -78,14 +77,14 @@ def test_a_request_has_three_attempts(begin: Begin) -> None:
         assert retry.decide(OVERLOADED, NO_DEADLINE, is_other=True).delay == 0.0
         assert retry.attempt == attempt
     last = retry.decide(OVERLOADED, NO_DEADLINE, is_other=True)
-    assert last == (None, "all 3 attempts failed")
+    assert last == Decision(None, "all 3 attempts failed")
 
 
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [
         (Failure(Refusal.DONT_RETRY), "the backend said not to retry"),
-        (Failure(Refusal.OVERLOADED, pushback=NEVER), "the backend said not to retry"),
+        (Failure(pushback=NEVER), "the backend said not to retry"),
         (Failure(Refusal.QUOTA), "the customer is out of quota everywhere"),
         (
             Failure(Refusal.QUOTA, pushback=1.0),
@@ -97,7 +96,8 @@ def test_a_request_has_three_attempts(begin: Begin) -> None:
     ],
 )
 def test_some_failures_are_final(begin: Begin, failure: Failure, reason: str) -> None:
-    assert begin().decide(failure, NO_DEADLINE, is_other=True) == (None, reason)
+    decision = begin().decide(failure, NO_DEADLINE, is_other=True)
+    assert decision == Decision(None, reason)
 
 
 def test_what_may_have_been_executed_is_retried_if_it_is_idempotent(
@@ -113,6 +113,15 @@ def test_idempotent_or_not_an_answer_is_final(begin: Begin) -> None:
     assert retry.decide(answered, NO_DEADLINE, is_other=True).delay is None
 
 
+def test_beside_overloaded_a_pushback_of_never_is_for_stock_clients(
+    begin: Begin,
+) -> None:
+    """They keep no budget, so the server keeps it; this one has its own."""
+    failure = Failure(Refusal.OVERLOADED, pushback=NEVER)
+    decision = begin().decide(failure, NO_DEADLINE, is_other=True)
+    assert decision == Decision(0.0, "attempt 2 of 3 at once")
+
+
 def test_pushback_is_obeyed_to_the_millisecond(begin: Begin) -> None:
     failure = Failure(Refusal.OVERLOADED, pushback=0.25)
     for is_other in (True, False):
@@ -123,7 +132,7 @@ def test_pushback_is_obeyed_to_the_millisecond(begin: Begin) -> None:
 def test_no_attempt_begins_after_the_deadline(begin: Begin, left: float) -> None:
     retry = begin()
     failure = Failure(Refusal.OVERLOADED, pushback=0.25)
-    delay, reason = retry.decide(failure, left, is_other=True)
+    delay, reason, _ = retry.decide(failure, left, is_other=True)
     assert delay is None
     assert reason == f"{max(0.0, left):.3f} s left, 0.250 s to wait"
     assert retry.decide(failure, 0.26, is_other=True).delay == 0.25
@@ -135,13 +144,13 @@ def test_what_was_never_sent_costs_neither_attempt_nor_budget() -> None:
         assert retry.decide(UNSENT, NO_DEADLINE, is_other=False).delay == 0.0
         assert retry.attempt == 0
     last = retry.decide(UNSENT, NO_DEADLINE, is_other=True)
-    assert last == (None, f"not sent in {RESENDS + 1} tries")
+    assert last == Decision(None, f"not sent in {RESENDS + 1} tries")
 
 
 def test_without_budget_there_is_no_retry() -> None:
     retry = Retry(spent(), Random(1))
     decision = retry.decide(OVERLOADED, NO_DEADLINE, is_other=True)
-    assert decision == (None, "the client's retry budget is spent")
+    assert decision == Decision(None, "the client's retry budget is spent")
     assert retry.attempt == 0
 
 

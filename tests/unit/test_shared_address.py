@@ -71,6 +71,22 @@ def test_the_load_is_the_mean_of_what_the_tasks_said_of_late() -> None:
     assert address.tasks(now) == 2
 
 
+def test_the_mean_of_one_report_has_all_its_numbers() -> None:
+    refused = (0.75, 0.5, 0.25, 0.0)
+    report = LoadReport(0.5, 30.0, 1.0, 4, 2, latency=0.25, refused=refused)
+    unlike = {
+        name
+        for name, default in LoadReport._field_defaults.items()
+        if getattr(report, name) == default
+    }
+    assert unlike == {"state", "task_id"}  # of one task, not of several
+    address = SharedAddress()
+    for now in range(4):
+        report = report._replace(task_id=1 + now % 2)
+        address.observe(report, float(now), float(now))
+    assert address.mean(4.0) == report._replace(task_id=0)
+
+
 def test_no_more_tasks_are_remembered_than_that() -> None:
     address = SharedAddress()
     for task, at in zip(range(1, 10 * MOST), count(), strict=False):

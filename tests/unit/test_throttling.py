@@ -22,14 +22,14 @@ def refused(throttling: Throttling, customer: str = "") -> list[str]:
 
 
 def test_nothing_is_held_back_before_a_refusal() -> None:
-    throttling = Throttling(Random(1), 2.0)
+    throttling = Throttling(Random(1), 2.0, tuple)
     throttling.finish(LEVEL, SERVED, "maps", 0.0)
     assert (throttling.is_active, refused(throttling, "maps")) == (False, [])
     assert throttling.read(1.0) == []
 
 
 def test_who_is_refused_for_overload_holds_back_and_counts() -> None:
-    throttling = Throttling(Random(1), 2.0)
+    throttling = Throttling(Random(1), 2.0, tuple)
     for _ in range(MANY):
         throttling.finish(LEVEL, OVERLOADED, "", 0.0)
     assert throttling.is_active
@@ -43,7 +43,7 @@ def test_who_is_refused_for_overload_holds_back_and_counts() -> None:
 
 
 def test_a_quota_holds_back_its_customer_and_nobody_else() -> None:
-    throttling = Throttling(Random(1), 2.0)
+    throttling = Throttling(Random(1), 2.0, tuple)
     for _ in range(MANY):
         throttling.finish(LEVEL, QUOTA, "maps", 0.0)
     assert throttling.is_active
@@ -59,7 +59,7 @@ def test_a_quota_holds_back_its_customer_and_nobody_else() -> None:
 
 
 def test_overload_is_held_against_no_customer() -> None:
-    throttling = Throttling(Random(1), 2.0)
+    throttling = Throttling(Random(1), 2.0, tuple)
     throttling.finish(LEVEL, QUOTA, "maps", 0.0)
     for _ in range(MANY):
         throttling.finish(LEVEL, OVERLOADED, "maps", 0.0)
@@ -68,13 +68,13 @@ def test_overload_is_held_against_no_customer() -> None:
 
 
 def test_a_quota_of_nobody_is_nobodys() -> None:
-    throttling = Throttling(Random(1), 2.0)
+    throttling = Throttling(Random(1), 2.0, tuple)
     throttling.finish(LEVEL, QUOTA, "", 0.0)
     assert not throttling.is_active
 
 
 def test_it_ends_when_nothing_was_refused_for_a_while() -> None:
-    throttling = Throttling(Random(1), 2.0)
+    throttling = Throttling(Random(1), 2.0, tuple)
     throttling.finish(LEVEL, OVERLOADED, "", 0.0)
     throttling.finish(LEVEL, QUOTA, "maps", 0.0)
     throttling.finish(LEVEL, SERVED, "maps", 300.0)
@@ -83,5 +83,5 @@ def test_it_ends_when_nothing_was_refused_for_a_while() -> None:
 
 
 def test_it_can_be_switched_off() -> None:
-    assert Throttling(Random(1), 2.0).is_on
-    assert not Throttling(Random(1), 0.0).is_on
+    assert Throttling(Random(1), 2.0, tuple).is_on
+    assert not Throttling(Random(1), 0.0, tuple).is_on

@@ -6,13 +6,8 @@ import pytest
 from lbclient import wire
 from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.retry import Refusal
-from lbclient.core.verdict import (
-    UNAVAILABLE,
-    VERDICTS,
-    Ending,
-    weighed,
-    weighed_for_customer,
-)
+from lbclient.core.throttling import weighed, weighed_for_customer
+from lbclient.core.verdict import UNAVAILABLE, VERDICTS, Ending
 from lbclient.v1 import load_pb2
 
 NUMBERS = {code.name: code.value[0] for code in grpc.StatusCode}

@@ -49,6 +49,24 @@ def test_an_impossible_number_counts_as_missing(bad: float) -> None:
     assert wire.parse_report(report(cpu_utilization=bad)) == LoadReport()
 
 
+@pytest.mark.parametrize(
+    ("percents", "shares"),
+    [
+        ([], None),
+        ([0], (0.0, 0.0, 0.0, 0.0)),
+        ([90, 0, 40], (0.9, 0.0, 0.4, 0.0)),
+        ([1, 2, 3, 100], (0.01, 0.02, 0.03, 1.0)),
+        ([101], None),
+        ([1, 2, 3, 4, 5], None),
+    ],
+)
+def test_what_is_refused_is_told_by_criticality_or_unknown(
+    percents: list[int], shares: tuple[float, ...] | None
+) -> None:
+    message = load_pb2.LoadReport(refused_percent=bytes(percents))
+    assert wire.parse_report(message.SerializeToString()) == LoadReport(refused=shares)
+
+
 def test_an_unknown_state_is_no_state() -> None:
     data = load_pb2.LoadReport()
     data.ParseFromString(b"\xc0\x3e\x63")  # field 1000, varint 99

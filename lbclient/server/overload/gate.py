@@ -26,7 +26,9 @@ from lbclient.core.overload_signals import STRAINED, Pressure
 from lbclient.core.protocols import Clock
 from lbclient.core.queue_delay import QueueDelay
 from lbclient.core.quota import OTHERS
+from lbclient.core.refused_shares import RefusedShares
 from lbclient.core.retry import Refusal
+from lbclient.core.stock_budget import StockBudget
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.memory import MemoryMeter
 from lbclient.server.meters.user_signals import UserSignals
@@ -37,17 +39,21 @@ from lbclient.server.overload.metadata import WORDS, RequestMetadata
 from lbclient.server.overload.refusal_counts import RefusalCounts
 from lbclient.server.overload.refusals import (
     FULL,
+    OURS_MAY_RETRY,
     OUT_OF_QUOTA,
+    TOO_LATE,
     TRAILERS,
     UNKNOWN,
     UNSEEN,
     RefusalStatus,
+    Trailers,
 )
 from lbclient.server.overload.run_queue import RunQueue
 from lbclient.server.overload.threads import Threads
 from lbclient.server.quotas.accounting import bill_to
 from lbclient.server.quotas.quotas import Quotas, customer_of_identity
 from lbclient.server.statistics import (
+    AttemptStatistics,
     QuotaStatistics,
     ServerStatistics,
     SignalStatistics,
@@ -56,7 +62,7 @@ from lbclient.wire import propagation
 
 
 class Gate:
-    """Owned by the server, used on its loop's thread only."""
+    """Owned by the server, used on its loop's thread only, but for `too_late`."""
 
     loop: asyncio.AbstractEventLoop  # once started
 
@@ -96,7 +102,11 @@ class Gate:
             if config.adaptive_concurrency
             else None
         )
+        # By criticality, requests whose metadata was read. The others came in calm.
+        self._decided = [0] * len(Criticality)
+        self._let_by = 0  # of those that arrived, health checks and the like
         self._refusals = RefusalCounts()
+        self.refused_shares = RefusedShares()
         self.count = self._refusals.count
         has_quotas = config.quotas is not None or config.default_quota is not None
         self.quotas = Quotas(config, clock) if has_quotas else None
@@ -106,6 +116,7 @@ class Gate:
         self.asks_context = has_quotas and config.customer is not None
         self._early_quotas = None if self.asks_context else self.quotas
         self._metadata = RequestMetadata()
+        self._stock = StockBudget()
 
     def limit(self, requests: int) -> None:
         """Limits concurrent requests; the last places are for the most critical."""
@@ -157,6 +168,14 @@ class Gate:
         )
         is_calm = self.pressure.is_calm(self._monitor.active)
         self._is_calm = is_calm and not self._has_runnable
+        self._sample_shares(now, is_calm)
+
+    def _sample_shares(self, now: float, is_calm: bool) -> None:
+        """Samples the shares of requests refused for load, which reports tell."""
+        arrived = self._decided.copy()
+        arrived[DEFAULT] += self.queue.arrived - self._let_by - sum(arrived)
+        refused = self._refusals.for_load()
+        self.refused_shares.sample(now, arrived, refused, self.core.ended, is_calm)
 
     def load(self, now: float) -> float:
         """Requests that run or want to, for each processor."""
@@ -180,7 +199,7 @@ class Gate:
             return None
         self.count(refusal.value, criticality)
         why = self.pressure.why_stream(load, criticality)
-        return RefusalStatus(StatusCode.UNAVAILABLE, why, TRAILERS[refusal])
+        return RefusalStatus(StatusCode.UNAVAILABLE, why, self._told(refusal))
 
     # Requests
 
@@ -205,7 +224,7 @@ class Gate:
                     customer = str(value)
             else:  # as almost always: nothing to decide but who pays
                 if method is not None and self._is_full(method, DEFAULT):
-                    return FULL
+                    return self.full()
                 if self._early_quotas is None:
                     return None
                 return self._charged(customer, DEFAULT)
@@ -218,11 +237,13 @@ class Gate:
         """Counts a request that is always let in, such as a health check."""
         self.queue.arrived += 1
         self._asked += 1
+        self._let_by += 1
 
     def _decide(
         self, metadata: Iterable[tuple[str, str | bytes]], method: MethodBaseline | None
     ) -> RefusalStatus | None:
         criticality, attempt, customer = self._metadata.take(metadata)
+        self._decided[criticality] += 1
         quotas = self._early_quotas
         # Whoever has used it up is refused before anybody is for the load, and is told
         # so: another task would not help. What the load refuses is not charged. (Where
@@ -236,16 +257,40 @@ class Gate:
         if refusal is not None:
             self.count(refusal.value, criticality)
             return RefusalStatus(
-                StatusCode.UNAVAILABLE, pressure.why(), TRAILERS[refusal]
+                StatusCode.UNAVAILABLE, pressure.why(), self._told(refusal)
             )
         if self._has_limit and pressure.is_full(criticality, self._monitor.active):
             self.count("concurrency", criticality)
-            return FULL
+            return self.full(attempt)
         if method is not None and self._is_full(method, criticality):
-            return FULL
+            return self.full(attempt)
         if quotas is not None:
             quotas.admit(customer, criticality)
         return None
+
+    def full(self, attempt: int = 0) -> RefusalStatus:
+        """The status of a request for which there is no place."""
+        return FULL[self._told(self.pressure.admission.refusal(attempt))]
+
+    def too_late(self) -> RefusalStatus:
+        """The status of a request with too little time left. Called in any thread."""
+        return TOO_LATE[self._told(self.pressure.refusal())]
+
+    def _told(self, refusal: Refusal) -> Trailers:
+        """The trailers of a refusal for load.
+
+        A retry that they grant to stock clients is taken from their budget.
+        """
+        if refusal is not Refusal.OVERLOADED:
+            return TRAILERS[refusal]
+        seen, now = self.pressure.admission.attempts, self._clock()
+        requests = seen.requests + self._unasked()
+        may_retry = self._stock.withdraw(requests, seen.retries, now)
+        return TRAILERS[refusal] if may_retry else OURS_MAY_RETRY
+
+    def _unasked(self) -> int:
+        """Requests since admission was asked last: first attempts, let in in calm."""
+        return self.queue.arrived - self._asked
 
     def _is_full(self, method: MethodBaseline, criticality: Criticality) -> bool:
         """Whether the adaptive limit refuses this request; counts that."""
@@ -300,20 +345,30 @@ class Gate:
             refused=self.refused,
             signals=self.signals(),
             admitted=self.admitted(),
+            attempts=self.attempts(),
             misread=dict(self._metadata.misread),
             usage={} if quotas is None else quotas.usage(),
             quotas=QuotaStatistics() if quotas is None else quotas.statistics(),
             task_failures=0 if quotas is None else quotas.task_failures,
         )
 
+    def attempts(self) -> AttemptStatistics:
+        """The histogram of attempts, and what follows from it."""
+        seen, stock = self.pressure.admission.attempts, self._stock
+        first, *later = seen.counts
+        first += self._unasked()
+        return AttemptStatistics(
+            requests={str(n): count for n, count in enumerate((first, *later))},
+            recent={str(n): share for n, share in enumerate(seen.shares())},
+            others_refuse=seen.is_in_vain(),
+            granted=stock.ratio,
+            withheld=stock.withheld,
+        )
+
     def admitted(self) -> dict[str, float]:
         """The share of requests that signals admit, by criticality."""
         shares = self.pressure.shares
         return {one.name: shares[one] for one in Criticality}
-
-    def refusal(self) -> Refusal:
-        """What a request refused now is told: whether it may be retried elsewhere."""
-        return self.pressure.refusal()
 
     def signals(self) -> tuple[SignalStatistics, ...]:
         """The signals as last read, each with its target."""

@@ -3,25 +3,33 @@
 from collections.abc import Iterable
 
 from lbclient import wire
+from lbclient.core.attempts import StockAttempt
 from lbclient.core.criticality import DEFAULT, Criticality, adopt, parse
 from lbclient.core.quota import OTHERS
 from lbclient.core.retry import parse_attempt
 
-WORDS = frozenset({wire.CRITICALITY_KEY, wire.ATTEMPT_KEY, wire.CUSTOMER_KEY})
+ATTEMPT_KEYS = frozenset({wire.ATTEMPT_KEY, wire.STOCK_ATTEMPT_KEY})
+WORDS = ATTEMPT_KEYS | {wire.CRITICALITY_KEY, wire.CUSTOMER_KEY}
 
 
 class RequestMetadata:
     """Owned by the gate. `misread`: requests whose words made no sense, by key."""
 
     def __init__(self) -> None:
-        self.misread = {wire.CRITICALITY_KEY: 0, wire.ATTEMPT_KEY: 0}
+        self.misread = dict.fromkeys(sorted({wire.CRITICALITY_KEY, *ATTEMPT_KEYS}), 0)
 
     def take(
         self, metadata: Iterable[tuple[str, str | bytes]]
     ) -> tuple[Criticality, int, str]:
-        """Returns criticality, attempt and customer; puts the first in the context."""
-        criticality, attempt, customer = DEFAULT, 0, OTHERS
+        """Returns criticality, attempt and customer; puts the first in the context.
+
+        The attempt is the larger of our channels' number and gRPC's own: one retry may
+        be within another. gRPC's is a `StockAttempt`.
+        """
+        criticality, attempt, stock, customer = DEFAULT, 0, 0, OTHERS
         for key, value in metadata:
+            if key not in WORDS:
+                continue
             if key == wire.CRITICALITY_KEY:
                 criticality, is_known = parse(value)
                 if is_known:
@@ -31,6 +39,11 @@ class RequestMetadata:
             elif key == wire.ATTEMPT_KEY and isinstance(value, str):
                 attempt, is_known = parse_attempt(value)
                 self.misread[key] += not is_known
+            elif key == wire.STOCK_ATTEMPT_KEY and isinstance(value, str):
+                stock, is_known = parse_attempt(value)
+                self.misread[key] += not is_known
             elif key == wire.CUSTOMER_KEY:
                 customer = str(value)
+        if stock > attempt:
+            attempt = StockAttempt(stock)
         return criticality, attempt, customer

@@ -1,7 +1,10 @@
 """How many requests were refused, by reason and criticality."""
 
 from lbclient.core.criticality import DEFAULT, Criticality, current
+from lbclient.core.retry import Refusal
 from lbclient.server.overload.refusals import REASONS
+
+QUOTA = Refusal.QUOTA.value
 
 
 class RefusalCounts:
@@ -16,6 +19,11 @@ class RefusalCounts:
             found = current()
             criticality = DEFAULT if found is None else found
         self._counts[reason][criticality] += 1
+
+    def for_load(self) -> list[int]:
+        """By criticality, all but those for a quota."""
+        others = [n for reason, n in self._counts.items() if reason != QUOTA]
+        return [sum(counts) for counts in zip(*others, strict=True)]
 
     def total(self) -> int:
         return sum(map(sum, self._counts.values()))

@@ -7,31 +7,43 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.core.retry import Refusal
 
+Trailers = tuple[tuple[str, str], ...]
+
 
 class RefusalStatus(NamedTuple):
     """The status, details and trailers with which a request is refused."""
 
     code: StatusCode
     details: str
-    trailers: tuple[tuple[str, str], ...]
+    trailers: Trailers
     is_error: bool = True  # of the task, in what it reports to all clients
 
 
-def trailers_of(refusal: Refusal) -> tuple[tuple[str, str], ...]:
+# Tells stock clients not to retry; our channels go by the word beside it.
+PUSHBACK = (wire.PUSHBACK_KEY, "-1")
+
+
+def trailers_of(refusal: Refusal) -> Trailers:
     named = (wire.REFUSAL_KEY, refusal.value)
-    if refusal is Refusal.DONT_RETRY:
-        return (named, (wire.PUSHBACK_KEY, "-1"))
-    return (named,)
+    return (named,) if refusal is Refusal.OVERLOADED else (named, PUSHBACK)
 
 
 TRAILERS = {refusal: trailers_of(refusal) for refusal in Refusal}
+# Our channels may try elsewhere, on their own budget: see `lbclient.core.stock_budget`.
+OURS_MAY_RETRY = (*TRAILERS[Refusal.OVERLOADED], PUSHBACK)
+_FOR_LOAD = (
+    TRAILERS[Refusal.OVERLOADED],
+    OURS_MAY_RETRY,
+    TRAILERS[Refusal.DONT_RETRY],
+)
 
 # As grpcio says it, so that whoever looks for that finds it.
-FULL = RefusalStatus(
-    StatusCode.RESOURCE_EXHAUSTED,
-    "Concurrent RPC limit exceeded!",
-    TRAILERS[Refusal.OVERLOADED],
-)
+FULL = {
+    trailers: RefusalStatus(
+        StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!", trailers
+    )
+    for trailers in _FOR_LOAD
+}
 EXPIRED = RefusalStatus(
     StatusCode.DEADLINE_EXCEEDED,
     "refused: its deadline has passed",
@@ -39,12 +51,12 @@ EXPIRED = RefusalStatus(
 )
 # An estimate: its deadline is still to come, and another task may be quicker.
 TOO_LATE = {
-    refusal: RefusalStatus(
+    trailers: RefusalStatus(
         StatusCode.UNAVAILABLE,
         "overloaded: too late to be served before its deadline",
-        TRAILERS[refusal],
+        trailers,
     )
-    for refusal in (Refusal.OVERLOADED, Refusal.DONT_RETRY)
+    for trailers in _FOR_LOAD
 }
 # It says nothing of the task: the clients of all others would shun who serves little
 # beside one customer's flood, for its errors, and crowd on who serves much.

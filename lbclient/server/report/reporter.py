@@ -13,9 +13,10 @@ from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
+from lbclient.core.refused_shares import RefusedShares
 from lbclient.server.lame_duck import Drain
 from lbclient.server.meters.user_signals import UserSignals
-from lbclient.server.report.streams import ReportStreams
+from lbclient.server.report.streams import ReportStreams, StreamKind
 from lbclient.server.report.tally import RequestTally
 from lbclient.server.statistics import ServerStatistics
 from lbclient.v1 import health_pb2, load_pb2
@@ -33,12 +34,14 @@ class Reporter:
         tally: RequestTally,
         own: UserSignals,
         streams: ReportStreams,
+        shares: RefusedShares,
     ) -> None:
         self.clock = clock
         self.monitor = monitor
         self._tally = tally
         self._own = own
         self._streams = streams
+        self._shares = shares
         self.state = TaskState.STARTING
         self.stopping = False
         self.udp_port = 0  # where this task answers UDP health checks
@@ -56,6 +59,8 @@ class Reporter:
         self.monitor.sample(now, cpu, self._own.utilization(cpu))
         self._encode()
         self._streams.tick(now)
+        if self._shares.is_news:
+            self._streams.push(StreamKind.HEALTH)
 
     def enter(self, state: TaskState, *, stopping: bool = False) -> None:
         """Enters a state, and tells every watcher at once."""
@@ -149,6 +154,7 @@ class Reporter:
             application_utilization=self.monitor.application,
             state=self.state.name,
             task_id=self._task_id,
+            refused_percent=bytes(self._shares.percents),
         ).SerializeToString()
         self.ready = {}
         self._health = self._load = b""

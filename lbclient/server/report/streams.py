@@ -249,9 +249,9 @@ class ReportStreams:
             self._schedule(stream, now)
         self._wake(due)
 
-    def push(self) -> None:
-        """Wakes all: they have something to tell."""
-        self._wake(self._all)
+    def push(self, kind: StreamKind | None = None) -> None:
+        """Wakes all, or all of one kind: they have something to tell."""
+        self._wake(one for one in self._all if kind is None or one.kind is kind)
 
     def _schedule(self, stream: Stream, now: float) -> None:
         every = max(stream.pace, self.floor)

@@ -14,7 +14,7 @@ import grpc.aio
 
 from lbclient.core.admission import Quickest
 from lbclient.server.overload.gate import Gate
-from lbclient.server.overload.refusals import EXPIRED, FULL, TOO_LATE, RefusalStatus
+from lbclient.server.overload.refusals import EXPIRED, RefusalStatus
 from lbclient.server.overload.stream_turns import StreamTurns
 from lbclient.server.quotas.accounting import Steps, billed
 from lbclient.server.report.reporter import Reporter
@@ -120,7 +120,7 @@ class Wrapped:
         if left <= 0.0:
             return EXPIRED
         if waited > WAITS * left or self._is_hopeless(left, now):
-            return TOO_LATE[self._gate.refusal()]
+            return self._gate.too_late()
         return None
 
     def _is_hopeless(self, left: float, now: float) -> bool:
@@ -136,7 +136,7 @@ class Wrapped:
         Without a coroutine if there is nothing to wait for, as almost always.
         """
         if self._monitor.active > self._limit:
-            return call.refuse(FULL, "concurrency")
+            return call.refuse(self._gate.full(), "concurrency")
         answer = self._too_late(call, call.begun_at)
         if answer is not None:
             return call.refuse(answer, "too-late")

@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any, TypeVar
 
 from lbclient.core.criticality import current
-from lbclient.server.overload.refusals import FULL, RefusalStatus
+from lbclient.server.overload.refusals import RefusalStatus
 from lbclient.server.report.tally import Counts
 from lbclient.server.requests.handler import (
     Handler,
@@ -29,7 +29,7 @@ class _InThread(Wrapped):
         """On the loop's thread."""
         call = ThreadContext(self._method, context)
         if self._monitor.active > self._limit:
-            call.refuse(FULL, "concurrency")
+            call.refuse(self._gate.full(), "concurrency")
         return call
 
     def _admitted(self, call: ThreadContext) -> None:

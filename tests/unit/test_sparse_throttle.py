@@ -1,0 +1,157 @@
+"""What a client that sends little makes of what its backends say they refuse."""
+
+from math import exp
+from random import Random
+
+import pytest
+
+from lbclient.core.criticality import Criticality
+from lbclient.core.load import Load
+from lbclient.core.model import LoadReport, Verdict
+from lbclient.core.sparse_throttle import FORGET, GROWTH, PERIOD, SparseThrottle
+from lbclient.core.throttle import TOLD_BELOW, WINDOW, Throttle
+
+CRITICAL = Criticality.CRITICAL
+
+
+def said(refused: float | None) -> LoadReport:
+    shares = None if refused is None else (0.0, 0.0, refused, 0.0)
+    return LoadReport(0.5, refused=shares)
+
+
+class Heard:
+    """A sparse throttle, and the loads of its backends."""
+
+    def __init__(self, backends: int = 1, k: float = 2.0) -> None:
+        self.loads = [Load() for _ in range(backends)]
+        self.throttle = SparseThrottle(Random(1), k, CRITICAL, lambda: self.loads)
+
+    def sends(self, now: float, *refused: float | None) -> float:
+        """The share that it sends once each backend has said so."""
+        for load, share in zip(self.loads, refused, strict=False):
+            load.observe(said(share), now)
+        if self.throttle.hears(now):
+            self.throttle.admits(now)
+        return 1.0 - self.throttle.probability(now)
+
+
+@pytest.mark.parametrize(("k", "sent"), [(2.0, 0.2), (1.1, 0.11)])
+def test_the_first_word_is_the_equation(k: float, sent: float) -> None:
+    assert Heard(k=k).sends(10.0, 0.9) == pytest.approx(sent)
+
+
+def test_where_half_is_refused_it_stays_as_it_is_with_k_2() -> None:
+    heard = Heard()
+    heard.sends(10.0, 0.9)
+    assert heard.sends(20.0, 0.5) == pytest.approx(0.2)
+    assert heard.sends(30.0, 0.75) == pytest.approx(0.1)
+
+
+def test_it_corrects_by_as_much_as_time_has_passed_but_no_news_is_no_news() -> None:
+    heard = Heard()
+    heard.sends(10.0, 0.9)
+    assert heard.sends(10.0 + PERIOD / 2, 0.75) == pytest.approx(0.2 * 0.5**0.5)
+    assert heard.sends(12.0 + PERIOD) == pytest.approx(0.2 * 0.5**0.5)
+    assert heard.sends(60.0 + PERIOD, 0.75) == pytest.approx(0.2 * 0.5**1.5)
+
+
+def test_what_is_sent_grows_from_when_hardly_anything_is_refused() -> None:
+    heard = Heard()
+    heard.sends(10.0, 0.9)
+    assert heard.sends(20.0, 0.1) == pytest.approx(0.2)
+    assert heard.sends(20.0 + GROWTH) == pytest.approx(0.2 * exp(1.0))
+    assert heard.sends(20.0 + 2 * GROWTH) == 1.0
+
+
+def test_a_contrary_word_ends_the_growth() -> None:
+    heard = Heard()
+    heard.sends(10.0, 0.9)
+    heard.sends(20.0, 0.0)
+    grown = heard.sends(20.0 + GROWTH, 0.5)
+    assert grown == pytest.approx(0.2 * exp(1.0))
+    assert heard.sends(21.0 + GROWTH) == pytest.approx(grown)
+
+
+def test_the_mean_of_backends_counts_and_the_newest_most() -> None:
+    assert Heard(2).sends(10.0, 1.0, 0.8) == pytest.approx(0.2)
+    heard = Heard(2)
+    heard.loads[0].observe(said(0.0), 10.0)
+    assert heard.sends(40.0, None) == 1.0  # which of the two is newer tells nothing
+    heard.loads[1].observe(said(0.9), 70.0)
+    assert heard.throttle.hears(70.0)
+    assert heard.throttle.refused == pytest.approx(0.9, abs=0.01)
+
+
+def test_one_that_tells_nothing_is_unknown_and_not_well() -> None:
+    assert Heard(3).sends(10.0, 0.9, None) == pytest.approx(0.2)
+    assert not Heard(3).throttle.hears(10.0)
+
+
+def test_what_is_not_repeated_is_forgotten() -> None:
+    heard = Heard()
+    heard.sends(10.0, 0.9)
+    assert heard.throttle.is_told(9.9 + FORGET)
+    assert not heard.throttle.hears(10.0 + FORGET)
+
+
+def test_looking_changes_nothing() -> None:
+    heard = Heard()
+    heard.sends(10.0, 0.9)
+    heard.sends(20.0, 0.0)
+    before = heard.throttle.probability(21.0)
+    heard.throttle.probability(90.0)
+    assert heard.throttle.probability(21.0) == before
+
+
+def test_it_reads_as_english() -> None:
+    heard = Heard()
+    assert repr(heard.throttle) == "<sends 100%, nobody tells>"
+    heard.sends(10.0, 0.9)
+    assert repr(heard.throttle) == "<sends 20%, 90% refused>"
+
+
+# --- as a part of a throttle ---------------------------------------------------------
+
+
+def throttle(refused: float | None) -> Throttle:
+    load = Load()
+    load.observe(said(refused), 0.0)
+    return Throttle(Random(1), 2.0, lambda: [load])
+
+
+def test_who_was_not_refused_does_not_listen() -> None:
+    told = throttle(0.99)
+    told.finish(CRITICAL, Verdict.SERVED, 0.0)
+    assert all(told.admits(CRITICAL, 1.0) for _ in range(100))
+    assert told.probability(CRITICAL, 1.0) == 0.0
+
+
+def test_who_was_refused_listens_and_counts_what_it_refuses() -> None:
+    told = throttle(0.9)
+    told.finish(CRITICAL, Verdict.REJECTED, 0.0)
+    sent = sum(told.admits(CRITICAL, 1.0) for _ in range(300))
+    assert sent == pytest.approx(60, abs=20)
+    assert told.probability(CRITICAL, 1.0) == pytest.approx(0.8)
+    assert told.counts(CRITICAL, 1.0) == (300 - sent, 1, 0)
+
+
+def test_who_is_accepted_more_than_refused_is_not_throttled() -> None:
+    told = throttle(0.99)
+    for verdict in (Verdict.REJECTED, Verdict.SERVED, Verdict.SERVED):
+        told.finish(CRITICAL, verdict, 0.0)
+    assert told.admits(CRITICAL, 1.0)
+
+
+def test_two_minutes_after_its_last_refusal_a_client_asks_again() -> None:
+    told = throttle(1.0)
+    told.finish(CRITICAL, Verdict.REJECTED, 0.0)
+    refused = [not told.admits(CRITICAL, second) for second in range(1, 118)]
+    assert sum(refused) > 110
+    assert told.admits(CRITICAL, WINDOW + 1.0)
+
+
+def test_who_sends_much_goes_by_its_own_outcomes() -> None:
+    told = throttle(0.0)
+    for _ in range(round(TOLD_BELOW * WINDOW)):
+        told.finish(CRITICAL, Verdict.REJECTED, 0.0)
+    assert told.probability(CRITICAL, 1.0) > 0.9
