@@ -55,7 +55,7 @@ _GRPC = {
     "user-agent",
 }
 # A retry of our client's is a first attempt to the backend: what refused was a proxy.
-NOT_DOWN = frozenset({*_GRPC, "grpc-previous-rpc-attempts", wire.ATTEMPT_KEY})
+NOT_DOWN = frozenset({*_GRPC, wire.STOCK_ATTEMPT_KEY, wire.ATTEMPT_KEY})
 NOT_UP = frozenset(
     {
         *_GRPC,

@@ -48,7 +48,15 @@ TESTS = (
 )
 EXTRAS = "dns,k8s,otel,psutil,redis,yaml"  # not admin, which wants protobuf 6
 # Of what pyproject.toml lists for development, and tests here do not need.
-UNUSED = ("lbclient", "ruff", "mypy", "types-", "build", "hatchling")
+UNUSED = (
+    "lbclient",
+    "ruff",
+    "mypy",
+    "types-",
+    "build",
+    "hatchling",
+    "kubernetes-validate",
+)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class Options:
         )
 
 
-def parse(argv: Sequence[str] | None) -> Options:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lbclient demo",
         description="Shows a real fleet coming into balance: the same load under four "
@@ -122,6 +122,11 @@ def parse(argv: Sequence[str] | None) -> Options:
     add("--policies", type=policies, default=POLICIES, metavar="A,B,...",
         help=f"which of {', '.join(PICKERS)} to compare "
         f"(default: {', '.join(POLICIES)})")  # fmt: skip
+    return parser
+
+
+def parse(argv: Sequence[str] | None) -> Options:
+    parser = make_parser()
     given = parser.parse_args(argv)
     if given.json is not None:
         try:

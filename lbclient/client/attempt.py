@@ -1,4 +1,7 @@
-"""One call on one backend. What follows when it fails is in `attempts`."""
+"""What an attempt is marked with: it begins in `calls` and ends in `balancer`.
+
+What follows when it fails is in `attempts`.
+"""
 
 from collections.abc import Callable
 from functools import partial

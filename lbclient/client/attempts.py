@@ -1,4 +1,4 @@
-"""All attempts of one call: whether and when the next comes, where, and what is told.
+"""The attempts of one call, one at a time: whether and when the next comes, and where.
 
 Every call that fails has one object of this kind, whether it was begun on grpc.aio's
 own call object (`calls.direct`) or on one of ours (`calls.wrapped`). Only `retry`
@@ -8,7 +8,7 @@ decides; here is what it decides by, and what follows.
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import grpc
 
@@ -34,7 +34,6 @@ from lbclient.grpc_seam import (
     was_not_sent,
 )
 from lbclient.wire import ATTEMPT_KEY, propagation
-from lbclient.wire.method_config import is_idempotent, max_attempts
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
@@ -53,10 +52,19 @@ class Method(Protocol):
     def wrapper(self) -> Callable[..., Any]:
         """The kind of call object that goes on with the attempts."""
 
-    def on(self, backend: "Backend") -> Any:
-        """grpc.aio's own method object on one backend."""
+    def on(self, backend: "Backend") -> tuple[Any, Any]:
+        """grpc.aio's own method object on one backend, and its channel's calls."""
 
     def counts(self, balancer: "Balancer") -> dict[int, int]: ...
+
+
+class Next(NamedTuple):
+    """When and where a call is sent: after a delay in seconds, if there is one, or at
+    once, to the backend that was picked `at` that time; None: it waits for one."""
+
+    delay: float
+    backend: "Backend | None"
+    at: float
 
 
 class Attempts:
@@ -91,8 +99,9 @@ class Attempts:
 
     def start(
         self, backend: "Backend", left: float | None, waited: float, now: float
-    ) -> tuple[Attempt, Any]:
-        """An attempt on a backend, and grpc.aio's call, with so many seconds left.
+    ) -> tuple[Attempt, Any, Any]:
+        """An attempt on a backend, and grpc.aio's call, with so many seconds left; also
+        the calls on the same connection, of which it is one.
 
         It fails fast: to wait for this backend is no use while there are others.
         """
@@ -102,10 +111,14 @@ class Attempts:
         requests, options = self.requests, self._options
         if self._retry is not None and (number := self._retry.attempt):
             options = {**options, "metadata": _numbered(options["metadata"], number)}
-        begin = partial(self._method.on(backend), timeout=left, **options)
+        method, siblings = self._method.on(backend)
+        begin = partial(method, timeout=left, **options)
         if requests is None:
-            return attempt, begin(self._message)
-        return attempt, requests.within(lambda: begin(requests.attempt()))
+            inner = begin(self._message)
+        else:
+            inner = requests.within(lambda: begin(requests.attempt()))
+        siblings.add(inner)
+        return attempt, inner, siblings
 
     # --- whether and when it comes -------------------------------------------------
 
@@ -122,68 +135,72 @@ class Attempts:
         trailers: Trailers,
         left: float | None,
         is_repeatable: bool = True,
-    ) -> float | None:
+    ) -> Next | None:
         """Settles an attempt that failed, with so many seconds left.
 
-        In how many seconds the next is due; None: the call is over. Not `is_repeatable`
-        is a call whose caller has seen, or given, what cannot be repeated.
+        Returns when and where the next one goes; None: the call is over. Not
+        `is_repeatable` is a call whose caller has seen, or given, what cannot be
+        repeated.
         """
-        balancer, decision = self.balancer, None
+        balancer = self.balancer
         self.was_closed = balancer.is_stopped
+        may_go_on = is_repeatable and not self.was_closed and self._method is not None
         now = balancer.clock()
-        ending, outcome = heard(attempt, call, code, trailers, now)
-        is_open = is_repeatable and not self.was_closed and self._method is not None
-        if is_open and ending.may_be_retried():
-            decision = self._decide(attempt, call, ending, trailers, left)
-        delay = None if decision is None else decision.delay
-        balancer.settle(attempt, outcome, code, delay is None, now)
-        if delay is None:
+        outcome, then = self._decide(
+            attempt, call, code, trailers, left, may_go_on, now
+        )
+        balancer.settle(attempt, outcome, code, then, now)
+        if then is None or then.delay is None:
             self.end()
-        else:
-            self.tried = (*self.tried, attempt.backend)
-        return delay
+            return None
+        self.tried = tried = (*self.tried, attempt.backend)
+        # Asked now, it is not late: `Retry` has compared its delay with what is left.
+        backend = None if then.delay else balancer.pick(now, self.counts, tried)
+        return Next(then.delay, backend, now)
 
     def _decide(
         self,
         attempt: Attempt,
         call: Any,
-        ending: Ending,
+        code: int,
         trailers: Trailers,
         left: float | None,
-    ) -> Decision:
-        """When it is sent again, and why or why not, which is remembered."""
-        balancer, backend = self.balancer, attempt.backend
+        may_go_on: bool,
+        now: float,
+    ) -> tuple[Outcome, Decision | None]:
+        """What a failed attempt teaches, and whether the call is sent again, and why.
+
+        None where nothing is to decide; else it is remembered.
+        """
+        ending, outcome = heard(attempt, call, code, trailers, now)
+        if not (may_go_on and ending.may_be_retried()):
+            return outcome, None
         assert self._method is not None
-        is_sent, error = was_sent(attempt, call, ending.code, trailers), error_of(call)
+        balancer, backend = self.balancer, attempt.backend
+        is_sent = bool(trailers) or code != UNAVAILABLE  # a handler spoke
+        is_sent = is_sent or was_sent(attempt, call)
+        error = error_of(call)
         failure = Failure(ending.refusal, is_sent, has_begun(call), ending.pushback)
-        config, path = balancer.config, self._method.path
-        most = max_attempts(path, config.max_attempts)
-        may_be_repeated = is_idempotent(path, config.idempotent)
-        allowed = balancer.allowed(attempt.counts)
-        retry = self._retry or balancer.new_retry(most, may_be_repeated)
-        self._retry = retry
-        before = retry.attempt
-        is_other = len(allowed) > 1 or (len(allowed) == 1 and allowed[0] is not backend)
+        is_other = balancer.has_other(backend, attempt.counts)
+        retry = self._retry = self._retry or balancer.new_retry(self._method.path)
         if (
             is_sent
             and balancer.throttling.is_active
             and not retry.why_not(failure)
-            and balancer.refusal(self.criticality, balancer.clock()) is not None
+            and balancer.refusal(self.criticality, now) is not None
         ):
             # To the throttle it is a request like any other.
-            decision = Decision(None, "throttled: the backends refuse too much")
+            then = Decision(None, "throttled: the backends refuse too much")
         else:
-            decision = retry.decide(failure, left, is_other)
-            if decision.delay and not balancer.waiting.has_room_to_pause():
-                decision = Decision(None, "too many calls wait already")
-        address, reason = backend.endpoint.address, decision.reason
-        logger.debug("%s: %s", address, reason)
-        self._history = (*self._history, Failed(address, error, reason))
-        if decision.delay is not None:
-            balancer.counters.sent_again(retry.attempt - before, not is_sent)
-            if retry.attempt:
-                self.last_error = error
-        return decision
+            then = retry.decide(failure, left, is_other)
+            if then.delay and not balancer.waiting.has_room_to_pause():
+                then = Decision(None, "too many calls wait already")
+        address = backend.endpoint.address
+        logger.debug("%s: %s", address, then.reason)
+        self._history = (*self._history, Failed(address, error, then.reason))
+        if then.delay is not None and retry.attempt:
+            self.last_error = error
+        return outcome, then
 
     def end(self) -> None:
         """Lets go of what only an attempt needs: the channel, and the requests."""
@@ -254,13 +271,11 @@ def was_cut_off(attempt: Attempt, call: Any, trailers: Trailers) -> bool:
     It may have been executed, as far as anybody can tell. What a handler of ours says
     comes with trailers; of other servers nothing is known.
     """
-    return attempt.backend.is_ours and not trailers and was_ended_there(call)
+    return attempt.backend.reported.is_ours and not trailers and was_ended_there(call)
 
 
-def was_sent(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> bool:
-    """Whether a backend may have taken a call that failed."""
-    if code != UNAVAILABLE or trailers:  # a handler spoke
-        return True
+def was_sent(attempt: Attempt, call: Any) -> bool:
+    """Whether a backend may have taken a call of which none has spoken."""
     backend = attempt.backend
     return not was_not_sent(call, backend.channel, backend.tells_refusals())
 
@@ -281,7 +296,7 @@ def was_answered(attempt: Attempt, call: Any, code: int, trailers: Trailers) -> 
     if code == UNAVAILABLE:
         if not is_ready(attempt.backend.channel):
             return False
-        return was_sent(attempt, call, code, trailers)
+        return bool(trailers) or was_sent(attempt, call)
     return True
 
 
@@ -294,4 +309,4 @@ def settle_orphan(
         return
     now = balancer.clock()
     _, outcome = heard(attempt, call, code, trailers, now)
-    balancer.settle(attempt, outcome, code, True, now)
+    balancer.settle(attempt, outcome, code, None, now)

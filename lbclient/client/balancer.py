@@ -19,7 +19,7 @@ import grpc
 
 from lbclient.background.tasks import Tasks, is_fatal
 from lbclient.background.turns import Turns
-from lbclient.client.backend import Backend, Dial
+from lbclient.client.backend import Backend
 from lbclient.client.changes import Changes
 from lbclient.client.common import Common
 from lbclient.client.connections import Connections
@@ -29,6 +29,7 @@ from lbclient.client.idleness import Idleness
 from lbclient.client.outlier_detection import OutlierDetection
 from lbclient.client.pending import Waiting
 from lbclient.client.probing import Probing
+from lbclient.client.surroundings import Dial
 from lbclient.config import ChannelConfig
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import Criticality, named
@@ -37,8 +38,9 @@ from lbclient.core.next_backend import two_others
 from lbclient.core.outliers import Outliers
 from lbclient.core.pool import LOST
 from lbclient.core.protocols import Clock, Picker, Resolver, Subset
+from lbclient.core.quota import OTHERS
 from lbclient.core.recent import Recent
-from lbclient.core.retry import BURST, Budget, Retry
+from lbclient.core.retry import BURST, Budget, Decision, Refusal, Retry, max_attempts
 from lbclient.core.throttling import Throttling
 from lbclient.grpc_seam import (
     DEADLINE_EXCEEDED,
@@ -50,6 +52,7 @@ from lbclient.grpc_seam import (
 )
 from lbclient.wire import find_customer
 from lbclient.wire.codes import STATUS_OF_NUMBER
+from lbclient.wire.method_config import is_idempotent
 
 if TYPE_CHECKING:
     from lbclient.client.attempt import Attempt
@@ -59,6 +62,8 @@ logger = logging.getLogger("lbclient.balancer")
 TRIAL = "a trial call: it is ejected for this method"
 
 SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
+FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
+QUOTA = Refusal.QUOTA
 LAME_DUCK = TaskState.LAME_DUCK  # an enum looks its members up in Python up to 3.11
 
 
@@ -129,7 +134,9 @@ class Balancer:
         )
         self.connectivity = Connectivity(self.pool, self.discovery.has_answered)
         self.criticality = named("criticality", config.criticality)
-        self.throttling = Throttling(rng, config.throttle)
+        self.throttling = Throttling(
+            rng, config.throttle, lambda: (one.load for one in self.pool.ready)
+        )
         self.propagates_deadline = config.propagate_deadline
         # Enough for all that can be in flight on one backend when it dies.
         self._budget = Budget(burst=max(BURST, config.active_limit))
@@ -216,19 +223,28 @@ class Balancer:
 
         `metadata` says who pays; without, no customer is looked at.
         """
-        customer = find_customer(metadata)
-        held = self.throttling.refusal(criticality, customer, now)
+        throttling = self.throttling
+        customer = find_customer(metadata) if throttling.has_customers else OTHERS
+        held = throttling.refusal(criticality, customer, now)
         if held is None:
             return None
         return (OutOfQuota if held.is_quota else Throttled).because(held.why)
 
-    def new_retry(self, attempts: int, is_idempotent: bool) -> Retry:
+    def has_other(self, backend: Backend, counts: dict[int, int]) -> bool:
+        """Whether a call may go elsewhere, by the counts of its method."""
+        allowed = self.allowed(counts)
+        return len(allowed) > 1 or (len(allowed) == 1 and allowed[0] is not backend)
+
+    def new_retry(self, path: str) -> Retry:
         """What decides on the later attempts of a call whose first one failed."""
         # Counted now, with the one that asks, as most never do.
-        sent = self.counters.sent() + 1
+        sent = self.counters.sent + 1
         self._budget.deposit(sent - self._deposited)
         self._deposited = sent
-        return Retry(self._budget, self._rng, attempts, is_idempotent)
+        config = self.config
+        attempts = max_attempts(path, config.max_attempts)
+        may_be_repeated = partial(is_idempotent, path, config.idempotent)
+        return Retry(self._budget, self._rng, attempts, may_be_repeated)
 
     def settle_served(self, attempt: "Attempt", report: LoadReport | None) -> None:
         """An attempt ended with OK, and this report; once for each.
@@ -239,46 +255,50 @@ class Balancer:
         """
         now = self.clock()
         outcome = new_outcome((SERVED, now - attempt.sent_at, report, None, True))
-        self.settle(attempt, outcome, 0, True, now)
+        self.settle(attempt, outcome, 0, None, now)
 
     def settle(
         self,
         attempt: "Attempt",
         outcome: Outcome,
         code: int,
-        is_last: bool,
+        then: Decision | None,
         now: float,
     ) -> None:
-        """The one door for what an attempt taught us, the last one of its call or not.
+        """The one door for what an attempt taught us.
 
-        `code` is the number of its status.
+        `code` is the number of its status, `then` the decision on the next attempt of
+        its call; None: there is none to decide on.
         """
         backend = attempt.backend
         if get_ident() != self.thread:
             # A collection in another thread can end a call there.
             with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(
-                    self.settle, attempt, outcome, code, is_last, now
+                    self.settle, attempt, outcome, code, then, now
                 )
             return
-        if code or self.outliers.watching:
-            self._outlier_detection.finish(attempt, outcome, code, now)
-        else:
-            backend.load.finish(outcome, now)
-        self.counters.attempt_over(attempt.counts, code, outcome.latency, is_last)
-        if is_last and code == DEADLINE_EXCEEDED:
+        learned = outcome
+        if self.outliers.watching or (code and outcome.is_answer):
+            learned = self._outlier_detection.learned(attempt, outcome, code, now)
+        if learned.verdict is FAILED or learned.verdict is REJECTED:
+            backend.condition.call_failed(code, now)
+        backend.load.finish(learned, now)
+        self.counters.attempt_over(attempt.counts, code, outcome.latency, then)
+        if code == DEADLINE_EXCEEDED and (then is None or then.delay is None):
             self.connections.miss_deadline(backend)
         if self.recent is not None:
             self._remember(backend, outcome, now)
         throttling = self.throttling
         if throttling.is_active or (outcome.refusal is not None and throttling.is_on):
-            customer = find_customer(attempt.metadata)
+            is_asked = throttling.has_customers or outcome.refusal is QUOTA
+            customer = find_customer(attempt.metadata) if is_asked else OTHERS
             throttling.finish(attempt.criticality, outcome, customer, now)
         report = outcome.report
         if report is not None and (
-            report.task_id != backend.task_id or report.state is LAME_DUCK
+            report.task_id != backend.reported.task_id or report.state is LAME_DUCK
         ):
-            backend.hear_answer(report, attempt.sent_at, now)
+            backend.reported.hear_answer(report, attempt.sent_at, now)
         if self.connections.draining or self.waiting.waiters:
             self._left(backend)
 
@@ -318,7 +338,7 @@ class Balancer:
 
     def retries_left(self) -> float:
         """How many the budget has, if all that were earned are counted."""
-        return self._budget.left(self.counters.sent() - self._deposited)
+        return self._budget.left(self.counters.sent - self._deposited)
 
     def count(
         self, code: grpc.StatusCode, counts: dict[int, int], was_sent: bool = False
@@ -342,10 +362,8 @@ class Balancer:
         before = backend.state
         if not self.pool.observe(backend, state, now):
             return
-        backend.reason, backend.since = reason, now
+        backend.condition.changed(state, reason, now)
         self.outliers.changed(backend, now)
-        if state in LOST:
-            backend.trouble, backend.troubled_at = reason, now
         self._changes.log(backend, before)
         if self.connections.is_draining(backend):
             return  # nobody waits for it

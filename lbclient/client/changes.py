@@ -46,7 +46,7 @@ class Changes:
                 backend.endpoint.address,
                 backend.state.value,
                 before.value,
-                backend.reason,
+                backend.condition.reason,
             )
 
     def follow_up_soon(self) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from functools import partial
 
 from lbclient.background.tasks import AT_ONCE, Alarm, is_fatal
-from lbclient.client.backend import Backend, Dial, Observe
+from lbclient.client.backend import Backend, Observe
 from lbclient.client.common import Common
 from lbclient.client.connect_pacer import Pace
 from lbclient.client.health.udp import Prober
+from lbclient.client.surroundings import Dial, Surroundings
 from lbclient.core.counters import Counters
 from lbclient.core.model import Endpoint, Endpoints, State, Verdict
 from lbclient.core.pool import PRESENT, Change, Limits, Pool
@@ -65,18 +66,22 @@ class Connections:
         self.draining: dict[str, Backend] = {}
         self._target = common.target
         self._loop = asyncio.get_running_loop()
-        self._dial = dial
-        self._config = config
+        self._around = Surroundings(
+            dial,
+            Pace(common.rng),
+            prober,
+            common.clock,
+            common.rng,
+            config.health,
+            config.health_interval,
+        )
         self._clock = common.clock
-        self._rng = common.rng
         self._tasks = common.tasks
         self._turns = common.turns
         self._counters = counters
         self._observe = observe
-        self._prober = prober
         self._returns = returns
         self._leaves = leaves
-        self._pace = Pace(common.rng)
         self._review = Alarm(common.tasks, self._review_pool)
 
     # --- who is wanted --------------------------------------------------------
@@ -137,18 +142,7 @@ class Connections:
             known.heed(endpoint.lame_duck)
             self._returns(known)
             return known
-        backend = Backend(
-            endpoint,
-            self._dial,
-            self._observe,
-            self._config.health_interval,
-            self._clock,
-            self._rng,
-            self._pace,
-            self._prober,
-            self.has_others,
-            self._config.health,
-        )
+        backend = Backend(endpoint, self._around, self._observe, self.has_others)
         backend.heed(endpoint.lame_duck)
         return backend
 

@@ -20,10 +20,10 @@ from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Resolver
 from lbclient.grpc_seam.channels import Options, dial_target
 from lbclient.resolvers import parse_target
+from lbclient.resolvers.target import OWN_SCHEMES
 
 logger = logging.getLogger(__name__)
 
-OWN_SCHEMES = ("file", "k8s", "srv")  # which gRPC does not know
 PATIENCE = 10.0  # seconds, for an answer
 INTERVAL = 30.0  # seconds; nobody waits for a second answer
 

@@ -1,4 +1,4 @@
-"""What a stub calls: one object per method, and a call per use of it.
+"""Where calls begin: what a stub calls, one object per method.
 
 A unary-unary call on a ready backend costs no task and no wrapper; every other case
 is `calls`' business.
@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from lbclient.client.attempt import new_attempt
-from lbclient.client.attempts import Attempts
+from lbclient.client.attempts import Attempts, Next
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls import streams, wrapped
@@ -78,7 +78,7 @@ class StubMethod:
         self._response_deserializer = response_deserializer
         self._registered = registered
         self._interceptors = interceptors
-        self._on_channels: dict[grpc.aio.Channel, Any] = {}
+        self._on_channels: dict[grpc.aio.Channel, tuple[Any, Any]] = {}
         self._counts: dict[int, int] | None = None
 
     def counts(self, balancer: Balancer) -> dict[int, int]:
@@ -87,11 +87,12 @@ class StubMethod:
             self._counts = balancer.counters.by_method.of(self.kind, self.path)
         return self._counts
 
-    def on(self, backend: Backend) -> Any:
-        """grpc.aio's own method object on one backend."""
+    def on(self, backend: Backend) -> tuple[Any, Any]:
+        """grpc.aio's own method object on one backend, and the calls that its channel
+        ends when it closes."""
         return self._on_channels.get(backend.channel) or self._put_on(backend.channel)
 
-    def _put_on(self, channel: grpc.aio.Channel) -> Any:
+    def _put_on(self, channel: grpc.aio.Channel) -> tuple[Any, Any]:
         method = getattr(channel, self.kind)(
             self.path,
             request_serializer=self.inner_serializer,
@@ -99,8 +100,9 @@ class StubMethod:
             _registered_method=self._registered,
         )
         kept = {c: m for c, m in self._on_channels.items() if c.get_state() is not OVER}
-        self._on_channels = {**kept, channel: method}
-        return method
+        on_channel = method, active_calls(channel)
+        self._on_channels = {**kept, channel: on_channel}
+        return on_channel
 
     def prepared(self, request: Any) -> Any:
         """What of `request` an attempt begins with; raises for what cannot be sent."""
@@ -152,11 +154,11 @@ class StubMethod:
         timeout: float | None,
         *,
         wait_for_ready: bool | None,
-        picked: tuple[Backend, float] | None = None,
+        then: Next | None = None,
         **options: Any,
     ) -> Any:
         attempts = Attempts(balancer, self, message, criticality, options)
-        return self.wrapper(attempts, timeout, wait_for_ready, picked=picked)
+        return self.wrapper(attempts, timeout, wait_for_ready, then=then)
 
     def _call_intercepted(
         self,
@@ -321,7 +323,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
                 wait_for_ready=wait_for_ready,
                 compression=compression,
                 # Another pick would pass its turn, or its trial, on to nobody.
-                picked=None if backend is None else (backend, now),
+                then=None if backend is None else Next(0.0, backend, now),
             )
         if compression is not None:
             metadata = with_compression(metadata, compression)
@@ -340,12 +342,12 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
 
     def _parts_on(self, channel: grpc.aio.Channel) -> tuple[Any, Any] | None:
         """What a direct call on a channel is made by, and with; None: wrap it."""
-        method = self._on_channels.get(channel) or self._put_on(channel)
+        method, _ = self._on_channels.get(channel) or self._put_on(channel)
         parts: tuple[Any, Any] | None = method._lbclient
         return parts
 
-    def _put_on(self, channel: grpc.aio.Channel) -> Any:
-        method = super()._put_on(channel)
+    def _put_on(self, channel: grpc.aio.Channel) -> tuple[Any, Any]:
+        method, siblings = on_channel = super()._put_on(channel)
         arguments = call_arguments(method, channel)
         if arguments is None:
             mark(method, None)
@@ -353,8 +355,8 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             # Not at the top: it wants names of grpcio's that are known to be there now.
             from lbclient.client.calls.direct import DirectCall
 
-            mark(method, (DirectCall, (active_calls(channel), arguments)))
-        return method
+            mark(method, (DirectCall, (siblings, arguments)))
+        return on_channel
 
 
 class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable[Any, Any]):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lbclient.core.call_counts import CallCounts
-from lbclient.core.model import Outcome, Verdict
+from lbclient.core.model import Outcome
 from lbclient.core.outlier_judgement import Judgement, compared
 from lbclient.core.outliers import Outliers
 from lbclient.wire.codes import told_against
@@ -18,12 +18,10 @@ logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole 
 
 BACK = "no longer ejected"
 
-FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
-
 
 class OutlierDetection:
-    """Owned by a balancer, which leaves it what failed, and while `outliers` watch a
-    method every attempt.
+    """Owned by a balancer, which asks it of answers other than OK, and while `outliers`
+    watch a method of every attempt.
 
     `wants_another` is called where a failure has no other backend to be compared with.
     """
@@ -40,24 +38,23 @@ class OutlierDetection:
         self._methods = methods
         self._wants_another = wants_another
 
-    def finish(
+    def learned(
         self, attempt: "Attempt", outcome: Outcome, code: int, now: float
-    ) -> None:
-        """Ends an attempt on its backend, whose answer is judged by what others give.
+    ) -> Outcome:
+        """What an attempt teaches of its backend, judged by what others answer.
 
         What the table of statuses takes for a failure, or a refusal, stays one.
         """
-        backend = attempt.backend
         judgement = self._judge(attempt, outcome, code, now)
-        learned, owed, is_held = outcome, 0.0, False
-        if judgement is not None:
-            learned, owed = compared(outcome, judgement, backend.load)
-            is_held = judgement.is_doubtful
-        if learned.verdict is FAILED or learned.verdict is REJECTED or is_held:
-            backend.failed_with, backend.failed_at = code, now
-        backend.load.finish(learned, now)
+        if judgement is None:
+            return outcome
+        backend = attempt.backend
+        learned, owed = compared(outcome, judgement, backend.load)
+        if judgement.is_doubtful:
+            backend.condition.call_failed(code, now)
         if owed:
             backend.load.owe(owed, now)
+        return learned
 
     def _judge(
         self, attempt: "Attempt", outcome: Outcome, code: int, now: float

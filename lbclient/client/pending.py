@@ -170,7 +170,7 @@ class Waiting:
         if pool.nodes:
             node = next(iter(pool.nodes.values()))
             return NoBackend.because(
-                f"{pool!r} (as {node.endpoint.address}: {node.reason})"
+                f"{pool!r} (as {node.endpoint.address}: {node.condition.reason})"
             )
         trouble = self._trouble()
         return NoBackend.because(f"{trouble} ({pool!r})") if trouble else None

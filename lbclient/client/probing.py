@@ -38,7 +38,7 @@ class Probing:
 
     def ask(self) -> None:
         """Takes who is wanted; servers that are not ours would have no answer."""
-        wanted = [backend for backend in self.wanted if backend.is_ours]
+        wanted = [backend for backend in self.wanted if backend.reported.is_ours]
         self.wanted.clear()
         for backend in wanted[: MOST - len(self._tasks)]:
             task = leaving_no_trace(self._ask(backend))

@@ -1,4 +1,4 @@
-"""Frozen records of what a channel knows: the answer to "why did it pick that one?"
+"""Frozen records of what a channel knows of itself, its backends and its resolver.
 
 Made on demand from plain counters; reading them changes nothing. Times in seconds,
 rates per second.
@@ -48,7 +48,10 @@ class BackendStatistics:
     as it alone fails them; it goes on with all other methods. `is_shared` tells whether
     several tasks answer at this address, as behind a proxy: what it says of its load is
     then their mean. `fronts` is how many of them answered within 10 s, 64 at most, and
-    0 for an address that is not shared.
+    0 for an address that is not shared. `health_refused` says which of its health and
+    load services answer with a status other than UNIMPLEMENTED, and which: "refused:
+    UNAUTHENTICATED: no token (lbclient.v1.BackendHealth, grpc.health.v1.Health)"; empty
+    where none does.
     """
 
     address: str
@@ -77,6 +80,7 @@ class BackendStatistics:
     fronts: int = 0
     is_shared: bool = False
     recent_errors: float = 0.0
+    health_refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +202,14 @@ def backend_statistics(
     error, error_age = last_error(backend, now)
     load = backend.load
     report = load.report
-    fronts = backend.shared_address.tasks(now)
-    is_shared = backend.shared_address.is_shared(now)
+    fronts = backend.reported.shared_address.tasks(now)
+    is_shared = backend.reported.shared_address.is_shared(now)
     served, rejected, failed, abandoned = load.counts.values()
     return BackendStatistics(
         address=backend.endpoint.address,
         state=backend.state.value,
-        reason=backend.reason,
-        state_age=now - backend.since,
+        reason=backend.condition.reason,
+        state_age=now - backend.condition.since,
         weight=weight,
         in_flight=load.in_flight,
         started=load.started,
@@ -228,6 +232,7 @@ def backend_statistics(
         fronts=fronts,
         is_shared=is_shared,
         recent_errors=load.recent_errors(now),
+        health_refused=str(backend.reported.refusals),
     )
 
 
@@ -253,11 +258,12 @@ def ejections(
 
 def last_error(backend: "Backend", now: float) -> tuple[str, float | None]:
     """What it was, and how long ago."""
-    if backend.failed_with and backend.failed_at >= backend.troubled_at:
-        name = STATUS_OF_NUMBER[backend.failed_with].name
-        return f"a call ended with {name}", now - backend.failed_at
-    if backend.trouble:
-        return backend.trouble, now - backend.troubled_at
+    condition = backend.condition
+    if condition.failed_with and condition.failed_at >= condition.troubled_at:
+        name = STATUS_OF_NUMBER[condition.failed_with].name
+        return f"a call ended with {name}", now - condition.failed_at
+    if condition.trouble:
+        return condition.trouble, now - condition.troubled_at
     return "", None
 
 

@@ -68,20 +68,17 @@ class Candidate:
 class Newcomers:
     """Those of a picker's candidates with a part of their share. Owned by it.
 
-    Falsy when there are none, as nearly always.
+    `members` is for others to read; nearly always there are none.
     """
 
-    __slots__ = ("_candidates", "_look_at", "_members", "_slow_start", "_started")
+    __slots__ = ("_candidates", "_look_at", "_slow_start", "_started", "members")
 
     def __init__(self, slow_start: SlowStart) -> None:
         self._slow_start = slow_start
         self._candidates: list[Candidate] = []
-        self._members: list[Candidate] = []
+        self.members: list[Candidate] = []
         self._started = 0  # requests to all others, as last counted
         self._look_at = -inf
-
-    def __bool__(self) -> bool:
-        return bool(self._members)
 
     def follow(self, candidates: list[Candidate], now: float) -> None:
         """There are other candidates from now on, or in another order."""
@@ -91,7 +88,7 @@ class Newcomers:
 
     def look(self, ready: Sequence[Node], now: float) -> None:
         """Brings shares up to date, now and then or while there are any newcomers."""
-        if not self._members and now < self._look_at:
+        if not self.members and now < self._look_at:
             return
         self._look_at = now + MOMENT
         self._slow_start.look(ready, now)
@@ -99,10 +96,10 @@ class Newcomers:
         for candidate, share in zip(self._candidates, shares, strict=True):
             candidate.share = share
         self._find()
-        if self._members:
+        if self.members:
             # As if it had had its turns: later there is nothing to catch up with.
             old = [each.picks for each in self._candidates if each.share == 1.0]
-            for candidate in self._members:
+            for candidate in self.members:
                 candidate.picks = sum(old) / len(old)
 
     def grown(self, ready: Sequence[Node], now: float) -> list[Node]:
@@ -114,8 +111,8 @@ class Newcomers:
         """Of what others had since, in the mean, each newcomer has its share."""
         started, before = self._count_started(), self._started
         self._started = started
-        others = len(self._candidates) - len(self._members)
-        for each in self._members:
+        others = len(self._candidates) - len(self.members)
+        for each in self.members:
             more = each.share * each.weight * (started - before) / (others or 1)
             each.credit = min(1.0, each.credit) + more  # none is saved up
 
@@ -127,7 +124,7 @@ class Newcomers:
         As idle as the idlest, but for whose turn it is, which is worth `idle`. All of
         them leave the comparison.
         """
-        known = [(each, scores[each.index]) for each in self._members]
+        known = [(each, scores[each.index]) for each in self.members]
         for each, _ in known:
             scores[each.index] = inf
         limit = min(scores) + idle
@@ -140,7 +137,7 @@ class Newcomers:
         return due
 
     def _find(self) -> None:
-        self._members = [each for each in self._candidates if each.share < 1.0]
+        self.members = [each for each in self._candidates if each.share < 1.0]
         for candidate in self._candidates:
             candidate.slot = candidate.index if candidate.share == 1.0 else ABSENT
         self._started = self._count_started()
@@ -149,4 +146,4 @@ class Newcomers:
         return sum(each.load.started for each in self._candidates if each.share == 1.0)
 
     def __repr__(self) -> str:
-        return f"<{len(self._members)} newcomers of {len(self._candidates)}>"
+        return f"<{len(self.members)} newcomers of {len(self._candidates)}>"

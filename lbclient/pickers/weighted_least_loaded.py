@@ -239,7 +239,7 @@ class WeightedLeastLoaded:
         candidate.extra = (others / weight - self._mean_others) * exp(age)
 
     def _age_all(self, ready: Sequence[Node], now: float) -> None:
-        if self._newcomers:
+        if self._newcomers.members:
             self._newcomers.give_credit()
         if now >= self._refresh_at:
             self._refresh(ready, now)
@@ -249,7 +249,7 @@ class WeightedLeastLoaded:
         scores = self._scores
         for index, each in enumerate(self._candidates):
             scores[index] = each.base + each.extra * faded
-        if self._newcomers:
+        if self._newcomers.members:
             idle = 1.0 - self._busy
             self._due += self._newcomers.admit(scores, idle, self._turn_cost)
         self._age_at = min(self._refresh_at, now + AGEING_STEP * self._horizon)
@@ -351,7 +351,7 @@ class WeightedLeastLoaded:
 
     def _follow(self, ready: Sequence[Node], now: float) -> None:
         """Takes new members. Cheap where all are known: full ones leave and return."""
-        if self._newcomers:
+        if self._newcomers.members:
             self._newcomers.give_credit()
         known = self._known
         if not all(node.load in known for node in ready):
@@ -364,7 +364,7 @@ class WeightedLeastLoaded:
             candidate.index = index
         self._scores = [0.0] * len(self._candidates)
         self._newcomers.follow(self._candidates, now)
-        if self._newcomers:
+        if self._newcomers.members:
             self._refresh_at = now  # their shares depend on who else is there
         self._due = [each for each in self._candidates if each in self._due]
         self._age_at = now  # for their scores

@@ -38,7 +38,8 @@ PORT = re.compile("[0-9]{1,5}")
 PORT_NAME = re.compile("[0-9]+|[a-z0-9](?:[-a-z0-9]{0,13}[a-z0-9])?")
 
 FORM = "host:port, or a path where the scheme is file or unix"
-SCHEMES = ("dns", "file", "ipv4", "ipv6", "k8s", "srv", "unix")
+OWN_SCHEMES = ("file", "k8s", "srv")  # which gRPC does not know
+SCHEMES = tuple(sorted(("dns", "ipv4", "ipv6", "unix", *OWN_SCHEMES)))
 
 
 class Target(NamedTuple):

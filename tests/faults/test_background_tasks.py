@@ -21,9 +21,13 @@ from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.changes import Changes
+from lbclient.client.connection import Connection
 from lbclient.client.connections import Connections
 from lbclient.client.discovery import Discovery
+from lbclient.client.health.afar import FromAfar
+from lbclient.client.health.ordered_checks import OrderedChecks
 from lbclient.client.health.own_stream import OwnStream
+from lbclient.client.health.paced_watch import PacedWatch
 from lbclient.client.health.watch import HealthWatch
 from lbclient.client.idleness import Idleness
 from lbclient.client.probing import Probing
@@ -32,6 +36,7 @@ from lbclient.config import ServerConfig
 from lbclient.core.lifecycle import Lifecycle
 from lbclient.core.model import State
 from lbclient.core.protocols import FleetUsage
+from lbclient.core.situation import Order
 from lbclient.resolvers.following import Following
 from lbclient.server.quotas.quotas import Quotas
 from lbclient.server.sampler import Sampler
@@ -69,7 +74,7 @@ def rest(balancer: Balancer, network: Network) -> None:
 
 def doubt(balancer: Balancer, network: Network) -> None:
     for backend in balancer.pool.nodes.values():
-        backend._is_asked.set()
+        backend._checks.order(Order.CHECK)
 
 
 def empty(balancer: Balancer, network: Network) -> None:
@@ -78,20 +83,20 @@ def empty(balancer: Balancer, network: Network) -> None:
 
 def ring(balancer: Balancer, network: Network) -> None:
     for backend in balancer.pool.nodes.values():
-        backend._ring()
+        backend._driver._ring()
 
 
 TASKS = [
     Victim(Following, "follow"),
     Victim(Following, "_watch", can_return=False),
     Victim(Backend, "follow"),
-    Victim(Backend, "_connected"),
-    Victim(Backend, "_connect", can_return=False),
-    Victim(Backend, "_follow_health"),
+    Victim(Connection, "follow"),
+    Victim(Connection, "_connect", can_return=False),
+    Victim(PacedWatch, "follow"),
     Victim(HealthWatch, "follow"),
     Victim(OwnStream, "_read"),
-    Victim(Backend, "_answer_doubts", doubt),
-    Victim(Backend, "_from_afar", rest),
+    Victim(OrderedChecks, "check_as_ordered", doubt),
+    Victim(FromAfar, "follow", rest),
 ]
 TIMERS = [
     Victim(Changes, "_follow_up_now"),
@@ -164,7 +169,7 @@ async def test_it_lives_again_whatever_it_died_of(
     runs = killed(monkeypatch, victim, error)
     balancer = balancer_of(network, resolver)
     pool = balancer.pool
-    monkeypatch.setattr(balancer.connections._pace, "wait_turn", at_once)
+    monkeypatch.setattr(balancer.connections._around.pace, "wait_turn", at_once)
 
     def are_well() -> bool:
         counts = pool.counts
@@ -186,7 +191,15 @@ async def test_it_lives_again_whatever_it_died_of(
         if victim.method == "_apply_empty":
             await until(lambda: not pool.nodes, "believed")
             resolver.tell(fleet(BACKENDS, 0))
-        enough = BACKENDS if victim.owner in (Backend, HealthWatch) else 1
+        each_has_one = (
+            Backend,
+            Connection,
+            PacedWatch,
+            OrderedChecks,
+            FromAfar,
+            HealthWatch,
+        )
+        enough = BACKENDS if victim.owner in each_has_one else 1
         is_counted = error is not None or (victim.owner, victim.method) in KEPT
         await until(
             lambda: len(runs) > enough and are_well(),
@@ -316,7 +329,8 @@ async def test_a_job_of_many_that_fails_keeps_no_other_from_being_done(
 
 async def test_a_probe_that_is_cancelled_by_nobody_counts_as_no_answer() -> None:
     class Asked:
-        is_ours = True
+        class reported:
+            is_ours = True
 
         class channel:
             @staticmethod

@@ -4,6 +4,7 @@ Each test is one sentence on what a caller sees; nothing here waits for a clock.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 
 from lbclient import wire
 from lbclient.client.backend import Backend
+from lbclient.client.health.beside import NO_ROOM
 from lbclient.client.health.check_turns import RAREST_CHECK
 from lbclient.client.health.repeated_checks import ASKED
 from lbclient.client.health.streams import LONGEST_PAUSE
-from lbclient.client.health.told import CHECK_FAILED, NO_SERVICE
+from lbclient.client.health.told import NO_SERVICE
+from lbclient.client.statistics import BackendStatistics
 from lbclient.core.model import State
 from lbclient.core.shared_address import MEMORY, MOST_TASKS, RECENT
 from lbclient.core.stream_permit import FIRST_PAUSE, LEAST_PATIENCE, LONGEST_ANSWER
@@ -53,6 +56,11 @@ def hold(call: FakeCall) -> None:
 
 def backend_of(fleet: Fleet) -> Backend:
     (backend,) = fleet.balancer.pool.nodes.values()
+    return backend
+
+
+def told(fleet: Fleet) -> BackendStatistics:
+    (backend,) = fleet.channel.statistics().backends
     return backend
 
 
@@ -124,7 +132,8 @@ async def test_a_stranger_without_a_health_service_is_asked_once(code: Code) -> 
         be_a_stranger(server)
         server.refuses[CHECK] = code
         await asyncio.sleep(1.0)
-        assert fleet.reasons() == [NO_SERVICE]
+        said = "" if code is Code.UNIMPLEMENTED else f": {code.name}: no"
+        assert fleet.reasons() == [f"{NO_SERVICE}{said}"]
         await asyncio.sleep(600.0)
         assert server.asked.count(CHECK) == 1
 
@@ -138,13 +147,17 @@ async def test_one_whose_first_check_fails_gets_calls_and_is_asked_ever_more_sel
         be_a_stranger(server)
         server.refuses[CHECK] = code
         await asyncio.sleep(1.0)
-        assert fleet.reasons() == [CHECK_FAILED]
+        (reason,) = fleet.reasons()
+        refused = f"refused: {code.name}: no (grpc.health.v1.Health)"
+        assert reason == f"it is connected, and its health checks are {refused}"
+        assert told(fleet).health_refused == refused
         await fleet.call()
         await asyncio.sleep(600.0)
         assert 10 < server.asked.count(CHECK) < 25
         del server.refuses[CHECK]
         server.state = load_pb2.LAME_DUCK
         await until(lambda: fleet.states() != ["ready"], LONGEST_PAUSE + 1)
+        assert told(fleet).health_refused == ""
 
 
 @pytest.mark.parametrize("code", [*FAILURES, *NOT_OFFERED], ids=lambda code: code.name)
@@ -179,6 +192,98 @@ async def test_one_polled_without_streams_stays_a_lame_duck_as_well(code: Code) 
         del server.refuses[CHECK]
         server.state = load_pb2.SERVING
         await until(lambda: fleet.reasons() == [ASKED], 20.0)
+
+
+ALL = (wire.WATCH_METHOD, wire.CHECK_METHOD, wire.ORCA_METHOD, CHECK)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [one for one in Code if one not in (*NOT_OFFERED, Code.OK)],
+    ids=lambda code: code.name,
+)
+@pytest.mark.parametrize("health", ["auto", "watch"])
+async def test_who_refuses_all_health_services_is_said_to_with_its_status(
+    code: Code, health: str
+) -> None:
+    """Of some statuses it was said that checks time out, of some that there is no
+    health service, and of some that there is no room for a stream."""
+    async with Fleet(1, health=health) as fleet:
+        (server,) = fleet.servers
+        server.refuses = dict.fromkeys([*ALL, wire.SERVING_WATCH_METHOD], code)
+        server.lose_all()
+        await until(lambda: f"refused: {code.name}: no" in fleet.reasons()[0], 30.0)
+        assert fleet.states() == ["ready"]
+        said = f"refused: {code.name}: no (lbclient.v1.BackendHealth"
+        assert told(fleet).health_refused.startswith(said)
+
+
+async def test_a_refusal_of_one_service_is_told_beside_a_state_by_another() -> None:
+    async with Fleet(1) as fleet:
+        (server,) = fleet.servers
+        be_a_stranger(server)
+        for method in (wire.WATCH_METHOD, wire.CHECK_METHOD, wire.ORCA_METHOD):
+            server.refuses[method] = Code.PERMISSION_DENIED
+        server.lose_all()
+        await asyncio.sleep(1.0)
+        assert fleet.reasons() == ["it says serving"]
+        services = "lbclient.v1.BackendHealth, xds.service.orca.v3.OpenRcaService"
+        refused = f"refused: PERMISSION_DENIED: no ({services})"
+        assert told(fleet).health_refused == refused
+        server.refuses.clear()
+        server.lose_all()
+        await asyncio.sleep(1.0)
+        assert told(fleet).health_refused == ""
+
+
+async def test_a_service_of_ours_that_is_refused_is_not_called_missing() -> None:
+    """Where there is no other, as of a server of ours with `standard_health` off."""
+    async with Fleet(1) as fleet:
+        (server,) = fleet.servers
+        be_a_stranger(server)
+        server.refuses[CHECK] = Code.UNIMPLEMENTED
+        for method in (wire.WATCH_METHOD, wire.CHECK_METHOD):
+            server.refuses[method] = Code.UNAUTHENTICATED
+        server.lose_all()
+        await asyncio.sleep(1.0)
+        refused = "refused: UNAUTHENTICATED: no (lbclient.v1.BackendHealth)"
+        assert fleet.reasons()[0].endswith(refused)
+        assert told(fleet).health_refused == refused
+
+
+async def test_a_refusal_is_logged_once_for_each_status(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also if its words differ each time, or the connection is another one."""
+    name = "lbclient.client.health.refusals"
+    with caplog.at_level(logging.INFO, name):
+        async with Fleet(1) as fleet:
+            (server,) = fleet.servers
+            for code in (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED):
+                server.refuses = dict.fromkeys(ALL, code)
+                for _ in range(3):
+                    server.lose_all()
+                    await call_often(fleet, 60.0)
+            server.refuses = {wire.ORCA_METHOD: Code.UNAVAILABLE}
+            server.refuses |= dict.fromkeys(ALL[:2], Code.INTERNAL)
+            server.lose_all()
+            await call_often(fleet, 10.0)
+    said = [one for one in caplog.records if one.name == name]
+    warning, info = logging.WARNING, logging.INFO
+    assert [one.levelno for one in said] == [warning, warning, info]
+    assert "b0:1: its health checks are refused: UNAUTHENTICATED" in said[0].message
+    assert "PERMISSION_DENIED" in said[1].message
+    assert said[2].message.startswith("b0:1: refused: INTERNAL: no (lbclient.v1.B")
+
+
+async def test_a_server_of_ours_without_room_for_streams_refuses_nothing() -> None:
+    """It says how it is with the refusal."""
+    async with Fleet(1) as fleet:
+        (server,) = fleet.servers
+        server.refuses = {wire.WATCH_METHOD: Code.RESOURCE_EXHAUSTED}
+        server.lose_all()
+        await asyncio.sleep(1.0)
+        assert fleet.reasons() == [NO_ROOM]
 
 
 async def test_a_look_that_is_refused_leaves_a_lame_duck_one() -> None:
@@ -473,7 +578,7 @@ async def test_a_task_that_restarts_behind_its_proxy_is_not_shared() -> None:
             await call_often(fleet, 30.0)
             front.restart(number, number + 1)
             number += 1
-        assert not backend_of(fleet).is_shared()
+        assert not backend_of(fleet).reported.is_shared()
 
 
 @pytest.mark.parametrize("state", NOT_SERVING)
@@ -557,7 +662,7 @@ async def test_an_address_that_has_one_task_left_is_that_task_again() -> None:
         front = await shared(fleet)
         front.restart(11, 22)
         await call_often(fleet, MEMORY + 10.0)
-        assert not backend_of(fleet).is_shared()
+        assert not backend_of(fleet).reported.is_shared()
         assert fleet.channel.statistics().backends[0].fronts == 0
         front.enter_one(22, load_pb2.LAME_DUCK)
         await asyncio.sleep(MOMENT)

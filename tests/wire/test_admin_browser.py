@@ -131,6 +131,23 @@ def test_errors_that_are_held_against_a_backend_are_shown(page: Browser) -> None
     assert page.complaints() == []
 
 
+def test_refused_health_checks_of_a_ready_backend_are_shown(page: Browser) -> None:
+    page.run(
+        "const ask = window.fetch;"
+        "window.fetch = async (...words) => {"
+        "  const said = await (await ask(...words)).json();"
+        "  const [first, second] = said.channels[0].backends;"
+        "  first.health_refused = 'refused: INTERNAL: oh (a.B)';"
+        "  second.health_refused = 'refused: UNKNOWN: no (a.B)';"
+        "  second.reason = 'health checks are refused: UNKNOWN: no (a.B)';"
+        "  return new Response(JSON.stringify(said));"
+        "};"
+    )
+    page.wait(f"{ROWS}[0].includes('; refused: INTERNAL: oh (a.B)')")
+    assert page.run(ROWS)[1].count("UNKNOWN") == 1
+    assert page.complaints() == []
+
+
 def test_nothing_on_it_is_wider_than_a_telephone(page: Browser) -> None:
     page.command(
         "Emulation.setDeviceMetricsOverride",

@@ -19,7 +19,8 @@ import pytest
 import lbclient
 from benchmarks.faults.link import Link
 from lbclient import wire
-from lbclient.client import backend, former_connections
+from lbclient.client import connection, former_connections
+from lbclient.client.health import ordered_checks
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.grpc_seam import KEPT_ALIVE, inner_options
@@ -33,7 +34,8 @@ ECHO = "/test.Echo/Echo"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "LOOK_TIMEOUT", 0.5)
+    for module in (connection, ordered_checks):
+        monkeypatch.setattr(module, "LOOK_TIMEOUT", 0.5)
 
 
 @pytest.fixture
@@ -241,8 +243,9 @@ async def test_a_client_that_stood_still_replaces_nothing(
         node = channel.balancer().pool.ready[0]
         call = stub.Search(search.Query(text="sleep 1.5"))
         await eventually(lambda: node.life.due_at() is None)
-        await turning(node._is_asked.is_set)
-        await turning(lambda: not node._is_asked.is_set())
+        is_asked = node._checks._is_asked
+        await turning(is_asked.is_set)
+        await turning(lambda: not is_asked.is_set())
         stand_still()  # when a question is begun, and not sent yet
         await call
         assert states(channel) == ["ready"]

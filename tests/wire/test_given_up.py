@@ -15,7 +15,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig
-from lbclient.core.lifecycle import Order
+from lbclient.core.situation import Order
 from tests.hosts import hosting, method_handler
 from tests.waiting import eventually
 

@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 import lbclient
-from lbclient.client import backend, idleness
-from lbclient.client.health import udp
+from lbclient.client import idleness
+from lbclient.client.health import afar, udp
 from lbclient.client.health.udp import Prober
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core import looks
@@ -166,7 +166,7 @@ async def test_one_that_came_back_at_another_address_is_asked_there(
     async def locate(endpoint: Endpoint) -> str | None:
         return hosts[0]
 
-    monkeypatch.setattr(backend, "locate", locate)
+    monkeypatch.setattr(afar, "locate", locate)
     task = await start(server())
     async with lbclient.insecure_channel(task.address, config=CONFIG) as channel:
         await fall_asleep(channel, eventually)

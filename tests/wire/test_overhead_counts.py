@@ -173,8 +173,9 @@ def moves_in(way: list[str]) -> int:
 async def test_the_way_of_a_call_is_short_also_of_one_that_is_sent_again(
     start: Any, search: Any
 ) -> None:
-    """It was 23 functions in 9 files; with a retry 51 moves between 18 files, 79 when
-    the direct call and the wrapped one thought of the next attempt each by itself.
+    """It was 23 functions in 9 files; with a retry 40 moves between 16 files, 51 when a
+    retry was decided, counted and sent to its backend in steps of their own, and 79
+    when the direct call and the wrapped one each thought of the next attempt.
     """
     refusing, clock = RefusesOnce(), Clock()
     tasks = [
@@ -197,5 +198,5 @@ async def test_the_way_of_a_call_is_short_also_of_one_that_is_sent_again(
     assert retries == CALLS
     assert min(map(len, warm)) <= 25
     assert min(len(set(way)) for way in warm) <= 11
-    assert min(map(moves_in, again)) <= 54
-    assert min(len(set(way)) for way in again) <= 20
+    assert min(map(moves_in, again)) <= 41
+    assert min(len(set(way)) for way in again) <= 17

@@ -589,7 +589,9 @@ async def test_what_a_handler_calls_cancelled_is_the_handlers_own_answer(
 
     _, address, _ = await host({SEARCH: unary_unary(cancel)})
     async with between(address, config=marked(SEARCH)) as channel:
-        await eventually(lambda: next(iter(channel.balancer().pool.ready)).is_ours)
+        await eventually(
+            lambda: next(iter(channel.balancer().pool.ready)).reported.is_ours
+        )
         with pytest.raises(grpc.aio.AioRpcError, match="its own words"):
             await search.SearchStub(channel).Search(search.Query(), timeout=5)
         assert channel.statistics().attempts["served"] == 1

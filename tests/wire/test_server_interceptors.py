@@ -113,7 +113,7 @@ async def test_a_drain_is_seen_through_any_interceptors(
             assert await call_all(channel) == ANSWERS
         await channel.channel_ready()
         [backend] = channel.balancer().pool.ready
-        await eventually(lambda: backend.is_ours)
+        await eventually(lambda: backend.reported.is_ours)
         server.lame_duck()
         await eventually(lambda: backend.state is State.LAME_DUCK)
 

@@ -554,4 +554,5 @@ async def test_criticality_that_is_not_understood_is_counted(host: Host) -> None
     assert server.statistics().misread == {
         wire.CRITICALITY_KEY: 1,
         wire.ATTEMPT_KEY: 1,
+        wire.STOCK_ATTEMPT_KEY: 0,
     }

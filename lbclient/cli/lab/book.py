@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
         return 130
 
 
-def parse_arguments(argv: list[str]) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     figures = textwrap.indent("\n".join(summaries()), "  ")
     parser = argparse.ArgumentParser(
         prog="lbclient sim book",
@@ -79,7 +79,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--quick", action="store_true", help="smaller fleets, in a few seconds")
     add("--json", nargs="?", const="-", metavar="FILE",
         help="write all numbers; without FILE instead of the table")  # fmt: skip
-    given = parser.parse_args(argv)
+    return parser
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    given = make_parser().parse_args(argv)
     if not isinstance(given.seed, int):
         raise ConfigError("seed", given.seed, "a whole number")
     return given

@@ -2,7 +2,9 @@
 
 import importlib
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).parents[2]
 
@@ -16,7 +18,16 @@ def find_fleet() -> Path:
 
 
 def main(argv: list[str]) -> int:
+    status: int = _import("demo").main(argv)
+    return status
+
+
+def make_parser() -> ArgumentParser:
+    parser: ArgumentParser = _import("options").make_parser()
+    return parser
+
+
+def _import(name: str) -> Any:
     # They are programs, not a package: they find each other as scripts do.
     sys.path.insert(0, str(find_fleet()))
-    status: int = importlib.import_module("demo").main(argv)
-    return status
+    return importlib.import_module(name)

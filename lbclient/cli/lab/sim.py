@@ -98,7 +98,7 @@ def main(argv: list[str]) -> int:
         return 130
 
 
-def parse_arguments(argv: list[str]) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lbclient sim",
         description="Simulates a scenario for each picker, load and seed.",
@@ -115,7 +115,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="random seeds; a run for each (default: 1)")  # fmt: skip
     add("--json", metavar="FILE", help="write every run, and the scenario")
     add("--plot", metavar="FILE", help="draw p99 and max/mean: a .png, .svg or .pdf")
-    given = parser.parse_args(argv)
+    return parser
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    given = make_parser().parse_args(argv)
     if given.list == (given.scenario is not None):
         raise ConfigError("scenario", given.scenario, "a scenario, or else --list")
     return given

@@ -85,8 +85,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Numbers that are none stay texts: who takes them says what they must be."""
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lbclient subset",
         description="Computes the backends of each client, and how even they are.",
@@ -127,7 +126,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--plot", metavar="FILE", help="draw a figure: a .png, .svg or .pdf")
     add("--figure", choices=PICTURES, help=f"which one (default: {FIGURE})")
     add("--json", action="store_true", help="print everything as JSON")
-    given = parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Numbers that are none stay texts: who takes them says what they must be."""
+    given = make_parser().parse_args(argv)
     for field, want in ignored(given):
         raise ConfigError(field, getattr(given, field), want)
     return given

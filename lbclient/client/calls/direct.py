@@ -50,6 +50,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
     later: "grpc.aio.UnaryUnaryCall[Any, Any] | None" = None
     attempts: Attempts | None = None  # once this one has failed
     _callbacks: tuple[Callable[[Any], object], ...] = ()
+    _lbclient_cause = ""  # as `cause_of` has it
 
     message = property(request_of)
     metadata = property(metadata_of)  # as it was sent
@@ -94,7 +95,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
 
     def _failed(self, code: int, trailers: Trailers) -> None:
         balancer, attempt, left = self.balancer, self.attempt, super().time_remaining()
-        if cause := cause_of(self):
+        if cause := self._lbclient_cause:
             code, trailers = UNAVAILABLE, ()
         elif code == CANCELLED and was_not_begun(self):
             mark(self, None)
@@ -108,13 +109,13 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         attempts = self.attempts = Attempts(
             balancer, method, request, attempt.criticality, options, attempt.counts
         )
-        delay = attempts.failed(attempt, self, code, trailers, left)
-        if delay is None:
+        then = attempts.failed(attempt, self, code, trailers, left)
+        if then is None:
             if not cause:
                 return
             error = attempts.give_up(attempt, self)
         left = super().time_remaining()
-        later = method.wrapper(attempts, left, self.wait_for_ready, error, delay)
+        later = method.wrapper(attempts, left, self.wait_for_ready, error, then)
         self.later = later
         later.add_done_callback(self._tell)
 

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 
 from lbclient.client.attempt import Attempt
-from lbclient.client.attempts import Attempts, settle_orphan
+from lbclient.client.attempts import Attempts, Next, settle_orphan
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.grpc_seam import (
@@ -29,7 +29,6 @@ from lbclient.grpc_seam import (
     DeadlineWhileWaiting,
     NoBackend,
     Trailers,
-    active_calls,
     cancellations,
     cause_of,
     error_of,
@@ -53,9 +52,8 @@ PAUSE, PATIENCE = 0.001, 200  # seconds, times: how long a true status may take
 class Call:
     """What all wrapped calls share. Either waiting, started, or over unsent.
 
-    With `error` it is over from the start: what could not even be serialized. With
-    `picked` it has a backend already, since then. With `delay` the next of its
-    `attempts` is due in so many seconds.
+    With `error` it is over from the start: what could not even be serialized. `then` is
+    when and where it is sent, if somebody has decided on that.
     """
 
     _lbclient: Attempt  # the last one, where `marked` finds it
@@ -66,11 +64,10 @@ class Call:
         timeout: float | None,
         wait_for_ready: bool | None,
         error: Exception | None = None,
-        delay: float | None = None,
-        picked: tuple[Backend, float] | None = None,
+        then: Next | None = None,
     ) -> None:
         balancer = attempts.balancer
-        now = balancer.clock() if picked is None else picked[1]
+        now = balancer.clock() if then is None else then.at
         self.wait_for_ready = bool(wait_for_ready)
         self._balancer = balancer
         self.attempts = attempts
@@ -88,21 +85,19 @@ class Call:
         if error is not None:
             self._decided = asyncio.Event()
             self._end(error)
-        elif picked is not None:
-            self.start(*picked)
-        elif delay:
-            self._find_backend_in(delay)
-        else:
+        elif then is None:
             self._find_backend(now)
+        else:
+            self._go_on(then)
 
     def _find_backend_in(self, delay: float) -> None:
         balancer = self._balancer
         self._decided = asyncio.Event()
         self._waits_since = balancer.clock()
-        self._pause = balancer.loop.call_later(delay, self._go_on)
+        self._pause = balancer.loop.call_later(delay, self._pause_over)
         balancer.waiting.pausing[self] = None
 
-    def _go_on(self) -> None:
+    def _pause_over(self) -> None:
         self._pause = None
         self._balancer.waiting.pausing.pop(self)
         self._find_backend(self._balancer.clock())
@@ -113,11 +108,21 @@ class Call:
             self._decided = self._decided or asyncio.Event()
             self._expire()
             return
-        balancer = self._balancer
-        backend = balancer.pick(now, self.counts, self.attempts.tried)
+        self._take(self._balancer.pick(now, self.counts, self.attempts.tried), now)
+
+    def _go_on(self, then: Next) -> None:
+        if then.delay:
+            self._find_backend_in(then.delay)
+        else:
+            self._waits_since = then.at
+            self._take(then.backend, then.at)
+
+    def _take(self, backend: Backend | None, now: float) -> None:
+        """Starts on the backend that was picked; waits if there is none."""
         if backend is not None:
             self.start(backend, now)
             return
+        balancer = self._balancer
         self._decided = self._decided or asyncio.Event()
         balancer.waiting.join(self)
         if self._deadline is not None and self._error is None:
@@ -133,15 +138,13 @@ class Call:
         left = None if self._deadline is None else self._deadline - now
         attempts, waited = self.attempts, now - self._waits_since
         try:
-            attempt, inner = attempts.start(backend, left, waited, now)
+            attempt, inner, siblings = attempts.start(backend, left, waited, now)
         except Exception as error:
             if self._decided is None and not attempts.tried:
                 raise  # grpc.aio's own complaint about an argument
             self._decided = self._decided or asyncio.Event()
             self._end(error)
             return
-        siblings = active_calls(backend.channel)
-        siblings.add(inner)
         self._lbclient, self._inner = attempt, inner
         balancer = self._balancer
         backend.load.begin()
@@ -162,27 +165,22 @@ class Call:
         before = tried and self._lbclient._replace(backend=tried[-1], number=len(tried))
         mark(self, before or None)
 
-    def failed(self, code: int, trailers: Trailers) -> float | None:
-        """Its last attempt has; in how many seconds the next is due, None: never."""
+    def failed(self, code: int, trailers: Trailers) -> Next | None:
+        """Its last attempt has; when and where the next one goes, None: nowhere."""
         left, is_repeatable = self.time_remaining(), not self._is_committed()
         attempt, inner = self._lbclient, self._inner
-        delay = self.attempts.failed(
-            attempt, inner, code, trailers, left, is_repeatable
-        )
-        if delay is None and cause_of(inner):
+        then = self.attempts.failed(attempt, inner, code, trailers, left, is_repeatable)
+        if then is None and cause_of(inner):
             self._error, self._inner = self.attempts.give_up(attempt, inner), None
-        return delay
+        return then
 
-    def attempt_over(self, delay: float | None) -> None:
-        """It is sent again in so many seconds; None: never."""
-        if delay is None:
+    def attempt_over(self, then: Next | None) -> None:
+        """It is sent again like that; None: never."""
+        if then is None:
             self._fire()
             return
         self._inner = self._decided = None
-        if delay:
-            self._find_backend_in(delay)
-        else:
-            self._find_backend(self._balancer.clock())
+        self._go_on(then)
 
     def _is_committed(self) -> bool:
         """Whether the caller has seen, or given, what cannot be repeated."""
@@ -480,10 +478,11 @@ class UnaryResponse(Call):
             if self._inner is None:
                 yield from self._started().__await__()
             inner = self._inner
-            before = cancellations()
+            task = asyncio.current_task()  # `cancellations`, as in `direct`
+            before = 0 if task is None else task.cancelling()
             try:
                 response = yield from inner.__await__()
-                if not cause_of(inner):  # else it came too late: see `attempt_over`
+                if inner is self._inner:  # else we gave it up before: see `failed`
                     return response
             except asyncio.CancelledError:
                 if not (yield from self._was_given_up(inner, before).__await__()):

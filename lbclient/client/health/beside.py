@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from lbclient import wire
-from lbclient.client.health.check import NoState, ask, ask_serving, check
+from lbclient.client.health.check import NoState, ask, ask_serving
 from lbclient.client.health.check_turns import (
     LEAST_PAUSE,
     CheckTurns,
@@ -73,9 +73,13 @@ class ChecksBeside:
             self._told.note_ours()
             health = wire.Health(report.state, report)
         else:
-            answer = await check(self._channel, timeout, self._told.state)
-            if isinstance(answer, str):
+            try:
+                answer = await ask(self._channel, timeout, self._told.state)
+            except grpc.aio.AioRpcError:
                 return True
+            if isinstance(answer, NoState):
+                self._told.take_answer(answer)
+                return self._told.state in (None, TaskState.SERVING)
             health = answer
         is_serving = health.state is TaskState.SERVING
         self._told.learn(health, NO_ROOM if is_serving else "")

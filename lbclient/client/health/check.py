@@ -6,12 +6,13 @@ answers nevertheless is taken to be serving.
 
 import asyncio
 import logging
-from enum import Enum
+from typing import NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from lbclient import wire
+from lbclient.client.health.refusals import NOT_OFFERED_CODES, status_of
 from lbclient.core.model import TaskState
 from lbclient.core.text import printable
 from lbclient.v1 import compat_pb2
@@ -28,37 +29,56 @@ PASSING = frozenset(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
-# Statuses that mean that the server has no such method, or does not know the service
-# that it is asked for: here the server as a whole. Any other status tells nothing: a
-# rate limit, a handler that raised, a proxy's error, a want of rights.
-NOT_OFFERED_CODES = frozenset(
-    {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND}
-)
+# Of those, the ones that somebody may have said, or nobody; RESOURCE_EXHAUSTED is an
+# answer.
+UNANSWERED = PASSING - {grpc.StatusCode.RESOURCE_EXHAUSTED}
 TRIES = 5  # where the core of a task that has too much ends them unseen
 
 
-class NoState(Enum):
-    """An answer to a health check that tells no state."""
+class NoState(NamedTuple):
+    """An answer to a health check that tells no state: a status of the server's.
 
-    NOT_OFFERED = "the server has no health service"
-    REFUSED = "the server failed the health check with a status"
+    `is_offered`: it has such a service, or may have one that it refuses to us. Else the
+    server has no such method, or does not know the service that it is asked for, which
+    is the server as a whole. Every other status tells nothing of a state: a rate limit,
+    a handler that raised, a proxy's error, a want of rights. `status` is in words; "":
+    the plain one of a server without the service.
+    """
+
+    is_offered: bool
+    status: str = ""
+
+    def reason(self) -> str:
+        return f"it answers, and its health checks are refused: {self.status}"
+
+
+class Unanswered(NamedTuple):
+    """A health check without an answer. `why`: nobody is there; `status` is the one
+    that came at once and over a connection, as of a proxy or an interceptor."""
+
+    why: str
+    status: str = ""
 
 
 async def check(
     channel: grpc.aio.Channel, timeout: float, known: TaskState | None
-) -> wire.Health | str:
+) -> wire.Health | Unanswered:
     """Its state, and its report if it is ours; or why there is no answer.
 
     `known` is the state that it told last, which an answer without a state leaves.
     """
+    loop = asyncio.get_running_loop()
+    begun_at = loop.time()
     try:
         answer = await ask(channel, timeout, known)
     except grpc.aio.AioRpcError as error:
-        return reason_of(error)
+        return unanswered(channel, error, is_late=loop.time() - begun_at > timeout / 2)
     if isinstance(answer, wire.Health):
         return answer
-    if answer is NoState.NOT_OFFERED or known is None:
+    if not answer.is_offered:
         return wire.Health(TaskState.SERVING)
+    if known in (None, TaskState.SERVING):
+        return wire.Health(TaskState.SERVING, reason=answer.reason())
     return wire.Health(known)
 
 
@@ -72,7 +92,11 @@ async def ask(
     reply = await _ask(channel, wire.CHECK_METHOD, timeout)
     if isinstance(reply, bytes) and (health := wire.parse_health(reply)) is not None:
         return health
-    return await ask_serving(channel, timeout, known)
+    answer = await ask_serving(channel, timeout, known)
+    if isinstance(answer, wire.Health) or answer.is_offered:
+        return answer
+    # One that refuses ours has one, perhaps.
+    return reply if isinstance(reply, NoState) and reply.is_offered else answer
 
 
 async def ask_serving(
@@ -88,11 +112,21 @@ async def ask_serving(
     try:
         status = compat_pb2.ServingReply.FromString(reply).status
     except DecodeError:
-        return NoState.NOT_OFFERED
+        return NoState(is_offered=False)
     if status == compat_pb2.ServingReply.SERVICE_UNKNOWN:
-        return NoState.NOT_OFFERED
+        return NoState(is_offered=False)
     state = serving_state(status, known)
     return wire.Health(state, reason=serving_reason(status))
+
+
+def unanswered(
+    channel: grpc.aio.Channel, error: grpc.aio.AioRpcError, is_late: bool
+) -> Unanswered:
+    """`is_late`: a deadline that passed is ours; a server can say so at once."""
+    is_ours = is_late and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    is_there = channel.get_state() is grpc.ChannelConnectivity.READY
+    status = status_of(error) if is_there and not is_ours else ""
+    return Unanswered(reason_of(error), status)
 
 
 def reason_of(error: grpc.aio.AioRpcError) -> str:
@@ -121,10 +155,11 @@ async def _ask(
             return await unary(b"", timeout=timeout)
         except grpc.aio.AioRpcError as error:
             code = error.code()
-            if code not in PASSING or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            if code not in UNANSWERED:
                 logger.debug("%s: %s", method, printable(error.details() or code.name))
-                is_unknown = code in NOT_OFFERED_CODES
-                return NoState.NOT_OFFERED if is_unknown else NoState.REFUSED
+                plain = code is grpc.StatusCode.UNIMPLEMENTED
+                is_offered = code not in NOT_OFFERED_CODES
+                return NoState(is_offered, "" if plain else status_of(error))
             if code is not grpc.StatusCode.CANCELLED or tries == TRIES:
                 raise
         await asyncio.sleep(timeout / TRIES)

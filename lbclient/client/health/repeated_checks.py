@@ -17,6 +17,7 @@ from lbclient.client.health.streams import longer_for
 from lbclient.client.health.told import Told
 from lbclient.core.model import TaskState
 from lbclient.core.stream_permit import LONGEST_ANSWER, StreamPermit
+from lbclient.wire import Health
 
 ASKED = "polled by unary health checks: streams blocked calls"
 
@@ -48,10 +49,10 @@ class RepeatedChecks:
                 await asyncio.sleep(pause)
                 continue
             is_believed = self._told.take_answer(answer, ASKED)
-            if answer is NoState.NOT_OFFERED:
+            if _has_none(answer):
                 await asyncio.sleep(self._permit.expires_at - loop_time())
                 return
-            refusals = refusals + 1 if answer is NoState.REFUSED else 0
+            refusals = refusals + 1 if _is_refused(answer) else 0
             await self._wait_after(is_believed, refusals, pause)
 
     async def follow(self, has_watch: bool, pause: float) -> None:
@@ -87,9 +88,9 @@ class RepeatedChecks:
                     is_believed = told.take_answer(answer)
                 if checks.has_ended_streams:
                     break
-                if answer is NoState.NOT_OFFERED and all(s.done() for s in streams):
+                if _has_none(answer) and all(s.done() for s in streams):
                     await asyncio.Event().wait()  # there is nobody to ask
-                refusals = refusals + 1 if answer is NoState.REFUSED else 0
+                refusals = refusals + 1 if _is_refused(answer) else 0
                 await self._wait_after(is_believed, refusals, pause)
                 answer = await checks.ask_beside(streams, pause)
             for stream in streams:
@@ -108,6 +109,14 @@ class RepeatedChecks:
 
     def __repr__(self) -> str:
         return f"<{self._told!r}, asked {self._turns!r}>"
+
+
+def _has_none(answer: Health | NoState) -> bool:
+    return isinstance(answer, NoState) and not answer.is_offered
+
+
+def _is_refused(answer: Health | NoState) -> bool:
+    return isinstance(answer, NoState) and answer.is_offered
 
 
 async def _wait_for(event: asyncio.Event) -> None:

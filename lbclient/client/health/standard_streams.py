@@ -19,7 +19,7 @@ from lbclient.client.health.streams import (
     TaskNotServing,
     longer,
 )
-from lbclient.client.health.told import NO_SERVICE, Told
+from lbclient.client.health.told import Told
 from lbclient.v1 import compat_pb2
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class StandardStreams:
                 await asyncio.sleep(longer(again, refusals))
         except NotOfferedError as error:
             logger.debug("no health service: %s", error)
-            self._told.assume_serving(NO_SERVICE)
+            self._told.assume_serving()
 
     def _take_status(self, message: bytes) -> None:
         method = wire.SERVING_WATCH_METHOD

@@ -13,10 +13,15 @@ import grpc
 
 from lbclient import wire
 from lbclient.background.tasks import is_cancelled
-from lbclient.client.health.check import NOT_OFFERED_CODES, PASSING
+from lbclient.client.health.check import PASSING
+from lbclient.client.health.refusals import NOT_OFFERED_CODES, Refusals, status_of
 from lbclient.core.text import printable
 
 logger = logging.getLogger(__name__)
+
+# A connection that is lost ends its streams within a millisecond, or a few of a loop
+# that is busy; streams that outlive that are those of one that said GOAWAY.
+LAST_WORDS = 0.05  # seconds
 
 LONGEST_PAUSE = 60.0  # seconds; after a refusal, of pauses that double
 
@@ -43,13 +48,14 @@ class Streams:
     `is_broken` is set as long as none is open.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, refusals: Refusals) -> None:
         self.begun = 0
         self.open = 0
         self.spoke_at = -inf  # by the loop's time
         self.is_broken = asyncio.Event()
         self.is_broken.set()
         self._channel = channel
+        self._refusals = refusals
         self._offered = set[str]()  # methods that have spoken
 
     async def read(
@@ -69,12 +75,15 @@ class Streams:
             while isinstance(message := await call.read(), bytes):  # not EOF
                 if not has_spoken:
                     has_spoken = True
+                    self._refusals.answered(method)
                     self._count(1)
                 self.spoke_at = asyncio.get_running_loop().time()
                 take(message)
                 self._offered.add(method)
         except grpc.aio.AioRpcError as error:
             code, details = error.code(), printable(error.details() or "")
+            if not has_spoken:
+                self._note(method, error)
             if not has_spoken and code is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 raise RefusedError(method, error) from None
             is_unknown = code in NOT_OFFERED_CODES and not has_spoken
@@ -91,6 +100,16 @@ class Streams:
             if has_spoken:
                 self._count(-1)
         return has_spoken
+
+    def _note(self, method: str, error: grpc.aio.AioRpcError) -> None:
+        """A stream ended before its first message. One of ours that has no room for it
+        tells its state with that."""
+        has_told = wire.find_report(error.trailing_metadata()) is not None
+        if error.code() in NOT_OFFERED_CODES or has_told:
+            self._refusals.answered(method)
+        elif self._channel.get_state() is grpc.ChannelConnectivity.READY:
+            # Else it ended with its connection.
+            self._refusals.refused(method, status_of(error))
 
     def _count(self, more: int) -> None:
         self.open += more

@@ -10,11 +10,11 @@ from typing import Protocol
 
 from lbclient import wire
 from lbclient.client.health.check import NoState, serving_reason, serving_state
+from lbclient.client.health.refusals import CHECKS, Refusals
 from lbclient.client.health.streams import TaskNotServing
 from lbclient.core.model import LoadReport, TaskState
 
 NO_SERVICE = "it is connected and has no health service"
-CHECK_FAILED = "it is connected, and fails health checks with a status"
 # Seconds before a stream to another task of several; doubles each time.
 REOPEN_AFTER = 0.05
 
@@ -43,7 +43,9 @@ class Told:
     was told by a server of others, or is not waited for.
     """
 
-    def __init__(self, tell: Tell, is_shared: Callable[[], bool]) -> None:
+    def __init__(
+        self, tell: Tell, is_shared: Callable[[], bool], refusals: Refusals
+    ) -> None:
         """`is_shared` tells whether several tasks answer at the address."""
         self.state: TaskState | None = None
         self.is_ours = False
@@ -53,6 +55,7 @@ class Told:
         self.has_load = asyncio.Event()
         self._tell = tell
         self._is_shared = is_shared
+        self._refusals = refusals
         self._tasks_skipped = 0  # in a row, as they did not serve
         # States held back until the first check is answered; None: states are told at
         # once.
@@ -79,6 +82,8 @@ class Told:
 
         Returns whether the state is believed.
         """
+        self._refusals.answered(*CHECKS)
+        self._refusals.log(is_known=True)
         is_believed = self._tell(health.state, None, reason or health.reason)
         if is_believed:
             self.state = health.state
@@ -97,16 +102,28 @@ class Told:
     def take_answer(self, answer: wire.Health | NoState, reason: str = "") -> bool:
         """Tells the answer to a check; returns whether it is believed. `reason` is for
         a server of others that serves."""
-        if answer is NoState.NOT_OFFERED:
-            self.state = None if self.state is None else SERVING
-            return self._tell(SERVING, None, NO_SERVICE)
-        if answer is NoState.REFUSED:
-            if self.state is None:
-                return self._tell(SERVING, None, CHECK_FAILED)
-            return self._tell(self.state, None)  # it lives, and that is all
+        if isinstance(answer, NoState):
+            return self._take_no_state(answer)
         self.is_ours = self.is_ours or answer.report is not None
         is_plain = self.is_ours or answer.state is not SERVING
         return self.learn(answer, "" if is_plain else reason)
+
+    def _take_no_state(self, answer: NoState) -> bool:
+        if answer.is_offered:
+            self._refusals.refused(wire.SERVING_CHECK_METHOD, answer.status)
+        else:
+            self._refusals.answered(*CHECKS)
+            self.state = None if self.state is None else SERVING
+        self._refusals.log(is_known=self.state is not None)
+        if answer.is_offered and self.state is not None:
+            return self._tell(self.state, None)  # it lives, and that is all
+        return self._tell(SERVING, None, self._without_state(answer.status))
+
+    def _without_state(self, status: str = "") -> str:
+        """Why it is taken to be serving."""
+        if refused := self._refusals.of_health():
+            return f"it is connected, and its health checks are {refused}"
+        return f"{NO_SERVICE}: {status}" if status else NO_SERVICE
 
     def take_report(self, report: LoadReport) -> None:
         self._tell(None, report)
@@ -118,9 +135,9 @@ class Told:
         is_believed = self._tell_or_hold(state, serving_reason(status))
         self._note(state, is_believed)
 
-    def assume_serving(self, reason: str) -> None:
+    def assume_serving(self, reason: str = "") -> None:
         """It is connected, and does not say how it is."""
-        self._tell_or_hold(SERVING, reason)
+        self._tell_or_hold(SERVING, reason or self._without_state())
 
     def _note(self, state: TaskState, is_believed: bool) -> None:
         if is_believed:

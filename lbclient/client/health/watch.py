@@ -14,6 +14,7 @@ import grpc
 from lbclient.client.health.beside import ChecksBeside
 from lbclient.client.health.check_turns import CheckTurns, Traffic
 from lbclient.client.health.own_stream import OwnStream
+from lbclient.client.health.refusals import Refusals
 from lbclient.client.health.repeated_checks import RepeatedChecks
 from lbclient.client.health.standard_streams import StandardStreams
 from lbclient.client.health.streams import NotOfferedError, Streams
@@ -38,11 +39,12 @@ class HealthWatch:
         kind: str,
         is_shared: Callable[[], bool],
         owes_nothing: Callable[[], None],
+        refusals: Refusals,
     ) -> None:
         """`kind` is `ChannelConfig.health`; `is_shared` tells whether several tasks
         answer there, and `owes_nothing` is told that no reports are due now."""
-        self.told = Told(tell, is_shared)
-        self.streams = Streams(channel)
+        self.told = Told(tell, is_shared, refusals)
+        self.streams = Streams(channel, refusals)
         self.turns = CheckTurns(self.told, self.streams, traffic)
         self._checks = ChecksBeside(
             channel,

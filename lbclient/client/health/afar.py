@@ -1,0 +1,66 @@
+"""Watches a backend without a connection: by UDP where that is answered, and by looks.
+
+How a LOOK goes is in `ordered_checks`, how UDP does in `udp`.
+"""
+
+from lbclient.client.driver import Driver
+from lbclient.client.health.ordered_checks import OrderedChecks
+from lbclient.client.health.udp import Watch, locate
+from lbclient.client.reported import Reported
+from lbclient.client.surroundings import Surroundings
+from lbclient.core.model import Endpoint
+
+
+class FromAfar:
+    """One backend's, for as long as it has no connection."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        around: Surroundings,
+        driver: Driver,
+        reported: Reported,
+        checks: OrderedChecks,
+    ) -> None:
+        self._endpoint = endpoint
+        self._life, self._take = driver.life, driver.take
+        self._reported = reported
+        self._checks = checks
+        self._prober, self._clock = around.prober, around.clock
+        self._asking: Watch | None = None
+
+    async def follow(self) -> None:
+        """Asks by UDP where that is answered, and looks over TCP when told to."""
+        try:
+            if self._reported.udp_port:
+                await self._ask_by_udp()
+                if self._asking is None:
+                    self._take(self._life.not_told(self._clock()))
+            while True:
+                await self._checks.wait_for_look()
+                await self._checks.look()
+                await self._ask_by_udp()
+        finally:
+            self._stop_asking()
+
+    async def _ask_by_udp(self) -> None:
+        """Where it is now: a name may lead, and a new task listen, elsewhere."""
+        port = self._reported.udp_port
+        host = await locate(self._endpoint) if port else None
+        if self._asking is not None:
+            is_lost = host is None and port > 0  # for now, perhaps
+            if is_lost or self._asking.place == (host, port):
+                self._prober().ask_again(self._asking)
+                return
+            self._stop_asking()
+        if host is not None:
+            tell = self._reported.hear_by_udp
+            self._asking = self._prober().watch(host, port, tell)
+
+    def _stop_asking(self) -> None:
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            self._prober().unwatch(asking)
+
+    def __repr__(self) -> str:
+        return f"<{self._endpoint.address} by {self._asking or 'looks alone'}>"

@@ -1,0 +1,134 @@
+"""The health checks that a backend's lifecycle orders, and what came of them.
+
+A CHECK goes over the connection. A LOOK goes over another one, which is then closed: a
+backend without a connection is asked so, and one whose connection does not answer.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import grpc
+
+from lbclient.client.driver import Driver
+from lbclient.client.health.check import Unanswered, check
+from lbclient.client.health.streams import LAST_WORDS
+from lbclient.client.reported import Reported
+from lbclient.core.model import State, TaskState
+from lbclient.core.protocols import Clock
+from lbclient.core.situation import Order
+from lbclient.grpc_seam import step
+
+READY = grpc.ChannelConnectivity.READY
+
+LOOK_TIMEOUT = 5.0  # seconds, as for an attempt to connect
+
+# What an answer to a health check that tells no state leaves as it is.
+TASK_STATE = {
+    State.STARTING: TaskState.STARTING,
+    State.LAME_DUCK: TaskState.LAME_DUCK,
+}
+
+
+class OrderedChecks:
+    """Owned by a backend. `asked_at`, by the loop's time, is when the last CHECK was
+    begun.
+
+    An order waits until there is somebody to carry it out.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        reported: Reported,
+        clock: Clock,
+        dial_beside: Callable[[], Awaitable[grpc.aio.Channel]],
+        has_others: Callable[[bool], bool],
+    ) -> None:
+        """`dial_beside` makes the channel for a LOOK, as soon as one may be made.
+        `has_others`: whether others get the calls that this one does not; of others
+        that answer health checks, if the argument says so."""
+        self.asked_at = 0.0
+        self._life, self._take = driver.life, driver.take
+        self._reported = reported
+        self._clock = clock
+        self._dial_beside = dial_beside
+        self._has_others = has_others
+        self._is_asked = asyncio.Event()
+        self._is_to_look = asyncio.Event()
+
+    def order(self, order: Order) -> None:
+        """One of CHECK and LOOK."""
+        (self._is_asked if order is Order.CHECK else self._is_to_look).set()
+
+    def cancel_orders(self) -> None:
+        self._is_asked.clear()
+        self._is_to_look.clear()
+
+    # --- over the connection --------------------------------------------------
+
+    async def check_as_ordered(
+        self, channel: grpc.aio.Channel, patience: float
+    ) -> None:
+        """Again and again; `patience` is how long one answer may take, in seconds."""
+        late = 1.25 * patience
+        while True:
+            await self._is_asked.wait()
+            self._is_asked.clear()
+            self.asked_at = asyncio.get_running_loop().time()
+            began_at = self._clock()
+            health = await check(channel, patience, self._known())
+            if isinstance(health, Unanswered) and self._clock() - began_at > late:
+                # It was us who stood still, perhaps before the question was sent.
+                health = await check(channel, patience, self._known())
+            if isinstance(health, Unanswered):
+                self._take(self._life.trust.checked(None, self._clock()))
+            else:
+                state, reason = self._reported.believed(health)
+                self._take(self._life.trust.checked(state, self._clock(), reason))
+
+    # --- over another one -----------------------------------------------------
+
+    async def wait_for_look(self) -> None:
+        """Returns when a LOOK was ordered."""
+        await self._is_to_look.wait()
+        self._is_to_look.clear()
+
+    async def look(self) -> None:
+        channel = await self._dial_beside()
+        try:
+            health = await check(channel, LOOK_TIMEOUT, self._known())
+            is_there = isinstance(health, Unanswered) and await _stays_ready(channel)
+        finally:
+            step(channel.close())
+        now = self._clock()
+        if isinstance(health, Unanswered):
+            has_others = self._has_others(is_there)
+            why, status = health
+            self._take(self._life.not_seen(why, now, is_there, has_others, status))
+            return
+        is_away = self._life.is_away()
+        state, reason = self._reported.believed(health)
+        self._take(self._life.seen(state, now, reason))
+        if is_away:
+            self._reported.seen(health, now)
+
+    # --------------------------------------------------------------------------
+
+    def _known(self) -> TaskState:
+        """Its last state, for answers to health checks that tell none."""
+        return TASK_STATE.get(self._life.state, TaskState.SERVING)
+
+    def __repr__(self) -> str:
+        return (
+            f"<asked: {self._is_asked.is_set()}, to look: {self._is_to_look.is_set()}>"
+        )
+
+
+async def _stays_ready(channel: grpc.aio.Channel) -> bool:
+    """Whether it is connected; a call can end a moment before that is known."""
+    if channel.get_state() is READY:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                await channel.wait_for_state_change(READY)
+    return channel.get_state() is READY

@@ -1,0 +1,128 @@
+"""Has a backend report its health as often as the calls on it are worth."""
+
+import grpc
+
+from lbclient.background.interruptible import Interruptible
+from lbclient.client.driver import Driver
+from lbclient.client.health.streams import Streams
+from lbclient.client.health.watch import HealthWatch
+from lbclient.client.reported import Reported
+from lbclient.client.surroundings import Surroundings
+from lbclient.core.demand import Attention
+from lbclient.core.load import Load
+from lbclient.core.model import LoadReport, TaskState
+from lbclient.core.stream_permit import StreamPermit
+
+
+class PacedWatch:
+    """Owned by a backend: its health watch, of one connection after the other.
+
+    `attention` says how often it is to report.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        driver: Driver,
+        reported: Reported,
+        load: Load,
+        attention: Attention,
+        permit: StreamPermit,
+    ) -> None:
+        self._around = around
+        self._driver = driver
+        self._reported = reported
+        self._load = load
+        self._attention = attention
+        self._permit = permit
+        self._watch: HealthWatch | None = None
+        self._asking = Interruptible()
+        self._asked_every = attention.every
+
+    # --- one connection -------------------------------------------------------
+
+    def begin(self, channel: grpc.aio.Channel) -> Streams:
+        """There is a new connection; returns the health streams on it."""
+        self._attention.restart(self._load.started, self._around.clock())
+        self._reported.connected()
+        self._watch = HealthWatch(
+            channel,
+            self._hear,
+            self._permit,
+            self._load.traffic,
+            self._around.health,
+            self._reported.is_shared,
+            self._driver.life.silence.owes_nothing,
+            self._reported.refusals,
+        )
+        return self._watch.streams
+
+    def end(self) -> None:
+        """It is gone."""
+        self._watch = None
+        self._reported.disconnected()
+
+    async def follow(self) -> None:
+        """Begins again when a stream broke, and when `look` wants another pace."""
+        watch, around = self._watch, self._around
+        assert watch is not None
+        while True:
+            jitter = 0.8 + 0.4 * around.rng.random()
+            pause = around.health_interval / 2 * jitter
+            every = self._asked_every = self._attention.every
+            await self._asking.run(watch.follow(every, pause))
+
+    def _hear(
+        self, state: TaskState | None, report: LoadReport | None, reason: str = ""
+    ) -> bool:
+        is_believed = self._reported.hear(state, report, reason)
+        if self._watch is not None:
+            told = self._watch.told
+            self._reported.note_server(told.is_ours, told.udp_port)
+            self._expect_reports(self._watch)
+        return is_believed
+
+    def has_spoken_since(self, moment: float) -> bool:
+        """Whether a stream has; `moment` is by the loop's time."""
+        return self._watch is not None and self._watch.streams.spoke_at > moment
+
+    # --- its pace -------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Now and then: how much it is called of late says how often it is to report,
+        and calls that wait have it asked whether it is there."""
+        self._attention.look(self._load.started, self._load.in_flight, now)
+        self._keep_pace()
+        if self._watch is not None:
+            self._watch.turns.look()
+
+    def hurry(self) -> None:
+        """A call missed its deadline."""
+        self._attention.hurry()
+        self._keep_pace()
+        if self._watch is not None:
+            self._watch.turns.ask_now()
+
+    def _keep_pace(self) -> None:
+        watch, every = self._watch, self._attention.every
+        if watch is None or not self._asking.has_begun():
+            return
+        watch.turns.ask_every(every)
+        if not watch.told.is_ours:
+            return
+        # A stream that is broken or refused is asked for again when its pause is over.
+        if every != self._asked_every and not watch.streams.is_broken.is_set():
+            self._asked_every = every
+            self._asking.interrupt()
+            self._expect_reports(watch)
+
+    def _expect_reports(self, watch: HealthWatch) -> None:
+        """A server that has many streams reports less often than it is asked to."""
+        interval = 2 * max(self._asked_every, watch.told.floor)
+        silence = self._driver.life.silence
+        if interval != silence.interval:
+            silence.expect_every(interval, self._around.clock())
+            self._driver.set_timer()
+
+    def __repr__(self) -> str:
+        return f"<asked every {self._asked_every:.1f} s: {self._watch}>"

@@ -1,0 +1,142 @@
+"""What the tasks at a backend's address say of themselves, whichever way it comes."""
+
+import logging
+
+from lbclient import wire
+from lbclient.client.driver import Driver
+from lbclient.client.health.refusals import Refusals
+from lbclient.core.condition import Condition
+from lbclient.core.load import Load
+from lbclient.core.model import LoadReport, TaskState
+from lbclient.core.protocols import Clock
+from lbclient.core.shared_address import SharedAddress
+
+logger = logging.getLogger(__name__)
+
+
+class Reported:
+    """Owned by a backend. Others read its fields; only its methods write them.
+
+    `is_ours` is what a health stream last told of the server, and `udp_port` where it
+    answers health checks; 0: nowhere. `task_id` is the task of the last report; -1: as
+    several tasks answer, each report is wanted. `refusals` are of its health services.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        driver: Driver,
+        load: Load,
+        condition: Condition,
+        clock: Clock,
+    ) -> None:
+        self.is_ours = False
+        self.udp_port = 0
+        self.task_id = 0
+        self.shared_address = SharedAddress()
+        self.refusals = Refusals(address)
+        self._address = address
+        self._life, self._take = driver.life, driver.take
+        self._load = load
+        self._condition = condition
+        self._clock = clock
+        self._connected_at = 0.0
+
+    def is_shared(self) -> bool:
+        """Whether several tasks answer there."""
+        return self.shared_address.is_shared(self._clock())
+
+    def connected(self) -> None:
+        """There is a new connection, perhaps to a new task."""
+        self._connected_at = self._clock()
+        self.shared_address.connected()
+        self.task_id = -1 if self.is_shared() else 0
+        self.refusals.clear()
+
+    def disconnected(self) -> None:
+        """The connection is gone; watched from afar, what it refuses stays so."""
+        if not self._life.is_away():
+            self.refusals.clear()
+
+    # --- over the connection --------------------------------------------------
+
+    def hear(
+        self, state: TaskState | None, report: LoadReport | None, reason: str = ""
+    ) -> bool:
+        """Takes the task's own word, from a health report, or why it has none.
+
+        Returns whether the state is believed.
+        """
+        if report is not None:
+            self._learn(report, self._clock(), self._clock())
+        is_believed = state is None or self._believes(state)
+        if state is not None and is_believed:
+            has_report = report is not None
+            self._take(self._life.heard(state, has_report, self._clock(), reason))
+        if report is not None:
+            self._load.observe(self._of_address(report), self._clock())
+        return is_believed
+
+    def note_server(self, is_ours: bool, udp_port: int) -> None:
+        """What the health stream has told of the server until now."""
+        self.is_ours = is_ours
+        if is_ours:
+            # Behind one address for several tasks UDP goes nobody knows where.
+            self.udp_port = 0 if self.is_shared() else udp_port
+
+    def hear_answer(self, report: LoadReport, sent_at: float, now: float) -> None:
+        """Takes the report in an answer to a call, where it is news: of another task
+        than the last one, or of a lame duck."""
+        if sent_at >= self._connected_at:
+            self._learn(report, sent_at, now)
+        if self.is_shared():
+            self._load.observe(self._of_address(report), now)
+        elif report.state is TaskState.LAME_DUCK and sent_at >= self._condition.since:
+            self._take(self._life.told_by_answer(now))  # else of the task before
+
+    def _learn(self, report: LoadReport, sent_at: float, now: float) -> None:
+        is_news = self.shared_address.observe(report, sent_at, now)
+        self.task_id = -1 if self.shared_address.is_shared(now) else report.task_id
+        if is_news:
+            logger.info("%s: it fronts several tasks", self._address)
+
+    def _of_address(self, report: LoadReport) -> LoadReport:
+        """One task's report, or of several tasks the mean of their reports."""
+        now = self._clock()
+        if not self.shared_address.is_shared(now):
+            return report
+        return self.shared_address.mean(now) or report
+
+    def _believes(self, state: TaskState) -> bool:
+        """The one filter for what a task says over the connection, or beside it."""
+        return self.shared_address.believes(state, self._clock())
+
+    # --- beside it, and without one -------------------------------------------
+
+    def believed(self, health: wire.Health) -> tuple[TaskState, str]:
+        """State and reason in the answer to a health check. Of an answer that is not
+        believed: at least the address lives."""
+        if self._believes(health.state):
+            return health.state, health.reason
+        return TaskState.SERVING, ""
+
+    def seen(self, health: wire.Health, now: float) -> None:
+        """The rest of an answer, where there is no connection."""
+        self.udp_port = health.udp_port
+        if health.report is not None:
+            self._load.observe(health.report, now)
+
+    def hear_by_udp(
+        self, state: TaskState | None, report: LoadReport | None, reason: str = ""
+    ) -> None:
+        """As `hear`; without a state nobody answers there."""
+        if state is None:
+            self._take(self._life.not_told(self._clock()))
+        else:
+            self._take(self._life.told(state))
+        if report is not None:
+            self._load.observe(report, self._clock())
+
+    def __repr__(self) -> str:
+        whose = "ours" if self.is_ours else "not ours"
+        return f"<{self._address}: {whose}, UDP port {self.udp_port}>"

@@ -1,0 +1,34 @@
+"""What all backends of one channel share to connect and to be watched."""
+
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple, Protocol
+
+import grpc
+
+from lbclient.client.connect_pacer import Pace
+from lbclient.client.health.udp import Prober
+from lbclient.core.model import Endpoint
+from lbclient.core.protocols import Clock
+from lbclient.grpc_seam import Options
+
+
+class Dial(Protocol):
+    """Makes an inner channel; `more` are options beyond those of all of them."""
+
+    def __call__(self, endpoint: Endpoint, more: Options = ...) -> grpc.aio.Channel: ...
+
+
+class Surroundings(NamedTuple):
+    """One for each channel. `prober` makes the channel's one when it is first asked.
+
+    `health` and `health_interval`, in seconds, are those of `ChannelConfig`.
+    """
+
+    dial: Dial
+    pace: Pace
+    prober: Callable[[], Prober]
+    clock: Clock
+    rng: Random
+    health: str
+    health_interval: float
