@@ -8,7 +8,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY lbclient lbclient
 COPY examples/fleet examples/fleet
 RUN python3 -m venv /opt/lbclient \
- && /opt/lbclient/bin/python -m pip install --no-cache-dir --disable-pip-version-check '.[dns,redis]' \
+ && /opt/lbclient/bin/python -m pip install --no-cache-dir --disable-pip-version-check '.[dns,k8s,redis]' \
  && /opt/lbclient/bin/python -m pip uninstall --quiet --yes setuptools pip
 
 FROM ${PYTHON_IMAGE}
