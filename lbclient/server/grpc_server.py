@@ -270,6 +270,7 @@ class Server(grpc.aio.Server):
         """Asks all clients to send new requests elsewhere; serves what arrives."""
         if self.state is not TaskState.LAME_DUCK:
             self._reporter.enter(TaskState.LAME_DUCK)
+            self._gate.intake.ask_for_few()
             self._udp.push()
 
     async def drain(self) -> None:

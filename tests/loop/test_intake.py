@@ -85,6 +85,20 @@ async def test_a_burst_is_taken_at_once_where_none_waited() -> None:
         task.core.hand_over()
 
 
+async def test_who_will_leave_asks_for_few_more() -> None:
+    """gRPC's core answers for each before it sends GOAWAY."""
+    task = Task()
+    task.intake.keep_within(READY)
+    task.core.come(*range(2 * READY.ahead))
+    await task.take(1)
+    task.intake.ask_for_few()
+    task.intake.keep_within(READY)  # as an end of overload does
+    while task.core.waiting:
+        await task.take(1)
+        task.core.hand_over()
+    assert len(task.core.asked) <= AHEAD
+
+
 async def test_they_are_asked_for_many_at_a_time() -> None:
     task = Task()
     task.core.come(*range(10 * AHEAD))
