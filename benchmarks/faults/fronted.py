@@ -248,7 +248,7 @@ async def run(seconds: float) -> list[Row]:
                 Row(
                     f"three tasks behind {kind}, restarted one by one; {path}",
                     "no call lost but by crossing GOAWAY, and no more than by grpc.aio"
-                    " with its own servers, or one; the address is not out",
+                    " with its own servers, but by chance; the address is not out",
                     Result(len(seen.ours), lost, said=said),
                     Result(len(control), len(control.failed())),
                     holds=is_kept and seen.out < 1.0,
