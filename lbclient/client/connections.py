@@ -16,6 +16,7 @@ from lbclient.client.connect_pacer import Pace
 from lbclient.client.health.udp import Prober
 from lbclient.client.surroundings import Dial, Surroundings
 from lbclient.core.counters import Counters
+from lbclient.core.crowding import Crowding
 from lbclient.core.model import Endpoint, Endpoints, State, Verdict
 from lbclient.core.pool import PRESENT, Change, Limits, Pool
 from lbclient.core.protocols import Subset
@@ -83,6 +84,8 @@ class Connections:
         self._returns = returns
         self._leaves = leaves
         self._review = Alarm(common.tasks, self._review_pool)
+        self._crowding = Crowding(common.rng)
+        self._crowd_timer = Alarm(common.tasks, self._leave_crowds)
 
     # --- who is wanted --------------------------------------------------------
 
@@ -103,6 +106,9 @@ class Connections:
     def carry_out(self, change: Change[Backend]) -> None:
         self._do(change)
         self._review.set_unless_sooner(0.0)
+        if change.opened:
+            self._crowding.connected(len(change.opened))
+        self._look_for_crowds()
 
     def review_soon(self) -> None:
         """At once where there are few backends, and not too often where many."""
@@ -116,6 +122,35 @@ class Connections:
         self._do(self.pool.review(now))
         if (due := self.pool.review_at(now)) is not None:
             self._review.set_unless_sooner(due - now)
+
+    def _look_for_crowds(self) -> None:
+        """In a while, if the subset is chosen by chance and there are others."""
+        is_random = getattr(self.subset, "is_random", False)
+        if is_random and len(self.pool.members) > self.pool.subset_size():
+            self._crowd_timer.set_unless_sooner(self._crowding.pause())
+
+    def _leave_crowds(self) -> None:
+        pool, clients = self.pool, {}
+        if pool.counts[State.READY] == pool.subset_size() == len(pool.nodes):
+            clients = self._take_clients()
+        if leaving := self._crowding.to_leave(clients):
+            self._do(pool.avoid(leaving, self._clock()))
+        self._look_for_crowds()
+
+    def _take_clients(self) -> dict[str, int]:
+        """How many clients backends have, as told since this was called last.
+
+        Nothing until half of them have told it: who goes by old counts leaves a crowd
+        that is none any more.
+        """
+        nodes = self.pool.nodes.values()
+        told = [(node, node.reported.clients) for node in nodes]
+        clients = {n.endpoint.address: count for n, count in told if count is not None}
+        if 2 * len(clients) < len(told):
+            return {}
+        for node in nodes:
+            node.reported.clients = None
+        return clients
 
     def _do(self, change: Change[Backend]) -> None:
         for backend in change.opened:
@@ -202,6 +237,7 @@ class Connections:
 
     def stop(self) -> None:
         self._review.clear()
+        self._crowd_timer.clear()
 
     def drain_all(self) -> None:
         self._do(self.pool.reconcile((), self._clock()))

@@ -18,8 +18,9 @@ class Reported:
     """Owned by a backend. Others read its fields; only its methods write them.
 
     `is_ours` is what a health stream last told of the server, and `udp_port` where it
-    answers health checks; 0: nowhere. `task_id` is the task of the last report; -1: as
-    several tasks answer, each report is wanted. `refusals` are of its health services.
+    answers health checks; 0: nowhere. `clients` are connected to it; None: not
+    known. `task_id` is the task of the last report; -1: as several tasks answer, each
+    report is wanted. `refusals` are of its health services.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Reported:
     ) -> None:
         self.is_ours = False
         self.udp_port = 0
+        self.clients: int | None = None
         self.task_id = 0
         self.shared_address = SharedAddress()
         self.refusals = Refusals(address)
@@ -49,6 +51,7 @@ class Reported:
     def connected(self) -> None:
         """There is a new connection, perhaps to a new task."""
         self._connected_at = self._clock()
+        self.clients = None
         self.shared_address.connected()
         self.task_id = -1 if self.is_shared() else 0
         self.refusals.clear()
@@ -77,12 +80,13 @@ class Reported:
             self._load.observe(self._of_address(report), self._clock())
         return is_believed
 
-    def note_server(self, is_ours: bool, udp_port: int) -> None:
+    def note_server(self, is_ours: bool, udp_port: int, clients: int | None) -> None:
         """What the health stream has told of the server until now."""
         self.is_ours = is_ours
         if is_ours:
             # Behind one address for several tasks UDP goes nobody knows where.
             self.udp_port = 0 if self.is_shared() else udp_port
+            self.clients = None if self.is_shared() else clients
 
     def hear_answer(self, report: LoadReport, sent_at: float, now: float) -> None:
         """Takes the report in an answer to a call, where it is news: of another task

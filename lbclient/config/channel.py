@@ -83,7 +83,7 @@ class ChannelConfig(Sourced):
         help="Which of the backends the channel connects to: the name of an algorithm, "
         "or a callable that returns the endpoints in this client's order of "
         'preference. "auto": rocksteadier where client and backends have task numbers, '
-        "else rendezvous.",
+        "else rendezvous, and crowded backends are replaced.",
     )
     client_id: str = setting(
         "",

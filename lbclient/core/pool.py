@@ -13,9 +13,9 @@ connected to it stays so, for the day when there is nobody else.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Generic, NamedTuple, TypeVar
 
 from lbclient.core.model import Endpoint, Endpoints, State
@@ -80,6 +80,7 @@ class Pool(Generic[N]):
         self.endpoints: Endpoints = ()
         self.members: Endpoints = ()  # among whom the subset is chosen
         self._leaving: dict[str, Endpoint] = {}  # all others, by address
+        self._avoided: dict[str, None] = {}  # addresses of `members`, in order of time
         self.nodes: dict[str, N] = {}  # by address, in order of preference
         self.counts: Counter[State] = Counter()  # of the states of `nodes`
         self._taking: dict[N, None] = {}  # of `nodes`: ready, and not full
@@ -93,11 +94,31 @@ class Pool(Generic[N]):
         """Takes a whole snapshot: nodes of old and new subset live on as they are."""
         most = self._limits.subset_size + self._limits.max_replacements
         members, leaving = parted(endpoints)
-        preferred = islice(self._subset(members), most) if members else ()
-        order = {endpoint.address: endpoint for endpoint in preferred}  # each once
+        preferred = self._subset(members) if members else ()
+        if self._avoided:
+            preferred = list(preferred)
+            listed = {each.address: each for each in preferred}
+            self._avoided = {one: None for one in self._avoided if one in listed}
+            last = [listed[one] for one in self._avoided]
+            first = (each for each in preferred if each.address not in self._avoided)
+            preferred = chain(first, last)
+        order = {each.address: each for each in islice(preferred, most)}  # each once
         self.endpoints, self.members, self._leaving = endpoints, members, leaving
         self._order = list(order.values())
         return self.review(now)
+
+    def avoid(self, addresses: Iterable[str], now: float) -> Change[N]:
+        """Replaces these members for good: as long as they are listed they come last.
+
+        At most half of those that the subset does not need are avoided at a time. For
+        one more the first that was is preferred again as before.
+        """
+        for address in addresses:
+            self._avoided[address] = self._avoided.pop(address, None)
+        most = max(0, len(self.members) - self._limits.subset_size) // 2
+        for address in list(self._avoided)[: max(0, len(self._avoided) - most)]:
+            del self._avoided[address]
+        return self.reconcile(self.endpoints, now)
 
     def review(self, now: float) -> Change[N]:
         """Replaces backends that are out, and drops replacements no longer needed.
@@ -170,6 +191,8 @@ class Pool(Generic[N]):
         for endpoint in self._order:
             node = self.nodes.get(endpoint.address)
             if present >= size and (node is None or settled >= size):
+                return
+            if present >= size and endpoint.address in self._avoided:
                 return
             yield endpoint
             present += node is None or not self._is_out(node, now)

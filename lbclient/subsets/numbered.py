@@ -144,7 +144,9 @@ class Choice:
     """A channel's `Subset`: the algorithm of that name, or "auto".
 
     `algorithm` is what the last snapshot got, `repr` a sentence that tells it and why.
-    `goes_by_place` tells whether its numbers are places, which causes churn.
+    `goes_by_place` tells whether its numbers are places, which causes churn, and
+    `is_random` whether backends have more clients or fewer by chance, which "auto" does
+    not want.
 
     Raises ConfigError for an algorithm that needs the client's task number, where
     that is not known.
@@ -160,7 +162,7 @@ class Choice:
                 f" LBCLIENT_TASK_INDEX to 0 or more, or use subset='auto'{unknown}"
             )
             raise ConfigError("task_index", None, want)
-        self.goes_by_place = False
+        self.goes_by_place = self.is_random = False
         self._name = name
         self._size = size
         self._client_id = client_id
@@ -199,6 +201,7 @@ class Choice:
             why_not = numbering.why_not
         because = f": {why_not}" if why_not else ""
         self.algorithm = RENDEZVOUS
+        self.is_random = self._name == AUTO
         self._words = f"{RENDEZVOUS} as client {self._client_id!r}{because}"
         preferred: Sequence[Endpoint] = self._rendezvous(endpoints)
         return lambda: preferred
@@ -206,6 +209,7 @@ class Choice:
     def _by_number(self, numbering: Numbering) -> Order:
         name = ROCKSTEADIER if self._name == AUTO else self._name
         self.algorithm = name
+        self.is_random = False
         self._words = f"{name} as client {self._who} of {numbering}"
         self.goes_by_place = bool(numbering.why_not) and name != "whole"
         if self.goes_by_place:

@@ -12,13 +12,15 @@ class HealthRequest(_message.Message):
     def __init__(self, report_interval: _Optional[float] = ...) -> None: ...
 
 class HealthReport(_message.Message):
-    __slots__ = ("state", "load", "udp_port", "report_floor")
+    __slots__ = ("state", "load", "udp_port", "report_floor", "clients")
     STATE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UDP_PORT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FLOOR_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
     state: _load_pb2.TaskState
     load: _load_pb2.LoadReport
     udp_port: int
     report_floor: float
-    def __init__(self, state: _Optional[_Union[_load_pb2.TaskState, str]] = ..., load: _Optional[_Union[_load_pb2.LoadReport, _Mapping]] = ..., udp_port: _Optional[int] = ..., report_floor: _Optional[float] = ...) -> None: ...
+    clients: int
+    def __init__(self, state: _Optional[_Union[_load_pb2.TaskState, str]] = ..., load: _Optional[_Union[_load_pb2.LoadReport, _Mapping]] = ..., udp_port: _Optional[int] = ..., report_floor: _Optional[float] = ..., clients: _Optional[int] = ...) -> None: ...

@@ -165,6 +165,7 @@ class Health(NamedTuple):
 
     `report_floor` is how many seconds are between two reports of a stream, at least.
     `reason` is what a server that is not ours said, where that is not the state's name.
+    `clients` are connected to the task; None: it does not tell.
     """
 
     state: TaskState
@@ -172,6 +173,7 @@ class Health(NamedTuple):
     udp_port: int = 0
     report_floor: float = 0.0
     reason: str = ""
+    clients: int | None = None
 
 
 def parse_health(data: bytes) -> Health | None:
@@ -186,4 +188,5 @@ def parse_health(data: bytes) -> Health | None:
     report = from_message(message.load) if message.HasField("load") else None
     port = message.udp_port
     floor = min(sound(message.report_floor), REPORT_FLOOR_CEILING)
-    return Health(state, report, port if port < 2**16 else 0, floor)
+    clients = message.clients if message.HasField("clients") else None
+    return Health(state, report, port if port < 2**16 else 0, floor, clients=clients)

@@ -53,6 +53,7 @@ def test_auto_is_rocksteadier_where_both_sides_have_numbers() -> None:
     assert repr(subset_of) == (
         "rocksteadier as client 7 (LBCLIENT_TASK_INDEX=7) of 60 numbered backends"
     )
+    assert not subset_of.is_random
 
 
 def test_one_backend_is_told_of_as_one() -> None:
@@ -65,6 +66,7 @@ def test_auto_is_rendezvous_where_backends_have_no_numbers() -> None:
     assert list(subset_of(IPS)) == list(Rendezvous("me")(IPS))
     said = "rendezvous as client 'me': backends have no task numbers"
     assert repr(subset_of) == said
+    assert subset_of.is_random
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,7 @@ def test_rendezvous_by_name_looks_for_no_numbers() -> None:
     assert list(subset_of(backends)) == list(Rendezvous("me")(backends))
     assert repr(subset_of) == "rendezvous as client 'me'"
     assert not subset_of.goes_by_place
+    assert not subset_of.is_random  # it is to stay as it is
 
 
 def test_whole_loses_nothing_by_going_by_place() -> None:

@@ -38,8 +38,9 @@ class Told:
 
     `state` is the last one that was believed. `is_ours` once it spoke as our servers
     do, which report every so often; `is_other` once it answered and has no health
-    service of ours. `udp_port`, and `floor`, the least time between two reports in
-    seconds, are what a server of ours last said of them. `has_load` is set once a load
+    service of ours. `udp_port`, `clients`, which are connected to it, and
+    `floor`, the least time between two reports in seconds, are what a server of ours
+    last said of them. `has_load` is set once a load
     was told by a server of others, or is not waited for.
     """
 
@@ -51,6 +52,7 @@ class Told:
         self.is_ours = False
         self.is_other = False
         self.udp_port = 0
+        self.clients: int | None = None
         self.floor = 0.0
         self.has_load = asyncio.Event()
         self._tell = tell
@@ -74,6 +76,7 @@ class Told:
         """State and report together, by a stream. Raises TaskNotServing."""
         self.note_ours()
         self.udp_port, self.floor = health.udp_port, health.report_floor
+        self.clients = health.clients
         is_believed = self._tell(health.state, health.report)
         self._note(health.state, is_believed)
 

@@ -105,6 +105,7 @@ class Reporter:
             load=self.load(),
             udp_port=self.udp_port,
             report_floor=self._streams.floor,
+            clients=len(self._streams.watched),
         )
 
     def encoded_health(self) -> bytes:
