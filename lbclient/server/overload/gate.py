@@ -39,6 +39,7 @@ from lbclient.server.overload.metadata import WORDS, RequestMetadata
 from lbclient.server.overload.refusal_counts import RefusalCounts
 from lbclient.server.overload.refusals import (
     FULL,
+    NO_PLACE,
     OURS_MAY_RETRY,
     OUT_OF_QUOTA,
     TOO_LATE,
@@ -260,7 +261,7 @@ class Gate:
                 StatusCode.UNAVAILABLE, pressure.why(), self._told(refusal)
             )
         if self._has_limit and pressure.is_full(criticality, self._monitor.active):
-            self.count("concurrency", criticality)
+            self.count(NO_PLACE, criticality)
             return self.full(attempt)
         if method is not None and self._is_full(method, criticality):
             return self.full(attempt)
@@ -297,7 +298,7 @@ class Gate:
         assert self.adaptive is not None
         if not self.adaptive.refuses(method, criticality):
             return False
-        self.count("concurrency", criticality)
+        self.count(NO_PLACE, criticality)
         return True
 
     def _charged(self, customer: str, criticality: Criticality) -> RefusalStatus | None:

@@ -66,6 +66,8 @@ OUT_OF_QUOTA = RefusalStatus(
     TRAILERS[Refusal.QUOTA],
     is_error=False,
 )
+# Reasons that are counted, beside the refusals that are told: labels of metrics.
+NO_PLACE, LATE = "concurrency", "too-late"
+REASONS = (*(refusal.value for refusal in Refusal), NO_PLACE, LATE)
 # What gRPC's core has ended before anybody saw it, so of whatever criticality.
 UNSEEN, UNKNOWN = "unseen", "UNKNOWN"
-REASONS = (*(refusal.value for refusal in Refusal), "concurrency", "too-late")

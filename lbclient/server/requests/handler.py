@@ -14,7 +14,7 @@ import grpc.aio
 
 from lbclient.core.admission import Quickest
 from lbclient.server.overload.gate import Gate
-from lbclient.server.overload.refusals import EXPIRED, RefusalStatus
+from lbclient.server.overload.refusals import EXPIRED, LATE, NO_PLACE, RefusalStatus
 from lbclient.server.overload.stream_turns import StreamTurns
 from lbclient.server.quotas.accounting import Steps, billed
 from lbclient.server.report.reporter import Reporter
@@ -136,10 +136,10 @@ class Wrapped:
         Without a coroutine if there is nothing to wait for, as almost always.
         """
         if self._monitor.active > self._limit:
-            return call.refuse(self._gate.full(), "concurrency")
+            return call.refuse(self._gate.full(), NO_PLACE)
         answer = self._too_late(call, call.begun_at)
         if answer is not None:
-            return call.refuse(answer, "too-late")
+            return call.refuse(answer, LATE)
         if self._is_stream:
             answer = self._gate.refuses_stream()
             if answer is not None:
@@ -155,7 +155,7 @@ class Wrapped:
             answer = self._too_late(call, self._clock())
             if answer is not None:
                 self._queue.refuse()
-                await call.refuse(answer, "too-late")
+                await call.refuse(answer, LATE)
         if self._gate.asks_context and (answer := self._gate.asks(call)) is not None:
             await call.refuse(answer)
 

@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any, TypeVar
 
 from lbclient.core.criticality import current
-from lbclient.server.overload.refusals import RefusalStatus
+from lbclient.server.overload.refusals import LATE, NO_PLACE, RefusalStatus
 from lbclient.server.report.tally import Counts
 from lbclient.server.requests.handler import (
     Handler,
@@ -29,7 +29,7 @@ class _InThread(Wrapped):
         """On the loop's thread."""
         call = ThreadContext(self._method, context)
         if self._monitor.active > self._limit:
-            call.refuse(self._gate.full(), "concurrency")
+            call.refuse(self._gate.full(), NO_PLACE)
         return call
 
     def _admitted(self, call: ThreadContext) -> None:
@@ -41,7 +41,7 @@ class _InThread(Wrapped):
         answer = call.refusal
         if answer is None and (answer := self._too_late(call, now)) is not None:
             gate = self._gate
-            gate.loop.call_soon_threadsafe(gate.count, "too-late", call.run(current))
+            gate.loop.call_soon_threadsafe(gate.count, LATE, call.run(current))
         if answer is None and self._gate.asks_context:
             answer = _on_loop(self._gate.loop, lambda: self._asked(call))
         if answer is not None:
