@@ -3,7 +3,8 @@
 Clients that send too few requests to find out themselves go by it, so it is quick: it
 forgets in seconds what a throttle remembers for minutes. It needs a few requests, or it
 would be chance; a task that is at ease again does not wait for them. Refusals for a
-quota are not in it.
+quota are not in it, nor those of requests whose deadline was too short or had passed:
+one client with short deadlines would make an idle task look overloaded to all others.
 """
 
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ from lbclient.core.stock_budget import BURST
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate, degraded
-from lbclient.server.overload.refusals import RefusalStatus
+from lbclient.server.overload.refusals import LATE, RefusalStatus
 from lbclient.server.quotas.accounting import account
 from lbclient.server.requests.context import Early
 from lbclient.wire import propagation
@@ -142,7 +142,7 @@ def test_a_refusal_for_want_of_a_place_says_whether_to_retry_too() -> None:
     task = Task()
     assert task.gate.full().trailers == ((wire.REFUSAL_KEY, "overloaded"),)
     assert dict(task.gate.full(2).trailers)[wire.PUSHBACK_KEY] == "-1"
-    late = [task.gate.too_late() for _ in range(10)]
+    late = [task.gate.too_late(True) for _ in range(10)]
     assert dict(late[0].trailers)[wire.REFUSAL_KEY] == "overloaded"
     assert (wire.PUSHBACK_KEY, "-1") in late[-1].trailers
 
@@ -522,3 +522,24 @@ def test_in_calm_who_pays_is_asked_all_the_same() -> None:
         answer = task.ask((key, "batch"))
         assert (answer is not None) is is_refused
         assert answer is None or answer.code is StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize(("is_for_load", "told"), [(True, (0, 0, 100)), (False, (0,))])
+def test_who_has_too_short_a_deadline_is_not_told_to_all_clients_as_load(
+    is_for_load: bool, told: tuple[int, ...]
+) -> None:
+    """Else one client with deadlines too short would have all others throttled."""
+    task = Task()
+    for _ in range(20):
+        task.ask()
+        task.gate.count(LATE, Criticality.CRITICAL, is_for_load)
+    task.sample()
+    assert task.gate.refused["too-late"]["CRITICAL"] == 20
+    assert task.gate.refused_shares.percents == told
+
+
+def test_what_is_refused_for_a_quota_is_not_told_to_all_clients_as_load() -> None:
+    task = Task(runnable=None, default_quota=0.0)
+    assert task.refused((wire.CUSTOMER_KEY, "acme")) > 0.5
+    task.sample()
+    assert task.gate.refused_shares.percents == (0,)

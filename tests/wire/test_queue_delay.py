@@ -105,6 +105,7 @@ async def test_who_lost_most_of_its_time_in_the_core_is_not_begun(
     assert said[wire.REFUSAL_KEY] == "overloaded"
     assert wire.PUSHBACK_KEY not in said
     assert server.statistics().refused["too-late"]["CRITICAL"] == 1
+    assert sum(server._gate._refusals.for_load()) == 1
     assert began == 1
 
 

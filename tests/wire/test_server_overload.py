@@ -399,22 +399,26 @@ async def test_what_cannot_be_done_in_time_is_not_begun(
     await asyncio.sleep(0)
     assert began == 2
     assert server.statistics().refused["too-late"]["CRITICAL"] == 1
+    assert not any(server._gate._refusals.for_load()), "the server is idle"
     assert (await ask(channel, "unary_unary", timeout=20))[0] == b"done"
 
 
 @pytest.mark.parametrize(
-    ("left", "waited", "code"),
+    ("left", "waited", "code", "is_for_load"),
     [
-        (None, 100.0, None),
-        (1.0, 0.5, None),
-        (1.0, 0.9, StatusCode.UNAVAILABLE),
-        (0.001, 9.0, StatusCode.UNAVAILABLE),
-        (0.0, 0.5, StatusCode.DEADLINE_EXCEEDED),
-        (-1.0, 0.5, StatusCode.DEADLINE_EXCEEDED),
+        (None, 100.0, None, None),
+        (1.0, 0.5, None, None),
+        (1.0, 0.9, StatusCode.UNAVAILABLE, True),
+        (0.001, 9.0, StatusCode.UNAVAILABLE, True),
+        (0.0, 0.5, StatusCode.DEADLINE_EXCEEDED, False),
+        (-1.0, 0.5, StatusCode.DEADLINE_EXCEEDED, False),
     ],
 )
 async def test_only_a_deadline_that_has_passed_is_said_to_be_exceeded(
-    left: float | None, waited: float, code: StatusCode | None
+    left: float | None,
+    waited: float,
+    code: StatusCode | None,
+    is_for_load: bool | None,
 ) -> None:
     """Of itself a client does not see that: it gives up when the server would say it.
 
@@ -425,6 +429,7 @@ async def test_only_a_deadline_that_has_passed_is_said_to_be_exceeded(
     call: Any = SimpleNamespace(inner=context, begun_at=0.0)
     answer = lbclient.server()._wrapper.wrap(handler)._too_late(call, waited)
     assert (answer and answer.code) is code
+    assert (answer and answer.is_for_load) is is_for_load
 
 
 async def test_of_a_stream_nobody_knows_how_long_it_takes(host: Host) -> None:

@@ -43,6 +43,7 @@ from lbclient.server.overload.refusals import (
     OURS_MAY_RETRY,
     OUT_OF_QUOTA,
     TOO_LATE,
+    TOO_SHORT,
     TRAILERS,
     UNKNOWN,
     UNSEEN,
@@ -273,9 +274,13 @@ class Gate:
         """The status of a request for which there is no place."""
         return FULL[self._told(self.pressure.admission.refusal(attempt))]
 
-    def too_late(self) -> RefusalStatus:
-        """The status of a request with too little time left. Called in any thread."""
-        return TOO_LATE[self._told(self.pressure.refusal())]
+    def too_late(self, has_waited: bool) -> RefusalStatus:
+        """The status of a request with too little time left. Called in any thread.
+
+        `has_waited`: it lost that time in this task's queue.
+        """
+        statuses = TOO_LATE if has_waited else TOO_SHORT
+        return statuses[self._told(self.pressure.refusal())]
 
     def _told(self, refusal: Refusal) -> Trailers:
         """The trailers of a refusal for load.
@@ -312,7 +317,7 @@ class Gate:
         return None
 
     def _out_of_quota(self, criticality: Criticality) -> RefusalStatus:
-        self.count(Refusal.QUOTA.value, criticality)
+        self.count(Refusal.QUOTA.value, criticality, is_for_load=False)
         return OUT_OF_QUOTA
 
     def asks(self, context: object) -> RefusalStatus | None:

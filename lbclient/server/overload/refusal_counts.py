@@ -1,10 +1,7 @@
 """How many requests were refused, by reason and criticality."""
 
 from lbclient.core.criticality import DEFAULT, Criticality, current
-from lbclient.core.retry import Refusal
 from lbclient.server.overload.refusals import REASONS
-
-QUOTA = Refusal.QUOTA.value
 
 
 class RefusalCounts:
@@ -12,18 +9,28 @@ class RefusalCounts:
 
     def __init__(self) -> None:
         self._counts = {reason: [0] * len(Criticality) for reason in REASONS}
+        self._for_load = [0] * len(Criticality)
 
-    def count(self, reason: str, criticality: Criticality | None = None) -> None:
+    def count(
+        self,
+        reason: str,
+        criticality: Criticality | None = None,
+        is_for_load: bool = True,
+    ) -> None:
         """Counts a refusal. None: the criticality is that of the current context."""
         if criticality is None:
             found = current()
             criticality = DEFAULT if found is None else found
         self._counts[reason][criticality] += 1
+        if is_for_load:
+            self._for_load[criticality] += 1
 
     def for_load(self) -> list[int]:
-        """By criticality, all but those for a quota."""
-        others = [n for reason, n in self._counts.items() if reason != QUOTA]
-        return [sum(counts) for counts in zip(*others, strict=True)]
+        """By criticality, those that were refused because of the task's load.
+
+        Not for a quota, nor for a deadline that had passed or was too short.
+        """
+        return self._for_load.copy()
 
     def total(self) -> int:
         return sum(map(sum, self._counts.values()))

@@ -16,7 +16,9 @@ class RefusalStatus(NamedTuple):
     code: StatusCode
     details: str
     trailers: Trailers
-    is_error: bool = True  # of the task, in what it reports to all clients
+    # In what the task reports to all clients: an error, and refused for its load.
+    is_error: bool = True
+    is_for_load: bool = True
 
 
 # Tells stock clients not to retry; our channels go by the word beside it.
@@ -48,6 +50,7 @@ EXPIRED = RefusalStatus(
     StatusCode.DEADLINE_EXCEEDED,
     "refused: its deadline has passed",
     TRAILERS[Refusal.DONT_RETRY],
+    is_for_load=False,
 )
 # An estimate: its deadline is still to come, and another task may be quicker.
 TOO_LATE = {
@@ -58,6 +61,11 @@ TOO_LATE = {
     )
     for trailers in _FOR_LOAD
 }
+# It did not wait here: its deadline is too short for the method, on an idle task, too.
+TOO_SHORT = {
+    trailers: status._replace(is_for_load=False)
+    for trailers, status in TOO_LATE.items()
+}
 # It says nothing of the task: the clients of all others would shun who serves little
 # beside one customer's flood, for its errors, and crowd on who serves much.
 OUT_OF_QUOTA = RefusalStatus(
@@ -65,6 +73,7 @@ OUT_OF_QUOTA = RefusalStatus(
     "refused: the customer has used what it may",
     TRAILERS[Refusal.QUOTA],
     is_error=False,
+    is_for_load=False,
 )
 # Reasons that are counted, beside the refusals that are told: labels of metrics.
 NO_PLACE, LATE = "concurrency", "too-late"

@@ -107,7 +107,7 @@ class AsyncContext(RequestContext):
         """Aborts with a refusal, and counts it if a `reason` is given."""
         if reason:
             gate = self._method.gate
-            gate.count(reason)
+            gate.count(reason, is_for_load=answer.is_for_load)
         await self.inner.abort(answer.code, answer.details, self._refusing(answer))
         raise AssertionError("grpcio's abort returned")
 

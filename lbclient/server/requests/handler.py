@@ -119,8 +119,9 @@ class Wrapped:
             return None
         if left <= 0.0:
             return EXPIRED
-        if waited > WAITS * left or self._is_hopeless(left, now):
-            return self._gate.too_late()
+        has_waited = waited > WAITS * left
+        if has_waited or self._is_hopeless(left, now):
+            return self._gate.too_late(has_waited)
         return None
 
     def _is_hopeless(self, left: float, now: float) -> bool:

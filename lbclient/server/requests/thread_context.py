@@ -64,7 +64,7 @@ class ThreadContext(RequestContext):
         """Ends the request before its handler begins."""
         self.refusal = answer
         gate = self._method.gate
-        gate.count(reason)
+        gate.count(reason, is_for_load=answer.is_for_load)
         self._finish(lambda: answer.code)
 
     def adopt(self, context: Context) -> None:

@@ -40,8 +40,8 @@ class _InThread(Wrapped):
         threads.waited(now - call.begun_at, call.inner.time_remaining())
         answer = call.refusal
         if answer is None and (answer := self._too_late(call, now)) is not None:
-            gate = self._gate
-            gate.loop.call_soon_threadsafe(gate.count, LATE, call.run(current))
+            count = self._gate.loop.call_soon_threadsafe
+            count(self._gate.count, LATE, call.run(current), answer.is_for_load)
         if answer is None and self._gate.asks_context:
             answer = _on_loop(self._gate.loop, lambda: self._asked(call))
         if answer is not None:

@@ -121,7 +121,7 @@ class Refused:
 
     async def stream_stream(self, _requests: Any, context: Any) -> None:
         """Says what `abort` would: that raises, which takes an eighth of all this."""
-        code, details, trailers, _ = self._answer
+        code, details, trailers, *_ = self._answer
         report = self._reporter.trailers()
         context.set_code(code)
         context.set_details(details)
