@@ -37,6 +37,7 @@ class AttemptHistogram:
         # The first attempts, then our channels' retries, then stock clients'.
         self._recent = Tally(ATTEMPTS + LAST, MEMORY)
         self._recent.counts[1:] = [0.0] * (2 * LAST)  # none until one has come
+        self._out_of_quota = 0
 
     def add(self, attempt: int) -> None:
         """A request has come. A number below 0 counts as 0."""
@@ -49,6 +50,15 @@ class AttemptHistogram:
         is_stock = isinstance(attempt, StockAttempt)
         self._recent.add(number + LAST if is_stock else number)
 
+    def add_out_of_quota(self, attempt: int) -> None:
+        """A request has come and was refused for its customer's quota.
+
+        Nobody retries it, so it is in `counts` alone: one customer's flood would hide
+        the share of retries among all others, and pay for retries.
+        """
+        self.counts[max(0, min(attempt, LAST))] += 1
+        self._out_of_quota += 1
+
     def add_first(self, requests: int) -> None:
         """What so many calls of `add(0)` come to, at the cost of one."""
         self.counts[0] += requests
@@ -56,7 +66,8 @@ class AttemptHistogram:
 
     @property
     def requests(self) -> int:
-        return sum(self.counts)
+        """Without those that were refused for a quota."""
+        return sum(self.counts) - self._out_of_quota
 
     @property
     def retries(self) -> int:

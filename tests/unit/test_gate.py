@@ -168,6 +168,28 @@ def test_what_comes_in_calm_is_in_the_histogram_of_attempts() -> None:
     assert task.gate.attempts().requests == {"0": 15, "1": 1, "2": 0}
 
 
+def test_who_is_out_of_quota_is_in_the_histogram_of_attempts() -> None:
+    """But not in the recent shares, where a flood would hide the others' retries."""
+    task = Task(quotas={"wild": 0.0})
+    task.overload()
+    customer = (wire.CUSTOMER_KEY, "wild")
+    for attempt in ("0", "1", "1", "9"):
+        assert task.ask(customer, (wire.ATTEMPT_KEY, attempt)) is not None
+    seen = task.gate.attempts()
+    assert seen.requests == {"0": 1, "1": 2, "2": 1}
+    assert seen.recent == {"0": 1.0, "1": 0.0, "2": 0.0}
+
+
+def test_who_is_out_of_quota_brings_stock_clients_no_retries() -> None:
+    task = Task(quotas={"wild": 0.0})
+    task.overload()
+    granted = 0
+    for _ in range(MANY):
+        task.ask((wire.CUSTOMER_KEY, "wild"))
+        granted += wire.PUSHBACK_KEY not in dict(task.gate.full().trailers)
+    assert granted == BURST
+
+
 def test_what_is_sheddable_goes_first() -> None:
     task = Task(signals={"mine": lambda: 1.0 + 2 * USER_WIDTH})
     task.sample()

@@ -251,6 +251,7 @@ class Gate:
         # so: another task would not help. What the load refuses is not charged. (Where
         # who pays is known only later, `asks` comes after all this.)
         if quotas is not None and quotas.refuses(customer, criticality):
+            self.pressure.admission.attempts.add_out_of_quota(attempt)
             return self._out_of_quota(criticality)
         now = self._clock()
         self.pressure.look(self.load(now), now)
