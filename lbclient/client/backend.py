@@ -181,13 +181,17 @@ class Backend:
         """
         try:
             while True:
-                if not self.life.is_connected():
-                    await self._is_kept.wait()
+                # As a job, so that a ring that fails meanwhile is reported at once.
+                while not (self._is_kept.is_set() or self.life.is_connected()):
+                    await self._job.run(self._until_kept())
                 self._redial_if_closed()
                 self._driver.start()
                 await self._job.run(self._next_job())
         finally:
             self._driver.stop()
+
+    async def _until_kept(self) -> None:
+        await self._is_kept.wait()
 
     def _redial_if_closed(self) -> None:
         """At first, and where somebody else has closed the channel."""

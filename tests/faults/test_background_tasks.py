@@ -308,6 +308,34 @@ async def test_signals_of_the_user_may_raise_anything(
 # --- one by one ---------------------------------------------------------------
 
 
+async def test_a_timer_that_fails_beside_no_job_is_reported_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A backend that drains and has lost its connection waits, perhaps for ever."""
+    network, resolver = Network(), Told()
+    balancer = balancer_of(network, resolver)
+    monkeypatch.setattr(balancer.connections._around.pace, "wait_turn", at_once)
+    pool = balancer.pool
+    try:
+        resolver.tell(fleet(1, 0))
+        await until(lambda: pool.counts[State.READY], lambda: repr(pool))
+        (backend,) = pool.nodes.values()
+        backend.drain()
+        network.lose_all()
+        await until(lambda: not backend.life.is_connected(), lambda: repr(backend))
+        for _ in range(10):  # until `follow` has gone on
+            await asyncio.sleep(0)
+        monkeypatch.setattr(backend.life, "tick", lambda *_: 1 / 0)
+        backend._driver._ring()
+        await until(lambda: balancer.tasks.failures, lambda: repr(backend._job))
+        backend.keep()
+        monkeypatch.undo()
+        await until(lambda: pool.counts[State.READY], lambda: repr(pool))
+        assert balancer.tasks.failures == 1
+    finally:
+        await balancer.close(None)
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError, Odd])
 async def test_a_job_of_many_that_fails_keeps_no_other_from_being_done(
     error: type[BaseException],
