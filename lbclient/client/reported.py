@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 class Reported:
     """Owned by a backend. Others read its fields; only its methods write them.
 
-    `is_ours` is what a health stream last told of the server, and `udp_port` where it
-    answers health checks; 0: nowhere. `clients` are connected to it; None: not
-    known. `task_id` is the task of the last report; -1: as several tasks answer, each
-    report is wanted. `refusals` are of its health services.
+    `is_ours` is what a health stream last told of the server, and `clients` how many
+    are connected to it; None: not known. `task_id` is the task of
+    the last report; -1: as several tasks answer, each report is wanted. `refusals` are
+    of its health services.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Reported:
         clock: Clock,
     ) -> None:
         self.is_ours = False
-        self.udp_port = 0
+        self._udp_port = 0
         self.clients: int | None = None
         self.task_id = 0
         self.shared_address = SharedAddress()
@@ -47,6 +47,14 @@ class Reported:
     def is_shared(self) -> bool:
         """Whether several tasks answer there."""
         return self.shared_address.is_shared(self._clock())
+
+    @property
+    def udp_port(self) -> int:
+        """Where the server answers health checks by UDP; 0: nowhere.
+
+        Nor where several tasks answer: a probe would go to any of them, or to none.
+        """
+        return 0 if self.is_shared() else self._udp_port
 
     def connected(self) -> None:
         """There is a new connection, perhaps to a new task."""
@@ -80,12 +88,13 @@ class Reported:
             self._load.observe(self._of_address(report), self._clock())
         return is_believed
 
-    def note_server(self, is_ours: bool, udp_port: int, clients: int | None) -> None:
+    def note_server(
+        self, is_ours: bool, udp_port: int, clients: int | None = None
+    ) -> None:
         """What the health stream has told of the server until now."""
         self.is_ours = is_ours
         if is_ours:
-            # Behind one address for several tasks UDP goes nobody knows where.
-            self.udp_port = 0 if self.is_shared() else udp_port
+            self._udp_port = udp_port
             self.clients = None if self.is_shared() else clients
 
     def hear_answer(self, report: LoadReport, sent_at: float, now: float) -> None:
@@ -126,7 +135,7 @@ class Reported:
 
     def seen(self, health: wire.Health, now: float) -> None:
         """The rest of an answer, where there is no connection."""
-        self.udp_port = health.udp_port
+        self._udp_port = health.udp_port
         if health.report is not None:
             self._load.observe(health.report, now)
 
