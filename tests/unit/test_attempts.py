@@ -3,7 +3,7 @@
 import pytest
 
 from lbclient import wire
-from lbclient.core.attempts import LAST, AttemptHistogram, StockAttempt
+from lbclient.core.attempts import LAST, MEMORY, AttemptHistogram, StockAttempt
 from lbclient.core.tally import STEP
 from lbclient.server.overload.metadata import RequestMetadata
 
@@ -63,6 +63,30 @@ def test_a_stock_clients_retry_counts_half_as_it_has_no_budget(
     own: int, stock: int, is_in_vain: bool
 ) -> None:
     assert fill(first=100, own=own, stock=stock).is_in_vain() is is_in_vain
+
+
+@pytest.mark.parametrize(
+    ("attempt", "share", "is_in_vain"),
+    [
+        (99, 0.06, False),
+        (99, 0.07, True),
+        (StockAttempt(99), 0.12, False),
+        (StockAttempt(99), 0.14, True),
+    ],
+)
+def test_a_client_that_lies_about_attempts_counts_by_its_share_of_requests(
+    attempt: int, share: float, is_in_vain: bool
+) -> None:
+    """And is forgotten with its last requests."""
+    histogram, lies = AttemptHistogram(), 0
+    for number in range(1, 4 * MEMORY):
+        is_lie = lies < share * number
+        lies += is_lie
+        histogram.add(attempt if is_lie else 0)
+    assert histogram.is_in_vain() is is_in_vain
+    for _ in range(MEMORY):
+        histogram.add(0)
+    assert not histogram.is_in_vain()
 
 
 def test_the_histogram_has_all_attempts_and_the_recent_shares() -> None:
