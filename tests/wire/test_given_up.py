@@ -522,3 +522,36 @@ async def test_calls_of_a_channel_that_is_dropped_go_on(frozen: Any, kind: str) 
     server.answers.set()
     assert (await waiting)[-1] == b"last"
     gc.collect()
+
+
+async def given_up_as_the_answer_arrives(channel: Any, call: Any) -> None:
+    """When grpc.aio has the answer, one turn of the loop before the call has it."""
+    task = call._call_response
+    while not ((waiter := task._fut_waiter) and waiter.done()):
+        assert not task.done(), "it was over before it could be given up"
+        await asyncio.sleep(0)
+    assert not call.done()
+    give_up(channel)
+
+
+@pytest.mark.parametrize("is_idempotent", [False, True])
+async def test_who_is_given_up_as_the_answer_arrives_is_tried_again_or_unavailable(
+    frozen: Any, is_idempotent: bool
+) -> None:
+    server, address = frozen
+    settings = {"idempotent": ("/frozen/*",) if is_idempotent else ()}
+    async with channel_to(address, settings=settings) as channel:
+        call = begin(channel, "unary_unary")
+        waiting = asyncio.ensure_future(answer(call))
+        await eventually(lambda: server.begun)
+        server.answers.set()
+        await given_up_as_the_answer_arrives(channel, call)
+        if is_idempotent:
+            assert await waiting == [b"last"]
+        else:
+            with pytest.raises(grpc.aio.AioRpcError, match="given up"):
+                await waiting
+        assert call.done()
+        assert await call.code() is (
+            grpc.StatusCode.OK if is_idempotent else UNAVAILABLE
+        )

@@ -158,7 +158,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
             except CancelledError:
                 if not self._was_given_up(before):
                     raise
-        assert self.later is not None
+        assert self.later is not None  # set as it failed: whoever waits is told later
         return (yield from self.later.__await__())
 
     def cancel(self) -> bool:
