@@ -5,3 +5,17 @@ settles. Endpoints come from `discovery`; `connections` opens and closes what th
 decides; `idleness` ends and wakes them; `connectivity` tells the channel's state;
 `pending` has the calls that wait.
 """
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lbclient.client import statistics as statistics
+else:
+
+    def __getattr__(name: str) -> ModuleType:
+        """Imports `statistics`, whose records take a while to make, for type hints."""
+        if name != "statistics":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.statistics")

@@ -11,10 +11,11 @@ from contextvars import Context
 from functools import partial
 from random import Random
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import grpc
 
+from lbclient import client
 from lbclient.client import methods
 from lbclient.client.attempts import Attempts
 from lbclient.client.balancer import Balancer
@@ -39,9 +40,6 @@ from lbclient.grpc_seam import (
 from lbclient.pickers import picker_factory
 from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import Choice
-
-if TYPE_CHECKING:
-    from lbclient.client.statistics import CallInfo, ChannelStatistics
 
 M = TypeVar("M", bound=methods.StubMethod)
 
@@ -165,7 +163,7 @@ class Channel(grpc.aio.Channel):
             raise grpc.aio.UsageError("Channel is closed.")
         return balancer
 
-    def statistics(self) -> "ChannelStatistics":
+    def statistics(self) -> "client.statistics.ChannelStatistics":
         """What the channel knows and has done, as frozen numbers and words.
 
         Reading changes nothing, also from another thread, before the first use and
@@ -287,7 +285,7 @@ def secure_channel(
     return Channel(target, credentials, options, compression, interceptors, config)
 
 
-def info(call: object) -> "CallInfo":
+def info(call: object) -> "client.statistics.CallInfo":
     """Which backend a call went to, in how many attempts, after what wait.
 
     For calls made on a channel of ours; of any other it knows nothing.

@@ -36,6 +36,7 @@ from lbclient.server.parts import Parts
 from lbclient.server.quotas.accounting import account
 from lbclient.server.report.health import HealthServices
 from lbclient.server.report.udp import UdpHealth, host_of
+from lbclient.server.requests.handler import Handler
 from lbclient.server.requests.lookup import Interceptor, UnknownMethods, WrappedLookup
 from lbclient.server.requests.uncounted import Uncounted
 from lbclient.server.requests.wrapping import Wrapper
@@ -138,7 +139,7 @@ class Server(grpc.aio.Server):
     def add_registered_method_handlers(
         self,
         service_name: str,
-        method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
+        method_handlers: Mapping[str, Handler],
     ) -> None:
         self._services[service_name] = None
         generic = grpc.method_handlers_generic_handler(
@@ -151,9 +152,7 @@ class Server(grpc.aio.Server):
         # grpcio finds these without looking at a request's metadata, as we must.
         self.add_generic_rpc_handlers((generic,))
 
-    def _find_passing(
-        self, details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    def _find_passing(self, details: grpc.HandlerCallDetails) -> Handler | None:
         """What answers a health check that the user's interceptors are not asked about.
 
         An interceptor that refuses or breaks our health services would hide from

@@ -7,7 +7,7 @@ of it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -29,7 +29,10 @@ WAITS = 0.6
 
 T = TypeVar("T")
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+if TYPE_CHECKING:
+    Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
+else:  # it takes no parameters at run time, when type hints are looked up
+    Handler = grpc.RpcMethodHandler
 
 
 def behavior_of(handler: Handler) -> Callable[..., Any]:
