@@ -127,9 +127,8 @@ async def serve(refusal: str) -> None:
     if refusal == LIMIT:
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
         method: Any = channel.unary_unary(HOLD)
-        call = method(b"")
+        _holding = method(b"")  # grpc.aio cancels a call that nobody refers to
         await held.wait()
-        call.add_done_callback(lambda _: None)  # keeps it
     say(port)
     async for _ in orders():
         seen = server.statistics()

@@ -133,7 +133,7 @@ class Site:
             with_body = request.method != "HEAD"
             answer, status = self._find(request), HTTPStatus.OK
         except asyncio.IncompleteReadError:
-            raise  # whoever it was has gone: no news for the log
+            raise  # the client has gone, which is not worth a line of the log
         except HttpError as refusal:
             status = refusal.status
             answer = HttpResponse(PLAIN, f"{refusal.why}\n".encode())

@@ -164,7 +164,7 @@ class ChannelConfig(Sourced):
     )
     throttle: float = setting(
         K,
-        number_or_0(1.05, 1000),  # 1 and less would refuse what a well backend accepts
+        number_or_0(1.05, 1000),  # 1 and less would refuse what backends accept
         help="How many requests may be sent for each request that the backends accept. "
         "0: any number.",
         source='SRE book, ch. 21, "adaptive throttling": K = 2.',

@@ -37,10 +37,10 @@ class Counters:
     def attempt_over(
         self, counts: dict[int, int], code: int, latency: float, then: Decision | None
     ) -> None:
-        """Counts an attempt that ended, and what follows by the decision on that.
+        """Counts an attempt that ended, and its call, unless that is sent again.
 
-        `counts` are those of its method. The call ended, too, if it is not sent again,
-        or was past all decision (None).
+        `counts` are those of its method. `then` is the decision on the next attempt;
+        None: there was none to decide on, as after an attempt that was served.
         """
         if then is None or then.delay is None:
             self.calls[code] += 1

@@ -20,7 +20,7 @@ LEAST = 4.0  # requests: one refused of one is chance
 # Seconds without a refusal, all signals well below their targets, after which refusals
 # are forgotten as fast as if many requests came.
 CALM = 2.0
-# A share that falls from the first to the second is news for all clients at once. Ours:
+# A share that falls from REFUSING to RECOVERED is told to all clients at once. Ours:
 # a throttle with K = 1.1 keeps the share at 0.09.
 REFUSING, RECOVERED = 0.08, 0.02
 NEWS_GAP = 5.0  # seconds; a report takes 0.06 ms for each stream

@@ -25,9 +25,9 @@ PERIOD = 10.0  # seconds; five times what backends smooth their shares over
 GROWTH = 3.0  # seconds, as of `throttle`: e times as much in so long, at most
 FRESH = 5.0  # seconds by which a report is older than the newest, to count 1/e of it
 FORGET = 120.0  # seconds without a report; as long as a throttle remembers
-# Well backends refuse up to this share of what they refuse of K times their capacity.
-# Ours: with K = 2 an eighth of all requests.
-WELL = 0.25
+# Backends that refuse at most this share of what they refuse at K times their capacity
+# are not overloaded any more. Ours: with K = 2 an eighth of all requests.
+RECOVERED = 0.25
 FEWEST = 0.01  # share of requests that are sent, at least
 
 
@@ -93,7 +93,7 @@ class SparseThrottle:
     def _learn(self, refused: float, at: float) -> None:
         since, self._heard_at = min(PERIOD, at - self._heard_at), at
         self.refused = refused
-        if refused <= WELL * (1.0 - 1.0 / self._k):
+        if refused <= RECOVERED * (1.0 - 1.0 / self._k):
             self._grown_at = at if self._grown_at is None else self._grown_at
             return
         share, self._grown_at = self._grown(at), None

@@ -5,14 +5,14 @@ accepts) / (requests + 1), where requests counts what was refused here too. So a
 gets at most K times what it accepts. A request is counted when its fate is known:
 long calls that are under way must not look like refusals.
 
-Who sends too little to judge by its own outcomes goes by what backends say they refuse:
-see `sparse_throttle`.
+A client that sends too little to judge by its own outcomes goes by what backends say
+they refuse: see `sparse_throttle`.
 
-By that law alone a client finds out that the backends are well by sending K times more
-in each window, in 23 minutes where K is 1.1. So it weighs evidence: a request that is
-accepted makes it likelier that they are well, by as much as that was rare; a refusal
-makes it ten times less likely. From `EVIDENCE` to one on, what may be sent grows, until
-nothing is held back and the past is forgotten.
+By that law alone a client would send K times more in each window until it finds that
+the overload is over: after 23 minutes where K is 1.1. So it keeps the odds that the
+overload is over. Each accepted request raises the odds, by more where few are accepted;
+each refusal lowers them tenfold. While the odds are above `EVIDENCE`, what may be sent
+grows, until nothing is held back; then the past is forgotten.
 """
 
 from math import exp, log
@@ -32,11 +32,12 @@ PROBES = 0.5
 
 # Odds are logarithms. 56 requests accepted in a row are enough where K is 1.1, 8 where
 # K is 2: who has but one accepted a second needs a minute and more where K is near 1.
-# With log(50) twenty clients of 2 accepted requests a second each deceived themselves
-# so often that a backend got 1.16 K times what it accepted; so 1.03. With log(100), or
-# a quicker `GROWTH`, they recovered hardly any sooner.
+# With log(50) twenty clients of 2 accepted requests a second each believed so often by
+# mistake that a backend had recovered that it got 1.16 K times what it accepted; with
+# log(200), 1.03 K times. With log(100), or a quicker `GROWTH`, they recovered hardly
+# any sooner.
 EVIDENCE = log(200.0)
-REFUSAL = log(10.0)  # well backends may refuse one in a hundred
+REFUSAL = log(10.0)  # backends that are not overloaded may refuse one in a hundred
 # What one accepted request may count, at least: with K near 1 accepting is common.
 LEAST, MOST = log(1.05), REFUSAL
 GROWTH = 3.0  # seconds in which what may be sent grows e-fold, at most
@@ -46,9 +47,10 @@ GROWTH = 3.0  # seconds in which what may be sent grows e-fold, at most
 # 50 s of its own outcomes to recover, and one of 9 needs 17 s.
 TOLD_BELOW = 9.0
 
-# Where K times what they accept is sent, backends accept 1 / (K - 1) for each that they
-# refuse. Who has so many times as many accepted does not believe that they refuse more.
-LIAR = 4.0
+# Backends that are sent K times what they accept accept 1 / (K - 1) requests for each
+# that they refuse. A client that had this many times as many accepted ignores reports
+# that say otherwise.
+CONTRADICTED = 4.0
 
 COLD = INACTIVE_BELOW * WINDOW
 TOLD = TOLD_BELOW * WINDOW
@@ -127,7 +129,7 @@ class _History:
         self.sparse = sparse
         self._random = rng.random
         self._k = k
-        self._odds = 0.0  # that the backends are well
+        self._odds = 0.0  # logarithm of the odds that the overload is over
         self._growth = 1.0  # so many times as much may be sent, for that reason
         self._accepted_at = 0.0
 
@@ -154,20 +156,20 @@ class _History:
         return False
 
     def _listens(self, there: int, accepted: int) -> bool:
-        """Whether its own outcomes agree with backends that say they refuse much.
+        """Whether to believe backends that say they refuse much.
 
-        Who was not refused lately asks, whatever they say, and so finds out.
+        Not if the client's own outcomes contradict them. A client that was not refused
+        lately sends its request, whatever they say, and so finds out.
         """
-        return accepted * (self._k - 1.0) < LIAR * there
+        return accepted * (self._k - 1.0) < CONTRADICTED * there
 
     def _allowed(self, accepted: int) -> float:
         allowed = self._k * accepted
         return self._growth * (allowed if allowed > PROBED else PROBED)
 
     def probability(self, now: float) -> float:
-        totals = self.window.read(now)
-        requests = sum(totals)
-        _, there, accepted = totals
+        here, there, accepted = self.window.read(now)
+        requests = here + there + accepted
         if requests <= self._k * accepted:
             return 0.0
         sparse = self.sparse
@@ -176,7 +178,7 @@ class _History:
             return sparse.probability(now) if listens else 0.0
         if requests < COLD:
             return 0.0
-        return max(0.0, (requests - self._allowed(totals[ACCEPTED])) / (requests + 1))
+        return max(0.0, (requests - self._allowed(accepted)) / (requests + 1))
 
     def finish(self, verdict: Verdict, now: float) -> None:
         if verdict is ABANDONED:
@@ -202,7 +204,7 @@ class _History:
         since = max(0.0, min(now - self._accepted_at, 1.0 / PROBES))
         speed = (self._odds - EVIDENCE) / REFUSAL  # as scant evidence often deceives
         self._growth *= exp(speed * since / GROWTH)
-        totals = self.window.totals
-        if sum(totals) <= self._allowed(totals[ACCEPTED]):
+        here, there, accepted = self.window.totals
+        if here + there + accepted <= self._allowed(accepted):
             self.window.clear()
             self._odds, self._growth = 0.0, 1.0
