@@ -19,7 +19,7 @@ from benchmarks.harness.servers import listen
 from benchmarks.overload import handlers
 from benchmarks.overload.without import MECHANISMS
 from lbclient.server.overload.gate import Gate
-from lbclient.server.overload.refusals import UNSEEN
+from lbclient.server.overload.refusal_status import UNSEEN
 
 BARE, OURS, WITHOUT = "grpcio", "lbclient", "without "
 REFUSES = "refuses all"  # to see what a refusal takes

@@ -4,7 +4,7 @@ import logging
 
 from lbclient import wire
 from lbclient.client.driver import Driver
-from lbclient.client.health.refusals import Refusals
+from lbclient.client.health.refused_services import Refusals
 from lbclient.core.condition import Condition
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, TaskState

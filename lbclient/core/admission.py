@@ -16,7 +16,7 @@ from math import exp, inf
 from random import Random
 from typing import NamedTuple
 
-from lbclient.core.attempts import LAST, AttemptHistogram
+from lbclient.core.attempt_histogram import LAST, AttemptHistogram
 from lbclient.core.criticality import DEFAULT, Criticality, shares
 from lbclient.core.retry import Refusal
 from lbclient.core.tally import Tally

@@ -25,7 +25,7 @@ from lbclient.core.admission import (
     Quickest,
     Signal,
 )
-from lbclient.core.attempts import IN_VAIN
+from lbclient.core.attempt_histogram import IN_VAIN
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Verdict
 from lbclient.core.retry import Budget, Failure, Retry

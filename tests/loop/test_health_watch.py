@@ -255,7 +255,7 @@ async def test_a_refusal_is_logged_once_for_each_status(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Also if its words differ each time, or the connection is another one."""
-    name = "lbclient.client.health.refusals"
+    name = "lbclient.client.health.refused_services"
     with caplog.at_level(logging.INFO, name):
         async with Fleet(1) as fleet:
             (server,) = fleet.servers

@@ -13,8 +13,8 @@ from lbclient.core.admission import (
     Quickest,
     Signal,
 )
-from lbclient.core.attempts import MEMORY as ATTEMPT_MEMORY
-from lbclient.core.attempts import TOO_FEW
+from lbclient.core.attempt_histogram import MEMORY as ATTEMPT_MEMORY
+from lbclient.core.attempt_histogram import TOO_FEW
 from lbclient.core.criticality import Criticality
 from lbclient.core.retry import ATTEMPTS, Refusal
 from lbclient.core.tally import STEP, Tally

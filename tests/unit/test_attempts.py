@@ -3,7 +3,7 @@
 import pytest
 
 from lbclient import wire
-from lbclient.core.attempts import LAST, MEMORY, AttemptHistogram, StockAttempt
+from lbclient.core.attempt_histogram import LAST, MEMORY, AttemptHistogram, StockAttempt
 from lbclient.core.tally import STEP
 from lbclient.server.overload.metadata import RequestMetadata
 

@@ -23,7 +23,7 @@ from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.core.retry import Refusal
 from lbclient.proxy import Forwarder
-from lbclient.server.overload.refusals import TRAILERS
+from lbclient.server.overload.refusal_status import TRAILERS
 from lbclient.v1 import compat_pb2
 from tests.certificates import certify
 from tests.hosts import Host, Methods, stream_stream

@@ -75,7 +75,7 @@ def backend_of(channel: lbclient.Channel) -> Any:
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    name = "lbclient.client.health.refusals"
+    name = "lbclient.client.health.refused_services"
     return [record for record in caplog.records if record.name == name]
 
 
@@ -122,7 +122,7 @@ async def test_one_that_tells_its_state_by_grpc_health_v1_alone_is_no_warning(
         interceptors=[Refusing(Code.PERMISSION_DENIED, wire.SERVING_CHECK_METHOD)],
         config=lbclient.ServerConfig(intercept_health=True),
     )
-    caplog.set_level(logging.INFO, "lbclient.client.health.refusals")
+    caplog.set_level(logging.INFO, "lbclient.client.health.refused_services")
     async with (
         hosting(ECHO, server=ours) as (_, address, _),
         lbclient.insecure_channel(address) as channel,

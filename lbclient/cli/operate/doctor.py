@@ -21,10 +21,10 @@ import grpc
 from lbclient import __version__, wire
 from lbclient.cli.colour import paint
 from lbclient.cli.layout import count as how_many
-from lbclient.cli.operate import peer, probe, refusals
+from lbclient.cli.operate import peer, probe, refusal_rate
 from lbclient.cli.operate.resolve import once, trouble_of
 from lbclient.cli.run import run
-from lbclient.client.health.refusals import LOAD, in_words
+from lbclient.client.health.refused_services import LOAD, in_words
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.config.identity import find_identity
 from lbclient.core.errors import ConfigError, ResolveError
@@ -219,8 +219,8 @@ def of_versions(grpcio: str) -> Check:
 
 async def of_refusals() -> Check:
     try:
-        rate = await refusals.refused_in_a_second()
-    except (refusals.NotMeasured, OSError) as error:
+        rate = await refusal_rate.refused_in_a_second()
+    except (refusal_rate.NotMeasured, OSError) as error:
         return Check("refusals", WARN, f"not measured: {error}", "try it once more")
     found = (
         f"a server here can refuse some {float(f'{rate:.2g}'):,.0f} requests a second"

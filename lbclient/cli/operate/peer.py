@@ -13,7 +13,7 @@ import grpc
 
 from lbclient.cli.operate.headers import Headers, add_headers, parse_headers
 from lbclient.client.health.check import UNANSWERED, unanswered
-from lbclient.client.health.refusals import NOT_OFFERED_CODES, status_of
+from lbclient.client.health.refused_services import NOT_OFFERED_CODES, status_of
 from lbclient.core.errors import ConfigError
 from lbclient.grpc_seam import dial_target
 

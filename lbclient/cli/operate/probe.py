@@ -22,7 +22,7 @@ from lbclient.cli.colour import paint
 from lbclient.cli.layout import short
 from lbclient.cli.operate import peer
 from lbclient.cli.run import run
-from lbclient.client.health.refusals import in_words
+from lbclient.client.health.refused_services import in_words
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import LoadReport, TaskState

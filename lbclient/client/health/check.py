@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from lbclient import wire
-from lbclient.client.health.refusals import NOT_OFFERED_CODES, status_of
+from lbclient.client.health.refused_services import NOT_OFFERED_CODES, status_of
 from lbclient.core.model import TaskState
 from lbclient.core.text import printable
 from lbclient.v1 import compat_pb2

@@ -14,7 +14,11 @@ import grpc
 from lbclient import wire
 from lbclient.background.tasks import is_cancelled
 from lbclient.client.health.check import PASSING
-from lbclient.client.health.refusals import NOT_OFFERED_CODES, Refusals, status_of
+from lbclient.client.health.refused_services import (
+    NOT_OFFERED_CODES,
+    Refusals,
+    status_of,
+)
 from lbclient.core.text import printable
 
 logger = logging.getLogger(__name__)

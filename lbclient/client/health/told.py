@@ -10,7 +10,7 @@ from typing import Protocol
 
 from lbclient import wire
 from lbclient.client.health.check import NoState, serving_reason, serving_state
-from lbclient.client.health.refusals import CHECKS, Refusals
+from lbclient.client.health.refused_services import CHECKS, Refusals
 from lbclient.client.health.streams import TaskNotServing
 from lbclient.core.model import LoadReport, TaskState
 

@@ -14,7 +14,7 @@ import grpc
 from lbclient.client.health.beside import ChecksBeside
 from lbclient.client.health.check_turns import CheckTurns, Traffic
 from lbclient.client.health.own_stream import OwnStream
-from lbclient.client.health.refusals import Refusals
+from lbclient.client.health.refused_services import Refusals
 from lbclient.client.health.repeated_checks import RepeatedChecks
 from lbclient.client.health.standard_streams import StandardStreams
 from lbclient.client.health.streams import NotOfferedError, Streams

@@ -37,7 +37,7 @@ from lbclient.server.overload.core_queue import CoreQueue
 from lbclient.server.overload.intake import Intake
 from lbclient.server.overload.metadata import WORDS, RequestMetadata
 from lbclient.server.overload.refusal_counts import RefusalCounts
-from lbclient.server.overload.refusals import (
+from lbclient.server.overload.refusal_status import (
     FULL,
     NO_PLACE,
     OURS_MAY_RETRY,

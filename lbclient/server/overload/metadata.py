@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from lbclient import wire
-from lbclient.core.attempts import StockAttempt
+from lbclient.core.attempt_histogram import StockAttempt
 from lbclient.core.criticality import DEFAULT, Criticality, adopt, parse
 from lbclient.core.quota import OTHERS
 from lbclient.core.retry import parse_attempt

@@ -1,7 +1,7 @@
 """How many requests were refused, by reason and criticality."""
 
 from lbclient.core.criticality import DEFAULT, Criticality, current
-from lbclient.server.overload.refusals import REASONS
+from lbclient.server.overload.refusal_status import REASONS
 
 
 class RefusalCounts:

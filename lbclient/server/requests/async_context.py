@@ -10,7 +10,7 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient import grpc_seam
-from lbclient.server.overload.refusals import RefusalStatus
+from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.requests import raised
 from lbclient.server.requests.context import (
     RequestContext,

@@ -14,7 +14,12 @@ import grpc.aio
 
 from lbclient.core.admission import Quickest
 from lbclient.server.overload.gate import Gate
-from lbclient.server.overload.refusals import EXPIRED, LATE, NO_PLACE, RefusalStatus
+from lbclient.server.overload.refusal_status import (
+    EXPIRED,
+    LATE,
+    NO_PLACE,
+    RefusalStatus,
+)
 from lbclient.server.overload.stream_turns import StreamTurns
 from lbclient.server.quotas.accounting import Steps, billed
 from lbclient.server.report.reporter import Reporter

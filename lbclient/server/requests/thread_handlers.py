@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any, TypeVar
 
 from lbclient.core.criticality import current
-from lbclient.server.overload.refusals import LATE, NO_PLACE, RefusalStatus
+from lbclient.server.overload.refusal_status import LATE, NO_PLACE, RefusalStatus
 from lbclient.server.report.tally import Counts
 from lbclient.server.requests.handler import (
     Handler,

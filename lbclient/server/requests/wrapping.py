@@ -8,7 +8,7 @@ from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
 from typing import Any
 
 from lbclient.core.call_counts import OTHERS
-from lbclient.server.overload.refusals import RefusalStatus
+from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.report.tally import Counts
 from lbclient.server.requests.async_handlers import (
     AsyncResponse,
