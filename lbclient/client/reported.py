@@ -18,9 +18,9 @@ class Reported:
     """Owned by a backend. Others read its fields; only its methods write them.
 
     `is_ours` is what a health stream last told of the server, and `clients` how many
-    are connected to it; None: not known. `task_id` is the task of
-    the last report; -1: as several tasks answer, each report is wanted. `refusals` are
-    of its health services.
+    are connected to it; None: not known. `task_id` is the task of the last report; -1:
+    as several tasks answer, each report is wanted. `refusals` are of its health
+    services.
     """
 
     def __init__(
