@@ -5,23 +5,12 @@ all, and is highly sheddable. It is set near the user and travels down with the 
 whoever names none means CRITICAL. SRE book, ch. 21, "Criticality".
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from enum import IntEnum
-from functools import wraps
-from inspect import (
-    isasyncgenfunction,
-    isclass,
-    iscoroutinefunction,
-    isgeneratorfunction,
-)
-from typing import Any, Final, TypeVar, cast
 
 from lbclient.core.errors import ConfigError
-
-F = TypeVar("F", bound=Callable[..., object])
-T = TypeVar("T")
-_OVER: Final[Any] = object()
+from lbclient.core.scope import Scope
 
 
 class Criticality(IntEnum):
@@ -40,10 +29,6 @@ for _one in Criticality:
     _BY_TEXT[_one.name] = _BY_TEXT[_one.name.encode()] = _one
 
 _current: ContextVar[Criticality | None] = ContextVar("criticality", default=None)
-
-# What held before each block that is entered, the innermost first. By context, not in
-# the object: one may be around many blocks, in tasks that overlap.
-_before: ContextVar[Any] = ContextVar("before", default=None)
 
 
 def parse(value: str | bytes | None) -> tuple[Criticality, bool]:
@@ -79,7 +64,7 @@ def named(field: str, value: object) -> Criticality:
     return known
 
 
-class criticality:
+class criticality(Scope):
     """What is called within has this criticality, and so have the tasks begun there.
 
     Around a block, or as the decorator of a function of any kind. Raises ConfigError
@@ -90,87 +75,11 @@ class criticality:
     <Criticality.SHEDDABLE: 0>
     """
 
+    _current = _current
+    _before = ContextVar("criticalities before", default=None)
+
     def __init__(self, value: Criticality | str) -> None:
         self._value = named("criticality", value)
-
-    def __enter__(self) -> None:
-        _before.set((_current.get(), _before.get()))
-        _current.set(self._value)
-
-    def __exit__(self, *_: object) -> None:
-        held, outer = _before.get()
-        _before.set(outer)
-        _current.set(held)
-
-    def __call__(self, function: F) -> F:
-        if isclass(function) or not callable(function):
-            raise TypeError(f"criticality decorates functions, not {function!r}")
-        # Each stays of its kind, by which grpc.aio tells handlers apart.
-        wrapped: Callable[..., object]
-        if isasyncgenfunction(function):
-            wrapped = self._async_generator(function)
-        elif isgeneratorfunction(function):
-            wrapped = self._generator(function)
-        elif iscoroutinefunction(function):
-            wrapped = self._coroutine(function)
-        else:
-            wrapped = self._function(function)
-        return cast(F, wraps(function)(wrapped))
-
-    def _function(self, function: Callable[..., T]) -> Callable[..., T]:
-        def call(*args: object, **kwargs: object) -> T:
-            with criticality(self._value):
-                return function(*args, **kwargs)
-
-        return call
-
-    def _coroutine(
-        self, function: Callable[..., Awaitable[T]]
-    ) -> Callable[..., Awaitable[T]]:
-        async def call(*args: object, **kwargs: object) -> T:
-            with criticality(self._value):
-                return await function(*args, **kwargs)
-
-        return call
-
-    # A generator runs in the context of who iterates, who must not notice: so around
-    # each step. Nothing can be sent into it.
-
-    def _generator(
-        self, function: Callable[..., Generator[T, None, None]]
-    ) -> Callable[..., Generator[T, None, None]]:
-        def call(*args: object, **kwargs: object) -> Generator[T, None, None]:
-            steps = function(*args, **kwargs)
-            try:
-                while True:
-                    with criticality(self._value):
-                        item = next(steps, _OVER)
-                    if item is _OVER:
-                        return
-                    yield item
-            finally:
-                with criticality(self._value):
-                    steps.close()
-
-        return call
-
-    def _async_generator(
-        self, function: Callable[..., AsyncGenerator[T, None]]
-    ) -> Callable[..., AsyncGenerator[T, None]]:
-        async def call(*args: object, **kwargs: object) -> AsyncGenerator[T, None]:
-            steps = function(*args, **kwargs)
-            try:
-                while True:
-                    with criticality(self._value):
-                        item = await anext(steps, _OVER)
-                    if item is _OVER:
-                        return
-                    yield item
-            finally:
-                with criticality(self._value):
-                    await steps.aclose()
-
-        return call
 
 
 def adopt(value: Criticality | None) -> None:
