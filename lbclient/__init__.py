@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     )
     from lbclient.config import ChannelConfig, ServerConfig
     from lbclient.core.criticality import Criticality, criticality
+    from lbclient.core.customer import customer
     from lbclient.core.errors import ConfigError, LbError, ResolveError
     from lbclient.core.model import Endpoint
     from lbclient.grpc_seam.errors import (
@@ -97,6 +98,7 @@ __all__ = [
     "ServerStatistics",
     "Throttled",
     "criticality",
+    "customer",
     "degraded",
     "info",
     "insecure_channel",
@@ -128,6 +130,7 @@ _MODULES = {
     "ServerStatistics": "lbclient.server",
     "Throttled": "lbclient.grpc_seam.errors",
     "criticality": "lbclient.core.criticality",
+    "customer": "lbclient.core.customer",
     "degraded": "lbclient.server",
     "info": "lbclient.client.channel",
     "insecure_channel": "lbclient.client.channel",

@@ -134,6 +134,8 @@ class Balancer:
         )
         self.connectivity = Connectivity(self.pool, self.discovery.has_answered)
         self.criticality = named("criticality", config.criticality)
+        self.customer = config.customer
+        self.propagates_customer = config.propagate_customer
         self.throttling = Throttling(
             rng, config.throttle, lambda: (one.load for one in self.pool.ready)
         )

@@ -16,6 +16,7 @@ from lbclient.client.balancer import Balancer
 from lbclient.client.calls import streams, wrapped
 from lbclient.client.calls.request_stream import Requests
 from lbclient.core.criticality import DEFAULT, Criticality, current, parse
+from lbclient.core.customer import payer
 from lbclient.grpc_seam import (
     Throttled,
     active_calls,
@@ -26,22 +27,29 @@ from lbclient.grpc_seam import (
     read_once,
     with_compression,
 )
-from lbclient.wire import CRITICALITY_KEY, propagation
+from lbclient.wire import CRITICALITY_KEY, CUSTOMER_KEY, propagation
 
 OVER = grpc.ChannelConnectivity.SHUTDOWN
 
 
-def _with_criticality(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:
-    """What the call's own metadata says, else its context, else the channel.
+def _with_context(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:
+    """Metadata with a criticality and a customer, and the former.
 
-    Of several in the metadata the last, which servers of ours go by, and whoever reads
-    metadata into a dict. What somebody said is sent even if it is the default: a
-    channel further down may have another one.
+    Of both what the call's own metadata say, else its context, else the channel. Of
+    several in the metadata the last, which servers of ours go by, and whoever reads
+    metadata into a dict. A criticality that somebody said is sent even if it is the
+    default: a channel further down may have another one.
     """
-    own = None
+    own = customer = None
     for key, value in metadata or ():
         if key == CRITICALITY_KEY:
             own = value
+        elif key == CUSTOMER_KEY:
+            customer = value
+    if customer is None:
+        customer = payer(balancer.customer, balancer.propagates_customer)
+        if customer is not None:
+            metadata = grpc.aio.Metadata(*metadata or (), (CUSTOMER_KEY, customer))
     if own is not None:
         return metadata, parse(own)[0]
     level = current()
@@ -127,7 +135,7 @@ class StubMethod:
             error = reason
         if error is not None:
             return self._failed(balancer, error)
-        metadata, level = _with_criticality(metadata, balancer)
+        metadata, level = _with_context(metadata, balancer)
         is_over = timeout is not None and timeout <= 0.0
         if balancer.throttling.is_active and not is_over:
             refusal = balancer.refusal(level, balancer.clock(), metadata)
@@ -301,7 +309,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             message = self.prepared(request)
         except Exception as error:
             return self._failed(balancer, error)
-        metadata, level = _with_criticality(metadata, balancer)
+        metadata, level = _with_context(metadata, balancer)
         now = balancer.clock()
         counts = self._counts or self.counts(balancer)
         is_over = timeout is not None and timeout <= 0.0

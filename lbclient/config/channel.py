@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from lbclient.config.fields import Kind, setting
+from lbclient.config.fields import PREFIX, Kind, setting
 from lbclient.config.kinds import (
     DAY,
     HOUR,
@@ -22,7 +22,7 @@ from lbclient.config.kinds import (
 )
 from lbclient.config.methods import ATTEMPTS, METHODS
 from lbclient.config.sources import Sourced, section
-from lbclient.core import retry
+from lbclient.core import customer, retry
 from lbclient.core.criticality import DEFAULT, Criticality, named
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import PickerFactory, Subset
@@ -61,6 +61,7 @@ CRITICALITY = Kind(
     lambda field, value: named(field, value).name,
     str,
 )
+CUSTOMER = Kind(customer.WANT, customer.checked, str)
 SEED = kind("a whole number or None", lambda value: type(value) is int, read_whole)
 
 
@@ -161,6 +162,21 @@ class ChannelConfig(Sourced):
         help="Criticality of calls that name none.",
         source='SRE book, ch. 21: "the default for requests sent from production '
         'jobs".',
+    )
+    customer: str | None = setting(
+        None,
+        optional(CUSTOMER),
+        prefix=f"{PREFIX}CHANNEL_",  # LBCLIENT_CUSTOMER is the server's
+        help="Who pays for calls that name nobody: the account of the backends' quotas "
+        "that they are charged to. None: the account that all such calls share.",
+    )
+    propagate_customer: bool = setting(
+        True,
+        SWITCH,
+        help="Whether the calls that a handler makes are paid for by the customer of "
+        "its request.",
+        source="As with criticality: otherwise all customers share this task's "
+        "account at the next tier.",
     )
     throttle: float = setting(
         K,

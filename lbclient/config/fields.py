@@ -54,10 +54,11 @@ class Setting:
     help: str
     source: str  # why this default; empty if it is no choice, such as none at all
     is_secret: bool
+    prefix: str
 
     @property
     def variable(self) -> str:
-        return f"{PREFIX}{self.name.upper()}"
+        return f"{self.prefix}{self.name.upper()}"
 
     @property
     def summary(self) -> str:
@@ -86,14 +87,27 @@ class Setting:
 
 
 def setting(
-    default: T, kind: Kind, *, help: str, source: str = "", is_secret: bool = False
+    default: T,
+    kind: Kind,
+    *,
+    help: str,
+    source: str = "",
+    is_secret: bool = False,
+    prefix: str = PREFIX,
 ) -> T:
     """A field of a config; its type is that of its default, as a checker sees it.
 
     `help` says what the setting does, `source` why the default is what it is. The value
-    of a secret is in no repr and no error.
+    of a secret is in no repr and no error. `prefix` is the variable's, where the other
+    config has a field of this name that means something else.
     """
-    said = {"kind": kind, "help": help, "source": source, "is_secret": is_secret}
+    said = {
+        "kind": kind,
+        "help": help,
+        "source": source,
+        "is_secret": is_secret,
+        "prefix": prefix,
+    }
     return field(default=default, repr=not is_secret, metadata=said)
 
 

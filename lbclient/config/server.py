@@ -57,7 +57,10 @@ def _check_default_quota(field: str, value: Any) -> Any:
 
 def _check_customer(field: str, value: Any) -> Any:
     if value not in (None, MTLS) and not callable(value):
-        raise ConfigError(field, value, CUSTOMER.want)
+        # A name is perhaps whom the process's own calls are for.
+        theirs = "; LBCLIENT_CHANNEL_CUSTOMER is who pays for a channel's calls"
+        want = CUSTOMER.want + (theirs if isinstance(value, str) else "")
+        raise ConfigError(field, value, want)
     if iscoroutinefunction(value):
         want = "a function that returns a name: no coroutine is awaited"
         raise ConfigError(field, value, want)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dataclasses import field as plain_field
 from typing import Any, ClassVar, Self, TypeVar
 
-from lbclient.config.fields import PREFIX, Setting, settings
+from lbclient.config.fields import PREFIX, Setting, find_setting, settings
 from lbclient.core.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Sourced:
     def where_to_mend(self, error: ConfigError) -> ConfigError:
         """The same with the variable or file of its field: for what is found later."""
         source = self.sources()[error.field]
-        if source == f"{PREFIX}{error.field.upper()}":
+        if source == find_setting(type(self), error.field).variable:
             return ConfigError(source, error.value, error.want)
         if source in ("default", "code"):
             return error

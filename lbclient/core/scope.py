@@ -1,6 +1,7 @@
 """A value for all that is called within a block, or within a function.
 
-In a context variable, so tasks that are begun there have it, too. `criticality` is one.
+In a context variable, so tasks that are begun there have it, too. What a request is
+worth and who pays for it are such values: `criticality` and `customer`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator

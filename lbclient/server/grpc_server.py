@@ -22,7 +22,7 @@ import grpc.aio
 
 from lbclient import grpc_seam
 from lbclient.config import ServerConfig, is_disabled
-from lbclient.core.criticality import adopt
+from lbclient.core import criticality, customer
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
@@ -332,7 +332,8 @@ class Server(grpc.aio.Server):
 
 
 def _forget_request() -> None:
-    adopt(None)
+    criticality.adopt(None)
+    customer.adopt(None)
     propagation.enter(None)
     account.set(None)
 

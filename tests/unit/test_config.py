@@ -205,6 +205,8 @@ def test_variables_set_what_is_theirs() -> None:
         "LBCLIENT_CLIENT_JOB": "web",
         "LBCLIENT_SMOOTHING": "1.5",
         "LBCLIENT_CUSTOMER": "mtls",
+        "LBCLIENT_CHANNEL_CUSTOMER": "mail",
+        "LBCLIENT_PROPAGATE_CUSTOMER": "false",
         "LBCLIENT_QUOTA_STORE": "rediss://cache:6380/1?fleet=search",
         "LBCLIENT_DISABLE": "0",
         "HOME": "/",
@@ -219,6 +221,8 @@ def test_variables_set_what_is_theirs() -> None:
         subset="ringsteady",
         task_index=3,
         client_job="web",
+        customer="mail",
+        propagate_customer=False,
     )
     assert ServerConfig.from_environment(environ) == ServerConfig(
         smoothing=1.5,
@@ -245,12 +249,18 @@ def test_variables_set_what_is_theirs() -> None:
         ("LBCLIENT_UTILIZATION", "0.5", "to be set in code: it is not text"),
         ("LBCLIENT_QUOTAS", "1", "LBCLIENT_QUOTAS = '1': want to be set in code or TO"),
         ("LBCLIENT_CUSTOMER", "tls", "LBCLIENT_CUSTOMER = 'tls': want mtls"),
+        ("LBCLIENT_CUSTOMER", "mail", "; LBCLIENT_CHANNEL_CUSTOMER is who pays for a"),
+        (
+            "LBCLIENT_CHANNEL_CUSTOMER",
+            "mail ",
+            "LBCLIENT_CHANNEL_CUSTOMER = 'mail ': want a name of 1 to 100 printable",
+        ),
         ("LBCLIENT_QUOTA_STORE", "cache:6379", "LBCLIENT_QUOTA_STORE = 'cache:6379'"),
         ("LBCLIENT_CONFIG", "/no/such/file", "a readable TOML file"),
     ],
 )
 def test_a_wrong_variable_is_named(variable: str, value: str, said: str) -> None:
-    own = {f"LBCLIENT_{field.name.upper()}" for field in settings(ServerConfig)}
+    own = {field.variable for field in settings(ServerConfig)}
     config = ServerConfig if variable in own else ChannelConfig
     with pytest.raises(ConfigError) as caught:
         config.from_environment({variable: value})
@@ -266,6 +276,25 @@ def test_a_number_that_is_none_is_refused_by_its_field(
             variable = f"LBCLIENT_{field.name.upper()}"
             with pytest.raises(ConfigError, match=f"^{variable} = 'ten': want "):
                 config.from_environment({variable: "ten"})
+
+
+def test_who_pays_for_calls_is_another_setting_than_who_pays_for_requests(
+    tmp_path: Path,
+) -> None:
+    """Of one name, each in its table, but in an environment they meet."""
+    path = tmp_path / "lbclient.toml"
+    path.write_text("[channel]\ncustomer = 'mail'\n\n[server]\ncustomer = 'mtls'\n")
+    environ = {"LBCLIENT_CONFIG": str(path)}
+    assert ChannelConfig.from_environment(environ).customer == "mail"
+    assert ServerConfig.from_environment(environ).customer == "mtls"
+    environ["LBCLIENT_CHANNEL_CUSTOMER"] = ""  # as Kubernetes sets for want of a label
+    assert ChannelConfig.from_environment(environ).customer == "mail"
+    environ["LBCLIENT_CHANNEL_CUSTOMER"] = "batch"
+    channel = ChannelConfig.from_environment(environ)
+    assert channel.customer == "batch"
+    assert channel.sources()["customer"] == "LBCLIENT_CHANNEL_CUSTOMER"
+    named = channel.where_to_mend(ConfigError("customer", "batch", "another"))
+    assert named.field == "LBCLIENT_CHANNEL_CUSTOMER"
 
 
 def test_a_file_sets_both_and_a_variable_beats_it(tmp_path: Path) -> None:

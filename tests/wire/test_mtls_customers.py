@@ -10,6 +10,7 @@ import pytest
 
 import lbclient
 from lbclient import wire
+from lbclient.core.customer import current
 from tests.certificates import certify, issue
 from tests.hosts import hosting, stream_stream, unary_unary
 
@@ -71,6 +72,26 @@ async def server(
     )
     async with hosting(METHODS, credentials=credentials) as hosted:
         yield hosted.server, hosted.port
+
+
+async def test_what_a_handler_calls_is_paid_by_the_certificate(
+    certificates: Path,
+) -> None:
+    """By its channels to other servers, also where this one has no quotas."""
+
+    async def name(request: bytes, context: Any) -> bytes:
+        return str(current()).encode()
+
+    key, chain, authority = read(certificates, "server.key", "server.pem", "ca.pem")
+    credentials = grpc.ssl_server_credentials(
+        [(key, chain)], authority, require_client_auth=True
+    )
+    methods = {METHOD + "Name": unary_unary(name)}
+    hosted = hosting(methods, credentials=credentials, customer="mtls")
+    async with hosted as (_, address, _):
+        port = int(address.rpartition(":")[2])
+        said = await ask(port, certificates, "mail", METHOD + "Name")
+        assert said.decode() == SPIFFE
 
 
 async def ask(port: int, certificates: Path, who: str, method: str) -> Any:

@@ -20,6 +20,7 @@ from lbclient.config import ServerConfig
 from lbclient.core.admission import PLACES_NAME
 from lbclient.core.concurrency import RequestOutcome
 from lbclient.core.criticality import DEFAULT, Criticality, current
+from lbclient.core.customer import adopt
 from lbclient.core.latency_window import MethodBaseline
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.overload_signals import STRAINED, Pressure
@@ -114,8 +115,9 @@ class Gate:
         self.quotas = Quotas(config, clock) if has_quotas else None
         named = config.customer
         self._customer = customer_of_identity if isinstance(named, str) else named
-        # Whether who pays is known only later than all else.
-        self.asks_context = has_quotas and config.customer is not None
+        # Whether who pays is known only later than all else. Without quotas it is asked
+        # for, too: the request's own calls inherit that, and never a mere claim.
+        self.asks_context = config.customer is not None
         self._early_quotas = None if self.asks_context else self.quotas
         self._metadata = RequestMetadata()
         self._stock = StockBudget()
@@ -212,8 +214,9 @@ class Gate:
     ) -> RefusalStatus | None:
         """The status to refuse a request with, or None to admit it.
 
-        To be called in the request's task: its criticality and payer are set in the
-        task's context. `method` is given for requests that the adaptive limit counts.
+        To be called in the request's task: its criticality, customer and payer are set
+        in the task's context. `method` is given for requests that the adaptive limit
+        counts.
         """
         queue = self.queue
         queue.arrived += 1
@@ -225,6 +228,8 @@ class Gate:
                         break
                     customer = str(value)
             else:  # as almost always: nothing to decide but who pays
+                if customer and not self.asks_context:
+                    adopt(customer)
                 if method is not None and self._is_full(method, DEFAULT):
                     return self.full()
                 if self._early_quotas is None:
@@ -245,6 +250,8 @@ class Gate:
         self, metadata: Iterable[tuple[str, str | bytes]], method: MethodBaseline | None
     ) -> RefusalStatus | None:
         criticality, attempt, customer = self._metadata.take(metadata)
+        if customer and not self.asks_context:
+            adopt(customer)
         self._decided[criticality] += 1
         quotas = self._early_quotas
         # Whoever has used it up is refused before anybody is for the load, and is told
@@ -322,13 +329,19 @@ class Gate:
         return OUT_OF_QUOTA
 
     def asks(self, context: object) -> RefusalStatus | None:
-        """Charges who `ServerConfig.customer` names. Returns as `refuses` does."""
+        """Charges who `ServerConfig.customer` names. Returns as `refuses` does.
+
+        To be called in the request's context, where it sets the customer.
+        """
         assert self._customer is not None
         try:
             customer = self._named(self._customer(context))
         except Exception as error:
             self._own.complain("customer", f"raised {error!r}")
             customer = OTHERS
+        adopt(customer)
+        if self.quotas is None:
+            return None
         found = current()
         return self._charged(customer, DEFAULT if found is None else found)
 
