@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 
 from lbclient import wire
+from lbclient.client.channel import Channel
 from lbclient.grpc_seam import Trailers, cancellations, step
 from lbclient.server.report.health import ANY_SERVICE
 from lbclient.wire import propagation
@@ -71,11 +72,16 @@ NOT_UP = frozenset(
 class Forwarder(grpc.ServiceRpcHandler):
     """Answers for every method that is not the server's own. `channel` is not closed.
 
-    To be added to a server before it starts, after all other handlers.
+    To be added to a server of lbclient's before it starts, after all other handlers.
     """
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
+        self._not_down = NOT_DOWN
+        if isinstance(channel, Channel):
+            # Its calls inherit the customer, whom the server may know better than by
+            # what the client claims.
+            self._not_down |= {wire.CUSTOMER_KEY}
         self._handlers: dict[str, Any] = {}
 
     def service_name(self) -> str:
@@ -92,18 +98,23 @@ class Forwarder(grpc.ServiceRpcHandler):
             if len(self._handlers) >= KEPT:
                 self._handlers.clear()
             begin: Any = self._channel.stream_stream(path)
-            behavior = partial(_forward, begin)
+            behavior = partial(_forward, begin, self._not_down)
             handler = grpc.stream_stream_rpc_method_handler(behavior)
             self._handlers[path] = handler
         return handler
 
 
-async def _forward(begin: Callable[..., Any], _requests: Any, context: Any) -> None:
+async def _forward(
+    begin: Callable[..., Any],
+    not_down: Collection[str],
+    _requests: Any,
+    context: Any,
+) -> None:
     requests = _Requests(context)
     call = begin(
         requests.follow(),
         timeout=context.time_remaining(),
-        metadata=_without(NOT_DOWN, context.invocation_metadata()),
+        metadata=_without(not_down, context.invocation_metadata()),
     )
     end, headers = _End(call), _Headers(call, context)
     try:

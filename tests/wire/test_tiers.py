@@ -15,7 +15,8 @@ import pytest
 
 import lbclient
 from lbclient import wire
-from lbclient.config import ChannelConfig
+from lbclient.config import ChannelConfig, ServerConfig
+from lbclient.proxy import Forwarder
 from tests.hosts import (
     PATH,
     Hosted,
@@ -335,3 +336,50 @@ async def test_a_customer_out_of_quota_below_is_held_back_by_its_block() -> None
             assert "requests of 'mail'" in str(caught.value.details())
         with lbclient.customer("calendar"):
             assert await method(b"x", timeout=10) == b"calendar;"
+
+
+# --- a proxy between -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("customer", "config", "claimed", "said"),
+    [
+        (None, ChannelConfig(), "mail", "mail;"),
+        (verified, ChannelConfig(), "mail", "verified;"),
+        (verified, ChannelConfig(), None, "verified;"),
+        (lambda _context: None, ChannelConfig(), "mail", ""),
+        (None, ChannelConfig(customer="batch"), None, "batch;"),
+        (None, ChannelConfig(customer="batch"), "mail", "mail;"),
+        (
+            None,
+            ChannelConfig(customer="batch", propagate_customer=False),
+            "mail",
+            "batch;",
+        ),
+    ],
+)
+async def test_a_proxy_hands_on_whom_its_server_serves(
+    second: Second,
+    customer: Any,
+    config: ChannelConfig,
+    claimed: str | None,
+    said: str,
+) -> None:
+    async with lbclient.insecure_channel(second.address, config=config) as below:
+        options = ServerConfig(customer=customer)
+        server = lbclient.server(config=options)
+        server.add_generic_rpc_handlers([Forwarder(below)])
+        async with hosting(server=server) as hosted:
+            metadata = [(CUSTOMER, claimed)] if claimed else []
+            assert await call(hosted, *metadata) == said
+
+
+async def test_a_proxy_that_only_hands_on_leaves_the_customer_as_it_is(
+    second: Second,
+) -> None:
+    """With a channel of grpc.aio's, as the kill switch makes it."""
+    async with grpc.aio.insecure_channel(second.address) as below:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((Forwarder(below),))
+        async with hosting(server=server) as hosted:
+            assert await call(hosted, *MAIL) == "mail;"
