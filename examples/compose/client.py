@@ -1,5 +1,6 @@
 """A client of docker-compose.yml: open-loop load on TARGET, RATE calls a second.
 
+Who pays for its calls is a setting of its channel, LBCLIENT_CHANNEL_CUSTOMER.
 Errors are printed, and all is counted on port 9464. SIGTERM ends it at once.
 """
 
@@ -30,13 +31,9 @@ MAX_IN_FLIGHT = 500  # calls; arrivals above it are skipped
 BACKENDS = 50  # with metrics of their own
 
 
-async def call(stub: Any, cost: float, customer: str) -> None:
+async def call(stub: Any, cost: float) -> None:
     try:
-        await stub.Work(
-            WorkRequest(cost=cost),
-            timeout=TIMEOUT,
-            metadata=(("lbclient-customer", customer),),
-        )
+        await stub.Work(WorkRequest(cost=cost), timeout=TIMEOUT)
     except grpc.aio.AioRpcError as error:
         print(f"{error.code().name}: {error.details()}")
 
@@ -44,7 +41,6 @@ async def call(stub: Any, cost: float, customer: str) -> None:
 async def send() -> None:
     """Until cancelled, and then it waits for none of its calls."""
     traffic = Traffic(float(os.environ["RATE"]), MEAN_COST, False, Random())
-    customer = os.environ["CUSTOMER"]
     start_http_server(9464)
     loop = asyncio.get_running_loop()
     in_flight: set[asyncio.Task[None]] = set()
@@ -60,7 +56,7 @@ async def send() -> None:
             due += traffic.gap()
             await asyncio.sleep(max(0.0, due - loop.time()))
             if len(in_flight) < MAX_IN_FLIGHT:
-                task = calls.create_task(call(stub, traffic.cost(), customer))
+                task = calls.create_task(call(stub, traffic.cost()))
                 in_flight.add(task)
                 task.add_done_callback(in_flight.discard)
 

@@ -42,6 +42,7 @@ def channel_config(order: dict[str, Any]) -> lbclient.ChannelConfig:
         picker=picker,
         health_interval=order["health_interval"],
         subset_size=order["subset_size"],
+        customer=order.get("customer"),
     )
 
 

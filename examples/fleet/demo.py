@@ -161,6 +161,7 @@ class Demo:
             "blackout": BLACKOUT,
             "health_interval": HEALTH_INTERVAL,
             "subset_size": options.backends,
+            "customer": self._fleet.clients[client].name,
             "rate": options.rate / options.clients,
             "mean_cost": options.mean_cost,
             "heavy_tail": options.heavy_tail,

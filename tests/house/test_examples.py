@@ -71,7 +71,7 @@ def test_the_containers_client_ends_when_it_is_told_to(
         "runpy.run_path(sys.argv[1], run_name='__main__')",
     )
     command = [sys.executable, "-u", "-c", "\n".join(lines), str(client)]
-    needs = {"TARGET": f"ipv4:127.0.0.1:{port}", "RATE": "40", "CUSTOMER": "web"}
+    needs = {"TARGET": f"ipv4:127.0.0.1:{port}", "RATE": "40"}
     with (
         serving(EXAMPLES / "hello_server.py", port),
         subprocess.Popen(
