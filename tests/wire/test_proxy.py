@@ -217,6 +217,24 @@ async def test_metadata_deadline_and_status_pass_as_they_are(host: Host) -> None
         assert seen["left"] is None
 
 
+async def test_it_names_the_customer_of_who_names_nobody(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LBCLIENT_CHANNEL_CUSTOMER", "batch")
+
+    async def respond(requests: Any, context: Any) -> None:
+        async for _ in requests:
+            pass
+        await context.write(b"x")
+
+    server, address, _ = await host(streams(Say=respond), default_quota=1000.0)
+    async with proxy_of(address) as proxy, proxy.channel() as channel:
+        for metadata in ((), ((wire.CUSTOMER_KEY, "mail"),)):
+            call = channel.unary_unary("/test.Any/Say")
+            assert await call(b"x", timeout=30, metadata=metadata) == b"x"
+    assert {name for name in server.statistics().usage if name} == {"batch", "mail"}
+
+
 async def test_headers_come_before_the_first_message(host: Host) -> None:
     go = asyncio.Event()
 
