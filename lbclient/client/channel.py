@@ -90,7 +90,9 @@ class Channel(grpc.aio.Channel):
         config: ChannelConfig | None,
         clock: Clock = time.monotonic,
     ) -> None:
-        config = ChannelConfig.from_environment() if config is None else config
+        if config is None:
+            key = target if isinstance(target, str) else ""
+            config = ChannelConfig.from_environment(target=key)
         if not isinstance(config, ChannelConfig):
             raise ConfigError("config", type(config), "a ChannelConfig")
         rng = Random(config.seed)

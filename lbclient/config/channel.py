@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from lbclient.config.fields import PREFIX, Kind, setting
 from lbclient.config.kinds import (
@@ -21,7 +21,7 @@ from lbclient.config.kinds import (
     whole,
 )
 from lbclient.config.methods import ATTEMPTS, METHODS
-from lbclient.config.sources import Sourced, section
+from lbclient.config.sources import ENVIRONMENT, Sourced, section
 from lbclient.core import customer, retry
 from lbclient.core.criticality import DEFAULT, Criticality, named
 from lbclient.core.errors import ConfigError
@@ -287,6 +287,40 @@ class ChannelConfig(Sourced):
         help="Seeds every random choice of the channel, for tests and simulations. "
         "None: the system's randomness.",
     )
+
+    @classmethod
+    def from_environment(
+        cls,
+        environ: Mapping[str, str] = ENVIRONMENT,
+        *,
+        target: str = "",
+        name: str = "",
+        **defaults: Any,
+    ) -> Self:
+        """What a channel to `target`, with this name, has if it is given no config.
+
+        Reads `LBCLIENT_<FIELD>` variables, and for fields without a variable the file
+        that `LBCLIENT_CONFIG` names: its `[channel."name"]`, `[channel."target"]` and
+        `[channel]`, in this order. What none of them has is as in `defaults`, and else
+        as documented. A variable that is no setting has no effect, and is warned of
+        once.
+
+        Raises ConfigError for a value out of bounds, a file that is not there or not
+        TOML, and a name in the file that is no field.
+        """
+        return cls._from_environment(environ, (target, name), defaults)
+
+    @classmethod
+    def from_toml(cls, path: str, *, target: str = "", name: str = "") -> Self:
+        """As `from_environment`, of the file at `path` alone."""
+        return cls._from_toml(path, (target, name))
+
+    def tables(self) -> dict[str, bool]:
+        """The tables for single channels in the file that the config was read from.
+
+        Of each, with the path of the file, whether it is for this channel.
+        """
+        return dict(self._tables)
 
     def __post_init__(self) -> None:
         self._check_each()

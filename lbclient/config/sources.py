@@ -7,12 +7,14 @@ where is kept, so an error found later still names the variable or file to mend.
 import logging
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as plain_field
 from typing import Any, ClassVar, Self, TypeVar
 
 from lbclient.config.fields import PREFIX, Setting, find_setting, settings
+from lbclient.config.file_tables import FileValues, TableReader
+from lbclient.config.near_misses import closest
 from lbclient.core.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -27,8 +29,6 @@ ON = ("1", "true", "yes", "on")
 OFF = ("", "0", "false", "no", "off")
 
 MOST_BYTES = 1 << 20  # of a file; a thousand quotas have 50,000
-
-LIKE = 0.8  # of two names, from which one is meant by the other; one letter in five
 
 # What Kubernetes sets for each Service of a namespace, here for one whose name is
 # "lbclient" or begins with "lbclient-".
@@ -51,6 +51,10 @@ class Sourced:
     _read: Mapping[str, tuple[str, object]] = plain_field(
         default_factory=dict, repr=False, compare=False
     )
+    # The file's tables of single channels; whether each is for this one.
+    _tables: Mapping[str, bool] = plain_field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def from_environment(
@@ -64,15 +68,7 @@ class Sourced:
         Raises ConfigError for a value out of bounds, a file that is not there or not
         TOML, and a name in the file that is no field.
         """
-        values: dict[str, Any] = {}
-        path = environ.get("LBCLIENT_CONFIG", "")
-        if path:
-            values = cls._table(path)
-        sources = dict.fromkeys(values, path)
-        for setting, text in _variables(cls, environ):
-            values[setting.name] = _value(setting, text)
-            sources[setting.name] = setting.variable
-        return cls._made(defaults | values, sources, environ)
+        return cls._from_environment(environ, None, defaults)
 
     @classmethod
     def from_toml(cls, path: str) -> Self:
@@ -80,23 +76,39 @@ class Sourced:
 
         Raises ConfigError, as `from_environment` does.
         """
-        values = cls._table(path)
-        return cls._made(values, dict.fromkeys(values, path), {})
+        return cls._from_toml(path, None)
+
+    @classmethod
+    def _from_environment(
+        cls,
+        environ: Mapping[str, str],
+        keys: Sequence[str] | None,
+        defaults: Mapping[str, Any],
+    ) -> Self:
+        """`keys` are those of tables within the config's own: see `TableReader`."""
+        path = environ.get("LBCLIENT_CONFIG", "")
+        file = cls._read_file(path, keys) if path else FileValues({}, {}, {})
+        for setting, text in _variables(cls, environ):
+            file.values[setting.name] = _value(setting, text)
+            file.sources[setting.name] = setting.variable
+        return cls._made(defaults, file, environ)
+
+    @classmethod
+    def _from_toml(cls, path: str, keys: Sequence[str] | None) -> Self:
+        return cls._made({}, cls._read_file(path, keys), {})
 
     @classmethod
     def _made(
-        cls,
-        values: Mapping[str, Any],
-        sources: Mapping[str, str],
-        environ: Mapping[str, str],
+        cls, defaults: Mapping[str, Any], said: FileValues, environ: Mapping[str, str]
     ) -> Self:
         try:
-            config = cls(**values)
+            config = cls(**{**defaults, **said.values})
         except ConfigError as error:
             secrets = {one.name for one in settings(cls) if one.is_secret}
-            raise _where_to_mend(error, sources, environ, secrets) from None
-        read = {name: (at, getattr(config, name)) for name, at in sources.items()}
+            raise _where_to_mend(error, said.sources, environ, secrets) from None
+        read = {name: (at, getattr(config, name)) for name, at in said.sources.items()}
         object.__setattr__(config, "_read", read)
+        object.__setattr__(config, "_tables", said.tables)
         return config
 
     def _check_each(self) -> None:
@@ -127,28 +139,15 @@ class Sourced:
         return ConfigError(error.field, error.value, error.want, source)
 
     @classmethod
-    def _table(cls, path: str) -> dict[str, Any]:
+    def _read_file(cls, path: str, keys: Sequence[str] | None) -> FileValues:
         try:
-            tables = _read_toml(path)
+            file = _read_toml(path)
         except (OSError, ValueError, RecursionError) as error:
             why = getattr(error, "strerror", None) or error  # without its path
             want = f"a readable TOML file ({why})"
             raise ConfigError("LBCLIENT_CONFIG", path, want) from None
-        for section in sorted(tables.keys() - SECTIONS.keys()):
-            if not isinstance(tables[section], dict):
-                want = "it below [channel] or [server]"
-                raise ConfigError("name", section, want, path)
-            want = f"one of {', '.join(sorted(SECTIONS))}"
-            raise ConfigError("table", section, want, path)
-        table = tables.get(cls._section, {})
-        if not isinstance(table, dict):
-            raise ConfigError(cls._section, table, "a table", path)
-        names = {setting.name for setting in settings(cls)}
-        for name in table:
-            if name not in names:
-                field = f"name in [{cls._section}]"
-                raise ConfigError(field, name, _like(name, names), path)
-        return table
+        reader = TableReader(path, cls._section, settings(cls), [*SECTIONS])
+        return reader.read(file, keys)
 
 
 def _read_toml(path: str) -> dict[str, Any]:
@@ -160,18 +159,6 @@ def _read_toml(path: str) -> dict[str, Any]:
     import tomllib  # most programs have no file
 
     return tomllib.loads(data.decode())
-
-
-def _like(said: str, names: Collection[str]) -> str:
-    close = _closest(said, names)
-    return f"perhaps {close}" if close else f"one of {', '.join(sorted(names))}"
-
-
-def _closest(said: str, names: Collection[str]) -> str:
-    """The name that is probably meant, or ""."""
-    from difflib import get_close_matches  # for mistakes only
-
-    return next(iter(get_close_matches(said, names, 1, cutoff=LIKE)), "")
 
 
 def _where_to_mend(
@@ -239,7 +226,7 @@ def _warn_of(variable: str, every: Collection[Setting]) -> None:
     readable = {one.variable for one in every if one.kind.read is not None}
     # The prefix, which all have, makes none like another.
     bare = {name.removeprefix(PREFIX) for name in readable | RESERVED}
-    close = _closest(variable.removeprefix(PREFIX), bare)
+    close = closest(variable.removeprefix(PREFIX), bare)
     meant = f"; perhaps {PREFIX}{close} is meant" if close else ""
     logger.warning("%s is no setting of lbclient and has no effect%s", variable, meant)
 

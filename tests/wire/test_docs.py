@@ -29,10 +29,10 @@ WITH_PROGRAMS = [page for page in PAGES if PROGRAM.search(page.read_text())]
 QUICK = ServerConfig(lame_duck_quiet=0.05)
 
 
-def block(page: str, language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
-    assert found is not None
-    return found[1]
+def block(page: str, language: str, at: int = 0) -> str:
+    text = (DOCS / page).read_text()
+    found: list[str] = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    return found[at]
 
 
 class Page:
@@ -146,6 +146,17 @@ def test_the_file_in_the_configuration_is_read(tmp_path: Path) -> None:
     path.write_text(block("configuration.md", "toml"))
     assert ChannelConfig.from_toml(str(path)).subset_size == 40
     assert ServerConfig.from_toml(str(path)).lame_duck_period == 60.0
+
+
+def test_the_tables_of_single_targets_in_the_configuration_are_read(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lb.toml"
+    path.write_text(block("configuration.md", "toml", 1))
+    sizes = {"dns:///search.prod:50051": 60, "dns:///mail.prod:50051": 30}
+    for target, size in sizes.items():
+        config = ChannelConfig.from_toml(str(path), target=target)
+        assert (config.subset_size, config.when_full) == (size, "fail")
 
 
 def test_the_metrics_are_all_listed_with_their_types_and_labels() -> None:

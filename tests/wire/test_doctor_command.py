@@ -6,6 +6,7 @@ import re
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import grpc
 import pytest
 
 import lbclient
-from lbclient import ServerConfig, wire
+from lbclient import ChannelConfig, ServerConfig, wire
 from lbclient.cli import main
-from lbclient.cli.operate.doctor import udp_trouble
+from lbclient.cli.operate.doctor import of_settings, udp_trouble
 from lbclient.resolvers import Static
 from lbclient.v1 import compat_pb2
 from tests.hosts import add_methods, unary_unary
@@ -145,13 +146,55 @@ async def test_udp_without_an_answer_is_a_warning(
     assert "let UDP through" in checks["udp"]["do"]
 
 
+async def test_it_asks_with_the_settings_of_the_target_s_table(
+    start: Callable[..., Awaitable[Any]],
+    doctor: Doctor,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    config = ServerConfig(udp_secret=SECRET)
+    task = await start(partial(lbclient.server, config=config))
+    target, path = f"ipv4:{task.address}", tmp_path / "lb.toml"
+    path.write_text(
+        f"[channel.'{target}']\nudp_secret = '{SECRET}'\n"
+        "[channel.batch]\nsubset_size = 7\n[channel.serch]\nsubset_size = 9\n"
+    )
+    monkeypatch.setenv("LBCLIENT_CONFIG", str(path))
+    monkeypatch.setenv("LBCLIENT_ACTIVE_LIMIT", "50")
+    _, checks = await doctor("--name", "batch", target)
+    assert checks["udp"]["found"] == "1 of 1 answer"
+    assert checks["settings"] == {
+        "name": "settings",
+        "level": "ok",
+        "found": (
+            f'subset_size from {path} [channel."batch"]; '
+            "active_limit from LBCLIENT_ACTIVE_LIMIT; "
+            f'udp_secret from {path} [channel."{target}"]; '
+            f'not for this target and name: {path} [channel."serch"]'
+        ),
+        "do": "",
+    }
+    monkeypatch.delenv("LBCLIENT_CONFIG")
+    monkeypatch.delenv("LBCLIENT_ACTIVE_LIMIT")
+    _, checks = await doctor(target)
+    assert checks["settings"]["found"] == "all by default"
+    assert levels(checks)["udp"] == "warn"
+
+
+def test_of_many_tables_doctor_names_the_first() -> None:
+    tables = {f"/lb.toml [channel.{n}]": False for n in range(9)}
+    found = of_settings(replace(ChannelConfig(), _tables=tables)).found
+    assert "[channel.4] and 4 more" in found
+    assert "[channel.5]" not in found
+
+
 async def test_a_datagram_that_is_lost_is_sent_again() -> None:
     """Doctor sent one, waited a third of its patience, and told of all of it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mute:
         mute.bind(("127.0.0.1", 0))
         mute.setblocking(False)
         port = mute.getsockname()[1]
-        trouble = await udp_trouble("127.0.0.1:1", port, 3.0)
+        trouble = await udp_trouble("127.0.0.1:1", port, 3.0, b"")
         assert trouble.startswith("nothing in 1 s: is UDP blocked")
         for _ in range(3):
             assert mute.recv(2048)

@@ -689,7 +689,7 @@ def test_the_subset_is_large_unless_somebody_says_otherwise(tmp_path: Path) -> N
     path = tmp_path / "lb.toml"
     path.write_text("[channel]\nsubset_size = 7\n")
     read = ChannelConfig.from_environment
-    large = {"subset_size": SUBSET_SIZE}
+    large: dict[str, Any] = {"subset_size": SUBSET_SIZE}
     assert read({}, **large).subset_size == SUBSET_SIZE
     assert read({"LBCLIENT_SUBSET_SIZE": "8"}, **large).subset_size == 8
     assert read({"LBCLIENT_CONFIG": str(path)}, **large).subset_size == 7

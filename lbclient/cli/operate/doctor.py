@@ -34,6 +34,7 @@ from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import number
 
 TIMEOUT = 3.0  # seconds: for the target, and for each backend
+MOST_TABLES = 5  # of other channels, that are named
 MOST_ASKED = 10  # backends; the first ones by address stand for all
 OLDEST_GRPCIO = (1, 84)  # pyproject.toml
 
@@ -113,12 +114,12 @@ class BackendSeen:
 def main(argv: list[str]) -> int:
     try:
         given = parse(argv)
-        config = ChannelConfig.from_environment()
+        config = ChannelConfig.from_environment(target=given.target, name=given.name)
         resolver = parse_target(
             given.target, resolve_interval=config.resolve_interval, rng=Random()
         ).resolver
         identity = find_identity(config.task_index)
-        checks = [*surroundings(os.environ)]
+        checks = [*surroundings(os.environ), of_settings(config)]
         try:
             endpoints = run(asyncio.wait_for(once(resolver), given.timeout))
         except (ResolveError, TimeoutError) as error:
@@ -133,7 +134,7 @@ def main(argv: list[str]) -> int:
                 do = "mend what is asked: half of the fleet may be all that is known"
                 checks.append(Check("source", WARN, trouble, do))
             asked = members[:MOST_ASKED]
-            checks += of_backends(run(ask_all(asked, given)))
+            checks += of_backends(run(ask_all(asked, given, probe.secret_of(config))))
         if given.refusals:
             checks.append(run(of_refusals()))
     except ConfigError as error:
@@ -159,6 +160,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("target", metavar="TARGET", help="target, as for a channel")
     add("--timeout", default=f"{TIMEOUT:g}", metavar="SECONDS",
         help=f"of the lookup, and of each backend (default: {TIMEOUT:g})")  # fmt: skip
+    add("--name", default="", metavar="NAME",
+        help="name of the channel, if the program gives it one")  # fmt: skip
     peer.add_connection(parser, "the servers' certificates are")
     what = "measure how many requests a second a server on this machine can refuse"
     add("--refusals", action="store_true", help=what)
@@ -196,6 +199,22 @@ def of_kill_switch(environ: Mapping[str, str]) -> Iterator[Check]:
             yield Check("disabled", WARN, found, "unset it to have lbclient's")
     except ConfigError as error:
         yield Check("disabled", FAIL, str(error), "no channel and no server is made")
+
+
+def of_settings(config: ChannelConfig) -> Check:
+    """Where those are from that are not the defaults, and which tables do not apply."""
+    by_source: dict[str, list[str]] = {}
+    for name, source in config.sources().items():
+        if source != "default":
+            by_source.setdefault(source, []).append(name)
+    said = [f"{', '.join(names)} from {source}" for source, names in by_source.items()]
+    others = [place for place, is_own in config.tables().items() if not is_own]
+    if others:
+        more = len(others) - MOST_TABLES
+        named = ", ".join(others[:MOST_TABLES])
+        named += f" and {more:,} more" if more > 0 else ""
+        said.append(f"not for this target and name: {named}")
+    return Check("settings", OK, "; ".join(said or ["all by default"]))
 
 
 def of_versions(grpcio: str) -> Check:
@@ -292,13 +311,15 @@ def of_zones(endpoints: Endpoints, config: ChannelConfig) -> Check:
 # --- the backends -------------------------------------------------------------
 
 
-async def ask_all(endpoints: Endpoints, given: argparse.Namespace) -> list[BackendSeen]:
+async def ask_all(
+    endpoints: Endpoints, given: argparse.Namespace, secret: bytes
+) -> list[BackendSeen]:
     return await asyncio.gather(
-        *(ask(endpoint.address, given) for endpoint in endpoints)
+        *(ask(endpoint.address, given, secret) for endpoint in endpoints)
     )
 
 
-async def ask(address: str, given: argparse.Namespace) -> BackendSeen:
+async def ask(address: str, given: argparse.Namespace, secret: bytes) -> BackendSeen:
     until = asyncio.get_running_loop().time() + given.timeout
     async with peer.reach(address, given, until) as server:
         reply = await server.call(wire.CHECK_METHOD)
@@ -311,7 +332,7 @@ async def ask(address: str, given: argparse.Namespace) -> BackendSeen:
         tasks = await count_tasks(server, health)
     trouble = ""
     if health.udp_port:
-        trouble = await udp_trouble(address, health.udp_port, given.timeout)
+        trouble = await udp_trouble(address, health.udp_port, given.timeout, secret)
     return BackendSeen(
         address,
         health="lbclient.v1.BackendHealth",
@@ -357,14 +378,14 @@ async def ask_another(
     )
 
 
-async def udp_trouble(address: str, port: int, timeout: float) -> str:
+async def udp_trouble(address: str, port: int, timeout: float, secret: bytes) -> str:
     if address.startswith("unix:"):
         return ""
     place = f"{address.rpartition(':')[0]}:{port}"
     # It offers UDP and is known to be up: a third of the patience will do.
     patience = timeout / 3
     until = asyncio.get_running_loop().time() + patience
-    found = await probe.by_udp(place, patience, until)
+    found = await probe.by_udp(place, patience, until, secret)
     return "" if found.state else found.detail
 
 

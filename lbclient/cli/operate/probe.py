@@ -160,7 +160,8 @@ async def ask(given: argparse.Namespace) -> Found:
     begun_at = loop.time()
     until = begun_at + given.timeout
     if given.udp:
-        found = await by_udp(given.address, given.timeout, until)
+        secret = secret_of(ChannelConfig.from_environment())
+        found = await by_udp(given.address, given.timeout, until, secret)
     else:
         found = await by_grpc(given, until)
     return replace(found, seconds=round(loop.time() - begun_at, 4))
@@ -220,7 +221,7 @@ def serving_state(reply: bytes) -> str:
 # --- by UDP -------------------------------------------------------------------
 
 
-async def by_udp(address: str, timeout: float, until: float) -> Found:
+async def by_udp(address: str, timeout: float, until: float, secret: bytes) -> Found:
     """Asks every address of a name in turn, as a name may have one of each version."""
     found = Found(address=address, asked="udp")
     loop = asyncio.get_running_loop()
@@ -236,7 +237,7 @@ async def by_udp(address: str, timeout: float, until: float) -> Found:
                     sock.setblocking(False)
                     try:
                         sock.connect(place)
-                        answer = await answered(sock, timeout / UDP_TRIES)
+                        answer = await answered(sock, timeout / UDP_TRIES, secret)
                     except OSError as error:
                         found = replace(found, detail=error.strerror or str(error))
                         continue
@@ -252,10 +253,15 @@ async def by_udp(address: str, timeout: float, until: float) -> Found:
     return found
 
 
-async def answered(sock: socket.socket, patience: float) -> datagram.Answer:
+def secret_of(config: ChannelConfig) -> bytes:
+    """The channel's, else that of servers here."""
+    return (config.udp_secret or ServerConfig.from_environment().udp_secret).encode()
+
+
+async def answered(
+    sock: socket.socket, patience: float, secret: bytes
+) -> datagram.Answer:
     """Asks until there is an answer. Raises OSError where nobody listens."""
-    config = ChannelConfig.from_environment()
-    secret = (config.udp_secret or ServerConfig.from_environment().udp_secret).encode()
     loop = asyncio.get_running_loop()
     while True:
         nonce = SystemRandom().getrandbits(64)

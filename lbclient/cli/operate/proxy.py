@@ -37,8 +37,8 @@ MESSAGE_SIZE = 2**26
 
 EPILOG = """\
 Configure the channel and the server as usual: by LBCLIENT_* variables, and by --config
-or LBCLIENT_CONFIG, a TOML file with the tables [channel] and [server].
-`python -m lbclient.config` lists all settings.
+or LBCLIENT_CONFIG, a TOML file with the tables [channel] and [server], and perhaps
+[channel."TARGET"]. `python -m lbclient.config` lists all settings.
 
 Prints its address when it listens; for port 0 this shows the chosen port. At SIGTERM or
 Ctrl-C it becomes a lame duck, finishes the calls in flight, and ends; a second signal
@@ -134,7 +134,9 @@ async def run(given: argparse.Namespace) -> None:
 
 
 def channel_of(given: argparse.Namespace, environ: Mapping[str, str]) -> Channel:
-    config = ChannelConfig.from_environment(environ, subset_size=SUBSET_SIZE)
+    config = ChannelConfig.from_environment(
+        environ, target=given.target, subset_size=SUBSET_SIZE
+    )
     if given.subset_size is not None:
         config = replace(config, subset_size=given.subset_size)
     config = replace(config, idempotent=(*config.idempotent, *given.idempotent))

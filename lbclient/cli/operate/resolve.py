@@ -49,7 +49,7 @@ output has gone.
 def main(argv: list[str]) -> int:
     given = parse(argv)
     try:
-        interval = ChannelConfig.from_environment().resolve_interval
+        interval = ChannelConfig.from_environment(target=given.target).resolve_interval
         resolver = parse_target(
             given.target, resolve_interval=interval, rng=Random()
         ).resolver

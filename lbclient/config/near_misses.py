@@ -1,0 +1,18 @@
+"""What somebody meant who wrote a name that is not there."""
+
+from collections.abc import Collection
+
+LIKE = 0.8  # of two names, from which one is meant by the other; one letter in five
+
+
+def like(said: str, names: Collection[str]) -> str:
+    """What an error wants instead of a name: the one that is meant, or one of all."""
+    close = closest(said, names)
+    return f"perhaps {close}" if close else f"one of {', '.join(sorted(names))}"
+
+
+def closest(said: str, names: Collection[str]) -> str:
+    """The name that is probably meant, or ""."""
+    from difflib import get_close_matches  # for mistakes only
+
+    return next(iter(get_close_matches(said, names, 1, cutoff=LIKE)), "")
