@@ -65,6 +65,7 @@ RESOLVER = {
 
 CHANNEL = {
     "number": NUMBER,
+    "name": TEXT,
     "target": TEXT,
     "state": TEXT,
     "picker": TEXT,

@@ -48,7 +48,7 @@ def snapshot() -> dict[str, Any]:
     untold: list[dict[str, Any]] = []
     room = MOST_BACKENDS
     for number, channel in channels[:MOST_CHANNELS]:
-        with or_why_not(untold, "channel", number, channel._target):
+        with or_why_not(untold, "channel", number, channel._label()):
             told["channels"].append(of_channel(number, channel, room))
             room -= len(told["channels"][-1]["backends"])
     for number, server in servers[:MOST_SERVERS]:

@@ -77,7 +77,7 @@ class Balancer:
 
     def __init__(
         self,
-        target: str,
+        label: str,
         resolver: Resolver,
         subset: Subset,
         picker: Picker,
@@ -91,10 +91,10 @@ class Balancer:
         self.clock = clock
         self.config = config
         self.picker = picker
-        self.tasks = Tasks(target, rng)
-        self.probing = Probing(target, picker, clock)
+        self.tasks = Tasks(label, rng)
+        self.probing = Probing(label, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
-        common = Common(target, config, self.tasks, Turns(self.tasks), clock, rng)
+        common = Common(label, config, self.tasks, Turns(self.tasks), clock, rng)
         self.connections = Connections(
             common,
             subset,
@@ -114,12 +114,12 @@ class Balancer:
             has_ready=lambda: self.waiting.has_ready(),
         )
         self._outlier_detection = OutlierDetection(
-            target,
+            label,
             self.outliers,
             self.counters.by_method,
             self.idleness.wake_a_second,
         )
-        self._changes = Changes(target, self.tasks, self._follow_up)
+        self._changes = Changes(label, self.tasks, self._follow_up)
         self.discovery = Discovery(
             common, resolver, self.connections, self._changes.follow_up_soon
         )
@@ -144,7 +144,7 @@ class Balancer:
         self._budget = Budget(burst=max(BURST, config.active_limit))
         self._deposited = 0  # of the calls that were sent
         self.recent: Recent | None = None  # as long as somebody looks
-        self.target = target
+        self.label = label
         self._rng = rng
         self.is_stopped = False
 
@@ -188,7 +188,7 @@ class Balancer:
             except BaseException as error:  # of a picker that is not ours, perhaps
                 if is_fatal(error):
                     raise
-                logger.exception("%s: the picker failed; taking turns", self.target)
+                logger.exception("%s: the picker failed; taking turns", self.label)
                 backend = ready[self.counters.total() % len(ready)]
                 is_connected = is_ready(backend.channel)
             if is_connected:

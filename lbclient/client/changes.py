@@ -26,9 +26,9 @@ class Changes:
     """Owned by a balancer. `follow_up` gets the changes of a turn, by the new state."""
 
     def __init__(
-        self, target: str, tasks: Tasks, follow_up: Callable[[Counter[State]], None]
+        self, label: str, tasks: Tasks, follow_up: Callable[[Counter[State]], None]
     ) -> None:
-        self._target = target
+        self._label = label
         self._follow_up = follow_up
         self._alarm = Alarm(tasks, self._follow_up_now)
         self._changed = Counter[State]()
@@ -42,7 +42,7 @@ class Changes:
             logger.log(
                 level,
                 "%s: %s is %s (was %s): %s",
-                self._target,
+                self._label,
                 backend.endpoint.address,
                 backend.state.value,
                 before.value,
@@ -59,7 +59,7 @@ class Changes:
         changed, self._changed = self._changed, Counter()
         if (count := changed.total()) > MOST_LOGGED:
             counts = ", ".join(f"{n} are {state.value}" for state, n in changed.items())
-            logger.info("%s: %d changes at once: %s", self._target, count, counts)
+            logger.info("%s: %d changes at once: %s", self._label, count, counts)
         self._follow_up(changed)
 
     def stop(self) -> None:

@@ -28,7 +28,7 @@ from lbclient.core.locality import Mixed, Near
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Clock, Resolver, Subset
 from lbclient.core.registry import CHANNELS
-from lbclient.core.text import printable
+from lbclient.core.text import is_printable, printable
 from lbclient.grpc_seam import (
     Options,
     beneath,
@@ -42,6 +42,8 @@ from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import Choice
 
 M = TypeVar("M", bound=methods.StubMethod)
+
+MOST_NAME = 100  # characters; a label of metrics has at most 200
 
 KINDS = {
     "unary_unary": grpc.aio.UnaryUnaryClientInterceptor,
@@ -89,10 +91,12 @@ class Channel(grpc.aio.Channel):
         interceptors: Sequence[grpc.aio.ClientInterceptor] | None,
         config: ChannelConfig | None,
         clock: Clock = time.monotonic,
+        name: str = "",
     ) -> None:
+        _check_name(name)
         if config is None:
             key = target if isinstance(target, str) else ""
-            config = ChannelConfig.from_environment(target=key)
+            config = ChannelConfig.from_environment(target=key, name=name)
         if not isinstance(config, ChannelConfig):
             raise ConfigError("config", type(config), "a ChannelConfig")
         rng = Random(config.seed)
@@ -107,8 +111,9 @@ class Channel(grpc.aio.Channel):
                 "target", target, "text such as 'dns:///name:50051', or a Resolver"
             )
         check_options(options or ())
-        name = target if isinstance(target, str) else repr(target)
-        self._target = printable(name, len(name))  # long, as a list of addresses is
+        said = target if isinstance(target, str) else repr(target)
+        self._target = printable(said, len(said))  # long, as a list of addresses is
+        self._name = name
         self._interceptors = _by_kind(interceptors or ())
         self._is_closed = False
         self._begun = asyncio.Event()  # first used, or closed
@@ -129,9 +134,9 @@ class Channel(grpc.aio.Channel):
         if config.locality:
             zone = find_zone(config.zone)
             subset, picker = Mixed(subset, zone), partial(Near, picker, zone)
-        name = self._target  # a function that knew `self` would keep us alive
+        label = self._label()  # a function that knew `self` would keep us alive
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
-            name,
+            label,
             resolver,
             subset,
             picker(Random(rng.getrandbits(64))),
@@ -175,13 +180,17 @@ class Channel(grpc.aio.Channel):
 
         if self._balancer is None:
             state = self.get_state().name.lower()
-            return statistics.ChannelStatistics(target=self._target, state=state)
-        return statistics.channel_statistics(self._balancer)
+            return statistics.ChannelStatistics(self._target, state, name=self._name)
+        return statistics.channel_statistics(self._balancer, self._target, self._name)
+
+    def _label(self) -> str:
+        return self._name or self._target
 
     def __repr__(self) -> str:
         known = "" if self._balancer is None else f": {self._balancer.pool!r}"
         state = self.get_state().name.lower().replace("_", " ")
-        return f"<lbclient channel to {self._target}, {state}{known}>"
+        name = f"{self._name!r} " if self._name else ""
+        return f"<lbclient channel {name}to {self._target}, {state}{known}>"
 
     # --- the interface of grpc.aio.Channel ------------------------------------
 
@@ -254,8 +263,12 @@ def insecure_channel(
     interceptors: Sequence[grpc.aio.ClientInterceptor] | None = None,
     *,
     config: ChannelConfig | None = None,
+    name: str = "",
 ) -> Channel:
     """`grpc.aio.insecure_channel`, balanced. See `Channel`.
+
+    `name` is what the channel goes by in metrics, logs, statistics and on the page,
+    instead of the target, and in the settings file: at most 100 printable characters.
 
     With `LBCLIENT_DISABLE=1` in the environment it is grpc.aio's own channel, which
     has no `statistics()`, unless the target is a `Resolver`. What a target of `file:`,
@@ -265,7 +278,7 @@ def insecure_channel(
     if isinstance(target, str) and is_disabled():
         plain = plain_channel(target, None, options, compression, interceptors)
         return cast(Channel, plain)
-    return Channel(target, None, options, compression, interceptors, config)
+    return Channel(target, None, options, compression, interceptors, config, name=name)
 
 
 def secure_channel(
@@ -276,6 +289,7 @@ def secure_channel(
     interceptors: Sequence[grpc.aio.ClientInterceptor] | None = None,
     *,
     config: ChannelConfig | None = None,
+    name: str = "",
 ) -> Channel:
     """`grpc.aio.secure_channel`, balanced. See `insecure_channel`."""
     if not isinstance(credentials, grpc.ChannelCredentials):
@@ -284,7 +298,9 @@ def secure_channel(
     if isinstance(target, str) and is_disabled():
         plain = plain_channel(target, credentials, options, compression, interceptors)
         return cast(Channel, plain)
-    return Channel(target, credentials, options, compression, interceptors, config)
+    return Channel(
+        target, credentials, options, compression, interceptors, config, name=name
+    )
 
 
 def info(call: object) -> "client.statistics.CallInfo":
@@ -307,6 +323,13 @@ def info(call: object) -> "client.statistics.CallInfo":
         return CallInfo(address, attempt.number, attempt.waited, history)
     waited = sent.waited() if isinstance(sent, wrapped.Call) else 0.0
     return CallInfo(None, 0, waited, history)
+
+
+def _check_name(name: Any) -> None:
+    is_text = isinstance(name, str) and len(name) <= MOST_NAME and is_printable(name)
+    if not is_text or name.strip() != name:
+        want = f"text, at most {MOST_NAME} printable characters, no space around it"
+        raise ConfigError("name", name, want)
 
 
 def _subset(config: ChannelConfig, rng: Random) -> Subset:

@@ -10,9 +10,9 @@ from lbclient.core.protocols import Clock
 
 
 class Common(NamedTuple):
-    """One for each balancer. `target` is for logs and errors."""
+    """One for each balancer. `label` is the channel's name in logs and errors."""
 
-    target: str
+    label: str
     config: ChannelConfig
     tasks: Tasks
     turns: Turns

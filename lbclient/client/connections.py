@@ -65,7 +65,7 @@ class Connections:
             lambda backend: backend.life.is_expected_back(),
         )
         self.draining: dict[str, Backend] = {}
-        self._target = common.target
+        self._label = common.label
         self._loop = asyncio.get_running_loop()
         self._around = Surroundings(
             dial,
@@ -100,7 +100,7 @@ class Connections:
         except BaseException as error:  # of a subset that is not ours, perhaps
             if is_fatal(error):
                 raise
-            logger.exception("%s: the subset failed; keeping the last", self._target)
+            logger.exception("%s: the subset failed; keeping the last", self._label)
             return None
 
     def carry_out(self, change: Change[Backend]) -> None:
@@ -162,7 +162,7 @@ class Connections:
         if any(change):
             logger.info(
                 "%s: %d connections opened, %d drained, %d replacements",
-                self._target,
+                self._label,
                 len(change.opened),
                 len(change.drained),
                 self.pool.replacements(),

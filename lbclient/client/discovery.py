@@ -34,21 +34,21 @@ class Discovery:
         connections: Connections,
         changed: Callable[[], None],
     ) -> None:
-        target, config, tasks = common.target, common.config, common.tasks
+        label, config, tasks = common.label, common.config, common.tasks
         self.resolver = resolver
         self.resolved_at: float | None = None
         self.updates = 0
         self.error = self.trouble = ""
-        self._target = target
+        self._label = label
         self._connections = connections
         self._empty_after = config.empty_after
         self._tasks = tasks
         self._clock = common.clock
         self._changed = changed
-        self._subset = SubsetLog(target)
+        self._subset = SubsetLog(label)
         self._believe_empty = Alarm(tasks, self._apply_empty)
         self._following = Following(
-            target,
+            label,
             resolver,
             self._resolved,
             self._unresolved,
@@ -71,7 +71,7 @@ class Discovery:
 
     def _unresolved(self, error: str) -> None:
         error = printable(error)
-        logger.warning("%s: %s", self._target, error)
+        logger.warning("%s: %s", self._label, error)
         self._believe_empty.clear()  # to fail is not to insist
         self.error = self.trouble = error
         self._changed()
@@ -81,7 +81,7 @@ class Discovery:
         if not endpoints and self._connections.pool.endpoints:
             self.error = "no endpoints; keeping the last ones"
             if not self._believe_empty.is_set():
-                logger.warning("%s: %s", self._target, self.error)
+                logger.warning("%s: %s", self._label, self.error)
                 self._believe_empty.set(self._empty_after)
             return
         self._believe_empty.clear()
@@ -93,11 +93,11 @@ class Discovery:
     def _apply(self, endpoints: Endpoints) -> None:
         self.error = "" if endpoints else "no endpoints"
         self.resolved_at = self._clock()
-        self.trouble = f"{self._target} has no endpoints"
+        self.trouble = f"{self._label} has no endpoints"
         change = self._connections.reconcile(endpoints)
         if change is None:
             return
-        logger.info("%s: %d endpoints", self._target, len(endpoints))
+        logger.info("%s: %d endpoints", self._label, len(endpoints))
         self._subset.tell(self._connections.subset)
         self._connections.carry_out(change)
         self._changed()
@@ -109,8 +109,8 @@ class Discovery:
 class SubsetLog:
     """Tells how the backends are chosen, each time that this changes."""
 
-    def __init__(self, target: str) -> None:
-        self._target = target
+    def __init__(self, label: str) -> None:
+        self._label = label
         self._told = self._algorithm = ""
         self._is_churn_told = False
 
@@ -120,7 +120,7 @@ class SubsetLog:
         self._told = repr(subset)
         before, self._algorithm = self._algorithm, getattr(subset, "algorithm", "")
         level = logging.INFO if before in ("", self._algorithm) else logging.WARNING
-        logger.log(level, "%s: subset is %s", self._target, self._told)
+        logger.log(level, "%s: subset is %s", self._label, self._told)
         if getattr(subset, "goes_by_place", False) and not self._is_churn_told:
             self._is_churn_told = True
-            logger.warning("%s: backends go by place: %s", self._target, self._told)
+            logger.warning("%s: backends go by place: %s", self._label, self._told)

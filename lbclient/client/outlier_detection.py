@@ -28,12 +28,12 @@ class OutlierDetection:
 
     def __init__(
         self,
-        target: str,
+        label: str,
         outliers: Outliers["Backend"],
         methods: CallCounts[int],
         wants_another: Callable[[], None],
     ) -> None:
-        self._target = target
+        self._label = label
         self._outliers = outliers
         self._methods = methods
         self._wants_another = wants_another
@@ -83,7 +83,7 @@ class OutlierDetection:
         for backend, (_, path), ejection in news:
             said = f"ejected: {told_against(ejection.against)}" if ejection else BACK
             address = backend.endpoint.address
-            logger.info("%s: %s for %r: %s", self._target, address, path, said)
+            logger.info("%s: %s for %r: %s", self._label, address, path, said)
 
     def __repr__(self) -> str:
         return repr(self._outliers)

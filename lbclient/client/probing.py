@@ -28,10 +28,10 @@ TIMEOUT = 1.0  # seconds; as long as Prequal believes an answer
 class Probing:
     """One channel's. `wanted` is the picker's own list; empty, it costs nothing."""
 
-    def __init__(self, target: str, picker: Picker, clock: Clock) -> None:
+    def __init__(self, label: str, picker: Picker, clock: Clock) -> None:
         self.wanted: list[Backend] = getattr(picker, "probes", [])
         self.sent = 0
-        self._target = target
+        self._label = label
         self._picker = cast(ProbingPicker, picker)
         self._clock = clock
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -74,7 +74,7 @@ class Probing:
         except BaseException as error:  # of a picker that is not ours, perhaps
             if is_fatal(error):
                 raise
-            logger.exception("%s: the picker failed; probing goes on", self._target)
+            logger.exception("%s: the picker failed; probing goes on", self._label)
 
     def close(self) -> None:
         for task in self._tasks:

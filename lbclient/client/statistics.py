@@ -122,6 +122,8 @@ class LatencyStatistics:
 class ChannelStatistics:
     """What `channel.statistics()` returns.
 
+    `target` is what the channel was given, `name` what it is called; empty if it was
+    given no name.
     `calls` counts finished calls by status code, `attempts` by verdict. `resends` are
     attempts after one that no server took, `retries` those after one that was refused,
     or may have been executed, and `retries_left` is what the budget has for now.
@@ -171,6 +173,12 @@ class ChannelStatistics:
     task_failures: int = 0
     resolver: ResolverStatistics = ResolverStatistics()
     methods: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name, or its target if it has none: what metrics and logs call it."""
+        return self.name or self.target
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +287,9 @@ def why_in_subset(place: int | None, size: int, count: int) -> str:
     return choice if place < size else f"stands in for another: {choice}"
 
 
-def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
+def channel_statistics(
+    balancer: "Balancer", target: str, name: str
+) -> ChannelStatistics:
     now = balancer.clock()
     pool, counters = balancer.pool, balancer.counters
     ready, nodes = pool.read_ready(), pool.nodes.values()
@@ -310,7 +320,7 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
         for node in nodes
     )
     return ChannelStatistics(
-        target=balancer.target,
+        target=target,
         state=balancer.connectivity.state().name.lower(),
         picker=type(balancer.picker).__name__,
         subset=repr(balancer.connections.subset),
@@ -358,4 +368,5 @@ def channel_statistics(balancer: "Balancer") -> ChannelStatistics:
             }
             for method, counts in counters.by_method.read().items()
         },
+        name=name,
     )

@@ -119,7 +119,7 @@ class Sums:
         self, reference: ReferenceType[Source], source: Channel, sums: Numbers
     ) -> None:
         channel, most = source.statistics(), self._sources[reference].most
-        target = channel.target[:MAX_LABEL]
+        target = channel.label[:MAX_LABEL]
         target = self._bounded(self._targets, target, MAX_TARGETS, OTHER)
         counts = dict(samples.channel_counts(channel, target))
         self._count_methods(counts, "client", channel.methods)

@@ -45,7 +45,7 @@ async def main():
     server = lbclient.server()
     server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    channel = lbclient.insecure_channel(sys.argv[1])
+    channel = lbclient.insecure_channel(sys.argv[1], name="search")
     async with admin.page(port=0) as url, channel:
         stub = grpc_pb.SearchStub(channel)
         await channel.channel_ready()
@@ -108,6 +108,10 @@ def test_it_loads_and_goes_on_by_itself(page: Browser) -> None:
     text = page.run("return document.body.innerText")
     assert re.search(r"weighted ?least ?loaded", text, re.IGNORECASE)
     assert "Server 127.0.0.1:" in text
+    assert page.run("return document.querySelector('#channel1 h2').innerText") == (
+        "Channel search"
+    )
+    assert re.search(r"Target\s+ipv4:127.0.0.1:", text, re.IGNORECASE)
     page.wait("return document.querySelectorAll('.chart canvas').length === 8")
     page.wait(f"{CALLS} > arguments[0]", page.run(CALLS))
     page.run("document.querySelectorAll('details').forEach(one => one.open = true)")
@@ -237,7 +241,7 @@ def test_names_from_elsewhere_stay_text(page: Browser) -> None:
     page.run(
         "const said = structuredClone(past.at(-1));"
         "said.clock += 1; said.channels[0].backends[0].reason = arguments[0];"
-        "said.channels[0].target = arguments[0]; show(said);",
+        "said.channels[0].name = said.channels[0].target = arguments[0]; show(said);",
         evil,
     )
     assert evil in page.run("return document.querySelector('#channel1 h2').innerText")
@@ -287,6 +291,6 @@ def test_a_lame_duck_is_told_of_in_words(
     told = f"{address} ▲ lame duck"
     page.wait(f"{ROWS}.some(row => row.startsWith(arguments[0]))", told)
     news = page.run("return document.querySelector('[role=status]').innerText")
-    assert f"{address} of ipv4:" in news
+    assert f"{address} of search is lame duck" in news
     assert news.endswith("is lame duck")
     assert page.complaints() == []

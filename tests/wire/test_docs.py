@@ -159,6 +159,16 @@ def test_the_tables_of_single_targets_in_the_configuration_are_read(
         assert (config.subset_size, config.when_full) == (size, "fail")
 
 
+def test_the_table_of_a_name_in_the_configuration_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "lb.toml"
+    path.write_text(block("configuration.md", "toml", 2))
+    config = ChannelConfig.from_toml(
+        str(path), target="dns:///search.prod:50051", name="search-batch"
+    )
+    assert (config.subset_size, config.active_limit) == (10, 50)
+    assert config.criticality == "SHEDDABLE_PLUS"
+
+
 def test_the_metrics_are_all_listed_with_their_types_and_labels() -> None:
     text = (DOCS / "metrics.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\|", text, re.MULTILINE)

@@ -164,6 +164,7 @@ class Section {
 
 // --- a channel ---------------------------------------------------------------------------------
 
+const labelled = (channel) => channel.name || channel.target;
 const finished = (backend) => backend.served + backend.rejected + backend.failed + backend.abandoned;
 
 class ChannelSection extends Section {
@@ -189,7 +190,7 @@ class ChannelSection extends Section {
   }
 
   show(channel, before, elapsed, time) {
-    this.title(`Channel ${channel.target}`);
+    this.title(`Channel ${labelled(channel)}`);
     const old = new Map(before.backends.map((backend) => [backend.address, backend]));
     let calls = 0;
     let errors = 0;
@@ -239,6 +240,7 @@ class ChannelSection extends Section {
     for (const { state } of channel.backends) states.set(state, (states.get(state) || 0) + 1);
     const resolver = channel.resolver;
     facts.set("State", word, { kind });
+    if (channel.name) facts.set("Target", channel.target, { wide: true });
     facts.set("Backends", [...states].map(([state, many]) => `${many} ${state}`).join(", ") || "none yet");
     facts.set("Calls a second", rate(calls));
     facts.set("Errors", percent(errors), { kind: errors ? "ill" : "" });
@@ -392,7 +394,7 @@ function show(now) {
 // Changes of state are said aloud, and nothing else.
 function announce(before, now) {
   const states = (snapshot) => new Map([
-    ...snapshot.channels.flatMap((channel) => channel.backends.map((backend) => [`${backend.address} of ${channel.target}`, backend.state])),
+    ...snapshot.channels.flatMap((channel) => channel.backends.map((backend) => [`${backend.address} of ${labelled(channel)}`, backend.state])),
     ...snapshot.servers.map((server) => [`Server ${server.ports.join(", ")}`, server.state]),
   ]);
   const was = states(before);

@@ -283,7 +283,9 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     resolver = now["resolver"]
     error = f"; now: {resolver['error']}" if resolver["error"] else ""
     size, endpoints = now["subset_size"], resolver["endpoints"]
-    yield item("channel", now["target"])
+    yield item("channel", now["name"] or now["target"])
+    if now["name"]:
+        yield item("target", now["target"])
     yield item("state", paint(now["state"].replace("_", " ")))
     yield item("picker", f"{now['picker']}. {now['rule']}")
     yield item("subset", f"{size} of {endpoints}: {now['subset']}")
