@@ -167,6 +167,7 @@ PROCESS = {
     "channels_left_out": NUMBER,
     "servers": [SERVER],
     "servers_left_out": NUMBER,
+    "unused_tables": [TEXT],
     "untold": [{"kind": TEXT, "number": NUMBER, "name": TEXT, "error": TEXT}],
 }
 

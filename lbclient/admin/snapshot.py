@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import getdoc
 from math import isfinite
@@ -34,6 +34,7 @@ MOST_CHANNELS = 100
 MOST_SERVERS = 20
 MOST_BACKENDS = 1000  # of all channels together; half a megabyte
 MOST_CUSTOMERS = 100
+MOST_TABLES = 20
 MOST_EJECTIONS = 5  # of a backend; who fails more fails for one cause, most likely
 LONGEST = 400  # characters
 
@@ -68,8 +69,19 @@ def snapshot() -> dict[str, Any]:
         **told,
         "channels_left_out": max(0, len(channels) - MOST_CHANNELS),
         "servers_left_out": max(0, len(servers) - MOST_SERVERS),
+        "unused_tables": unused_tables(one._config for _, one in channels),
         "untold": untold,
     }
+
+
+def unused_tables(configs: Iterable[ChannelConfig]) -> list[str]:
+    """Tables of the settings file for single channels, of which none is open."""
+    is_used: dict[str, bool] = {}
+    for config in configs:
+        for table, is_own in config.tables().items():
+            is_used[table] = is_used.get(table, False) or is_own
+    unused = [plain(table) for table, used in is_used.items() if not used]
+    return unused[:MOST_TABLES]
 
 
 def of_kill_switch() -> int:

@@ -248,6 +248,16 @@ def test_names_from_elsewhere_stay_text(page: Browser) -> None:
     assert page.run("return document.querySelectorAll('img').length") == 0
 
 
+def test_tables_that_no_channel_takes_are_shown_as_text(page: Browser) -> None:
+    table = '/lb.toml [channel."<b>serch</b>"]'
+    page.run(
+        "const said = structuredClone(past.at(-1));"
+        "said.clock += 1; said.unused_tables = [arguments[0]]; show(said);",
+        table,
+    )
+    assert table in page.run("return document.querySelector('header').innerText")
+
+
 def test_one_that_cannot_be_described_is_shown_with_its_error(page: Browser) -> None:
     why_not = {"kind": "channel", "number": 7, "name": "moody", "error": "not today"}
     page.run(

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 import lbclient
 from lbclient import admin
-from lbclient.admin.snapshot import snapshot
+from lbclient.admin.snapshot import MOST_TABLES, snapshot, unused_tables
 from lbclient.cli import main
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.metrics import export
@@ -165,6 +166,38 @@ async def test_channels_of_one_target_and_several_names_are_told_apart(
         assert scrape("lbclient_calls_total", "online", code="OK") == 1
         assert scrape("lbclient_calls_total", "batch", code="OK") == 2
         assert scrape("lbclient_calls_total", task.address, code="OK") is None
+
+
+async def test_tables_that_no_open_channel_takes_are_shown(
+    settings: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = settings("[channel.batch]\nseed = 1\n[channel.'ipv4:127.0.0.1:1']\nseed = 2")
+    by_name, by_target = (
+        f'{path} [channel."batch"]',
+        f'{path} [channel."ipv4:127.0.0.1:1"]',
+    )
+
+    def unused() -> list[str]:
+        told: list[str] = snapshot()["unused_tables"]
+        return [one for one in told if one.startswith(str(path))]
+
+    async with admin.page(port=0) as url, lbclient.insecure_channel("127.0.0.1:2"):
+        assert unused() == [by_name, by_target]
+        words = ["inspect", "--interval", "0.5", url.removeprefix("http://")]
+        assert await asyncio.to_thread(main, words) == 0
+        out = "".join(capsys.readouterr().out.split())  # long lines are folded
+        assert f"unusedsettings{by_name}".replace(" ", "") in out
+        async with lbclient.insecure_channel("ipv4:127.0.0.1:1"):
+            assert unused() == [by_name]
+            async with lbclient.insecure_channel("127.0.0.1:2", name="batch"):
+                assert unused() == []
+        assert unused() == [by_name, by_target]
+
+
+def test_unused_tables_have_an_end() -> None:
+    tables = {f"/lb.toml [channel.{n}]": False for n in range(1000)}
+    config = replace(lbclient.ChannelConfig(), _tables=tables)
+    assert len(unused_tables([config])) == MOST_TABLES
 
 
 @pytest.mark.parametrize(

@@ -359,6 +359,8 @@ function show(now) {
   find("disabled").hidden = !now.disabled;
   const left = ["channels", "servers"].filter((name) => now[`${name}_left_out`]).map((name) => `${now[`${name}_left_out`]} ${name}`);
   write(find("left-out"), left.length ? `Not shown: ${left.join(", ")} more.` : "");
+  const unused = now.unused_tables.join(", ");
+  write(find("unused-tables"), unused && `Settings that no open channel takes, by its target or name: ${unused}`);
   document.title = `lbz: ${now.program}`;
   const wanted = new Map();
   const list = (kind, Kind, name) => {

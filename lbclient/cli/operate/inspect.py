@@ -271,6 +271,10 @@ def lines(look: Look) -> Iterator[str]:
         if left_out := now[f"{kind}_left_out"]:
             yield ""
             yield f"and {count(left_out, kind.removesuffix('s'))} more"
+    if now["unused_tables"]:
+        yield ""
+    for place in now["unused_tables"]:
+        yield item("unused settings", place)
     for one in now["untold"]:
         yield ""
         yield item(one["kind"], one["name"])
