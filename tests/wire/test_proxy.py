@@ -18,7 +18,7 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.cli import main
-from lbclient.cli.operate.proxy import SUBSET_SIZE
+from lbclient.cli.operate.proxy import SUBSET_SIZE, channel_of, parse
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.model import TaskState
 from lbclient.core.retry import Refusal
@@ -693,3 +693,14 @@ def test_the_subset_is_large_unless_somebody_says_otherwise(tmp_path: Path) -> N
     assert read({}, **large).subset_size == SUBSET_SIZE
     assert read({"LBCLIENT_SUBSET_SIZE": "8"}, **large).subset_size == 8
     assert read({"LBCLIENT_CONFIG": str(path)}, **large).subset_size == 7
+
+
+async def test_the_table_of_its_target_is_for_the_proxy(tmp_path: Path) -> None:
+    path = tmp_path / "lb.toml"
+    path.write_text("[channel.'ipv4:127.0.0.1:1']\nsubset_size = 7\n")
+    environ = {"LBCLIENT_CONFIG": str(path)}
+    sizes = {"ipv4:127.0.0.1:1": 7, "ipv4:127.0.0.1:2": SUBSET_SIZE}
+    for target, size in sizes.items():
+        given = parse(["--listen", "127.0.0.1:0", "--target", target])
+        async with channel_of(given, environ) as channel:
+            assert channel._config.subset_size == size

@@ -64,6 +64,20 @@ def test_json_has_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
+def test_it_asks_with_the_settings_of_the_target_s_table(
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "lb.toml"  # what is wrong together is found where it is used
+    file.write_text(f"[channel.'file://{path}']\nconnect_backoff = 9\n")
+    monkeypatch.setenv("LBCLIENT_CONFIG", str(file))
+    assert main(["resolve", f"file://{path}"]) == 2
+    assert "max_connect_backoff = 5.0" in capsys.readouterr().err
+    assert main(["resolve", "ipv4:127.0.0.1:1"]) == 0
+
+
 def test_a_lame_duck_is_marked_and_no_member(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
