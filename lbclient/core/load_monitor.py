@@ -27,11 +27,13 @@ class LoadMonitor:
         "active",
         "counted",
         "latencies",
+        "memory",
         "uncounted",
     )
 
     def __init__(self, smoothing: float) -> None:
         self.active = 0
+        self.memory = 0.0  # the share of its limit in use, as last read; 0.0: unknown
         # Served requests that are in no number below yet: an object of the caller's,
         # how many other requests were active, and the seconds that it took. To count
         # many at once takes a fifth of the time, as a request runs with cold caches.

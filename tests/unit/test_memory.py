@@ -86,7 +86,7 @@ def test_without_psutil_it_is_said_once_that_nobody_tells(
     meter = MemoryMeter(lambda: reader(tmp_path))
     assert [meter.read(float(now)) for now in range(5)] == [0.0] * 5
     assert [record.message for record in caplog.records] == [
-        "max_memory is off: no /proc here; pip install 'lbclient[psutil]'"
+        "memory is unknown: no /proc here; pip install 'lbclient[psutil]'"
     ]
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import resource
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from math import inf, nan
+from pathlib import Path
 from threading import Event, Thread, get_ident
 from typing import Any, cast
 
@@ -21,6 +23,7 @@ from lbclient.config import ServerConfig
 from lbclient.server import Server
 from lbclient.server.report.tally import MethodTally
 from lbclient.server.sampler import SAMPLE_INTERVAL
+from lbclient.v1 import load_pb2
 from tests.hosts import PATH, Host, method_handler
 from tests.parts import parts
 from tests.waiting import eventually, let_pass
@@ -363,6 +366,33 @@ def test_both_utilizations_are_reported() -> None:
     load = server.reporter.load()
     assert load.application_utilization == pytest.approx(1.5)
     assert load.cpu_utilization == pytest.approx(0.25)
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """A limit of eight times the address space that this process has."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = 8 * pages * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize("max_memory", [0.95, 0.0])
+async def test_the_memory_in_use_is_told(
+    host: Host, limited: None, max_memory: float
+) -> None:
+    """Whether or not requests are refused for it."""
+    _, method, _ = await hosted(host, echo, max_memory=max_memory)
+    told = 0.0
+    while not told:
+        call = method(b"x")
+        await call
+        trailers = await call.trailing_metadata()
+        report = load_pb2.LoadReport.FromString(dict(trailers)[wire.LOAD_KEY])
+        told = report.mem_utilization
+    assert 0.05 < told < 1.0
 
 
 async def test_the_lag_of_the_loop_is_told(eventually: Any) -> None:

@@ -49,7 +49,7 @@ def reader(root: Path = Path("/")) -> Callable[[], float]:
     try:
         psutil = import_module("psutil")
     except ImportError:
-        logger.info("max_memory is off: no /proc here; pip install 'lbclient[psutil]'")
+        logger.info("memory is unknown: no /proc here; pip install 'lbclient[psutil]'")
         return lambda: 0.0
     return lambda: float(psutil.virtual_memory().percent) / 100.0
 

@@ -79,7 +79,6 @@ class Gate:
         read_memory: Callable[[float], float] | None = None,
     ) -> None:
         self._own = own
-        self._has_memory = bool(config.max_memory)
         delay = QueueDelay()
         self.pressure = Pressure(
             config.max_load,
@@ -163,13 +162,9 @@ class Gate:
         self._cpus = available_cpus() if self._has_runnable else 1.0
         self.threads.sample(now)
         self.core.sample(now, self._refusals.total())
-        self.pressure.sample(
-            now,
-            self.load(now),
-            cpu,
-            self._read_memory(now) if self._has_memory else 0.0,
-            self._own.values(),
-        )
+        memory = self._read_memory(now)
+        self._monitor.memory = wire.sound(memory)
+        self.pressure.sample(now, self.load(now), cpu, memory, self._own.values())
         is_calm = self.pressure.is_calm(self._monitor.active)
         self._is_calm = is_calm and not self._has_runnable
         self._sample_shares(now, is_calm)

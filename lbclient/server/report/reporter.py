@@ -150,6 +150,7 @@ class Reporter:
         report = self.monitor.report()
         self._sampled = load_pb2.LoadReport(
             cpu_utilization=self.monitor.cpu,
+            mem_utilization=self.monitor.memory,
             rps_fractional=report.qps,
             eps=report.eps,
             application_utilization=self.monitor.application,
