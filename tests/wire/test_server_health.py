@@ -169,6 +169,21 @@ async def test_an_orca_report_is_the_whole_load(host: Host) -> None:
     assert report.state == load_pb2.SERVING
 
 
+@pytest.mark.parametrize("name", ["", "test.Service", "no.such.Service"])
+async def test_gRPCs_health_check_carries_the_load(host: Host, name: str) -> None:
+    """Also where the service is not known: as every answer does."""
+    server, _, channel = await host(mine(), utilization=lambda: 0.5)
+    await eventually(lambda: server.statistics().utilization)
+    server.lame_duck()
+    call = check_serving(channel, name)
+    code = await call.code()
+    assert (code is StatusCode.NOT_FOUND) == (name == "no.such.Service")
+    report = wire.find_report(await call.trailing_metadata())
+    assert report is not None
+    assert report.utilization == pytest.approx(0.5)
+    assert report.state is TaskState.LAME_DUCK
+
+
 @pytest.mark.parametrize("name", ["", "test.Service", "lbclient.v1.BackendHealth"])
 async def test_gRPCs_health_tells_of_what_is_served(host: Host, name: str) -> None:
     server, _, channel = await host(mine())

@@ -129,6 +129,8 @@ class HealthServices:
     async def _check_serving(
         self, request: compat_pb2.ServingRequest, context: Context
     ) -> compat_pb2.ServingReply:
+        # The reply has no room for the load, as that of our own Check has.
+        context.set_trailing_metadata(self._reporter.trailers())
         if not self._knows(request.service):
             await context.abort(
                 grpc.StatusCode.NOT_FOUND,
