@@ -44,8 +44,9 @@ class BackendStatistics:
     `why` why it is in the subset; `task` and `zone` are what the resolver says.
     `last_error` is what last went wrong, with the connection or with a call.
     `utilization`, `qps`, `eps` and `active` are its own last word, `report_age` old;
-    None where it has said nothing. `ejected` has the methods for which it is ejected,
-    as it alone fails them; it goes on with all other methods. `is_shared` tells whether
+    None where it has said nothing. A `utilization` of 0.0 in a report is None, too: it
+    means unknown there, and not idle. `ejected` has the methods for which it is
+    ejected, as it alone fails them; it goes on with all others. `is_shared` says if
     several tasks answer at this address, as behind a proxy: what it says of its load is
     then their mean. `fronts` is how many of them answered within 10 s, 64 at most, and
     0 for an address that is not shared. `health_refused` says which of its health and
@@ -226,7 +227,7 @@ def backend_statistics(
         failed=failed,
         abandoned=abandoned,
         latency=load.latency,
-        utilization=None if report is None else report.utilization,
+        utilization=None if report is None else report.utilization or None,
         qps=None if report is None else report.qps,
         eps=None if report is None else report.eps,
         active=None if report is None else report.active,

@@ -108,10 +108,11 @@ class Waking:
     def _best(self, count: int) -> Iterator["Backend"]:
         def rank(backend: "Backend") -> tuple[int, float, float]:
             report = backend.load.report
-            # Rounded, as others with the same reports wake too: not all the same one.
-            utilization = 1.0 if report is None else round(report.utilization, 1)
+            # Unknown is not idle.
+            told = 1.0 if report is None else report.utilization or 1.0
             state = BEST_FIRST.index(backend.state)
-            return state, utilization, self._rng.random()
+            # Rounded, as others with the same reports wake too: not all the same one.
+            return state, round(told, 1), self._rng.random()
 
         yield from nsmallest(count, self.away, key=rank)
 

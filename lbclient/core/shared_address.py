@@ -105,21 +105,25 @@ class SharedAddress:
 
 
 def _mean(reports: list[LoadReport]) -> LoadReport | None:
+    """Each number is the mean of those tasks that tell it: what is missing is not 0."""
     if not reports:
         return None
-    count = len(reports)
+    # The rates go with the utilization: weights are their quotient.
+    rated = [each for each in reports if each.utilization] or reports
+    count = len(rated)
+    latencies = [each.latency for each in reports if each.latency]
 
     def told(numbers: list[int | None]) -> int | None:
         known = [number for number in numbers if number is not None]
         return round(sum(known) / len(known)) if known else None
 
     return LoadReport(
-        utilization=sum(each.utilization for each in reports) / count,
-        qps=sum(each.qps for each in reports) / count,
-        eps=sum(each.eps for each in reports) / count,
+        utilization=sum(each.utilization for each in rated) / count,
+        qps=sum(each.qps for each in rated) / count,
+        eps=sum(each.eps for each in rated) / count,
         active=told([each.active for each in reports]),
         runnable=told([each.runnable for each in reports]),
-        latency=sum(each.latency for each in reports) / count,
+        latency=sum(latencies) / (len(latencies) or 1),
         refused=_mean_shares([one.refused for one in reports if one.refused]),
     )
 

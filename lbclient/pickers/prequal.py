@@ -128,8 +128,8 @@ class Prequal:
         if id(node) not in self._here:
             return
         uses = int(self._uses + self._rng.random())  # rounded by lot
-        latency = report.latency or node.load.latency
         pool = self._pool
+        latency = report.latency or node.load.latency or _typical(pool)
         pool.append(Probe(node, active, latency, now, uses))
         if len(pool) > self._size:
             del pool[0]
@@ -204,3 +204,10 @@ class Prequal:
 
     def __repr__(self) -> str:
         return f"<prequal over {len(self._built_for)}, {len(self._pool)} probes>"
+
+
+def _typical(pool: list[Probe]) -> float:
+    """The median of the latencies that are known, for a task that has served nothing
+    yet: with 0.0 it would look like the fastest."""
+    known = sorted(probe.latency for probe in pool if probe.latency)
+    return known[len(known) // 2] if known else 0.0

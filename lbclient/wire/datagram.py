@@ -11,6 +11,7 @@ not ours. Numbers are whole, so none of them can be NaN.
 """
 
 from hmac import compare_digest, digest
+from math import ceil
 from struct import Struct
 from typing import NamedTuple
 
@@ -74,7 +75,8 @@ def answer(
         NEWS if is_news else ANSWER,
         state.value,
         nonce,
-        _whole(report.utilization * 1000),
+        # Rounded up: 0 is unknown, and not idle.
+        ceil(_bounded(report.utilization * 1000)),
         _whole(report.qps * 1000),
         _whole(report.eps * 1000),
         active,
@@ -117,5 +119,9 @@ def _seal(body: bytes, secret: bytes) -> bytes:
 
 
 def _whole(number: float) -> int:
+    return int(_bounded(number))
+
+
+def _bounded(number: float) -> float:
     """NaN, which is not above 0, becomes 0 as negative numbers do."""
-    return int(min(number, UNKNOWN)) if number > 0 else 0
+    return min(number, UNKNOWN) if number > 0 else 0

@@ -777,6 +777,15 @@ async def test_one_call_wakes_the_one_that_told_least_load() -> None:
         assert awake(fleet) == [2]
 
 
+async def test_who_tells_no_utilization_is_not_taken_for_idle() -> None:
+    async with Fleet(3, idle_after=IDLE_AFTER) as fleet:
+        await sleeping(fleet, 0.0, 0.9, 0.0)
+        await fleet.call()
+        assert awake(fleet) == [1]
+        told = [one.utilization for one in fleet.channel.statistics().backends]
+        assert told == [None, pytest.approx(0.9), None]
+
+
 async def test_among_equals_chance_decides_who_is_woken() -> None:
     """Else all clients that heard the same would wake the same backend."""
     woken = set[int]()

@@ -63,6 +63,11 @@ def test_numbers_beyond_the_field_arrive_as_the_largest() -> None:
     assert report.active is None
 
 
+def test_what_is_nearly_idle_does_not_arrive_as_unknown() -> None:
+    assert said(LoadReport(1e-9)).utilization == 0.001
+    assert said(LoadReport(0.0)).utilization == 0.0
+
+
 def test_an_unknown_number_of_requests_stays_unknown() -> None:
     assert said(LoadReport(active=None)).active is None
     assert said(LoadReport(active=0)).active == 0

@@ -63,6 +63,15 @@ def test_of_the_cold_the_fastest_and_of_the_hot_the_emptiest() -> None:
     assert choice.pick(nodes, NOW) is nodes[2]  # as that one has two by now
 
 
+def test_who_has_served_nothing_yet_is_not_taken_for_the_fastest() -> None:
+    nodes, choice = fake_nodes(25), picker(quantile=1.0)
+    choice.pick(nodes, NOW)
+    for node, latency in zip(nodes, (0.05, 0.01, 0.03), strict=False):
+        say(choice, node, 1, latency)
+    say(choice, nodes[3], active=0, latency=0.0)
+    assert choice.pick(nodes, NOW) is nodes[1]
+
+
 def test_an_answer_is_good_for_a_second() -> None:
     nodes, choice = fake_nodes(20), picker()
     choice.pick(nodes, NOW)
