@@ -10,6 +10,7 @@ from typing import Any
 from lbclient.core.ewma import Ewma
 from lbclient.core.latency import LatencyEstimate
 from lbclient.core.model import LoadReport, Verdict
+from lbclient.core.named_metrics import NamedMetrics
 
 
 class LoadMonitor:
@@ -28,12 +29,14 @@ class LoadMonitor:
         "counted",
         "latencies",
         "memory",
+        "signals",
         "uncounted",
     )
 
     def __init__(self, smoothing: float) -> None:
         self.active = 0
         self.memory = 0.0  # the share of its limit in use, as last read; 0.0: unknown
+        self.signals = NamedMetrics(smoothing)
         # Served requests that are in no number below yet: an object of the caller's,
         # how many other requests were active, and the seconds that it took. To count
         # many at once takes a fifth of the time, as a request runs with cold caches.

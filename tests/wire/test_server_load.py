@@ -395,6 +395,54 @@ async def test_the_memory_in_use_is_told(
     assert 0.05 < told < 1.0
 
 
+async def _named(method: Any) -> dict[str, float]:
+    call = method(b"x")
+    await call
+    trailers = await call.trailing_metadata()
+    data = dict(trailers)[wire.LOAD_KEY]
+    return dict(load_pb2.LoadReport.FromString(data).named_metrics)
+
+
+async def test_the_signals_are_told_over_their_targets(
+    host: Host, limited: None
+) -> None:
+    _, method, _ = await hosted(
+        host,
+        echo,
+        signals={"pool": lambda: 0.25, "broken": _raise},
+        max_memory=0.5,
+        maximum_concurrent_rpcs=10,
+    )
+    told = await _named(method)
+    while told.get("pool") != pytest.approx(0.25) or "memory" not in told:
+        told = await _named(method)
+    assert {*told} == {"load", "memory", "pool", "queue delay", "concurrency"}
+    assert 0.1 < told["memory"] < 2.0  # an eighth, of a half
+
+
+async def test_a_signal_that_is_off_or_unknown_is_not_told(host: Host) -> None:
+    _, method, _ = await hosted(host, echo, max_load=0, max_memory=0)
+    told = await _named(method)
+    while not told:
+        told = await _named(method)
+    assert {*told} == {"queue delay"}
+
+
+async def test_a_signal_that_breaks_is_not_told_any_more(
+    host: Host, eventually: Any
+) -> None:
+    """It would fade as if the server became idle."""
+    pool = [0.8]
+    _, method, _ = await hosted(host, echo, signals={"pool": lambda: pool[0]})
+    told = await _named(method)
+    while "pool" not in told:
+        told = await _named(method)
+    pool[0] = nan
+    while "pool" in told:
+        assert told["pool"] == pytest.approx(0.8)
+        told = await _named(method)
+
+
 async def test_the_lag_of_the_loop_is_told(eventually: Any) -> None:
     loop = asyncio.get_running_loop()
     server = parts(clock=loop.time)

@@ -6,7 +6,7 @@ logged once by its name, and not used.
 
 import logging
 from collections.abc import Callable
-from math import inf
+from math import inf, isnan, nan
 
 from lbclient.background.tasks import is_fatal
 from lbclient.config import ServerConfig
@@ -24,6 +24,7 @@ class UserSignals:
         self._signals = config.signals or {}
         self.names = tuple(self._signals)
         self.has_runnable = config.runnable is not None
+        self.failed: set[str] = set()  # of `signals`, when they were last read
         self.failures = 0
         self.complained: set[str] = set()  # of what
 
@@ -49,10 +50,14 @@ class UserSignals:
 
     def values(self) -> list[float]:
         """Of `signals`, in the order of `names`; 0.0 of those that fail."""
-        return [
-            self._ask(f"signals[{name!r}]", signal, 0.0)
-            for name, signal in self._signals.items()
-        ]
+        self.failed.clear()
+        values = []
+        for name, signal in self._signals.items():
+            value = self._ask(f"signals[{name!r}]", signal, nan)
+            if isnan(value):
+                self.failed.add(name)
+            values.append(0.0 if isnan(value) else value)
+        return values
 
     def _ask(self, name: str, signal: Callable[[], float], otherwise: float) -> float:
         try:

@@ -11,13 +11,14 @@ ch. 21.
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import inf
 from random import Random
 
 from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.core.admission import PLACES_NAME
+from lbclient.core.admission import MEMORY_NAME, PLACES_NAME
 from lbclient.core.concurrency import RequestOutcome
 from lbclient.core.criticality import DEFAULT, Criticality, current
 from lbclient.core.customer import adopt
@@ -165,9 +166,21 @@ class Gate:
         memory = self._read_memory(now)
         self._monitor.memory = wire.sound(memory)
         self.pressure.sample(now, self.load(now), cpu, memory, self._own.values())
+        self._monitor.signals.take(self._known_signals(), now)
         is_calm = self.pressure.is_calm(self._monitor.active)
         self._is_calm = is_calm and not self._has_runnable
         self._sample_shares(now, is_calm)
+
+    def _known_signals(self) -> dict[str, float]:
+        """Over their targets, without what has none or could not be read."""
+        unknown = set(self._own.failed)
+        if not self._monitor.memory:
+            unknown.add(MEMORY_NAME)
+        return {
+            signal.name: signal.value / signal.target
+            for signal in self.signals()
+            if signal.name not in unknown and 0.0 < signal.target < inf
+        }
 
     def _sample_shares(self, now: float, is_calm: bool) -> None:
         """Samples the shares of requests refused for load, which reports tell."""

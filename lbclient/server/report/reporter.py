@@ -153,6 +153,7 @@ class Reporter:
             mem_utilization=self.monitor.memory,
             rps_fractional=report.qps,
             eps=report.eps,
+            named_metrics=self.monitor.signals.read(),
             application_utilization=self.monitor.application,
             state=self.state.name,
             task_id=self._task_id,
