@@ -64,7 +64,7 @@ class Backend:
             around.health_interval,
         )
         self.endpoint = endpoint
-        self.load = Load()
+        self.load = Load(around.utilization_of)
         self.life = Lifecycle(interval, around.rng)
         self.condition = Condition(clock())
         # Reports are asked for twice as often as silence is judged, so that one that

@@ -20,6 +20,7 @@ from lbclient.core.crowding import Crowding
 from lbclient.core.model import Endpoint, Endpoints, State, Verdict
 from lbclient.core.pool import PRESENT, Change, Limits, Pool
 from lbclient.core.protocols import Subset
+from lbclient.core.utilization import utilization_by
 
 logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
 
@@ -75,6 +76,7 @@ class Connections:
             common.rng,
             config.health,
             config.health_interval,
+            utilization_by(config.metric_names_for_computing_utilization),
         )
         self._clock = common.clock
         self._tasks = common.tasks

@@ -227,7 +227,7 @@ def backend_statistics(
         failed=failed,
         abandoned=abandoned,
         latency=load.latency,
-        utilization=None if report is None else report.utilization or None,
+        utilization=load.utilization() or None,
         qps=None if report is None else report.qps,
         eps=None if report is None else report.eps,
         active=None if report is None else report.active,

@@ -8,7 +8,7 @@ import grpc
 
 from lbclient.client.connect_pacer import Pace
 from lbclient.client.health.udp import Prober
-from lbclient.core.model import Endpoint
+from lbclient.core.model import Endpoint, LoadReport
 from lbclient.core.protocols import Clock
 from lbclient.grpc_seam import Options
 
@@ -23,6 +23,7 @@ class Surroundings(NamedTuple):
     """One for each channel. `prober` makes the channel's one when it is first asked.
 
     `health` and `health_interval`, in seconds, are those of `ChannelConfig`.
+    `utilization_of` reads from a report what pickers go by.
     """
 
     dial: Dial
@@ -32,3 +33,4 @@ class Surroundings(NamedTuple):
     rng: Random
     health: str
     health_interval: float
+    utilization_of: Callable[[LoadReport], float]

@@ -107,9 +107,7 @@ class Waking:
 
     def _best(self, count: int) -> Iterator["Backend"]:
         def rank(backend: "Backend") -> tuple[int, float, float]:
-            report = backend.load.report
-            # Unknown is not idle.
-            told = 1.0 if report is None else report.utilization or 1.0
+            told = backend.load.utilization() or 1.0  # unknown is not idle
             state = BEST_FIRST.index(backend.state)
             # Rounded, as others with the same reports wake too: not all the same one.
             return state, round(told, 1), self._rng.random()

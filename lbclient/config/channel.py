@@ -20,13 +20,14 @@ from lbclient.config.kinds import (
     seconds,
     whole,
 )
-from lbclient.config.methods import ATTEMPTS, METHODS
+from lbclient.config.methods import ATTEMPTS, METHODS, split
 from lbclient.config.sources import ENVIRONMENT, Sourced, section
 from lbclient.core import customer, retry
 from lbclient.core.criticality import DEFAULT, Criticality, named
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import PickerFactory, Subset
 from lbclient.core.throttle import K
+from lbclient.core.utilization import METRIC
 from lbclient.pickers import picker_factory
 from lbclient.pickers.slow_start import SLOW_START
 from lbclient.subsets import ALGORITHMS
@@ -51,6 +52,21 @@ def _check_picker(field: str, value: Any) -> Any:
     return value
 
 
+def _check_metrics(field: str, value: Any) -> tuple[str, ...]:
+    names = tuple(value) if isinstance(value, list | tuple) else (value,)
+    for name in names:
+        if not isinstance(name, str) or not METRIC.fullmatch(name):
+            raise ConfigError(field, name, METRICS.want)
+    return names
+
+
+METRICS = Kind(
+    "names such as 'named_metrics.pool', 'utilization.disk', 'mem_utilization', "
+    "'cpu_utilization' or 'application_utilization'",
+    _check_metrics,
+    split,
+    note="names with commas between them",
+)
 SUBSET = Kind(
     '"auto", a name of `lbclient.subsets.ALGORITHMS`, or a callable', _check_subset, str
 )
@@ -121,6 +137,15 @@ class ChannelConfig(Sourced):
         PICKER,
         help="How a backend is chosen for each call: the name of a picker, or a "
         "callable that makes one from a `random.Random`.",
+    )
+    metric_names_for_computing_utilization: tuple[str, ...] = setting(
+        (),
+        METRICS,
+        help="Which of the metrics that backends report is their utilization, by which "
+        "weighted_least_loaded and weighted_round_robin go: the largest of those named "
+        "that a backend reports. If it reports none of them, the application's "
+        "utilization, else the CPU's.",
+        source="gRFC A114, where it is the same setting of weighted_round_robin.",
     )
     replace_after: float = setting(
         1.0,

@@ -6,6 +6,7 @@ pickers. It draws no conclusion: a picker's formula lives in the picker.
 
 from collections.abc import Callable
 from math import inf
+from operator import attrgetter
 
 from lbclient.core.ewma import DecayingCount
 from lbclient.core.model import LoadReport, Outcome, Verdict
@@ -37,6 +38,7 @@ class Load:
         "_limit",
         "_on_limit",
         "_served",
+        "_utilization_of",
         "_written",
         "counts",
         "erred_at",
@@ -51,7 +53,10 @@ class Load:
         "squared_latency",
     )
 
-    def __init__(self) -> None:
+    def __init__(
+        self, utilization_of: Callable[[LoadReport], float] = attrgetter("utilization")
+    ) -> None:
+        self._utilization_of = utilization_of
         self.in_flight = 0
         self.counts = dict.fromkeys(Verdict, 0)
         self.latency = 0.0  # mean of what was served, in seconds; 0.0: none yet
@@ -184,6 +189,10 @@ class Load:
         self.ready_at = None
         self.report = None
         self.sent_since_report = 0
+
+    def utilization(self) -> float:
+        """That of its last report by which pickers go; 0.0 is unknown, not idle."""
+        return 0.0 if self.report is None else self._utilization_of(self.report)
 
     @property
     def started(self) -> int:

@@ -3,9 +3,11 @@
 Nothing here knows how it travels (`wire`) or what is concluded from it (`load`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
+from types import MappingProxyType
 from typing import NamedTuple
 
 from lbclient.core.errors import ConfigError
@@ -120,7 +122,9 @@ class LoadReport(NamedTuple):
     with about as many requests as now, in seconds; who is asked tells it, answers
     do not. `task_id` is the number of the server that says it, 0 if it tells none.
     `refused` are shares, from 0 to 1, of late requests that it refused because of its
-    load, by criticality; None where it does not tell.
+    load, by criticality; None where it does not tell. `metrics` are its positive
+    utilizations and named metrics by the names of gRFC A114, such as
+    `mem_utilization` or `named_metrics.pool`; nobody changes them.
     """
 
     utilization: float = 0.0
@@ -132,6 +136,7 @@ class LoadReport(NamedTuple):
     latency: float = 0.0
     task_id: int = 0
     refused: tuple[float, ...] | None = None
+    metrics: Mapping[str, float] = MappingProxyType({})
 
 
 class Verdict(Enum):

@@ -9,6 +9,7 @@ states count. Its load is the mean of the tasks' latest reports, so that the add
 compares with addresses of single tasks.
 """
 
+from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -124,8 +125,17 @@ def _mean(reports: list[LoadReport]) -> LoadReport | None:
         active=told([each.active for each in reports]),
         runnable=told([each.runnable for each in reports]),
         latency=sum(latencies) / (len(latencies) or 1),
+        metrics=_mean_metrics([each.metrics for each in reports]),
         refused=_mean_shares([one.refused for one in reports if one.refused]),
     )
+
+
+def _mean_metrics(told: list[Mapping[str, float]]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for metrics in told:
+        for name, value in metrics.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(each) / len(each) for name, each in values.items()}
 
 
 def _mean_shares(told: list[tuple[float, ...]]) -> tuple[float, ...] | None:

@@ -187,16 +187,16 @@ class Equalizer:
 
     def _utilization(self, load: Load, now: float) -> float:
         """What the backend says, failures counting as much; 0.0 if unknown."""
-        report = load.report
+        report, utilization = load.report, load.utilization()
         if (
             report is None
-            or not 0.0 < report.utilization < NONSENSE
+            or not 0.0 < utilization < NONSENSE
             or not self._is_settled(load, now)
             or now - load.reported_at >= self._expiration
         ):
             return 0.0
         failing = min(1.0, report.eps / report.qps) if report.qps > 0.0 else 0.0
-        return report.utilization + max(failing, load.failure_ratio(now))
+        return utilization + max(failing, load.failure_ratio(now))
 
     def __repr__(self) -> str:
         return f"<equalizer of {len(self._weights)} weights>"

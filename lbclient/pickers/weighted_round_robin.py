@@ -100,18 +100,18 @@ class WeightedRoundRobin:
 
     def _capacity(self, load: Load, now: float) -> float:
         """Requests per second at full utilization; 0.0 if unknown."""
-        report = load.report
+        report, utilization = load.report, load.utilization()
         if (
             report is None
             or report.qps <= 0.0
-            or report.utilization <= 0.0
+            or utilization <= 0.0
             or load.ready_at is None
             or now - load.ready_at < self._blackout
             or now - load.reported_at >= self._expiration
         ):
             return 0.0
         failing = max(report.eps / report.qps, load.failure_ratio(now))
-        weight = report.qps / (report.utilization + failing * self._error_penalty)
+        weight = report.qps / (utilization + failing * self._error_penalty)
         return weight if LEAST_SOUND < weight < MOST_SOUND else 0.0
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ from lbclient.core.quota import LONGEST, OTHERS
 from lbclient.core.retry import Refusal, parse_pushback
 from lbclient.core.verdict import Ending
 from lbclient.v1 import health_pb2, load_pb2
+from lbclient.wire.metrics import Metrics
 
 LOAD_KEY = "lbclient-load-bin"
 ATTEMPT_KEY = "lbclient-attempt"  # of a retry: 1, 2, ...; none: it is the first
@@ -64,6 +65,7 @@ def from_message(message: load_pb2.LoadReport) -> LoadReport:
             sound(message.latency),
             message.task_id,
             _refused(message.refused_percent),
+            Metrics(message),
         )
     )
 
@@ -103,9 +105,15 @@ _from_string = load_pb2.LoadReport.FromString
 
 def _parse(data: bytes) -> LoadReport | None:
     try:
-        return from_message(_from_string(data))
+        report = from_message(_from_string(data))
     except (DecodeError, TypeError):
         return None
+    return report if len(data) <= SHORT else _without_message(report)
+
+
+def _without_message(report: LoadReport) -> LoadReport:
+    """The same, and what a stranger sent without a bound is not kept."""
+    return report._replace(metrics=dict(report.metrics))
 
 
 # A server samples its load every 0.1 s, so a busy one says the same many times over;
@@ -186,6 +194,8 @@ def parse_health(data: bytes) -> Health | None:
     if state is None:
         return None
     report = from_message(message.load) if message.HasField("load") else None
+    if report is not None and len(data) > SHORT:
+        report = _without_message(report)
     port = message.udp_port
     floor = min(sound(message.report_floor), REPORT_FLOOR_CEILING)
     clients = message.clients if message.HasField("clients") else None

@@ -56,6 +56,13 @@ from tests import needs
         ("connect_backoff", 0, "0.01 to 3600"),
         ("max_connect_backoff", 0.05, "no less than connect_backoff, 0.1 s"),
         ("seed", "x", "a whole number or None"),
+        (
+            "metric_names_for_computing_utilization",
+            "pool",
+            "'named_metrics.pool', 'utilization.disk', 'mem_utilization'",
+        ),
+        ("metric_names_for_computing_utilization", "named_metrics.", "want names such"),
+        ("metric_names_for_computing_utilization", 7, "want names such as"),
     ],
 )
 def test_a_wrong_channel_setting_is_named_with_its_value_and_bound(

@@ -7,6 +7,7 @@ import pytest
 
 from lbclient.core.load import ERROR_MEMORY, RATIO_MEMORY, Load
 from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.core.utilization import utilization_by
 
 SERVED = Outcome(Verdict.SERVED, 0.02)
 FAILED = Outcome(Verdict.FAILED, 0.001)
@@ -163,3 +164,19 @@ def test_a_full_load_tells_and_one_that_has_room_again(load: Load) -> None:
 def test_a_load_reads_as_its_counts(load: Load) -> None:
     load.begin()
     assert repr(load) == "<1 in flight, 1 started>"
+
+
+def test_the_utilization_is_the_largest_of_the_named_metrics() -> None:
+    """What is not told falls back as in gRFC A114, and is not idle."""
+    load = Load(utilization_by(["named_metrics.pool", "mem_utilization"]))
+    assert load.utilization() == 0.0
+    for metrics, used in (
+        ({"named_metrics.pool": 0.3, "mem_utilization": 0.2}, 0.3),
+        ({"named_metrics.pool": 0.1, "mem_utilization": 0.2}, 0.2),
+        ({"named_metrics.pool": 1.5}, 1.5),
+        ({"named_metrics.other": 0.9}, 0.5),
+    ):
+        load.observe(LoadReport(0.5, metrics=metrics), 0.0)
+        assert load.utilization() == used
+    load.leave_ready()
+    assert load.utilization() == 0.0

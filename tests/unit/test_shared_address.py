@@ -74,7 +74,8 @@ def test_the_load_is_the_mean_of_what_the_tasks_said_of_late() -> None:
 def test_what_a_task_does_not_tell_is_not_in_the_mean() -> None:
     """One of two told nothing, and the address seemed to be half as busy."""
     address = SharedAddress()
-    report = LoadReport(0.8, 40.0, 2.0, 4, latency=0.2, task_id=A)
+    metrics = {"named_metrics.pool": 0.7}
+    report = LoadReport(0.8, 40.0, 2.0, 4, latency=0.2, task_id=A, metrics=metrics)
     for at, said in enumerate((report, LoadReport(task_id=B), report)):
         address.observe(said, at, at)
     assert address.mean(2.0) == report._replace(task_id=0)
@@ -85,7 +86,10 @@ def test_what_a_task_does_not_tell_is_not_in_the_mean() -> None:
 
 def test_the_mean_of_one_report_has_all_its_numbers() -> None:
     refused = (0.75, 0.5, 0.25, 0.0)
-    report = LoadReport(0.5, 30.0, 1.0, 4, 2, latency=0.25, refused=refused)
+    told = {"named_metrics.pool": 0.5}
+    report = LoadReport(
+        0.5, 30.0, 1.0, 4, 2, latency=0.25, refused=refused, metrics=told
+    )
     unlike = {
         name
         for name, default in LoadReport._field_defaults.items()

@@ -9,6 +9,7 @@ from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.retry import Refusal
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire import Health
+from lbclient.wire.metrics import LONGEST, MOST
 
 
 def report(**fields: float) -> bytes:
@@ -25,8 +26,46 @@ def test_a_report_is_read_whole() -> None:
         runnable_requests=2,
     )
     assert wire.parse_report(data) == LoadReport(
-        0.5, 10.0, 1.0, 3, 2, TaskState.SERVING
+        0.5, 10.0, 1.0, 3, 2, TaskState.SERVING, metrics={"cpu_utilization": 0.5}
     )
+
+
+def test_metrics_are_read_by_the_names_of_the_grfc() -> None:
+    message = load_pb2.LoadReport(
+        cpu_utilization=0.5,
+        mem_utilization=0.26,
+        application_utilization=0.0,
+        utilization={"disk": 0.3, "idle": 0.0, "bad": nan},
+        named_metrics={"pool": 7.0, "a.b": 0.1, "worse": inf, "less": -1.0},
+    )
+    parsed = wire.parse_report(message.SerializeToString())
+    assert parsed is not None
+    assert parsed.metrics == {
+        "cpu_utilization": 0.5,
+        "mem_utilization": 0.26,
+        "utilization.disk": 0.3,
+        "named_metrics.pool": 7.0,
+        "named_metrics.a.b": 0.1,
+    }
+
+
+@pytest.mark.parametrize("size", [1, 10, 300])
+def test_of_too_many_or_too_long_names_none_is_read(size: int) -> None:
+    """Also in a report that is too long to be remembered."""
+    many = {f"{n:0{size}}": 1.0 for n in range(MOST)}
+    message = load_pb2.LoadReport(mem_utilization=0.26, named_metrics=many)
+    data = message.SerializeToString()
+    report = wire.parse_report(data)
+    health = wire.parse_health(
+        health_pb2.HealthReport(state="SERVING", load=message).SerializeToString()
+    )
+    for parsed in report, health and health.report:
+        assert parsed is not None
+        assert len(parsed.metrics) == (1 if size > LONGEST else 1 + MOST)
+    message.utilization["one more"] = 1.0
+    parsed = wire.parse_report(message.SerializeToString())
+    assert parsed is not None
+    assert parsed.metrics == {"mem_utilization": 0.26}
 
 
 def test_the_applications_utilization_comes_first() -> None:
@@ -45,7 +84,7 @@ def test_an_impossible_number_counts_as_missing(bad: float) -> None:
     data = report(
         cpu_utilization=0.5, application_utilization=bad, rps_fractional=bad, eps=bad
     )
-    assert wire.parse_report(data) == LoadReport(utilization=0.5)
+    assert wire.parse_report(data) == LoadReport(0.5, metrics={"cpu_utilization": 0.5})
     assert wire.parse_report(report(cpu_utilization=bad)) == LoadReport()
 
 

@@ -48,7 +48,7 @@ async def ask(stub: Any, search: Any, calls: int) -> Counter[str]:
     return Counter(answer.text for answer in answers)
 
 
-@pytest.mark.parametrize("source", ["per call", "out of band"])
+@pytest.mark.parametrize("source", ["per call", "out of band", "named metrics"])
 async def test_grpcios_own_weighted_round_robin_follows_our_reports(
     start: Any, search: Any, source: str
 ) -> None:
@@ -61,7 +61,11 @@ async def test_grpcios_own_weighted_round_robin_follows_our_reports(
         await start(
             lambda utilization=utilization: lbclient.server(
                 config=ServerConfig(
-                    utilization=lambda: utilization,
+                    **(
+                        {"signals": {"pool": lambda: utilization}}
+                        if source == "named metrics"
+                        else {"utilization": lambda: utilization}
+                    ),
                     smoothing=60,  # over many batches, not within one
                     orca_min_interval=0.1,
                 )
@@ -72,6 +76,8 @@ async def test_grpcios_own_weighted_round_robin_follows_our_reports(
     policy = {"blackoutPeriod": "0.1s", "weightUpdatePeriod": "0.1s"}
     if source == "out of band":
         policy |= {"enableOobLoadReport": True, "oobReportingPeriod": "0.1s"}  # type: ignore[dict-item]
+    if source == "named metrics":  # gRFC A114
+        policy |= {"metricNamesForComputingUtilization": ["named_metrics.pool"]}  # type: ignore[dict-item]
     config = json.dumps({"loadBalancingConfig": [{"weighted_round_robin": policy}]})
     names = [task.servicer.name for task in tasks]
     plain = [grpc.aio.insecure_channel(task.address) for task in tasks]
@@ -100,14 +106,14 @@ async def test_grpcios_own_weighted_round_robin_follows_our_reports(
 # --- our client on stock servers -------------------------------------------------
 
 
-def orca_server(utilization: float) -> Callable[[], Any]:
+def orca_server(used: float | None, **metrics: Any) -> Callable[[], Any]:
     """A server that reports its load out of band and offers nothing else of ours."""
 
     async def stream(request: bytes, context: Any) -> AsyncIterator[Any]:
         interval = compat_pb2.LoadReportRequest.FromString(request).report_interval
         while True:
             yield load_pb2.LoadReport(
-                application_utilization=utilization, rps_fractional=100.0
+                application_utilization=used, rps_fractional=100.0, **metrics
             )
             await asyncio.sleep(interval.seconds + interval.nanos / 1e9)
 
@@ -133,6 +139,105 @@ async def test_our_weighted_round_robin_follows_orca_out_of_band(
         seen = await ask(search.SearchStub(channel), search, 350)
     counts = [seen[task.servicer.name] for task in tasks]
     assert counts == pytest.approx([200, 100, 50], abs=2)
+
+
+def utilizations(channel: lbclient.Channel, tasks: list[Any]) -> list[float | None]:
+    """As the channel knows them, in the order of the tasks."""
+    seen = {one.address: one.utilization for one in channel.statistics().backends}
+    return [seen[task.address] for task in tasks]
+
+
+DISK, POOL = "utilization.disk", "named_metrics.pool"
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ((POOL,), [{"named_metrics": {"pool": used}} for used in UTILIZATIONS]),
+        ((DISK,), [{"utilization": {"disk": used}} for used in UTILIZATIONS]),
+        (("mem_utilization",), [{"mem_utilization": used} for used in UTILIZATIONS]),
+        # The largest of several, in whichever field it is.
+        (
+            ("mem_utilization", POOL, DISK),
+            [
+                {"mem_utilization": 0.1, "named_metrics": {"pool": 0.2}},
+                {"utilization": {"disk": 0.4}, "named_metrics": {"other": 3.0}},
+                {"mem_utilization": 0.8, "utilization": {"disk": 0.7}},
+            ],
+        ),
+    ],
+)
+async def test_our_weighted_round_robin_goes_by_named_metrics(
+    start: Any, search: Any, eventually: Any, names: tuple[str, ...], told: list[Any]
+) -> None:
+    """And not by the applications' utilization, which is the same of all."""
+    tasks = [await start(orca_server(0.5, **metrics)) for metrics in told]
+    config = ChannelConfig(
+        picker=weighted_round_robin, metric_names_for_computing_utilization=names
+    )
+    async with lbclient.insecure_channel(target(*tasks), config=config) as channel:
+        await all_ready(channel, eventually)
+        stub = search.SearchStub(channel)
+        seen = await ask(stub, search, 350)
+        while [seen[task.servicer.name] for task in tasks] != pytest.approx(
+            [200, 100, 50], abs=2
+        ):
+            seen = await ask(stub, search, 350)
+        used = utilizations(channel, tasks)
+    assert used == pytest.approx(UTILIZATIONS)
+
+
+async def test_a_backend_without_the_named_metric_is_not_taken_for_idle(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    """It counts with the utilization that it tells, as in gRFC A114; the one that tells
+    neither gets the mean share."""
+    told = [{"named_metrics": {"pool": 0.4}}, {"named_metrics": {"other": 0.01}}, {}]
+    tasks = [
+        await start(orca_server(used, **metrics))
+        for used, metrics in zip((0.1, 0.4, None), told, strict=True)
+    ]
+    config = ChannelConfig(
+        picker=weighted_round_robin, metric_names_for_computing_utilization=(POOL,)
+    )
+    async with lbclient.insecure_channel(target(*tasks), config=config) as channel:
+        await all_ready(channel, eventually)
+        known = [pytest.approx(0.4), pytest.approx(0.4), None]
+        await eventually(lambda: utilizations(channel, tasks) == known)
+        seen = await ask(search.SearchStub(channel), search, 300)
+    counts = [seen[task.servicer.name] for task in tasks]
+    assert counts == pytest.approx([100, 100, 100], abs=2)
+
+
+async def test_a_channel_goes_by_a_signal_of_our_servers(
+    start: Any, search: Any, eventually: Any
+) -> None:
+    """With the default picker; every answer and health report tells the signal."""
+    tasks = [
+        await start(
+            lambda used=used: lbclient.server(
+                config=ServerConfig(
+                    signals={"pool": lambda: used}, utilization=lambda: 0.9
+                )
+            )
+        )
+        for used in UTILIZATIONS
+    ]
+    config = ChannelConfig(metric_names_for_computing_utilization=(POOL,))
+    async with lbclient.insecure_channel(target(*tasks), config=config) as channel:
+        await all_ready(channel, eventually)
+        stub = search.SearchStub(channel)
+        while utilizations(channel, tasks) != pytest.approx(UTILIZATIONS):
+            await ask(stub, search, 10)
+        seen = await ask(stub, search, 100)
+        while not (
+            seen[tasks[0].servicer.name]
+            > seen[tasks[1].servicer.name]
+            > seen[tasks[2].servicer.name]
+        ):
+            seen = await ask(stub, search, 100)
+        # An answer that does not tell it would show.
+        assert utilizations(channel, tasks) == pytest.approx(UTILIZATIONS)
 
 
 @pytest.mark.parametrize("kind", ["auto", "watch"])

@@ -1,0 +1,60 @@
+"""The utilizations and named metrics of a load report, by the names of gRFC A114."""
+
+from collections.abc import Iterator, Mapping
+from math import inf
+
+from lbclient.v1 import load_pb2
+
+# Names in a report; of one that has more none is read, as which ones were left out
+# would be chance. And characters of a name, with that of its field.
+MOST = 100
+LONGEST = 100
+
+
+class Metrics(Mapping[str, float]):
+    """Reads a message when it is first asked, as to read maps takes longer than all
+    else in a report, and few channels ask."""
+
+    __slots__ = ("_found", "_message")
+
+    def __init__(self, message: load_pb2.LoadReport) -> None:
+        self._message: load_pb2.LoadReport | None = message
+        self._found: dict[str, float] | None = None
+
+    def read(self) -> dict[str, float]:
+        message = self._message
+        if message is not None:  # else somebody asked before, in whatever thread
+            self._found = read_metrics(message)
+            self._message = None
+        assert self._found is not None
+        return self._found
+
+    def __getitem__(self, name: str) -> float:
+        return self.read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.read())
+
+    def __len__(self) -> int:
+        return len(self.read())
+
+    def __repr__(self) -> str:
+        return repr(self.read())
+
+
+def read_metrics(message: load_pb2.LoadReport) -> dict[str, float]:
+    """What is told: 0 is missing in named metrics, too."""
+    used, named = message.utilization, message.named_metrics
+    pairs = [
+        ("application_utilization", message.application_utilization),
+        ("cpu_utilization", message.cpu_utilization),
+        ("mem_utilization", message.mem_utilization),
+    ]
+    if 0 < len(used) + len(named) <= MOST:
+        pairs += [(f"utilization.{name}", value) for name, value in used.items()]
+        pairs += [(f"named_metrics.{name}", value) for name, value in named.items()]
+    return {
+        name: value
+        for name, value in pairs
+        if 0.0 < value < inf and len(name) <= LONGEST
+    }
