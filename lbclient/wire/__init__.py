@@ -174,6 +174,7 @@ class Health(NamedTuple):
     `report_floor` is how many seconds are between two reports of a stream, at least.
     `reason` is what a server that is not ours said, where that is not the state's name.
     `clients` are connected to the task; None: it does not tell.
+    Not `is_own`: it was told by grpc.health.v1, and who tells so owes no reports.
     """
 
     state: TaskState
@@ -182,6 +183,7 @@ class Health(NamedTuple):
     report_floor: float = 0.0
     reason: str = ""
     clients: int | None = None
+    is_own: bool = True
 
 
 def parse_health(data: bytes) -> Health | None:

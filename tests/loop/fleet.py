@@ -130,6 +130,10 @@ class FakeCall:
                 raise error(code, self._status.details())
         return self.answer
 
+    async def trailing_metadata(self) -> Any:
+        assert self._status is not None
+        return self._status.trailing_metadata()
+
 
 class Room:
     """The streams that one connection may have; what is beyond that waits, unseen."""

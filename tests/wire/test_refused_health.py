@@ -114,6 +114,24 @@ async def test_the_page_and_inspect_say_so_of_a_ready_backend(command: Command) 
         assert f"{address} its health services: refused: UNAUTHENTICATED: no" in words
 
 
+async def test_one_of_which_only_grpc_health_v1_is_let_pass_tells_its_load_so(
+    eventually: Eventually,
+) -> None:
+    """In the trailers of its answers, without a call. It owes no reports for that."""
+    ours = lbclient.server(
+        interceptors=[Refusing(Code.PERMISSION_DENIED, wire.SERVING_CHECK_METHOD)],
+        config=lbclient.ServerConfig(intercept_health=True, utilization=lambda: 0.5),
+    )
+    async with (
+        hosting(ECHO, server=ours) as (_, address, _),
+        lbclient.insecure_channel(address) as channel,
+    ):
+        await asyncio.wait_for(channel.channel_ready(), 30)
+        await eventually(lambda: backend_of(channel).utilization == pytest.approx(0.5))
+        assert backend_of(channel).reason == "it says serving"
+        assert not channel.balancer().pool.ready[0].reported.is_ours
+
+
 async def test_one_that_tells_its_state_by_grpc_health_v1_alone_is_no_warning(
     caplog: pytest.LogCaptureFixture, command: Command
 ) -> None:

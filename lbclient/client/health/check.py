@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from lbclient import wire
 from lbclient.client.health.refused_services import NOT_OFFERED_CODES, status_of
-from lbclient.core.model import TaskState
+from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.text import printable
 from lbclient.v1 import compat_pb2
 
@@ -50,6 +50,13 @@ class NoState(NamedTuple):
 
     def reason(self) -> str:
         return f"it answers, and its health checks are refused: {self.status}"
+
+
+class Reply(NamedTuple):
+    """`report` is in the trailers."""
+
+    message: bytes
+    report: LoadReport | None
 
 
 class Unanswered(NamedTuple):
@@ -90,8 +97,10 @@ async def ask(
     Raises AioRpcError if there is no answer.
     """
     reply = await _ask(channel, wire.CHECK_METHOD, timeout)
-    if isinstance(reply, bytes) and (health := wire.parse_health(reply)) is not None:
-        return health
+    if isinstance(reply, Reply):
+        health = wire.parse_health(reply.message)
+        if health is not None:
+            return health
     answer = await ask_serving(channel, timeout, known)
     if isinstance(answer, wire.Health) or answer.is_offered:
         return answer
@@ -104,19 +113,21 @@ async def ask_serving(
 ) -> wire.Health | NoState:
     """What grpc.health.v1 says of the server as a whole.
 
+    One of ours that has our own service refused to us tells its load in the trailers.
     Raises AioRpcError if there is no answer.
     """
     reply = await _ask(channel, wire.SERVING_CHECK_METHOD, timeout)
     if isinstance(reply, NoState):
         return reply
     try:
-        status = compat_pb2.ServingReply.FromString(reply).status
+        status = compat_pb2.ServingReply.FromString(reply.message).status
     except DecodeError:
         return NoState(is_offered=False)
     if status == compat_pb2.ServingReply.SERVICE_UNKNOWN:
         return NoState(is_offered=False)
     state = serving_state(status, known)
-    return wire.Health(state, reason=serving_reason(status))
+    reason = serving_reason(status)
+    return wire.Health(state, reply.report, reason=reason, is_own=False)
 
 
 def unanswered(
@@ -142,7 +153,7 @@ def reason_of(error: grpc.aio.AioRpcError) -> str:
 
 async def _ask(
     channel: grpc.aio.Channel, method: str, timeout: float
-) -> bytes | NoState:
+) -> Reply | NoState:
     """The reply, or what its status means. Raises AioRpcError if there is no answer.
 
     CANCELLED is none yet: so a task ends what it has no room for, and it is there.
@@ -152,7 +163,10 @@ async def _ask(
     unary: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
     for tries in range(1, TRIES + 1):
         try:
-            return await unary(b"", timeout=timeout)
+            call = unary(b"", timeout=timeout)
+            message = await call
+            report = wire.find_report(await call.trailing_metadata() or ())
+            return Reply(message, report)
         except grpc.aio.AioRpcError as error:
             code = error.code()
             if code not in UNANSWERED:

@@ -107,7 +107,8 @@ class Told:
         a server of others that serves."""
         if isinstance(answer, NoState):
             return self._take_no_state(answer)
-        self.is_ours = self.is_ours or answer.report is not None
+        if answer.is_own and answer.report is not None:
+            self.note_ours()
         is_plain = self.is_ours or answer.state is not SERVING
         return self.learn(answer, "" if is_plain else reason)
 
