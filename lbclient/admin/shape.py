@@ -87,6 +87,8 @@ CHANNEL = {
     "resends": NUMBER,
     "retries": NUMBER,
     "retries_left": NUMBER,
+    "sent_attempts": COUNTS,
+    "refused_attempts": COUNTS,
     "throttled": NUMBER,
     "throttle": [THROTTLE],
     "refused": COUNTS,

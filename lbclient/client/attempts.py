@@ -18,8 +18,8 @@ from lbclient.client.calls.request_stream import Requests
 from lbclient.client.history import Failed, ended_streams, has_failed, last_words
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome
-from lbclient.core.retry import Decision, Failure, Retry
-from lbclient.core.verdict import Ending
+from lbclient.core.retry import Decision, Failure, Refusal, Retry
+from lbclient.core.verdict import REJECTED, Ending
 from lbclient.grpc_seam import (
     CANCELLED,
     DEADLINE_EXCEEDED,
@@ -146,10 +146,13 @@ class Attempts:
         self.was_closed = balancer.is_stopped
         may_go_on = is_repeatable and not self.was_closed and self._method is not None
         now = balancer.clock()
+        number = 0 if self._retry is None else self._retry.attempt
         outcome, then = self._decide(
             attempt, call, code, trailers, left, may_go_on, now
         )
         balancer.settle(attempt, outcome, code, then, now)
+        if outcome.verdict is REJECTED and outcome.refusal is not Refusal.QUOTA:
+            balancer.counters.attempt_refused(number)
         if then is None or then.delay is None:
             self.end()
             return None

@@ -128,6 +128,10 @@ class ChannelStatistics:
     `calls` counts finished calls by status code, `attempts` by verdict. `resends` are
     attempts after one that no server took, `retries` those after one that was refused,
     or may have been executed, and `retries_left` is what the budget has for now.
+    `sent_attempts` counts attempts by the number that servers are told: "0" the first
+    ones, of calls that have ended, "1", and "2" with all beyond. `refused_attempts` are
+    those of them that a backend refused because of its load. If most retries are
+    refused, other backends are overloaded, too.
     `throttled` were refused here, as backends refuse so much. `refused` are the calls
     that ended here: "throttled", for a customer's "quota", "no-backend", "full" or by
     their "deadline".
@@ -158,6 +162,8 @@ class ChannelStatistics:
     resends: int = 0
     retries: int = 0
     retries_left: float = 0.0
+    sent_attempts: dict[str, int] = field(default_factory=dict)
+    refused_attempts: dict[str, int] = field(default_factory=dict)
     throttled: int = 0
     throttle: tuple[ThrottleStatistics, ...] = ()
     refused: dict[str, int] = field(default_factory=dict)
@@ -288,6 +294,10 @@ def why_in_subset(place: int | None, size: int, count: int) -> str:
     return choice if place < size else f"stands in for another: {choice}"
 
 
+def _by_number(counts: list[int]) -> dict[str, int]:
+    return {str(number): count for number, count in enumerate(counts)}
+
+
 def channel_statistics(
     balancer: "Balancer", target: str, name: str
 ) -> ChannelStatistics:
@@ -337,6 +347,8 @@ def channel_statistics(
         resends=counters.resends,
         retries=counters.retries,
         retries_left=balancer.retries_left(),
+        sent_attempts=_by_number(counters.sent_attempts()),
+        refused_attempts=_by_number(counters.refused_attempts),
         throttled=balancer.throttling.throttled,
         throttle=tuple(
             ThrottleStatistics(one.name, probability, accepted, there, here)

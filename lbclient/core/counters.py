@@ -7,10 +7,11 @@ here; nobody else writes them.
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
+from lbclient.core.attempts import LAST
 from lbclient.core.call_counts import CallCounts
 from lbclient.core.histogram import Histogram
 from lbclient.core.model import Verdict
-from lbclient.core.retry import Decision
+from lbclient.core.retry import ATTEMPTS, Decision
 
 
 class Counters:
@@ -21,7 +22,8 @@ class Counters:
     throttled client could send a tenth of all the calls that it holds back.
     `refused` are the calls that ended in this client, by reason. `retries` are attempts
     after one that was refused or may have been executed, `resends` those after one that
-    no server took. `latency` is that of attempts. `waited` calls waited for a backend,
+    no server took. `refused_attempts` has the attempts that backends refused for load,
+    by number. `latency` is that of attempts. `waited` calls waited for a backend,
     `waited_seconds` in all.
     """
 
@@ -29,7 +31,9 @@ class Counters:
         self.calls = dict.fromkeys(codes, 0)
         self.by_method: CallCounts[int] = CallCounts(self.calls)
         self.refused = dict.fromkeys(reasons, 0)
-        self.sent = self.retries = self.resends = 0
+        self.sent = self.resends = 0
+        self._retries = [0] * ATTEMPTS  # by number, from 1; the last for all beyond
+        self.refused_attempts = [0] * ATTEMPTS
         self.latency = Histogram()
         self.waited, self.waited_seconds = 0, 0.0
         self._retired = dict.fromkeys(Verdict, 0)  # of backends that are closed
@@ -49,11 +53,26 @@ class Counters:
         elif then.is_resend:
             self.resends += 1
         else:
-            self.retries += 1
+            self._retries[min(then.attempt, LAST)] += 1
         # `Histogram.observe`, written out: this runs after each attempt.
         histogram = self.latency
         histogram.counts[bisect_left(histogram.bounds, latency)] += 1
         histogram.sum += latency
+
+    def attempt_refused(self, number: int) -> None:
+        """A backend refused an attempt of that number, from 0, because of its load."""
+        self.refused_attempts[min(number, LAST)] += 1
+
+    @property
+    def retries(self) -> int:
+        return sum(self._retries)
+
+    def sent_attempts(self) -> list[int]:
+        """Attempts by the number that servers are told, from 0.
+
+        The first attempts are those of calls that are over.
+        """
+        return [self.sent, *self._retries[1:]]
 
     def call_over(self, counts: dict[int, int], code: int, was_sent: bool) -> None:
         """Counts a call that ended, but not by the end of an attempt."""

@@ -62,12 +62,14 @@ class Failure(NamedTuple):
 class Decision(NamedTuple):
     """Seconds to wait before the next attempt, None for no more; and why.
 
-    It is a resend where no backend has seen the request, else a retry.
+    It is a resend where no backend has seen the request, else a retry; `attempt` is the
+    retry's number, from 1.
     """
 
     delay: float | None
     reason: str
     is_resend: bool = False
+    attempt: int = 0
 
 
 class Budget:
@@ -152,7 +154,9 @@ class Retry:
         if not self._budget.withdraw():
             return Decision(None, "the client's retry budget is spent")
         self.attempt += 1
-        return Decision(delay, f"attempt {self.attempt + 1} of {self._attempts} {how}")
+        number = self.attempt
+        why = f"attempt {number + 1} of {self._attempts} {how}"
+        return Decision(delay, why, attempt=number)
 
     def why_not(self, failure: Failure) -> str:
         """Why no attempt may follow, time and budget aside; '' if one may."""

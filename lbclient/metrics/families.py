@@ -34,6 +34,12 @@ OURS = _families(
      "Attempts sent again because no server had accepted the one before."),
     ("lbclient_retries", "counter", "target",
      "Attempts after one that was refused, or that may have been executed."),
+    ("lbclient_sent_attempts", "counter", "target attempt",
+     "Attempts sent, by number, from 0, as servers are told; later attempts than 2 "
+     "count as 2."),
+    ("lbclient_refused_attempts", "counter", "target attempt",
+     "Attempts that a backend refused because of its load, by number as in "
+     "lbclient_sent_attempts."),
     ("lbclient_retries_left", "gauge", "target",
      "Retries that the retry budget allows right now."),
     ("lbclient_throttled", "counter", "target",

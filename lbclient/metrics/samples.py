@@ -12,6 +12,7 @@ import grpc
 from lbclient.client.statistics import ChannelStatistics
 from lbclient.core.histogram import Histogram
 from lbclient.core.model import State, TaskState, Verdict
+from lbclient.core.retry import ATTEMPTS
 from lbclient.grpc_seam import REASONS
 from lbclient.pickers import PICKERS
 from lbclient.server.statistics import ServerStatistics
@@ -64,6 +65,11 @@ def channel_counts(channel: ChannelStatistics, target: str) -> Samples:
         yield ("lbclient_picks_total", target, policy), picks
     yield ("lbclient_resends_total", target), channel.resends
     yield ("lbclient_retries_total", target), channel.retries
+    for number in map(str, range(ATTEMPTS)):
+        sent = channel.sent_attempts.get(number, 0)
+        refused = channel.refused_attempts.get(number, 0)
+        yield ("lbclient_sent_attempts_total", target, number), sent
+        yield ("lbclient_refused_attempts_total", target, number), refused
     yield ("lbclient_throttled_total", target), channel.throttled
     for reason in REASONS:
         refused = channel.refused.get(reason, 0)

@@ -34,7 +34,7 @@ def test_a_request_is_sent_as_often_as_it_has_attempts_and_resends(
     for failure, left, is_other in steps:
         seen += failure.is_sent
         resent += not failure.is_sent
-        delay, reason, _ = retry.decide(failure, left, is_other)
+        delay, reason, *_ = retry.decide(failure, left, is_other)
         assert reason
         if delay is None:
             break

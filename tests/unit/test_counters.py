@@ -6,7 +6,7 @@ from lbclient.core.model import Verdict
 from lbclient.core.retry import Decision
 
 OK, UNAVAILABLE = 0, 14
-RETRY = Decision(0.0, "attempt 2 of 3 at once")
+RETRY = Decision(0.0, "attempt 2 of 3 at once", attempt=1)
 RESEND = Decision(0.0, "not sent: again at once", is_resend=True)
 GIVEN_UP = Decision(None, "all 3 attempts failed")
 
@@ -36,6 +36,19 @@ def test_what_follows_an_attempt_is_counted_with_it() -> None:
     counters.attempt_over(counts, UNAVAILABLE, 0.1, GIVEN_UP)
     assert (counters.retries, counters.resends, counters.sent) == (1, 2, 1)
     assert counters.calls == counts == {OK: 0, UNAVAILABLE: 1}
+
+
+def test_attempts_are_counted_by_the_number_that_servers_are_told() -> None:
+    counters, counts = make()
+    for number in (1, 2, 3):
+        counters.attempt_over(counts, UNAVAILABLE, 0.1, RETRY._replace(attempt=number))
+    counters.attempt_over(counts, UNAVAILABLE, 0.1, RESEND)
+    assert counters.sent_attempts() == [0, 1, 2]  # the call is not over
+    counters.attempt_over(counts, OK, 0.1, None)
+    assert counters.sent_attempts() == [1, 1, 2]
+    for number in (0, 1, 2, 3):
+        counters.attempt_refused(number)
+    assert counters.refused_attempts == [1, 1, 2]
 
 
 def test_what_was_not_sent_is_a_call_but_brings_no_retries() -> None:

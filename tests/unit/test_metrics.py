@@ -72,6 +72,8 @@ CHANNEL = ChannelStatistics(
     task_failures=9,
     resolver=ResolverStatistics(endpoints=12, updates=2, age=30.0, error=""),
     retries_left=10.0,
+    sent_attempts={"0": 9, "1": 4, "2": 1},
+    refused_attempts={"0": 5, "1": 2, "2": 0},
     throttled=8,
     refused={"throttled": 5, "quota": 3},
     methods={
@@ -239,6 +241,16 @@ def test_what_never_happened_is_zero_and_not_missing() -> None:
     assert scraped("lbclient_calls_total", code="DATA_LOSS") == 0
     assert scraped("lbclient_attempts_total", verdict="rejected") == 0
     assert scraped("lbclient_backends", state="refusing") == 0
+    scraped = Scraped(_idle := FakeChannel(ChannelStatistics(CHANNEL.target, "idle")))
+    assert scraped("lbclient_sent_attempts_total", attempt="2") == 0
+    assert scraped("lbclient_refused_attempts_total", attempt="0") == 0
+
+
+def test_attempts_are_counted_by_number() -> None:
+    scraped = Scraped(_channel := FakeChannel())
+    assert scraped("lbclient_sent_attempts_total", attempt="0") == 9
+    assert scraped("lbclient_sent_attempts_total", attempt="1") == 4
+    assert scraped("lbclient_refused_attempts_total", attempt="1") == 2
 
 
 def test_channels_to_one_target_add_up_and_to_another_do_not() -> None:

@@ -58,7 +58,7 @@ def spent() -> Budget:
 
 def test_an_overloaded_task_is_left_for_another_at_once(begin: Begin) -> None:
     decision = begin().decide(OVERLOADED, NO_DEADLINE, is_other=True)
-    assert decision == Decision(0.0, "attempt 2 of 3 at once")
+    assert decision == Decision(0.0, "attempt 2 of 3 at once", attempt=1)
 
 
 def test_where_there_is_no_other_the_next_attempt_waits_by_chance() -> None:
@@ -119,7 +119,7 @@ def test_beside_overloaded_a_pushback_of_never_is_for_stock_clients(
     """They keep no budget, so the server keeps it; this one has its own."""
     failure = Failure(Refusal.OVERLOADED, pushback=NEVER)
     decision = begin().decide(failure, NO_DEADLINE, is_other=True)
-    assert decision == Decision(0.0, "attempt 2 of 3 at once")
+    assert decision == Decision(0.0, "attempt 2 of 3 at once", attempt=1)
 
 
 def test_pushback_is_obeyed_to_the_millisecond(begin: Begin) -> None:
@@ -132,7 +132,7 @@ def test_pushback_is_obeyed_to_the_millisecond(begin: Begin) -> None:
 def test_no_attempt_begins_after_the_deadline(begin: Begin, left: float) -> None:
     retry = begin()
     failure = Failure(Refusal.OVERLOADED, pushback=0.25)
-    delay, reason, _ = retry.decide(failure, left, is_other=True)
+    delay, reason, *_ = retry.decide(failure, left, is_other=True)
     assert delay is None
     assert reason == f"{max(0.0, left):.3f} s left, 0.250 s to wait"
     assert retry.decide(failure, 0.26, is_other=True).delay == 0.25

@@ -135,6 +135,32 @@ def test_errors_that_are_held_against_a_backend_are_shown(page: Browser) -> None
     assert page.complaints() == []
 
 
+def test_it_says_whether_retries_are_refused_too(page: Browser) -> None:
+    page.run(
+        "const ask = window.fetch; let [looks, refused] = [0, 1];"
+        "window.fetch = async (...words) => {"
+        "  const said = await (await ask(...words)).json();"
+        "  looks += 1;"
+        "  const [channel] = said.channels;"
+        "  channel.sent_attempts = {0: 1000 * looks, 1: 100 * looks, 2: 0};"
+        "  channel.refused_attempts = {0: 500 * looks, 1: refused * looks, 2: 0};"
+        "  return new Response(JSON.stringify(said));"
+        "};"
+        "window.refuse = (many) => { refused = many; };"
+    )
+    row = (
+        "([...document.querySelectorAll('#channel1 tr')].map(row => row.innerText)"
+        ".find(text => text.startsWith('retry 1')) ?? '')"
+    )
+    page.wait(f"return {row}.includes('\\t1.0 %\\t')")
+    text = "document.getElementById('channel1').innerText"
+    page.wait(f"return {text}.includes('1.0 % refused')")
+    assert "others are overloaded" not in page.run(f"return {text}")
+    page.run("window.refuse(90)")
+    page.wait(f"return {text}.includes(' refused: others are overloaded, too')")
+    assert page.complaints() == []
+
+
 def test_refused_health_checks_of_a_ready_backend_are_shown(page: Browser) -> None:
     page.run(
         "const ask = window.fetch;"

@@ -15,6 +15,7 @@ import lbclient
 from lbclient import admin
 from lbclient.admin.snapshot import snapshot
 from lbclient.cli import main
+from lbclient.cli.operate.inspect import channel as channel_lines
 from tests.terminal import on_a_terminal
 
 Inspect = Callable[..., Awaitable[tuple[int, str, str]]]
@@ -256,6 +257,26 @@ async def test_contention_that_is_not_known_is_said_to_be_unknown(
         status, out, complaint = await inspect("--interval", "0.5", place)
     assert (status, complaint) == (0, "")
     assert "waiting 25%, throttled unknown, stolen unknown," in " ".join(out.split())
+
+
+async def test_attempts_are_shown_where_some_were_refused(
+    start: Any, search: Any
+) -> None:
+    task = await start(lbclient.server)
+    async with lbclient.insecure_channel(f"ipv4:{task.address}") as channel:
+        await search.SearchStub(channel).Search(search.Query(), timeout=5)
+        told = snapshot()
+    one = told["channels"][-1]
+    assert (one["sent_attempts"]["0"], one["refused_attempts"]["0"]) == (1, 0)
+    assert "refused" not in since(one, None)
+    before = one | {"sent_attempts": {"0": 11, "1": 5, "2": 0}}
+    one["sent_attempts"] = {"0": 21, "1": 10, "2": 0}
+    one["refused_attempts"] = {"0": 3, "1": 1, "2": 0}
+    assert "first 10, 30% refused; retry 1 5, 20% refused" in since(one, before)
+
+
+def since(now: dict[str, Any], before: dict[str, Any] | None) -> str:
+    return " ".join(" ".join(channel_lines(now, before, 1.0)).split())
 
 
 async def test_nobody_there_is_status_1(

@@ -165,6 +165,9 @@ class Section {
 // --- a channel ---------------------------------------------------------------------------------
 
 const labelled = (channel) => channel.name || channel.target;
+const attempt = (number) => (number === "0" ? "first" : `retry ${number}${number === "2" ? " and later" : ""}`);
+const ALARM = 0.5; // share of retries refused at which other backends are overloaded, too
+
 const finished = (backend) => backend.served + backend.rejected + backend.failed + backend.abandoned;
 
 class ChannelSection extends Section {
@@ -177,6 +180,9 @@ class ChannelSection extends Section {
     const throttle = new Table("Throttle: requests of two minutes", [
       ["Criticality", "text"], ["Held back"], ["Accepted"], ["Refused there"], ["Refused here"],
     ]);
+    const attempts = new Table("Attempts: are others overloaded, too?", [
+      ["Attempt", "text"], ["Sent a second"], ["Of these refused"], ["Sent so far"], ["Refused so far"],
+    ]);
     const config = new Table("Configuration of the channel", CONFIG);
     const traffic = new Chart("Calls a second", ["all", "errors"], rate);
     const latency = new Chart("Latency", ["p50", "p99"], milliseconds);
@@ -184,9 +190,9 @@ class ChannelSection extends Section {
     const load = new Chart("Utilization of backends", ["highest", "lowest"], percent);
     super(id, {
       charts: [traffic, latency, flight, load],
-      rest: [backends.element, throttle.element, folded("Last picks", picks.element), folded("Configuration", config.element)],
+      rest: [backends.element, throttle.element, attempts.element, folded("Last picks", picks.element), folded("Configuration", config.element)],
     });
-    Object.assign(this, { backends, picks, throttle, config, traffic, latency, flight, load });
+    Object.assign(this, { backends, picks, throttle, attempts, config, traffic, latency, flight, load });
   }
 
   show(channel, before, elapsed, time) {
@@ -210,6 +216,7 @@ class ChannelSection extends Section {
     this.throttle.fill(new Map(channel.throttle.map((one) => [one.criticality, [
       one.criticality, percent(one.probability), count(one.accepted), count(one.refused_there), count(one.refused_here),
     ]])));
+    this.#attempts(channel, before, elapsed);
     this.picks.fill(new Map(channel.picks.map((pick, place) => [place, [age(pick.age), pick.backend, pick.because]])));
     fillConfig(this.config, channel.config);
     if (elapsed) this.traffic.add(time, [calls / elapsed, errors / elapsed]);
@@ -217,6 +224,28 @@ class ChannelSection extends Section {
     this.flight.add(time, [channel.in_flight, channel.waiting]);
     const told = channel.backends.map((backend) => backend.utilization).filter((value) => value !== null);
     this.load.add(time, told.length ? [Math.max(...told), Math.min(...told)] : [null, null]);
+  }
+
+  #attempts(channel, before, elapsed) {
+    const rows = new Map();
+    const again = { sent: 0, refused: 0 };
+    for (const [number, total] of Object.entries(channel.sent_attempts)) {
+      const sent = Math.max(0, total - (before.sent_attempts[number] || 0));
+      const refused = Math.max(0, channel.refused_attempts[number] - (before.refused_attempts[number] || 0));
+      const share = sent ? Math.min(1, refused / sent) : null;
+      if (number !== "0") {
+        again.sent += sent;
+        again.refused += refused;
+      }
+      rows.set(number, [
+        attempt(number), rate(elapsed ? sent / elapsed : null), [percent(share), share ? "ill" : ""],
+        count(total), count(channel.refused_attempts[number]),
+      ]);
+    }
+    this.attempts.fill(sum(channel.refused_attempts) || channel.retries ? rows : new Map());
+    const share = again.sent ? Math.min(1, again.refused / again.sent) : null;
+    const others = share >= ALARM ? ": others are overloaded, too" : "";
+    this.facts.set("Retries", share === null ? "none lately" : `${percent(share)} refused${others}`, { kind: others ? "ill" : "" });
   }
 
   #row(backend, calls, errors) {
@@ -312,7 +341,7 @@ class ServerSection extends Section {
     this.refused.fill(new Map(server.refused.map(({ reason, criticality, requests }) => [`${reason} ${criticality}`, [reason, criticality, count(requests)]])));
     const tried = server.attempts;
     this.attempts.fill(new Map(Object.entries(tried.requests).map(([number, many]) => [number, [
-      number === "0" ? "first" : `retry ${number}${number === "2" ? " and later" : ""}`,
+      attempt(number),
       [percent(tried.recent[number]), tried.others_refuse && number !== "0" ? "ill" : ""], count(many),
     ]])));
     facts.set("Retries", tried.others_refuse ? "in vain: others refuse, too" : "may find others", { kind: tried.others_refuse ? "ill" : "" });

@@ -299,6 +299,7 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     yield item("latency", f"p50 {ms(now['p50'])}, p99 {ms(now['p99'])}")
     again = f"{now['resends']} not taken, {now['retries']} retries"
     yield item("sent again", f"{again}, {now['retries_left']:.1f} left")
+    yield from _sent(now, before)
     standing = f"{now['replacements']} stand in, {now['draining']} draining"
     yield item("beyond the subset", standing)
     if now["ejected"] or now["ejections"]:
@@ -321,6 +322,26 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
             words = f"{pick['backend']}: {pick['because']}"
             yield item(f"picked {age(pick['age'])} ago", words)
     yield from settings(now["config"])
+
+
+def _sent(now: Any, before: Any) -> Iterator[str]:
+    """Of the attempts since the last look how many were refused, where any was."""
+    told, any_refused = [], False
+    for number, total in now["sent_attempts"].items():
+        refused = now["refused_attempts"].get(number, 0)
+        if before:
+            total -= before["sent_attempts"].get(number, 0)
+            refused -= before["refused_attempts"].get(number, 0)
+        any_refused = any_refused or refused > 0
+        if total > 0:
+            share = min(1.0, refused / total)
+            told.append(f"{_attempt(number)} {total:,}, {share:.0%} refused")
+    if any_refused:
+        yield item("attempts", "; ".join(told))
+
+
+def _attempt(number: str) -> str:
+    return "first" if number == "0" else f"retry {number}"
 
 
 HEADS = (
@@ -428,7 +449,7 @@ def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
 
 def _attempts(now: dict[str, Any]) -> Iterator[str]:
     retries = {
-        f"retry {number}": share
+        _attempt(number): share
         for number, share in now["recent"].items()
         if number != "0" and now["requests"][number]
     }
