@@ -41,7 +41,9 @@ def test_a_request_is_sent_as_often_as_it_has_attempts_and_resends(
         assert delay >= 0.0
         assert left is None or delay < left
         assert not failure.is_answered
-        assert failure.pushback is None or delay == failure.pushback
+        if failure.pushback is not None and failure.pushback >= 0.0:
+            assert delay == failure.pushback
+        assert not failure.is_never()
         if failure.is_sent:
             assert failure.refusal not in (Refusal.DONT_RETRY, Refusal.QUOTA)
             assert failure.refusal is not None or idempotent
