@@ -43,7 +43,7 @@ class SimulatedBackend:
     """Owned by the simulation, whose heap and answers it writes.
 
     `busy` is in seconds of all its processors together, `received` in requests;
-    `attempts` are counted only where there can be several.
+    `attempts` are counted only where there can be several; `refusals` by their reason.
     """
 
     __slots__ = (
@@ -74,6 +74,7 @@ class SimulatedBackend:
         "busy",
         "is_sinkhole",
         "received",
+        "refusals",
         "refuses_all",
         "reports",
     )
@@ -92,6 +93,7 @@ class SimulatedBackend:
         self.received = 0
         self.attempts = [0] * ATTEMPTS  # of those received, by their number
         self.is_sinkhole = False
+        self.refusals = dict.fromkeys(Refusal, 0)
         self.refuses_all = False
         self.reports = SimulatedReports(scenario, smoothing, rng)
         self._full = scenario.full
@@ -150,6 +152,7 @@ class SimulatedBackend:
         self, node: SimulatedNode, number: int, refusal: Refusal, now: float
     ) -> None:
         """At once, or after some work: if there is no room for that, at once too."""
+        self.refusals[refusal] += 1
         if self._refusal_cost and len(self._running) < self._full:
             self._refused[number] = refusal
             self._run(node, number, self._refusal_cost, now)

@@ -182,7 +182,7 @@ class Client:
             return None
         pick = self.pick if self.heard else self.picker.pick
         node = pick(self.pool.ready, now)
-        tried = self.tried.get(number, ())
+        tried = self.tried.get(number, ()) if self._scenario.avoid_tried else ()
         if node in tried and (others := two_others(tried, self.pool.ready, self._rng)):
             node = others[0]
         node.load.begin()

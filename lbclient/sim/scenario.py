@@ -82,6 +82,7 @@ class Scenario:
     throttle: float = 0.0  # likewise; 0: none
     attempts: int = 1  # of a refused request, within ...
     retry_ratio: float = 0.1  # ... the client's budget: so many retries a request
+    avoid_tried: bool = True  # no attempt goes where one of its request was refused
     admission: bool = False  # backends refuse by load, not only when full
     refusal_cost: float = 0.0  # processor time of a refusal, in mean requests
 

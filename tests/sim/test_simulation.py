@@ -153,6 +153,16 @@ def test_a_retry_goes_where_the_request_was_not_yet(picker: str) -> None:
     assert simulate(scenario, picker, load=0.1, seed=1).errors == 0.0
 
 
+def test_a_retry_may_go_anywhere_as_in_the_book() -> None:
+    """At random three attempts miss the one task that is well in 8 of 27 cases."""
+    scenario = Scenario(
+        clients=4, backends=3, subset_size=3, attempts=3, refusing=2, retry_ratio=2.0,
+        avoid_tried=False, warm_up=2.0, window=10.0,
+    )  # fmt: skip
+    errors = simulate(scenario, "random", load=0.1, seed=1).errors
+    assert errors == pytest.approx(8 / 27, abs=0.05)
+
+
 def test_a_retry_is_held_back_like_any_request() -> None:
     """Where all was refused of late, a client that throttles sends few retries, too."""
     scenario = replace(SMALL, attempts=3, throttle=2.0, retry_ratio=2.0)

@@ -116,18 +116,24 @@ def draw_resized(found: Resized) -> "Figure":
 
 
 def draw_attempts(found: AttemptsSeen) -> "Figure":
-    """Figure 21-1, and how requests grow."""
+    """Figure 21-1 of both rules, and how requests grow."""
     figure = blank(9, 3.0)
     *panels, growth = figure.subplots(1, len(attempts.SHARES) + 1)
-    for axes, (share, counts) in zip(panels, found.histograms.items(), strict=True):
-        axes.bar(range(len(counts)), counts, color=USED)
+    for axes, share in zip(panels, attempts.SHARES, strict=True):
+        sides = ((attempts.ANYWHERE, LOST, -0.2), (attempts.ELSEWHERE, USED, 0.2))
+        for rule, color, beside in sides:
+            counts = found.histograms[rule][share]
+            places = [number + beside for number in range(len(counts))]
+            label = rule.removeprefix("retries ")
+            axes.bar(places, counts, 0.4, color=color, label=label)
         axes.set_title(f"{share:.0%} refuse", fontsize=SMALL)
         axes.set_xlabel("attempt", fontsize=SMALL)
         axes.set_xticks(range(len(counts)))
         axes.set_ylim(0, 1050)
         if axes is not panels[0]:
             axes.set_yticklabels([])
-    panels[0].set_ylabel("of 1,000 requests", fontsize=SMALL)
+    panels[0].set_ylabel("a refusing task's, of 1,000", fontsize=SMALL)
+    panels[1].legend(title="retries", fontsize=SMALL - 2, title_fontsize=SMALL - 2)
     for (name, by_share), color in zip(
         found.growth.items(), (LOST, THIRD, USED), strict=True
     ):

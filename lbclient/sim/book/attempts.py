@@ -4,9 +4,12 @@ SRE book, ch. 21, "Deciding to Retry": each request carries how often it was tri
 for the book's figure no budget bounds the retries but three attempts a request; beside
 it, what budgets and "don't retry" make of it. Clients pick at random, for a picker
 that passes refusing tasks by would leave little to see.
+
+The book's retries go to any task, ours to one that has not refused the request: both
+are played.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lbclient.pickers import picker_factory
 from lbclient.sim import Scenario
@@ -17,6 +20,7 @@ from lbclient.sim.traffic import draw
 SHARES = (0.0, 0.1, 0.5, 1.0)  # of the tasks that refuse all
 UNBOUNDED = 2.0  # retries a request: a budget that all three attempts fit into
 WITHIN, BUDGET, TOLD = "three attempts", "budget of 10 %", "and 'don't retry'"
+ANYWHERE, ELSEWHERE = "retries anywhere", "retries elsewhere"
 LOAD = 0.1  # little: what is left over can do all of it
 SIZE = 10
 WHERE = "SRE book, ch. 21, Deciding to Retry"
@@ -24,15 +28,21 @@ WHERE = "SRE book, ch. 21, Deciding to Retry"
 
 @dataclass(frozen=True, slots=True)
 class AttemptsSeen:
-    """By share of refusing tasks: for each 1,000 first attempts that a task received,
-    those of each number; and attempts a request, by what bounds them."""
+    """By share of refusing tasks.
 
-    histograms: dict[float, list[float]]
+    `histograms` has by rule, for each 1,000 first attempts that a refusing task
+    received, those of each number. `growth` is attempts a request, by what bounds them;
+    `failed` the share of requests that failed, by rule, within the budget where tasks
+    say "don't retry".
+    """
+
+    histograms: dict[str, dict[float, list[float]]]
     growth: dict[str, dict[float, float]]
+    failed: dict[str, dict[float, float]]
 
     def claims(self) -> list[Claim]:
         most = {name: growth[1.0] for name, growth in self.growth.items()}
-        half = self.histograms[0.5]
+        anywhere, elsewhere = (self.histograms[at] for at in (ANYWHERE, ELSEWHERE))
         return [
             Claim(WHERE, "all refuse, three attempts: 'just below 3X'",
                   most[WITHIN], 2.9, 3.0),
@@ -40,33 +50,48 @@ class AttemptsSeen:
                   most[BUDGET], 1.05, 1.12),
             Claim(WHERE, "all refuse and say so: no more than that",
                   most[TOLD], 1.0, most[BUDGET] + 0.01),
-            Claim(f"{WHERE}, figure 21-1", "half refuse: second attempts of 1,000",
-                  half[1], 450, 550),
-            Claim(f"{WHERE}, figure 21-1", "half refuse: third attempts of 1,000",
-                  half[2], 200, 300),
+            Claim(f"{WHERE}, figure 21-1",
+                  "half refuse, retries anywhere: second attempts of 1,000",
+                  anywhere[0.5][1], 450, 550),
+            Claim(f"{WHERE}, figure 21-1",
+                  "half refuse, retries anywhere: third attempts of 1,000",
+                  anywhere[0.5][2], 200, 300),
+            Claim(WHERE, "one of ten refuses, retries anywhere: second attempts of "
+                  "1,000 that it sees, though nine could help",
+                  anywhere[0.1][1], 60, 140),
+            Claim(WHERE, "one of ten refuses, retries elsewhere: none",
+                  elsewhere[0.1][1], 0, 0),
+            Claim(WHERE, "one of ten refuses, retries anywhere: requests that fail",
+                  self.failed[ANYWHERE][0.1], 0.005, 0.06),
+            Claim(WHERE, "one of ten refuses, retries elsewhere: fewer",
+                  self.failed[ELSEWHERE][0.1], 0.0, self.failed[ANYWHERE][0.1] / 2),
         ]  # fmt: skip
 
 
 def run(seed: int, quick: bool) -> AttemptsSeen:
-    window = 20.0 if quick else 400.0
+    histograms: dict[str, dict[float, list[float]]] = {ANYWHERE: {}, ELSEWHERE: {}}
     growth: dict[str, dict[float, float]] = {WITHIN: {}, BUDGET: {}, TOLD: {}}
-    histograms = {}
+    failed: dict[str, dict[float, float]] = {ANYWHERE: {}, ELSEWHERE: {}}
     for share in SHARES:
-        for name, ratio, admission in (
-            (WITHIN, UNBOUNDED, False),
-            (BUDGET, 0.1, False),
-            (TOLD, 0.1, True),
-        ):
-            scenario = Scenario(
-                clients=SIZE, backends=SIZE, subset_size=SIZE, attempts=3,
-                retry_ratio=ratio, admission=admission,
-                refusing=round(share * SIZE), warm_up=0.0, window=window,
-            )  # fmt: skip
-            simulation = _play(scenario, seed)
-            growth[name][share] = simulation.run().attempts
-            if name == WITHIN:
-                histograms[share] = _of_a_thousand(simulation)
-    return AttemptsSeen(histograms, growth)
+        bounded = Scenario(
+            clients=SIZE, backends=SIZE, subset_size=SIZE, attempts=3,
+            refusing=round(share * SIZE), warm_up=0.0, window=40.0 if quick else 400.0,
+        )  # fmt: skip
+        growth[BUDGET][share] = _play(bounded, seed).run().attempts
+        for rule in (ANYWHERE, ELSEWHERE):
+            within = replace(
+                bounded, retry_ratio=UNBOUNDED, avoid_tried=rule == ELSEWHERE
+            )
+            simulation = _play(within, seed)
+            all_sent = simulation.run()
+            histograms[rule][share] = _of_a_thousand(simulation)
+            told = replace(within, retry_ratio=bounded.retry_ratio, admission=True)
+            result = _play(told, seed).run()
+            failed[rule][share] = result.errors
+            if rule == ELSEWHERE:
+                growth[WITHIN][share] = all_sent.attempts
+                growth[TOLD][share] = result.attempts
+    return AttemptsSeen(histograms, growth, failed)
 
 
 def _play(scenario: Scenario, seed: int) -> Simulation:
@@ -76,7 +101,9 @@ def _play(scenario: Scenario, seed: int) -> Simulation:
 
 
 def _of_a_thousand(simulation: Simulation) -> list[float]:
-    """In the mean of all tasks: refusing or not, they are sent the same."""
-    seen = [backend.attempts for backend in simulation.backends]
+    """In the mean of the tasks that refuse, or of all where none does."""
+    backends = simulation.backends
+    seen = [one.attempts for one in backends if one.refuses_all]
+    seen = seen or [one.attempts for one in backends]
     counts = [sum(each) for each in zip(*seen, strict=True)]
     return [1000.0 * count / counts[0] for count in counts]
