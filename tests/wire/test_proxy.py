@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 import lbclient
-from lbclient import wire
+from lbclient import Criticality, wire
 from lbclient.cli import main
 from lbclient.cli.operate.proxy import SUBSET_SIZE, channel_of, parse
 from lbclient.config import ChannelConfig, ServerConfig
@@ -233,6 +233,38 @@ async def test_it_names_the_customer_of_who_names_nobody(
             call = channel.unary_unary("/test.Any/Say")
             assert await call(b"x", timeout=30, metadata=metadata) == b"x"
     assert {name for name in server.statistics().usage if name} == {"batch", "mail"}
+
+
+@pytest.mark.parametrize(
+    ("words", "in_file", "sent"),
+    [
+        ("", None, "SHEDDABLE_PLUS"),
+        ("", "SHEDDABLE", "SHEDDABLE"),
+        ("--criticality critical_plus", "SHEDDABLE", "CRITICAL_PLUS"),
+        ("--criticality CRITICAL", None, None),  # as of a client without a proxy
+    ],
+)
+async def test_a_batch_job_is_sheddable_unless_somebody_says_otherwise(
+    host: Host, tmp_path: Path, words: str, in_file: str | None, sent: str | None
+) -> None:
+    told: list[Any] = []
+
+    async def note(_: Any, context: Any) -> None:
+        told.append(dict(context.invocation_metadata()).get(wire.CRITICALITY_KEY))
+        await context.write(b"")
+
+    if in_file is not None:
+        file = tmp_path / "proxy.toml"
+        file.write_text(f'[channel]\ncriticality = "{in_file}"\n')
+        words += f" --config {file}"
+    _, address, _ = await host(streams(Note=note))
+    said = [None, *Criticality.__members__]
+    async with proxy_of(address, words=words) as proxy, proxy.channel() as channel:
+        method = channel.unary_unary("/test.Any/Note")
+        for own in said:
+            metadata = ((wire.CRITICALITY_KEY, own),) if own else ()
+            await method(b"", metadata=metadata, timeout=30)
+    assert told == [sent, *Criticality.__members__]
 
 
 async def test_headers_come_before_the_first_message(host: Host) -> None:
@@ -555,7 +587,7 @@ async def test_of_200_clients_the_backends_see_one_subset(
 ) -> None:
     tasks = [await start(lbclient.server) for _ in range(BACKENDS)]
     ports = [int(task.address.rpartition(":")[2]) for task in tasks]
-    words = f"--subset-size {SUBSET}"
+    words = f"--subset-size {SUBSET} --criticality CRITICAL"  # none of a burst is shed
     async with AsyncExitStack() as stack:
         running = proxy_of(*(task.address for task in tasks), words=words)
         proxy = await stack.enter_async_context(running)
@@ -624,6 +656,7 @@ async def test_it_speaks_tls_on_both_sides_and_shows_metrics(
         ("--max-active x", "max_active = 'x': want calls at a time, 1 or more"),
         ("--metrics x", "metrics = 'x': want a port, 1 to 65535"),
         ("--max-message 0", "max_message = 0: want bytes"),
+        ("--criticality HIGH", "criticality = 'HIGH': want one of SHEDDABLE, "),
         ("--max-active 0", "max_active = 0: want calls at a time, 1 or more"),
         ("--metrics 0", "metrics = 0: want a port"),
         ("--cert a.pem", "key = None: want a PEM file"),

@@ -24,12 +24,16 @@ from lbclient.cli.numbers import whole
 from lbclient.cli.operate.peer import CERTIFICATE, pair, pem
 from lbclient.client.channel import Channel, insecure_channel, secure_channel
 from lbclient.config import ChannelConfig, ServerConfig, find_setting
+from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError
 from lbclient.proxy import Forwarder
 from lbclient.server import Server, serve, server
 
 # SRE book, ch. 20: subsets of 20 to 100; ch. 21: "proxy tasks can use bigger subsets".
 SUBSET_SIZE = 100
+
+# SRE book, ch. 21: SHEDDABLE_PLUS is "the default for batch jobs".
+BATCH = Criticality.SHEDDABLE_PLUS
 
 # Bytes of a message. Ours: 16 times what gRPC's receivers take unless told otherwise;
 # what they take is for them to say.
@@ -84,6 +88,10 @@ def make_parser() -> argparse.ArgumentParser:
     add("--subset-size", type=whole, metavar="K",
         help=f"{find_setting(ChannelConfig, 'subset_size').summary} (default: the "
         f"configured value, else {SUBSET_SIZE})")  # fmt: skip
+    add("--criticality", metavar="LEVEL",
+        help="criticality of calls whose client names none: one of "
+        f"{', '.join(Criticality.__members__)} (default: the configured value, else "
+        f"{BATCH.name})")  # fmt: skip
     add("--idempotent", action="append", default=[], metavar="/PACKAGE.SERVICE/METHOD",
         help=f"{find_setting(ChannelConfig, 'idempotent').summary}; may be "
         "repeated")  # fmt: skip
@@ -135,8 +143,13 @@ async def run(given: argparse.Namespace) -> None:
 
 def channel_of(given: argparse.Namespace, environ: Mapping[str, str]) -> Channel:
     config = ChannelConfig.from_environment(
-        environ, target=given.target, subset_size=SUBSET_SIZE
+        environ,
+        target=given.target,
+        subset_size=SUBSET_SIZE,
+        criticality=BATCH.name,
     )
+    if given.criticality is not None:
+        config = replace(config, criticality=given.criticality)
     if given.subset_size is not None:
         config = replace(config, subset_size=given.subset_size)
     config = replace(config, idempotent=(*config.idempotent, *given.idempotent))
