@@ -133,7 +133,9 @@ class Balancer:
             trouble=lambda: self.discovery.trouble,
         )
         self.connectivity = Connectivity(self.pool, self.discovery.has_answered)
-        self.criticality = named("criticality", config.criticality)
+        # Of calls that name none; None: they are sent without one.
+        level = config.criticality
+        self.criticality = None if level is None else named("criticality", level)
         self.customer = config.customer
         self.propagates_customer = config.propagate_customer
         self.throttling = Throttling(

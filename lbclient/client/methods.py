@@ -38,7 +38,8 @@ def _with_context(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:
     Of both what the call's own metadata say, else its context, else the channel. Of
     several in the metadata the last, which servers of ours go by, and whoever reads
     metadata into a dict. A criticality that somebody said is sent even if it is the
-    default: a channel further down may have another one.
+    default: a channel further down may have another one, as that of `lbclient proxy`
+    has.
     """
     own = customer = None
     for key, value in metadata or ():
@@ -55,8 +56,8 @@ def _with_context(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:
     level = current()
     if level is None:
         level = balancer.criticality
-        if level is DEFAULT:
-            return metadata, level
+        if level is None:
+            return metadata, DEFAULT
     pairs = metadata or ()
     return grpc.aio.Metadata(*pairs, (CRITICALITY_KEY, level.name)), level
 

@@ -181,10 +181,11 @@ class ChannelConfig(Sourced):
         source="SRE book, ch. 20, flow control: a fixed limit; 100 is also what HTTP/2 "
         "servers commonly allow on a connection.",
     )
-    criticality: str | Criticality = setting(
-        DEFAULT.name,
-        CRITICALITY,
-        help="Criticality of calls that name none.",
+    criticality: str | Criticality | None = setting(
+        None,
+        optional(CRITICALITY),
+        help="Criticality of calls that name none. None: they are sent without one, "
+        f"and count as {DEFAULT.name}.",
         source='SRE book, ch. 21: "the default for requests sent from production '
         'jobs".',
     )

@@ -241,11 +241,11 @@ async def test_it_names_the_customer_of_who_names_nobody(
         ("", None, "SHEDDABLE_PLUS"),
         ("", "SHEDDABLE", "SHEDDABLE"),
         ("--criticality critical_plus", "SHEDDABLE", "CRITICAL_PLUS"),
-        ("--criticality CRITICAL", None, None),  # as of a client without a proxy
+        ("--criticality CRITICAL", None, "CRITICAL"),
     ],
 )
 async def test_a_batch_job_is_sheddable_unless_somebody_says_otherwise(
-    host: Host, tmp_path: Path, words: str, in_file: str | None, sent: str | None
+    host: Host, tmp_path: Path, words: str, in_file: str | None, sent: str
 ) -> None:
     told: list[Any] = []
 

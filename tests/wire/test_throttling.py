@@ -143,6 +143,15 @@ async def test_what_was_said_holds_below_a_channel_with_a_default_of_its_own(
     assert below.told == [said or "SHEDDABLE_PLUS"] * 2
 
 
+async def test_a_channel_of_everybodys_default_says_so_if_it_was_set() -> None:
+    """Or a channel further down, with a default of its own, takes it for none."""
+    server = Refusing()
+    for config in (ChannelConfig(), ChannelConfig(criticality="CRITICAL")):
+        async with to(server, config=config) as channel:
+            await call(channel)
+    assert server.told == [None, "CRITICAL"]
+
+
 async def test_of_several_criticalities_the_client_goes_by_the_last() -> None:
     """As the server does: it was throttled by one, and refused by another."""
     told = tuple((wire.CRITICALITY_KEY, c) for c in ("CRITICAL_PLUS", "SHEDDABLE"))
