@@ -7,7 +7,7 @@ here; nobody else writes them.
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
-from lbclient.core.attempts import LAST
+from lbclient.core.attempt_histogram import LAST
 from lbclient.core.call_counts import CallCounts
 from lbclient.core.histogram import Histogram
 from lbclient.core.model import Verdict
