@@ -123,6 +123,7 @@ CONTENTION = {
     "waiting": MAYBE,
     "throttled": MAYBE,
     "stolen": MAYBE,
+    "loop": NUMBER,
     "lag": NUMBER,
 }
 

@@ -179,6 +179,7 @@ def server_gauges(server: ServerStatistics) -> Samples:
     for kind in ("waiting", "throttled", "stolen"):
         if (share := getattr(kept, kind)) is not None:
             yield ("lbclient_server_contention", kind), share
+    yield ("lbclient_server_loop_utilization",), kept.loop
     yield ("lbclient_server_loop_lag_seconds",), kept.lag
     yield ("lbclient_server_load",), server.load
     for signal in server.signals:

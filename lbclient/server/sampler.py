@@ -9,6 +9,7 @@ from lbclient import wire
 from lbclient.background.tasks import Tasks
 from lbclient.core.protocols import Clock
 from lbclient.server.meters.contention import ContentionMeter
+from lbclient.server.meters.event_loop import LoopMeter
 from lbclient.server.report.streams import TICK
 from lbclient.server.statistics import ContentionStatistics
 
@@ -30,7 +31,8 @@ class Sampler:
     ) -> None:
         self._clock = clock
         self._each = each
-        self._contention = ContentionMeter(smoothing)
+        self._loop = LoopMeter(clock)
+        self._contention = ContentionMeter(smoothing, busy=self._loop.read)
         self._read_cpu = self._contention.read if read_cpu is None else read_cpu
         self._tasks = Tasks("server", Random())
         self._timer: asyncio.TimerHandle | None = None
@@ -38,6 +40,7 @@ class Sampler:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Samples from now on, until `stop`."""
+        self._loop.watch(loop)
         now = self._clock()
         if self._due_at is not None:
             self._contention.note_lag(now - self._due_at, now)
@@ -48,6 +51,7 @@ class Sampler:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._loop.ignore()
 
     def sample(self) -> None:
         now = self._clock()

@@ -35,7 +35,8 @@ class SignalStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentionStatistics:
-    """What keeps the task from CPU time that it wants, smoothed as utilization is.
+    """What keeps the task from CPU time that it wants, and how busy its loop is,
+    smoothed as utilization is.
 
     None is what the system does not tell, as where there is no /proc.
     """
@@ -50,6 +51,10 @@ class ContentionStatistics:
 
     stolen: float | None = None
     """The share of the machine's busy CPU time that the hypervisor gave to others."""
+
+    loop: float = 0.0
+    """The share of time in which the event loop was busy, that is, did not wait for
+    events; the CPU time of its thread a second where only that can be read."""
 
     lag: float = 0.0
     """Seconds that the event loop's timers come late. Not part of the utilization."""

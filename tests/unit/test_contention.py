@@ -29,7 +29,10 @@ class Machine:
         self.user = self.stolen = 0
         self._times = count(100.0)
         cpu = CpuMeter(lambda: self.used, lambda: cpus)
-        self.meter = ContentionMeter(0.01, cpu, root)
+        self.busy: float | None = None
+        self.meter = ContentionMeter(
+            0.01, cpu, root, lambda: self.busy, lambda: self.ran
+        )
 
     def write(self, name: str, text: str) -> None:
         path = self.root / name
@@ -67,7 +70,8 @@ def test_without_contention_the_utilization_is_what_was_used() -> None:
     ("used", "cpus", "waiting", "utilization"),
     [
         (0.3, 1.0, 0.3, 0.6),
-        (0.15, 2.0, 0.3, 0.3),  # of two CPUs the loop can use one
+        (0.15, 2.0, 0.3, 0.6),  # of two CPUs the loop can use one
+        (0.125, 8.0, 0.0, 1.0),  # and of eight
         (1.0, 0.5, 0.0, 1.0),
         (0.5, 0.5, 0.25, 0.5),  # half of the CPU can be had, and the quota is no more
         (0.5, 0.5, 0.5, 0.75),  # a third of it can
@@ -116,11 +120,30 @@ def test_the_loops_thread_is_read(tmp_path: Path) -> None:
     assert machine.read() == pytest.approx(0.75)
     assert machine.meter.statistics().waiting == pytest.approx(0.5)
     assert repr(machine.meter) == (
-        "<0.50 waiting, unknown throttled, unknown stolen, 0.0 ms late>"
+        "<0.50 waiting, unknown throttled, unknown stolen, 0.25 busy, 0.0 ms late>"
     )
     machine.used, machine.ran = 0.5, 0.5
     machine.schedstat()
     assert machine.read() == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("used", "ran", "busy", "reported"),
+    [
+        (0.3, 0.3, 0.9, 0.9),  # it blocks, which takes no CPU time
+        (0.3, 0.3, None, 0.3),  # nobody knows
+        (1.4, 0.5, 0.6, 0.7),  # two CPUs, which threads use
+        (0.8, 0.8, 0.5, 0.8),  # a loop whose selector somebody else times
+    ],
+)
+def test_a_task_is_as_full_as_its_loop_or_its_cpus(
+    tmp_path: Path, used: float, ran: float, busy: float | None, reported: float
+) -> None:
+    machine = Machine(tmp_path, cpus=2.0)
+    machine.read()
+    machine.used, machine.ran, machine.busy = used, ran, busy
+    assert machine.read() == pytest.approx(reported)
+    assert machine.meter.statistics().loop == pytest.approx(max(ran, busy or 0.0))
 
 
 def test_a_throttled_group_is_read(tmp_path: Path) -> None:
@@ -290,7 +313,9 @@ def test_what_is_reported_and_what_admission_sees_is_with_contention(
     machine = Machine(tmp_path)
     machine.schedstat()
     cpu = CpuMeter(lambda: machine.used, lambda: 1.0)
-    meter = partial(ContentionMeter, cpu=cpu, root=tmp_path)
+    meter = partial(
+        ContentionMeter, cpu=cpu, root=tmp_path, thread_time=lambda: machine.ran
+    )
     monkeypatch.setattr(sampler, "ContentionMeter", meter)
     server = parts(ServerConfig(max_cpu=0.5), lambda: now)
     server.sampler.sample()

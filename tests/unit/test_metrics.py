@@ -100,7 +100,9 @@ SERVER = ServerStatistics(
     misread={"lbclient-attempt": 2},
     streams_refused={"connection": 3, "server": 0},
     usage={"": 0.5, "mail": 2.0},
-    contention=ContentionStatistics(waiting=0.1, throttled=0.2, stolen=0.3, lag=0.004),
+    contention=ContentionStatistics(
+        waiting=0.1, throttled=0.2, stolen=0.3, loop=0.5, lag=0.004
+    ),
     udp=UdpStatistics(50051, 11, 12, 13, 14, 15),
     methods={("stream_stream", "/search.Search/Chat"): {"OK": 5, "UNKNOWN": 0}},
     signals=(SignalStatistics("load", 4.0, 8.0), SignalStatistics("disk", 1.2, 1.0)),
@@ -210,6 +212,7 @@ def test_a_server_is_shown() -> None:
     assert scraped("lbclient_server_contention", kind="waiting") == 0.1
     assert scraped("lbclient_server_contention", kind="throttled") == 0.2
     assert scraped("lbclient_server_contention", kind="stolen") == 0.3
+    assert scraped("lbclient_server_loop_utilization") == 0.5
     assert scraped("lbclient_server_loop_lag_seconds") == 0.004
     said = {"reason": "overloaded", "criticality": "SHEDDABLE"}
     assert scraped("lbclient_server_refused_total", **said) == 7

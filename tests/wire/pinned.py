@@ -1,4 +1,5 @@
-"""A program on one CPU: `serve CPU` with calls that cost 3 ms of it, or `burn CPU`."""
+"""A program on CPUs, as in `0,1`: `serve CPUS` with calls that cost 3 ms of one CPU, or
+`burn CPUS`."""
 
 import asyncio
 import os
@@ -35,8 +36,8 @@ async def serve() -> None:
     await asyncio.sleep(300)
 
 
-verb, cpu = sys.argv[1:]
-os.sched_setaffinity(0, {int(cpu)})
+verb, cpus = sys.argv[1:]
+os.sched_setaffinity(0, set(map(int, cpus.split(","))))
 if verb == "serve":
     asyncio.run(serve())
 else:

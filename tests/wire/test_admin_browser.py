@@ -305,9 +305,10 @@ def test_contention_that_is_not_known_is_said_to_be_unknown(page: Browser) -> No
         "said.servers[0].contention = arguments[0];"
         "show(said);"
         "return document.body.innerText",
-        {"waiting": 0.25, "throttled": None, "stolen": 0.0, "lag": 0.001},
+        {"waiting": 0.25, "throttled": None, "stolen": 0.0, "loop": 0.75, "lag": 0.001},
     )
-    assert "waiting 25 %, throttled unknown, stolen 0 %, timers 1" in shown
+    assert "waiting 25 %, throttled unknown, stolen 0 %" in shown
+    assert "75 % busy, timers 1" in shown
 
 
 def test_what_is_left_out_is_counted(page: Browser) -> None:

@@ -4,16 +4,18 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 import pytest
 
 import lbclient
 from tests import needs
+from tests.waiting import eventually
 
 PROGRAM = Path(__file__).with_name("pinned.py")
 BURNERS = 5  # for one of two CPUs; whatever else the machine does is on both
@@ -22,7 +24,13 @@ CALLS = 100  # in a round
 ROUNDS = 60  # at most; an idle machine needs four
 SEEN = 4  # rounds that are looked at together: of one the counts vary too much
 
-Run = Callable[[str, int], Awaitable[Process]]
+# Of one loop on two CPUs, and of another on one of them: before the loop was measured
+# they reported 1 to 2.
+EQUAL = 1.3
+LOOP_PACE = 0.0075  # seconds between two calls: 40 % of a loop
+KEPT = 500  # reports whose mean is taken: 4 s, twice the smoothing
+
+Run = Callable[[str, int | str], Awaitable[Process]]
 
 
 @pytest.fixture
@@ -33,7 +41,7 @@ async def run() -> AsyncIterator[Run]:
             process.kill()
             await process.wait()
 
-        async def run(verb: str, cpu: int) -> Process:
+        async def run(verb: str, cpu: int | str) -> Process:
             words = [sys.executable, str(PROGRAM), verb, str(cpu)]
             process = await asyncio.create_subprocess_exec(
                 *words, stdout=PIPE, stderr=DEVNULL
@@ -62,6 +70,59 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+async def address_of(process: Process) -> str:
+    assert process.stdout is not None
+    return f"127.0.0.1:{int(await process.stdout.readline())}"
+
+
+Reports = AsyncGenerator[float, None]
+
+
+async def reports(process: Process, search: Any) -> Reports:
+    """Calls a server at a pace; what it reports of its utilization meanwhile."""
+    loop = asyncio.get_running_loop()
+    calls: set[Any] = set()
+    address = await address_of(process)
+    async with lbclient.insecure_channel(address) as channel:
+        stub = search.SearchStub(channel)
+        due_at = loop.time()
+        while True:
+            due_at = max(due_at + LOOP_PACE, loop.time() - 0.1)
+            await asyncio.sleep(due_at - loop.time())
+            calls.add(call := stub.Search(search.Query(), timeout=60))
+            call.add_done_callback(calls.discard)
+            for seen in channel.statistics().backends:
+                yield seen.utilization or 0.0
+
+
+async def test_a_loop_is_as_full_on_two_cpus_as_on_one(run: Run, search: Any) -> None:
+    """A second CPU does not help a loop, so both can take as many calls."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        needs.skip("one CPU only")
+    seen: list[deque[float]] = [deque(maxlen=KEPT), deque(maxlen=KEPT)]
+
+    async def follow(pinned: str, found: deque[float]) -> None:
+        process = await run("serve", pinned)
+        async with aclosing(reports(process, search)) as told:
+            async for utilization in told:
+                found.append(utilization)
+
+    def ratio() -> float:
+        """Once all that counts is of full load."""
+        one, two = (mean(found) if len(found) == KEPT else 0.0 for found in seen)
+        return one / two if min(one, two) > 0.2 else 0.0
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(follow(str(cpus[0]), seen[0])),
+            group.create_task(follow(f"{cpus[0]},{cpus[1]}", seen[1])),
+        ]
+        await eventually(lambda: 1 / EQUAL < ratio() < EQUAL, turns=6000)
+        for task in tasks:
+            task.cancel()
+
+
 async def test_clients_move_away_from_a_task_whose_cpu_others_use(
     run: Run, search: Any
 ) -> None:
@@ -71,11 +132,7 @@ async def test_clients_move_away_from_a_task_whose_cpu_others_use(
     if not does_kernel_count():
         needs.skip("a kernel that does not count waiting for a CPU")
     crowded, other = [await run("serve", cpu) for cpu in cpus[:2]]
-    addresses = []
-    for process in (crowded, other):
-        assert process.stdout is not None
-        port = int(await process.stdout.readline())
-        addresses.append(f"127.0.0.1:{port}")
+    addresses = [await address_of(process) for process in (crowded, other)]
     for _ in range(BURNERS):
         await run("burn", cpus[0])
 

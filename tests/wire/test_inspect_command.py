@@ -251,12 +251,15 @@ async def test_contention_that_is_not_known_is_said_to_be_unknown(
 ) -> None:
     await start(lbclient.server)
     told = snapshot()
-    kept = {"waiting": 0.25, "throttled": None, "stolen": None, "lag": 0.001}
+    kept = {"waiting": 0.25, "throttled": None, "stolen": None}
+    kept |= {"loop": 0.75, "lag": 0.001}
     told["servers"] = [one | {"contention": kept} for one in told["servers"][-1:]]
     async with saying(json.dumps(told | {"channels": []}).encode()) as place:
         status, out, complaint = await inspect("--interval", "0.5", place)
     assert (status, complaint) == (0, "")
-    assert "waiting 25%, throttled unknown, stolen unknown," in " ".join(out.split())
+    shown = " ".join(out.split())
+    assert "contention waiting 25%, throttled unknown, stolen unknown" in shown
+    assert "event loop 75% busy, timers 1" in shown
 
 
 async def test_attempts_are_shown_where_some_were_refused(

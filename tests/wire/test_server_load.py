@@ -455,6 +455,29 @@ async def test_the_lag_of_the_loop_is_told(eventually: Any) -> None:
         server.stop()
 
 
+async def test_a_loop_that_handlers_block_is_full(eventually: Any) -> None:
+    """It uses no CPU time."""
+    loop = asyncio.get_running_loop()
+    server = parts(clock=time.monotonic)
+    server.start(loop)
+
+    async def block() -> None:
+        while True:
+            time.sleep(0.02)  # noqa: ASYNC251 - as a handler may do
+            await asyncio.sleep(0.001)
+
+    blocking = loop.create_task(block())
+    try:
+        await eventually(lambda: server.statistics().contention.loop > 0.6)
+        assert server.statistics().utilization > 0.5
+        blocking.cancel()
+        await eventually(lambda: server.statistics().contention.loop < 0.5)
+    finally:
+        blocking.cancel()
+        server.stop()
+    assert "select" not in vars(loop._selector)  # type: ignore[attr-defined]
+
+
 def _raise() -> float:
     raise OSError("no sensor")
 

@@ -318,7 +318,8 @@ class ServerSection extends Section {
     facts.set("Utilization", percent(server.utilization));
     const kept = server.contention;
     const lost = ["waiting", "throttled", "stolen"].map((kind) => `${kind} ${kept[kind] === null ? "unknown" : percent(kept[kind])}`);
-    facts.set("Contention", `${lost.join(", ")}, timers ${milliseconds(kept.lag)} late`);
+    facts.set("Contention", lost.join(", "));
+    facts.set("Event loop", `${percent(kept.loop)} busy, timers ${milliseconds(kept.lag)} late`);
     facts.set("Load for each processor", fixed(server.load, 1));
     facts.set("Requests a second", rate(server.qps));
     facts.set("Errors a second", rate(server.eps), { kind: server.eps >= 0.05 ? "ill" : "" });

@@ -414,7 +414,9 @@ def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     lost = ", ".join(
         f"{kind} {percent(kept[kind])}" for kind in ("waiting", "throttled", "stolen")
     )
-    yield item("contention", f"{lost}, timers {ms(kept['lag'])} late")
+    yield item("contention", lost)
+    loop = f"{percent(kept['loop'])} busy, timers {ms(kept['lag'])} late"
+    yield item("event loop", loop)
     yield item("latency", f"p50 {ms(now['p50'])}, p99 {ms(now['p99'])}")
     yield item("requests", counts(now["requests"]))
     for signal in now["signals"]:
