@@ -140,6 +140,7 @@ def of_backend(seen: Any, recent: Recent, now: float) -> dict[str, Any]:
     p50, p99 = recent.of(seen.address).quantiles(now, 0.5, 0.99)
     ejected = [told_of(one, shape.EJECTION) for one in seen.ejected[:MOST_EJECTIONS]]
     told = {**told_of(seen, shape.BACKEND), "ejected": ejected}
+    told["is_slowed"] = int(seen.is_slowed)
     return {**told, "p50": p50, "p99": p99}
 
 

@@ -29,6 +29,7 @@ from lbclient.client.idleness import Idleness
 from lbclient.client.outlier_detection import OutlierDetection
 from lbclient.client.pending import Waiting
 from lbclient.client.probing import Probing
+from lbclient.client.slowdowns import Slowdowns
 from lbclient.client.surroundings import Dial
 from lbclient.config import ChannelConfig
 from lbclient.core.counters import Counters
@@ -119,6 +120,7 @@ class Balancer:
             self.counters.by_method,
             self.idleness.wake_a_second,
         )
+        self.slowdowns = Slowdowns(common, lambda: self.pool.ready)
         self._changes = Changes(label, self.tasks, self._follow_up)
         self.discovery = Discovery(
             common, resolver, self.connections, self._changes.follow_up_soon
@@ -386,6 +388,7 @@ class Balancer:
         if changed:
             self.connections.review_soon()
             self.idleness.look_soon()
+            self.slowdowns.look_soon()
         self.connectivity.changed()
         if self.waiting:
             self.waiting.serve()
@@ -403,6 +406,7 @@ class Balancer:
         self._changes.stop()
         self.connections.stop()
         self.idleness.close()
+        self.slowdowns.close()
         self.probing.close()
 
     def abort(self) -> None:

@@ -7,6 +7,7 @@ rates per second.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lbclient.core.request_costs import RequestCost
 from lbclient.core.text import printable
 from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 
@@ -52,7 +53,12 @@ class BackendStatistics:
     0 for an address that is not shared. `health_refused` says which of its health and
     load services answer with a status other than UNIMPLEMENTED, and which: "refused:
     UNAUTHENTICATED: no token (lbclient.v1.BackendHealth, grpc.health.v1.Health)"; empty
-    where none does.
+    where none does. `relative_cost` is the share of its capacity that a request takes,
+    over the median of the channel's backends, and `cost_rise` by what factor more it
+    takes than is usual of this backend, if that of the others is as usual; None where
+    it is not known, for the first minute, with few requests or fewer than three
+    backends. It `is_slowed` from a rise of 1.5 until it is below 1.25: perhaps others
+    use its machine.
     """
 
     address: str
@@ -82,6 +88,9 @@ class BackendStatistics:
     is_shared: bool = False
     recent_errors: float = 0.0
     health_refused: str = ""
+    relative_cost: float | None = None
+    cost_rise: float | None = None
+    is_slowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +222,7 @@ def backend_statistics(
     why: str,
     now: float,
     ejected: tuple[EjectionStatistics, ...] = (),
+    cost: RequestCost | None = None,
 ) -> BackendStatistics:
     error, error_age = last_error(backend, now)
     load = backend.load
@@ -248,6 +258,9 @@ def backend_statistics(
         is_shared=is_shared,
         recent_errors=load.recent_errors(now),
         health_refused=str(backend.reported.refusals),
+        relative_cost=None if cost is None else cost.relative,
+        cost_rise=None if cost is None else cost.rise,
+        is_slowed=cost is not None and cost.is_slowed,
     )
 
 
@@ -327,6 +340,7 @@ def channel_statistics(
             why_of(node),
             now,
             ejections(balancer, node, now),
+            balancer.slowdowns.costs.read(node.endpoint.address, now),
         )
         for node in nodes
     )

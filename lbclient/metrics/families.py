@@ -70,6 +70,9 @@ OURS = _families(
     ("lbclient_ejected_backends", "gauge", "target",
      "Backends that get no calls of at least one method, because only they fail "
      "it."),
+    ("lbclient_slowed_backends", "gauge", "target",
+     "Backends whose requests take more of their capacity than usual, compared with "
+     "the other backends."),
     ("lbclient_shared_backends", "gauge", "target",
      "Backends whose address is shared by several tasks, as behind a proxy."),
     ("lbclient_ejections", "counter", "target",
@@ -162,6 +165,9 @@ OF_BACKENDS = _families(
      "The backend's share of the calls, relative to the mean of its channel."),
     ("lbclient_backend_utilization", "gauge", "target backend",
      "Utilization that the backend last reported; 1 is full."),
+    ("lbclient_backend_slowed", "gauge", "target backend",
+     "Channels that see requests take more of the backend's capacity than usual, "
+     "compared with the other backends."),
 )
 
 # The names and labels of go-grpc-prometheus, which dashboards everywhere know.

@@ -101,6 +101,8 @@ def channel_gauges(channel: ChannelStatistics, target: str) -> Samples:
     yield ("lbclient_replacements", target), channel.replacements
     yield ("lbclient_draining_backends", target), channel.draining
     yield ("lbclient_ejected_backends", target), channel.ejected
+    slowed = sum(backend.is_slowed for backend in channel.backends)
+    yield ("lbclient_slowed_backends", target), slowed
     shared = sum(backend.is_shared for backend in channel.backends)
     yield ("lbclient_shared_backends", target), shared
     weights = [one.weight for one in channel.backends if one.weight]
@@ -131,6 +133,7 @@ def backend_gauges(channel: ChannelStatistics, target: str, most: int) -> Sample
         yield ("lbclient_backend_ready", *labels), is_ready
         yield ("lbclient_backend_ejected", *labels), len(backend.ejected)
         yield ("lbclient_backend_recent_errors", *labels), backend.recent_errors
+        yield ("lbclient_backend_slowed", *labels), backend.is_slowed
         yield ("lbclient_backend_fronts", *labels), backend.fronts
         yield ("lbclient_backend_weight", *labels), backend.weight
         if backend.utilization is not None:

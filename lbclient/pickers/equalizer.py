@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from math import exp, log
 
 from lbclient.core.load import Load
+from lbclient.core.median import median
 from lbclient.core.protocols import Node
 
 NONSENSE = 1e6  # no utilization is; the bound keeps what is computed finite
@@ -200,17 +201,6 @@ class Equalizer:
 
     def __repr__(self) -> str:
         return f"<equalizer of {len(self._weights)} weights>"
-
-
-def median(numbers: Sequence[float]) -> float:
-    """`statistics.median`, without its fractions and decimals, slow to import.
-
-    >>> median([3.0, 1.0, 2.0]), median([4.0, 1.0, 2.0, 3.0])
-    (2.0, 2.5)
-    """
-    ordered = sorted(numbers)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[-middle - 1]) / 2
 
 
 def _mean_told(ready: Sequence[Node]) -> float:

@@ -500,6 +500,7 @@ def test_nothing_is_told_of_single_backends_unless_somebody_asks() -> None:
     assert scraped("lbclient_backend_ready", backend="a:1") == 1
     assert scraped("lbclient_backend_weight", backend="a:1") == 1
     assert scraped("lbclient_backend_recent_errors", backend="a:1") == 0
+    assert scraped("lbclient_backend_slowed", backend="a:1") == 0
     assert scraped("lbclient_backend_in_flight", backend="a:1") == 0
     assert scraped("lbclient_backend_utilization", backend="a:1") is None
     assert served(scraped, "b:1") is None  # one was asked for

@@ -161,6 +161,22 @@ def test_it_says_whether_retries_are_refused_too(page: Browser) -> None:
     assert page.complaints() == []
 
 
+def test_a_backend_whose_requests_cost_more_than_usual_is_shown(page: Browser) -> None:
+    page.run(
+        "const ask = window.fetch;"
+        "window.fetch = async (...words) => {"
+        "  const said = await (await ask(...words)).json();"
+        "  const [first, second] = said.channels[0].backends;"
+        "  [first.is_slowed, first.cost_rise] = [1, 2.14];"
+        "  [second.is_slowed, second.cost_rise] = [0, 1.4];"
+        "  return new Response(JSON.stringify(said));"
+        "};"
+    )
+    page.wait(f"{ROWS}[0].includes('a request costs it 2.1 times as much as usual')")
+    assert "as much as usual" not in "".join(page.run(ROWS)[1:])
+    assert page.complaints() == []
+
+
 def test_refused_health_checks_of_a_ready_backend_are_shown(page: Browser) -> None:
     page.run(
         "const ask = window.fetch;"

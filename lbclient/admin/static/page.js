@@ -252,13 +252,14 @@ class ChannelSection extends Section {
     const ejected = backend.ejected.map((one) => `ejected for ${one.method} since ${age(one.age)}: ${one.why}`);
     const last = backend.last_error && `${backend.last_error}, ${age(backend.last_error_age)} ago`;
     const held = backend.recent_errors >= 0.05 ? [`${fixed(backend.recent_errors, 1)} recent errors held against it`] : [];
+    const slowed = backend.is_slowed ? [`a request costs it ${fixed(backend.cost_rise, 1)} times as much as usual, compared with the others`] : [];
     const refused = backend.health_refused && !backend.reason.includes("are refused: ") ? [backend.health_refused] : [];
     const place = backend.zone ? `${backend.why}, zone ${backend.zone}` : backend.why;
     return [
       backend.address, stated(backend.state), age(backend.state_age), fixed(backend.weight), count(backend.in_flight),
       rate(calls), [percent(errors), errors ? "ill" : ""], milliseconds(backend.p50), milliseconds(backend.p99),
       percent(backend.utilization), count(backend.active), backend.report_age === null ? NONE : `${age(backend.report_age)} ago`,
-      backend.task === null ? place : `task ${backend.task}, ${place}`, last || NONE, [backend.reason, ...refused, ...held, ...ejected].join("; "),
+      backend.task === null ? place : `task ${backend.task}, ${place}`, last || NONE, [backend.reason, ...refused, ...slowed, ...held, ...ejected].join("; "),
     ];
   }
 

@@ -394,6 +394,9 @@ def troubles(told: list[Any]) -> Iterator[str]:
         if one["last_error"] and one["last_error"] not in words:
             words.append(f"{one['last_error']}, {age(one['last_error_age'])} ago")
         words += filter(None, [errors_held(one["recent_errors"])])
+        if one["is_slowed"]:
+            rise = f"{one['cost_rise']:.1f} times as much as usual"
+            words.append(f"a request costs it {rise}, compared with the others")
         words += [
             f"ejected for {each['method']} since {age(each['age'])}: {each['why']}"
             for each in one["ejected"]

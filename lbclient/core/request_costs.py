@@ -1,0 +1,125 @@
+"""Notices a backend on which requests cost more than usual, and on others do not.
+
+A request's cost is the share of a backend's capacity that it takes: utilization over
+the requests served a second, as reported. A slow machine always has a higher cost than
+its peers, so each backend is compared with its own past first. What all of them have in
+common, such as other requests or a new release, is the median of these changes, and is
+taken out. The rest is an antagonist on the machine, a throttled CPU, or a fault of this
+task alone. It is told, and changes no pick: pickers go by utilization.
+"""
+
+from collections.abc import Iterable
+from math import exp, inf, log
+from typing import NamedTuple
+
+from lbclient.core.ewma import Ewma
+from lbclient.core.load import Load
+from lbclient.core.median import median
+
+# Ours. Requests differ: where the costs of single ones have a standard deviation as
+# large as their mean, that of 15 s of 5 requests a second has one of 10 %.
+SMOOTHING = 15.0  # seconds
+MEMORY = 1800.0  # seconds, of what is usual: what lasts for an hour is usual itself
+LEARNING = 60.0  # seconds until something is usual of a backend
+SLOWED, USUAL = 1.5, 1.25  # rises at which it begins, and ends
+
+# A backend that does less is left out: most of its utilization is no requests'.
+LEAST_UTILIZATION = 0.1
+LEAST_SERVED = 5.0  # requests a second
+LEAST_BACKENDS = 3  # of two nobody can say which one has changed
+FRESH = 10.0  # seconds, of a report
+KNOWN = 30.0  # seconds, of what was concluded
+
+
+class RequestCost(NamedTuple):
+    """`relative` is the cost over the median of all backends; `rise` is the cost over
+    its usual value, over the median of the same of all backends. `is_slowed` from a
+    rise of 1.5 until it is below 1.25."""
+
+    relative: float
+    rise: float
+    is_slowed: bool
+
+
+class _History:
+    """Of one backend: logarithms of its cost, as costs are compared by their ratio."""
+
+    __slots__ = ("cost", "known_until", "now", "reported_at", "since", "usual")
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.now, self.usual = Ewma(SMOOTHING), Ewma(MEMORY)
+        self.reported_at = -inf
+        self.cost: RequestCost | None = None
+        self.known_until = -inf
+
+    def observe(self, height: float, reported_at: float, now: float) -> None:
+        if reported_at > self.reported_at:  # and not the same report again
+            self.reported_at = reported_at
+            self.now.update(height, now)
+            self.usual.update(height, now)
+
+    @property
+    def change(self) -> float:
+        return self.now.value - self.usual.value
+
+    def compare(self, height: float, change: float, now: float) -> bool:
+        """Takes the medians of all. Returns whether it slowed down, or no longer is."""
+        was_slowed = self.cost is not None and self.cost.is_slowed
+        rise = exp(self.change - change)
+        is_slowed = rise >= (USUAL if was_slowed else SLOWED)
+        self.cost = RequestCost(exp(self.now.value - height), rise, is_slowed)
+        self.known_until = now + KNOWN
+        return is_slowed is not was_slowed
+
+
+class RequestCosts:
+    """Owned by a balancer, which calls `observe` every few seconds."""
+
+    def __init__(self) -> None:
+        self._histories: dict[str, _History] = {}
+
+    def observe(
+        self, ready: Iterable[tuple[str, Load]], now: float
+    ) -> list[tuple[str, RequestCost]]:
+        """Takes the last reports of all ready backends, by address; others are
+        forgotten. Returns those that have slowed down, or are as usual again."""
+        before, self._histories = self._histories, {}
+        known: dict[str, _History] = {}
+        for address, load in ready:
+            history = before.get(address) or _History(now)
+            self._histories[address] = history
+            if cost := _cost(load, now):
+                history.observe(log(cost), load.reported_at, now)
+                if now >= history.since + LEARNING:
+                    known[address] = history
+        if len(known) < LEAST_BACKENDS:
+            return []
+        height = median(history.now.value for history in known.values())
+        change = median(history.change for history in known.values())
+        return [
+            (address, history.cost)
+            for address, history in known.items()
+            if history.compare(height, change, now) and history.cost is not None
+        ]
+
+    def read(self, address: str, now: float) -> RequestCost | None:
+        """None while it is not known, as there are too few requests or backends, or
+        for the first minute."""
+        history = self._histories.get(address)
+        return history.cost if history and now < history.known_until else None
+
+    def __repr__(self) -> str:
+        costs = [history.cost for history in self._histories.values()]
+        slowed = sum(cost is not None and cost.is_slowed for cost in costs)
+        return f"<{slowed} of {len(costs)} backends slowed>"
+
+
+def _cost(load: Load, now: float) -> float | None:
+    report = load.report
+    if report is None or now > load.reported_at + FRESH:
+        return None
+    served = report.qps - report.eps
+    if not LEAST_UTILIZATION <= report.utilization < inf or not served >= LEAST_SERVED:
+        return None
+    return report.utilization / served
