@@ -85,6 +85,7 @@ class Server(grpc.aio.Server):
             config, clock, Random(), limit=limit, has_slots=has_slots
         )
         self._gate = gate = parts.gate
+        gate.threads.pool = migration_thread_pool
         self._reporter = parts.reporter
         self._streams = parts.streams
         self._udp = UdpHealth(self._reporter.glance, clock, self._config.udp_secret)

@@ -50,9 +50,13 @@ class Parts:
         self.reporter = Reporter(
             clock, self.monitor, tally, own, self.streams, gate.refused_shares
         )
-        each = (gate.sample, self.reporter.sample)
+        each = (gate.sample, self._report)
         self.sampler = Sampler(clock, config.smoothing, each, read_cpu)
         self.serving = Serving(self.reporter, gate, tally, limit)
+
+    def _report(self, now: float, cpu: float) -> None:
+        """Samples what is reported: of CPUs, loop and threads the one that limits."""
+        self.reporter.sample(now, max(cpu, self.gate.threads.used()))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.gate.start(loop)

@@ -478,6 +478,34 @@ async def test_a_loop_that_handlers_block_is_full(eventually: Any) -> None:
     assert "select" not in vars(loop._selector)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("is_default", [False, True])
+async def test_a_server_whose_threads_are_all_taken_is_full(
+    host: Host, eventually: Any, is_default: bool
+) -> None:
+    """They wait, and use no CPU time."""
+    is_over = Event()
+
+    def wait(request: bytes, context: Any) -> bytes:
+        is_over.wait(60.0)
+        return request
+
+    pool = ThreadPoolExecutor(2)
+    if is_default:
+        asyncio.get_running_loop().set_default_executor(pool)
+    options: Any = {} if is_default else {"migration_thread_pool": pool}
+    server, method, _ = await hosted(host, wait, smoothing=0.1, **options)
+    await let_pass(3 * SAMPLE_INTERVAL)  # what it takes to start is no load
+    await eventually(lambda: server.statistics().utilization < 0.5)
+    try:
+        calls = [method(b"") for _ in range(2)]
+        await eventually(lambda: server.statistics().utilization > 0.95)
+    finally:
+        is_over.set()
+    await asyncio.gather(*calls)
+    await eventually(lambda: server.statistics().utilization < 0.5)
+    pool.shutdown()
+
+
 def _raise() -> float:
     raise OSError("no sensor")
 

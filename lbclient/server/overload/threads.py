@@ -10,8 +10,10 @@ what that would cost. Bursts are let in by `Patience`, which decays instead
 (lbclient.core.overload_signals).
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 
 from lbclient.core.deadlines import Deadlines
@@ -41,7 +43,10 @@ def schedstat(tasks: Path = Path("/proc/self/task")) -> dict[str, int]:
 
 
 class Threads:
-    """Owned by the server. `leave` is called in any thread, all else on the loop's."""
+    """Owned by the server. `leave` is called in any thread, all else on the loop's.
+
+    `running` are requests that have a thread of `pool`; None is the loop's own.
+    """
 
     def __init__(
         self,
@@ -51,6 +56,8 @@ class Threads:
         self._read = read
         self._cpus = cpus
         self.waiting: dict[object, float] = {}  # since when; threads may share it
+        self.running: set[object] = set()  # threads share it, too
+        self.pool: Executor | None = None
         self._wait = 0.0
         self._deadlines = Deadlines()
         self._is_used = False
@@ -89,6 +96,19 @@ class Threads:
             if name in before
         )
         self._runnable = spent * 1e-9 / (now - since) / self._cpus()
+
+    def used(self) -> float:
+        """The share of the pool's threads that run requests; 0.0 if nobody knows how
+        many it has."""
+        running = len(self.running)
+        if not running:
+            return 0.0
+        pool = self.pool
+        if pool is None:
+            pool = getattr(asyncio.get_running_loop(), "_default_executor", None)
+        # No public name tells. An executor of another kind has none.
+        size = getattr(pool, "_max_workers", 0)
+        return min(1.0, running / size) if size else 0.0
 
     def load(self, now: float) -> float:
         try:

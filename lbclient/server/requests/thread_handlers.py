@@ -95,12 +95,16 @@ class SyncResponse(_InThread):
         return call
 
     def _respond(self, call: ThreadContext, request: Any) -> Any:
+        running = self._method.threads.running
+        running.add(call)
         try:
             self._admitted(call)
             response = call.run(self._work, request, call)
         except BaseException as error:
             call.failed(error)
             raise
+        finally:
+            running.discard(call)
         call.served()
         return response
 
