@@ -31,6 +31,7 @@ from lbclient.client.health.paced_watch import PacedWatch
 from lbclient.client.health.watch import HealthWatch
 from lbclient.client.idleness import Idleness
 from lbclient.client.probing import Probing
+from lbclient.client.slowdowns import Slowdowns
 from lbclient.client.waking import Waking
 from lbclient.config import ServerConfig
 from lbclient.core.lifecycle import Lifecycle
@@ -102,6 +103,7 @@ TIMERS = [
     Victim(Changes, "_follow_up_now"),
     Victim(Connections, "_review_pool", lambda b, _: b.connections._review.set(0.0)),
     Victim(Idleness, "_look_at_use", lambda b, _: b.idleness._look.set(0.0)),
+    Victim(Slowdowns, "look", lambda b, _: b.slowdowns._look.set(0.0)),
     Victim(Discovery, "_apply_empty", empty),
     Victim(Connections, "_open"),
     Victim(Discovery, "_resolved", can_return=False),
