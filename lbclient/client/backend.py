@@ -79,7 +79,14 @@ class Backend:
         driver = self._driver = Driver(
             self.life, self.load, clock, self._carry_out, self._job.interrupt
         )
-        self.reported = Reported(address, driver, self.load, self.condition, clock)
+        self.reported = Reported(
+            address,
+            driver,
+            self.load,
+            self.condition,
+            clock,
+            takes_sessions=not around.has_udp_secret,
+        )
         self._checks = OrderedChecks(
             driver, self.reported, clock, self._dial_beside, partial(has_others, self)
         )

@@ -77,6 +77,7 @@ class Connections:
             config.health,
             config.health_interval,
             utilization_by(config.metric_names_for_computing_utilization),
+            bool(config.udp_secret),
         )
         self._clock = common.clock
         self._tasks = common.tasks

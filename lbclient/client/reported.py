@@ -10,6 +10,7 @@ from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.shared_address import SharedAddress
+from lbclient.wire.datagram import Seal
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,8 @@ class Reported:
     """Owned by a backend. Others read its fields; only its methods write them.
 
     `is_ours` is what a health stream last told of the server, and `clients` how many
-    are connected to it; None: not known. `task_id` is the task of the last report; -1:
+    are connected to it; None: not known. `udp_seal` is what the task gave this client
+    for UDP; None: nothing. `task_id` is the task of the last report; -1:
     as several tasks answer, each report is wanted. `refusals` are of its health
     services.
     """
@@ -30,9 +32,12 @@ class Reported:
         load: Load,
         condition: Condition,
         clock: Clock,
+        takes_sessions: bool,
     ) -> None:
+        """`takes_sessions`: the channel has no secret of its own for UDP."""
         self.is_ours = False
         self._udp_port = 0
+        self.udp_seal: Seal | None = None
         self.clients: int | None = None
         self.task_id = 0
         self.shared_address = SharedAddress()
@@ -42,6 +47,7 @@ class Reported:
         self._load = load
         self._condition = condition
         self._clock = clock
+        self._takes_sessions = takes_sessions
         self._connected_at = 0.0
 
     def is_shared(self) -> bool:
@@ -89,13 +95,24 @@ class Reported:
         return is_believed
 
     def note_server(
-        self, is_ours: bool, udp_port: int, clients: int | None = None
+        self,
+        is_ours: bool,
+        udp_port: int,
+        udp_session: wire.UdpSession | None = None,
+        clients: int | None = None,
     ) -> None:
         """What the health stream has told of the server until now."""
         self.is_ours = is_ours
         if is_ours:
-            self._udp_port = udp_port
+            self._note_udp(udp_port, udp_session)
             self.clients = None if self.is_shared() else clients
+
+    def _note_udp(self, port: int, session: wire.UdpSession | None) -> None:
+        self._udp_port, self.udp_seal = port, None
+        # A secret of the channel's is what servers must know to be believed, and who
+        # gives sessions does not know it.
+        if session is not None and self._takes_sessions:
+            self._udp_port, self.udp_seal = session
 
     def hear_answer(self, report: LoadReport, sent_at: float, now: float) -> None:
         """Takes the report in an answer to a call, where it is news: of another task
@@ -135,7 +152,7 @@ class Reported:
 
     def seen(self, health: wire.Health, now: float) -> None:
         """The rest of an answer, where there is no connection."""
-        self._udp_port = health.udp_port
+        self._note_udp(health.udp_port, health.udp_session)
         if health.report is not None:
             self._load.observe(health.report, now)
 

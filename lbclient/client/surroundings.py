@@ -23,7 +23,8 @@ class Surroundings(NamedTuple):
     """One for each channel. `prober` makes the channel's one when it is first asked.
 
     `health` and `health_interval`, in seconds, are those of `ChannelConfig`.
-    `utilization_of` reads from a report what pickers go by.
+    `utilization_of` reads from a report what pickers go by. `has_udp_secret`: the
+    channel has a secret of its own for UDP health checks.
     """
 
     dial: Dial
@@ -34,3 +35,4 @@ class Surroundings(NamedTuple):
     health: str
     health_interval: float
     utilization_of: Callable[[LoadReport], float]
+    has_udp_secret: bool

@@ -276,7 +276,7 @@ class ChannelConfig(Sourced):
         SECRET,
         is_secret=True,
         help="What servers must know to be believed over UDP: the same text as their "
-        "`udp_secret`.",
+        "`udp_secret`. Without one, servers with TLS give each client a secret.",
     )
     resolve_interval: float = setting(
         10.0,

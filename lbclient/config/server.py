@@ -254,7 +254,7 @@ class ServerConfig(Sourced):
         True,
         SWITCH,
         help="Whether UDP health checks are answered, on the hosts of the gRPC ports; "
-        "beside secure ports only with a `udp_secret`.",
+        "beside secure ports only those of clients that were given a session over TLS.",
         source="Ours: on, as they tell no more than the gRPC ports do.",
     )
     udp_secret: str = setting(
@@ -262,7 +262,8 @@ class ServerConfig(Sourced):
         SECRET,
         is_secret=True,
         help="What clients must know to be answered over UDP, and tasks to be "
-        "believed: the same text as the channels' `udp_secret`.",
+        "believed: the same text as the channels' `udp_secret`. No sessions are given "
+        "then.",
     )
 
     def __post_init__(self) -> None:

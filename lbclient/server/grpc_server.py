@@ -35,7 +35,8 @@ from lbclient.server.loop_end import LoopEnd
 from lbclient.server.parts import Parts
 from lbclient.server.quotas.accounting import account
 from lbclient.server.report.health import HealthServices
-from lbclient.server.report.udp import UdpHealth, host_of
+from lbclient.server.report.udp import host_of
+from lbclient.server.report.udp_ports import UdpPorts
 from lbclient.server.requests.handler import Handler
 from lbclient.server.requests.lookup import Interceptor, UnknownMethods, WrappedLookup
 from lbclient.server.requests.uncounted import Uncounted
@@ -88,8 +89,8 @@ class Server(grpc.aio.Server):
         gate.threads.pool = migration_thread_pool
         self._reporter = parts.reporter
         self._streams = parts.streams
-        self._udp = UdpHealth(self._reporter.glance, clock, self._config.udp_secret)
-        self._udp_beside: list[tuple[str, int]] = []
+        self._udp = UdpPorts(self._reporter.glance, clock, self._config.udp_secret)
+        self._reporter.udp_sessions = self._udp.sessions
         self._ports: list[str] = []
         self._services: dict[str, None] = {}
         self._started = self._has_stopped = False
@@ -170,7 +171,7 @@ class Server(grpc.aio.Server):
     def add_insecure_port(self, address: str) -> int:
         port = self._inner.add_insecure_port(address)
         self._listen(address, port)
-        self._udp_beside.append((address, port))
+        self._udp.add(address, port, is_secure=False)
         return port
 
     def add_secure_port(
@@ -181,9 +182,7 @@ class Server(grpc.aio.Server):
         except RuntimeError as error:
             raise RuntimeError(f"{error} {PAIRS}") from None
         self._listen(address, port)
-        # Who may ask there must have shown who it is; over UDP a secret does that.
-        if self._config.udp_secret:
-            self._udp_beside.append((address, port))
+        self._udp.add(address, port, is_secure=True)
         return port
 
     def _listen(self, address: str, port: int) -> None:
@@ -213,7 +212,7 @@ class Server(grpc.aio.Server):
                 unknown = UnknownMethods(self._wrapper)
                 self._inner.add_generic_rpc_handlers((unknown,))
             if self._config.udp_health:
-                await self._udp.open(self._udp_beside)
+                await self._udp.open()
                 self._reporter.udp_port = self._udp.port
             # Requests inherit the context of whoever starts the server, as of
             # grpc.aio's, but for what is ours in it: none matters, ends or pays as the

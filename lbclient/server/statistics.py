@@ -8,7 +8,7 @@ from lbclient.core.model import TaskState
 
 @dataclass(frozen=True, slots=True)
 class UdpStatistics:
-    """UDP health checks: `port`, 0 for none, and what became of the datagrams.
+    """UDP health checks: the first `port`, 0 for none, and what came of the datagrams.
 
     `answered` probes; `malformed` ones, which are none; `forged` ones, sealed with
     another secret; `limited` ones, too many at a time. `pushed` is the number of

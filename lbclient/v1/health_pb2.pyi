@@ -12,15 +12,27 @@ class HealthRequest(_message.Message):
     def __init__(self, report_interval: _Optional[float] = ...) -> None: ...
 
 class HealthReport(_message.Message):
-    __slots__ = ("state", "load", "udp_port", "report_floor", "clients")
+    __slots__ = ("state", "load", "udp_port", "report_floor", "clients", "udp_session")
     STATE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UDP_PORT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FLOOR_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    UDP_SESSION_FIELD_NUMBER: _ClassVar[int]
     state: _load_pb2.TaskState
     load: _load_pb2.LoadReport
     udp_port: int
     report_floor: float
     clients: int
-    def __init__(self, state: _Optional[_Union[_load_pb2.TaskState, str]] = ..., load: _Optional[_Union[_load_pb2.LoadReport, _Mapping]] = ..., udp_port: _Optional[int] = ..., report_floor: _Optional[float] = ..., clients: _Optional[int] = ...) -> None: ...
+    udp_session: UdpSession
+    def __init__(self, state: _Optional[_Union[_load_pb2.TaskState, str]] = ..., load: _Optional[_Union[_load_pb2.LoadReport, _Mapping]] = ..., udp_port: _Optional[int] = ..., report_floor: _Optional[float] = ..., clients: _Optional[int] = ..., udp_session: _Optional[_Union[UdpSession, _Mapping]] = ...) -> None: ...
+
+class UdpSession(_message.Message):
+    __slots__ = ("port", "id", "secret")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    id: int
+    secret: bytes
+    def __init__(self, port: _Optional[int] = ..., id: _Optional[int] = ..., secret: _Optional[bytes] = ...) -> None: ...

@@ -17,6 +17,7 @@ from lbclient.core.quota import LONGEST, OTHERS
 from lbclient.core.retry import Refusal, parse_pushback
 from lbclient.core.verdict import Ending
 from lbclient.v1 import health_pb2, load_pb2
+from lbclient.wire.datagram import SEAL_SIZE, Seal
 from lbclient.wire.metrics import Metrics
 
 LOAD_KEY = "lbclient-load-bin"
@@ -38,6 +39,7 @@ REPORT_INTERVAL_FLOOR = 0.1  # seconds; a server never sends reports more often
 # Seconds; a server cannot ask for more patience than this. Ours, with 4,000 streams,
 # asks for 8.
 REPORT_FLOOR_CEILING = 60.0
+LONGEST_SECRET = 64  # bytes, of a session's; HMAC-SHA256 gains nothing from more
 
 _TASK_STATES: dict[int, TaskState] = {state.value: state for state in TaskState}
 
@@ -168,8 +170,16 @@ def find_customer(metadata: Iterable[tuple[str, Any]] | None) -> str:
 _REFUSALS: dict[Any, Refusal] = {refusal.value: refusal for refusal in Refusal}
 
 
+class UdpSession(NamedTuple):
+    """Where a task answers probes with a seal that it gave to this client alone."""
+
+    port: int
+    seal: Seal
+
+
 class Health(NamedTuple):
-    """What a `HealthReport` tells. `udp_port` 0: no health checks by UDP.
+    """What a `HealthReport` tells. `udp_port` 0: no health checks by UDP, or only with
+    a `udp_session`.
 
     `report_floor` is how many seconds are between two reports of a stream, at least.
     `reason` is what a server that is not ours said, where that is not the state's name.
@@ -184,6 +194,7 @@ class Health(NamedTuple):
     reason: str = ""
     clients: int | None = None
     is_own: bool = True
+    udp_session: UdpSession | None = None
 
 
 def parse_health(data: bytes) -> Health | None:
@@ -198,7 +209,16 @@ def parse_health(data: bytes) -> Health | None:
     report = from_message(message.load) if message.HasField("load") else None
     if report is not None and len(data) > SHORT:
         report = _without_message(report)
-    port = message.udp_port
+    port = message.udp_port if message.udp_port < 2**16 else 0
     floor = min(sound(message.report_floor), REPORT_FLOOR_CEILING)
     clients = message.clients if message.HasField("clients") else None
-    return Health(state, report, port if port < 2**16 else 0, floor, clients=clients)
+    session = _udp_session(message.udp_session)
+    return Health(state, report, port, floor, clients=clients, udp_session=session)
+
+
+def _udp_session(message: health_pb2.UdpSession) -> UdpSession | None:
+    """None where there is none, or what cannot be one."""
+    is_sound = 0 < message.port < 2**16 and message.id
+    if not is_sound or not SEAL_SIZE <= len(message.secret) <= LONGEST_SECRET:
+        return None
+    return UdpSession(message.port, Seal(message.secret, message.id))

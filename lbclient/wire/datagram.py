@@ -6,8 +6,11 @@ so that its answer and the news that may follow are together no larger: a task c
 be made to flood somebody who did not ask. One version, one length each: all else is
 not ours. Numbers are whole, so none of them can be NaN.
 
-    probe      magic 4 | kind 1 | 0 * 3             | nonce 8 | 0 * 112 | seal 16
-    the others magic 4 | kind 1 | state 1 | 0 * 2   | nonce 8 | load 16 | seal 16
+    probe   magic 4 | kind 1 | 0 * 3           | nonce 8 | session 8 | 0 * 104 | seal 16
+    others  magic 4 | kind 1 | state 1 | 0 * 2 | nonce 8 | load 16 | seal 16
+
+A session is the number of a secret that a task gave to one client. 0: the secret is
+that of the settings, or there is none.
 """
 
 from hmac import compare_digest, digest
@@ -21,7 +24,7 @@ MAGIC = b"LBH\x01"  # the last byte is the version
 PROBE, ANSWER, NEWS = 1, 2, 3
 
 SEAL_SIZE = 16  # bytes; RFC 2104, section 5: half of a hash, or 80 bits, at least
-_PROBE = Struct("!4sB3xQ")
+_PROBE = Struct("!4sB3xQQ")
 _ANSWER = Struct("!4sBB2xQIIII")
 ANSWER_SIZE = _ANSWER.size + SEAL_SIZE
 
@@ -34,6 +37,13 @@ UNKNOWN = 2**32 - 1  # for a number of active requests
 _STATES = {state.value: state for state in TaskState}
 
 
+class Seal(NamedTuple):
+    """What a client and a task seal with: the secret, and its session if it has one."""
+
+    secret: bytes = b""
+    session: int = 0
+
+
 class Answer(NamedTuple):
     """What a task says; `is_news` where nobody asked it just then."""
 
@@ -43,21 +53,31 @@ class Answer(NamedTuple):
     is_news: bool
 
 
-def probe(nonce: int, secret: bytes = b"") -> bytes:
+def probe(nonce: int, secret: bytes = b"", session: int = 0) -> bytes:
     """Asks. `nonce` has 64 bits, all of them random.
 
     >>> nonce_of(probe(7)), len(probe(7)), ANSWER_SIZE
     (7, 144, 48)
     """
-    return _seal(_PROBE.pack(MAGIC, PROBE, nonce) + _PADDING, secret)
+    return _seal(_PROBE.pack(MAGIC, PROBE, nonce, session) + _PADDING, secret)
 
 
 def nonce_of(data: bytes) -> int | None:
     """The nonce of a probe, whoever sealed it; None for anything else."""
     if len(data) != PROBE_SIZE or data[_PROBE.size : -SEAL_SIZE] != _PADDING:
         return None
-    magic, kind, nonce = _PROBE.unpack_from(data)
+    magic, kind, nonce, _ = _PROBE.unpack_from(data)
     return nonce if (magic, kind) == (MAGIC, PROBE) and not any(data[5:8]) else None
+
+
+def session_of(data: bytes) -> int:
+    """The session of what `nonce_of` takes for a probe.
+
+    >>> session_of(probe(7)), session_of(probe(7, b"a secret", 3))
+    (0, 3)
+    """
+    session: int = _PROBE.unpack_from(data)[3]
+    return session
 
 
 def answer(

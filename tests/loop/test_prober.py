@@ -92,6 +92,39 @@ async def test_a_backend_is_asked_at_once_and_its_answer_is_told(
     assert asking.told == [SERVING]
 
 
+async def test_to_a_session_a_state_is_told_without_a_load(asking: Asking) -> None:
+    """Which the task leaves out; zeros would say that it is idle."""
+    heard: list[tuple[TaskState | None, LoadReport | None]] = []
+
+    def tell(
+        state: TaskState | None, report: LoadReport | None, reason: str = ""
+    ) -> None:
+        heard.append((state, report))
+
+    seal = datagram.Seal(b"of the session", 7)
+    asking.key, asking.state = seal.secret, SERVING
+    asking.watch(HOST, PORT, tell, seal)
+    await asyncio.sleep(TURN)
+    assert heard == [(SERVING, None)]
+
+
+async def test_a_silent_one_is_asked_again_by_its_new_session(asking: Asking) -> None:
+    """And is believed by that alone."""
+    old, new = (datagram.Seal(secret, 7) for secret in (b"the old", b"the new"))
+    asking.key, asking.state = new.secret, None
+    watch = asking.watch(HOST, PORT, lambda *said: asking.told.append(said[0]), old)
+    await asyncio.sleep(LATEST)
+    assert asking.told == [None]
+    asking.state = SERVING
+    asking.ask_again(watch, new)
+    await asyncio.sleep(TURN)
+    assert asking.told == [None, SERVING]
+    asking.ask_again(watch, old)
+    asking.key = old.secret
+    asking.hear(asking.answer(LAME_DUCK, is_news=True), ADDRESS)
+    assert asking.told == [None, SERVING]
+
+
 async def test_one_that_is_well_as_expected_is_asked_seldom(asking: Asking) -> None:
     asking.state = SERVING
     await asking.ask()

@@ -87,18 +87,19 @@ def test_two_secrets_do_not_understand_each_other(ours: bytes, theirs: bytes) ->
 
 
 @pytest.mark.parametrize("secret", [b"", SECRET])
-def test_no_bit_of_a_probe_can_be_changed_but_the_nonce_of_an_unsealed_one(
+def test_no_bit_of_a_probe_can_be_changed_but_the_numbers_of_an_unsealed_one(
     secret: bytes,
 ) -> None:
     data = datagram.probe(7, secret)
-    nonce_at = range(8 * 8, 16 * 8)
+    numbers_at = range(8 * 8, 24 * 8)  # the nonce and the session
     for bit in range(8 * len(data)):
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
         nonce = datagram.nonce_of(bytes(changed))
         is_believed = nonce is not None and datagram.is_sealed(bytes(changed), secret)
-        assert is_believed == (not secret and bit in nonce_at)
-        assert not is_believed or nonce != 7
+        assert is_believed == (not secret and bit in numbers_at)
+        numbers = nonce, datagram.session_of(bytes(changed))
+        assert not is_believed or numbers != (7, 0)
 
 
 def test_no_bit_of_a_sealed_answer_can_be_changed() -> None:
@@ -164,6 +165,9 @@ def test_the_layout_is_as_documented() -> None:
     nonce = bytes(range(1, 9))
     probe = b"LBH\x01\x01" + bytes(3) + nonce + bytes(128)
     assert datagram.probe(int.from_bytes(nonce)) == probe
+    session = bytes(range(11, 19))
+    sealed = datagram.probe(int.from_bytes(nonce), SECRET, int.from_bytes(session))
+    assert sealed[:-16] == probe[:16] + session + bytes(104)
     load = b"".join(number.to_bytes(4) for number in (625, 12500, 250, 7))
     answer = b"LBH\x01\x02\x03" + bytes(2) + nonce + load + bytes(16)
     said = datagram.answer(int.from_bytes(nonce), TaskState.LAME_DUCK, REPORT)

@@ -13,19 +13,23 @@ from lbclient.core.lifecycle import Lifecycle
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.shared_address import MEMORY
+from lbclient.wire.datagram import Seal
 
 PORT = 4711
+SESSION = wire.UdpSession(PORT + 1, Seal(bytes(32), 7))
 
 
 class Backend:
     """The parts of one, whose clock is a number."""
 
-    def __init__(self) -> None:
+    def __init__(self, takes_sessions: bool = True) -> None:
         self.now = 100.0
         load, life = Load(), Lifecycle(2.0, Random(7))
         driver = Driver(life, load, self.clock, lambda _: None, lambda _: None)
         condition = Condition(self.now)
-        self.reported = Reported("b:1", driver, load, condition, self.clock)
+        self.reported = Reported(
+            "b:1", driver, load, condition, self.clock, takes_sessions
+        )
 
     def clock(self) -> float:
         return self.now
@@ -45,6 +49,38 @@ def told_by_stream(backend: Backend) -> None:
 def seen_without_connection(backend: Backend) -> None:
     health = wire.Health(TaskState.SERVING, udp_port=PORT)
     backend.reported.seen(health, backend.now)
+
+
+def given_by_stream(backend: Backend) -> None:
+    backend.reported.note_server(is_ours=True, udp_port=PORT, udp_session=SESSION)
+
+
+def given_without_connection(backend: Backend) -> None:
+    health = wire.Health(TaskState.SERVING, udp_port=PORT, udp_session=SESSION)
+    backend.reported.seen(health, backend.now)
+
+
+@pytest.mark.parametrize("learn", [given_by_stream, given_without_connection])
+def test_a_session_is_taken_where_the_channel_has_no_secret(
+    learn: Callable[[Backend], None],
+) -> None:
+    """A secret is what servers must know, and who gives sessions does not know it."""
+    one, with_secret = Backend(), Backend(takes_sessions=False)
+    for backend, udp in ((one, tuple(SESSION)), (with_secret, (PORT, None))):
+        learn(backend)
+        assert (backend.reported.udp_port, backend.reported.udp_seal) == udp
+    told_by_stream(one)
+    assert (one.reported.udp_port, one.reported.udp_seal) == (PORT, None)
+
+
+@pytest.mark.parametrize("learn", [given_by_stream, given_without_connection])
+def test_of_several_tasks_behind_one_address_no_session_is_used(
+    learn: Callable[[Backend], None],
+) -> None:
+    several = Backend()
+    several.answer_by_turns()
+    learn(several)
+    assert several.reported.udp_port == 0
 
 
 @pytest.mark.parametrize("learn", [told_by_stream, seen_without_connection])

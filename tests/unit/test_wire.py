@@ -1,6 +1,7 @@
 """Reports from the network are read with suspicion."""
 
 from math import inf, nan
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.retry import Refusal
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire import Health
+from lbclient.wire.datagram import Seal
 from lbclient.wire.metrics import LONGEST, MOST
 
 
@@ -158,3 +160,28 @@ def test_a_health_report_has_a_state_and_perhaps_a_load_and_a_udp_port() -> None
     message.udp_port = 2**16
     assert wire.parse_health(message.SerializeToString()) == said._replace(udp_port=0)
     assert wire.parse_health(b"") is None
+
+
+SESSION = health_pb2.UdpSession(port=50051, id=7, secret=bytes(32))
+
+
+def read_session(**fields: Any) -> wire.UdpSession | None:
+    message = health_pb2.HealthReport(state="SERVING", udp_session=SESSION)
+    for name, value in fields.items():
+        setattr(message.udp_session, name, value)
+    health = wire.parse_health(message.SerializeToString())
+    assert health is not None
+    return health.udp_session
+
+
+def test_a_session_has_a_port_a_number_and_a_secret() -> None:
+    assert read_session() == wire.UdpSession(50051, Seal(bytes(32), 7))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"port": 0}, {"port": 2**16}, {"id": 0}]
+    + [{"secret": bytes(size)} for size in (0, 15, 65, 100_000)],
+)
+def test_what_can_be_no_session_is_none(fields: dict[str, Any]) -> None:
+    assert read_session(**fields) is None

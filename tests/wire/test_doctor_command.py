@@ -20,7 +20,9 @@ from lbclient.cli import main
 from lbclient.cli.operate.doctor import of_settings, udp_trouble
 from lbclient.resolvers import Static
 from lbclient.v1 import compat_pb2
-from tests.hosts import add_methods, unary_unary
+from lbclient.wire.datagram import Seal
+from tests.certificates import certify
+from tests.hosts import add_methods, hosting, unary_unary
 
 Doctor = Callable[..., Awaitable[tuple[int, dict[str, dict[str, str]]]]]
 
@@ -134,6 +136,23 @@ async def test_an_answer_that_may_be_half_of_one_is_a_warning(
     assert checks["source"]["found"] == "addresses may be missing"
 
 
+async def test_over_tls_udp_is_asked_by_the_session_that_the_server_gives(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a channel does: it takes none if it has a secret."""
+    folder = certify(tmp_path, "IP:127.0.0.1")
+    key, chain = ((folder / name).read_bytes() for name in ("server.key", "server.pem"))
+    credentials = grpc.ssl_server_credentials([(key, chain)])
+    async with hosting(credentials=credentials) as (server, address, _):
+        words = ("--tls-ca", str(folder / "ca.pem"), f"ipv4:{address}")
+        _, checks = await doctor(*words)
+        assert checks["udp"]["found"] == "1 of 1 answer"
+        assert server.statistics().udp.answered == 1
+        monkeypatch.setenv("LBCLIENT_UDP_SECRET", SECRET)
+        _, checks = await doctor(*words)
+        assert checks["udp"]["found"].startswith("not offered")
+
+
 async def test_udp_without_an_answer_is_a_warning(
     start: Callable[..., Awaitable[Any]], doctor: Doctor
 ) -> None:
@@ -194,7 +213,7 @@ async def test_a_datagram_that_is_lost_is_sent_again() -> None:
         mute.bind(("127.0.0.1", 0))
         mute.setblocking(False)
         port = mute.getsockname()[1]
-        trouble = await udp_trouble("127.0.0.1:1", port, 3.0, b"")
+        trouble = await udp_trouble("127.0.0.1:1", port, 3.0, Seal())
         assert trouble.startswith("nothing in 1 s: is UDP blocked")
         for _ in range(3):
             assert mute.recv(2048)

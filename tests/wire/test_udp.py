@@ -240,13 +240,19 @@ async def test_only_the_hosts_of_the_grpc_ports_are_listened_on(
     await eventually(lambda: watcher.told == [f"no answer to {PROBES} probes by UDP"])
 
 
-async def test_a_secure_port_alone_is_no_reason_to_answer() -> None:
+async def test_a_secure_port_alone_is_no_reason_to_answer_everybody(
+    watching: Watching, eventually: Eventually
+) -> None:
     """What only those with a certificate may know is not told to others."""
     credentials = grpc.local_server_credentials()
     for secret in ("", SECRET):
         hosted = hosting(credentials=credentials, udp_secret=secret)
         async with hosted as (server, *_):
-            assert bool(port_of(server)) == bool(secret)
+            watcher = watching(secret=secret, timeout=0.05)
+            watcher.watch(port_of(server))
+            await eventually(lambda watcher=watcher: watcher.told)
+            silent = f"no answer to {PROBES} probes by UDP"
+            assert watcher.told == [SERVING if secret else silent]
 
 
 async def test_a_server_may_be_told_not_to_answer(host: Host) -> None:
@@ -294,7 +300,7 @@ async def test_a_dropped_server_frees_its_port(eventually: Eventually) -> None:
     server = Server()
     server.add_insecure_port(f"{HOST}:0")
     await server.start()
-    udp = server._udp
+    udp = server._udp.common
     assert udp.port
     del server
     await eventually(lambda: udp.port == 0)
@@ -525,7 +531,7 @@ async def test_a_fuzzed_responder_serves_on_in_flat_memory(
     """So slowly, by its clock, that none of it is over the limit."""
     now = 0.0
     server, *_ = await host(clock=lambda: now, udp_secret=secret)
-    (listener,) = server._udp._listeners
+    (listener,) = server._udp.common._listeners
     key = secret.encode()
     news = datagram.answer(SEED, LAME_DUCK, LoadReport(), key, is_news=True)
     data = list(fuzz(datagram.probe(SEED, key), datagram.probe(SEED, b"else"), news))
@@ -566,7 +572,7 @@ async def test_a_fuzzed_responder_serves_on_in_flat_memory(
 async def test_what_the_network_does_not_take_is_dropped(host: Host) -> None:
     """asyncio says so when much is waiting to be sent; it would keep any more."""
     server, *_ = await host()
-    (listener,) = server._udp._listeners
+    (listener,) = server._udp.common._listeners
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind((HOST, 0))
         sock.setblocking(False)
@@ -587,7 +593,7 @@ async def test_a_fuzzed_prober_believes_none_of_it_in_flat_memory(
     """Not even from the right address and port, by somebody who has seen the probe
     but has no secret. It hears its task after that."""
     server, *_ = await host(udp_secret=SECRET)
-    (listener,) = server._udp._listeners
+    (listener,) = server._udp.common._listeners
     watcher = watching(secret=SECRET)
     prober = watcher.prober
     watcher.watch(port_of(server))

@@ -32,6 +32,7 @@ from lbclient.core.model import Endpoints, TaskState
 from lbclient.core.pool import parted
 from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import number
+from lbclient.wire.datagram import Seal
 
 TIMEOUT = 3.0  # seconds: for the target, and for each backend
 MOST_TABLES = 5  # of other channels, that are named
@@ -56,8 +57,9 @@ LET_PASS = (
 EPILOG = """\
 Each line is one check: ok, warn or fail, its name, the finding, and what to do. At most
 ten backends are asked. UDP health checks use the secret of LBCLIENT_CONFIG or
-LBCLIENT_UDP_SECRET, as a channel does. With --refusals the command starts a server on
-this machine for less than a second, and measures how many requests it can refuse.
+LBCLIENT_UDP_SECRET, as a channel does, or without one what a server gives over TLS.
+With --refusals the command starts a server on this machine for less than a second, and
+measures how many requests it can refuse.
 
 {insecure}
 
@@ -330,15 +332,17 @@ async def ask(address: str, given: argparse.Namespace, secret: bytes) -> Backend
             refused = {wire.CHECK_METHOD: peer.refusal(reply)}
             return await ask_another(address, server, refused)
         tasks = await count_tasks(server, health)
-    trouble = ""
-    if health.udp_port:
-        trouble = await udp_trouble(address, health.udp_port, given.timeout, secret)
+    port, seal, trouble = health.udp_port, Seal(secret), ""
+    if health.udp_session is not None and not secret:
+        port, seal = health.udp_session
+    if port:
+        trouble = await udp_trouble(address, port, given.timeout, seal)
     return BackendSeen(
         address,
         health="lbclient.v1.BackendHealth",
         state=probe.STATES[health.state],
         has_reports=health.report is not None,
-        offers_udp=bool(health.udp_port),
+        offers_udp=bool(port),
         udp=trouble,
         tasks=tasks,
     )
@@ -378,14 +382,14 @@ async def ask_another(
     )
 
 
-async def udp_trouble(address: str, port: int, timeout: float, secret: bytes) -> str:
+async def udp_trouble(address: str, port: int, timeout: float, seal: Seal) -> str:
     if address.startswith("unix:"):
         return ""
     place = f"{address.rpartition(':')[0]}:{port}"
     # It offers UDP and is known to be up: a third of the patience will do.
     patience = timeout / 3
     until = asyncio.get_running_loop().time() + patience
-    found = await probe.by_udp(place, patience, until, secret)
+    found = await probe.by_udp(place, patience, until, seal)
     return "" if found.state else found.detail
 
 

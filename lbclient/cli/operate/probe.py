@@ -28,6 +28,7 @@ from lbclient.core.errors import ConfigError
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.v1 import compat_pb2
 from lbclient.wire import datagram
+from lbclient.wire.datagram import Seal
 
 TIMEOUT = 1.0  # seconds; as grpc_health_probe, and Kubernetes' probes themselves
 UDP_TRIES = 3  # within the timeout: a datagram may be lost
@@ -50,7 +51,8 @@ and its load; any other server, and any with --service, is asked by grpc.health.
 
 With --udp ADDR is the UDP port for health checks, usually the gRPC port. The secret, if
 any, is that of channels, else that of servers: udp_secret in the file that
-LBCLIENT_CONFIG names, or LBCLIENT_UDP_SECRET.
+LBCLIENT_CONFIG names, or LBCLIENT_UDP_SECRET. A server with TLS and no such secret
+answers only clients that are connected to it now and then; `doctor --tls` is one.
 
 {insecure}
 
@@ -160,8 +162,8 @@ async def ask(given: argparse.Namespace) -> Found:
     begun_at = loop.time()
     until = begun_at + given.timeout
     if given.udp:
-        secret = secret_of(ChannelConfig.from_environment())
-        found = await by_udp(given.address, given.timeout, until, secret)
+        seal = Seal(secret_of(ChannelConfig.from_environment()))
+        found = await by_udp(given.address, given.timeout, until, seal)
     else:
         found = await by_grpc(given, until)
     return replace(found, seconds=round(loop.time() - begun_at, 4))
@@ -221,7 +223,7 @@ def serving_state(reply: bytes) -> str:
 # --- by UDP -------------------------------------------------------------------
 
 
-async def by_udp(address: str, timeout: float, until: float, secret: bytes) -> Found:
+async def by_udp(address: str, timeout: float, until: float, seal: Seal) -> Found:
     """Asks every address of a name in turn, as a name may have one of each version."""
     found = Found(address=address, asked="udp")
     loop = asyncio.get_running_loop()
@@ -237,7 +239,7 @@ async def by_udp(address: str, timeout: float, until: float, secret: bytes) -> F
                     sock.setblocking(False)
                     try:
                         sock.connect(place)
-                        answer = await answered(sock, timeout / UDP_TRIES, secret)
+                        answer = await answered(sock, timeout / UDP_TRIES, seal)
                     except OSError as error:
                         found = replace(found, detail=error.strerror or str(error))
                         continue
@@ -258,14 +260,12 @@ def secret_of(config: ChannelConfig) -> bytes:
     return (config.udp_secret or ServerConfig.from_environment().udp_secret).encode()
 
 
-async def answered(
-    sock: socket.socket, patience: float, secret: bytes
-) -> datagram.Answer:
+async def answered(sock: socket.socket, patience: float, seal: Seal) -> datagram.Answer:
     """Asks until there is an answer. Raises OSError where nobody listens."""
     loop = asyncio.get_running_loop()
     while True:
         nonce = SystemRandom().getrandbits(64)
-        await loop.sock_sendall(sock, datagram.probe(nonce, secret))
+        await loop.sock_sendall(sock, datagram.probe(nonce, *seal))
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 while True:
@@ -274,6 +274,6 @@ async def answered(
                     if (
                         answer is not None
                         and answer.nonce == nonce
-                        and datagram.is_sealed(data, secret)
+                        and datagram.is_sealed(data, seal.secret)
                     ):
                         return answer

@@ -45,17 +45,17 @@ class FromAfar:
 
     async def _ask_by_udp(self) -> None:
         """Where it is now: a name may lead, and a new task listen, elsewhere."""
-        port = self._reported.udp_port
+        port, seal = self._reported.udp_port, self._reported.udp_seal
         host = await locate(self._endpoint) if port else None
         if self._asking is not None:
             is_lost = host is None and port > 0  # for now, perhaps
             if is_lost or self._asking.place == (host, port):
-                self._prober().ask_again(self._asking)
+                self._prober().ask_again(self._asking, seal)
                 return
             self._stop_asking()
         if host is not None:
             tell = self._reported.hear_by_udp
-            self._asking = self._prober().watch(host, port, tell)
+            self._asking = self._prober().watch(host, port, tell, seal)
 
     def _stop_asking(self) -> None:
         asking, self._asking = self._asking, None

@@ -78,7 +78,9 @@ class PacedWatch:
         is_believed = self._reported.hear(state, report, reason)
         if self._watch is not None:
             told = self._watch.told
-            self._reported.note_server(told.is_ours, told.udp_port, told.clients)
+            self._reported.note_server(
+                told.is_ours, told.udp_port, told.udp_session, told.clients
+            )
             self._expect_reports(self._watch)
         return is_believed
 

@@ -75,15 +75,21 @@ class Watch:
         "pending",
         "period",
         "place",
+        "seal",
         "state",
         "tell",
         "timer",
     )
 
     def __init__(
-        self, place: tuple[str, int], tell: ProbeCallback, period: float
+        self,
+        place: tuple[str, int],
+        tell: ProbeCallback,
+        period: float,
+        seal: datagram.Seal,
     ) -> None:
         self.place = place  # as it was asked for
+        self.seal = seal
         self.family, self.address = _numeric(*place)
         self.tell = tell
         self.period = period  # of the next wait
@@ -123,7 +129,7 @@ class Prober:
         timeout: float = TIMEOUT,
     ) -> None:
         self._rng = rng
-        self._secret = secret.encode()
+        self._seal = datagram.Seal(secret.encode())
         self._gap = gap
         self._period = period
         self._longest_period = longest_period
@@ -140,15 +146,23 @@ class Prober:
         self._pushed = 0
         self._disbelieved = 0
 
-    def watch(self, host: str, port: int, tell: ProbeCallback) -> Watch:
+    def watch(
+        self,
+        host: str,
+        port: int,
+        tell: ProbeCallback,
+        seal: datagram.Seal | None = None,
+    ) -> Watch:
         """Asks from now on, until `unwatch`; `tell` is called on the loop.
 
         With state and report for every answer and for news; with None, None and a
         reason once `PROBES` probes in a row were not answered, and again with a state
         when it answers again. `host` is an IP address: see `locate`; else ValueError.
+        `seal` is what the task gave for this; it then tells a state without a report.
         """
         self._loop = asyncio.get_running_loop()
-        watch = Watch((host, port), tell, self._longest_period)
+        seal = self._seal if seal is None else seal
+        watch = Watch((host, port), tell, self._longest_period, seal)
         self._watches[watch] = None
         self._queue(watch)
         return watch
@@ -164,9 +178,11 @@ class Prober:
             if watch.timer is not None:
                 watch.timer.cancel()
 
-    def ask_again(self, watch: Watch) -> None:
-        """Now, if it was silent: there is reason to think that it answers."""
+    def ask_again(self, watch: Watch, seal: datagram.Seal | None = None) -> None:
+        """Now, if it was silent: there is reason to think that it answers, perhaps to
+        a new `seal` alone."""
         if watch in self._watches and watch.is_silent() and watch.pending is None:
+            watch.seal = self._seal if seal is None else seal
             if watch.timer is not None:
                 watch.timer.cancel()
             self._queue(watch)
@@ -222,7 +238,7 @@ class Prober:
         watch.timer = self._at_a_moment(self._timeout, self._missed, watch)
         self._sent += 1
         try:
-            self.send(datagram.probe(nonce, self._secret), watch)
+            self.send(datagram.probe(nonce, *watch.seal), watch)
         except OSError as error:  # as good as lost
             logger.debug("%r: no probe was sent: %s", watch, error)
 
@@ -291,7 +307,7 @@ class Prober:
             or watch is None
             or watch.address != address
             or not (said.is_news or said.nonce == watch.pending)
-            or not datagram.is_sealed(data, self._secret)
+            or not datagram.is_sealed(data, watch.seal.secret)
         ):
             self._disbelieved += 1
         else:
@@ -316,7 +332,7 @@ class Prober:
         if watch.pending is None and watch.timer is not None:
             watch.timer.cancel()
             self._wait(watch)
-        watch.tell(said.state, said.report)
+        watch.tell(said.state, None if watch.seal.session else said.report)
 
     def send(self, data: bytes, watch: Watch) -> None:
         """The one door to the network; `hear` is the way back. Raises OSError."""

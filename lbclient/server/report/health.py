@@ -35,6 +35,10 @@ from lbclient.v1 import compat_pb2, health_pb2
 
 ANY_SERVICE = "*"  # the name of one that answers for all
 
+# What gRPC says of a connection that nobody else can read: by TLS, by ALTS, or within
+# this machine. A peer behind a proxy that ends TLS is that proxy.
+PRIVATE = b"TSI_PRIVACY_AND_INTEGRITY"
+
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -110,14 +114,30 @@ class HealthServices:
         }
 
     async def _check(
-        self, _request: health_pb2.HealthRequest, _context: Context
+        self, _request: health_pb2.HealthRequest, context: Context
     ) -> health_pb2.HealthReport:
-        return self._reporter.health()
+        report = self._reporter.health()
+        report.MergeFromString(self._udp_session(context))
+        return report
 
     async def _watch(self, request: health_pb2.HealthRequest, context: Context) -> None:
         wanted = wire.sound(request.report_interval) or self._config.report_interval
         told = self._reporter.encoded_health
-        await self._stream(StreamKind.HEALTH, context, told, pace_within(wanted))
+        session = self._udp_session(context)
+        await self._stream(
+            StreamKind.HEALTH, context, told, pace_within(wanted), session
+        )
+
+    def _udp_session(self, context: Context) -> bytes:
+        """A new session, to append to a health report; empty: there are none, or
+        others could read it."""
+        sessions = self._reporter.udp_sessions
+        if sessions is None or not sessions.port:
+            return b""
+        if PRIVATE not in context.auth_context().get("security_level", ()):
+            return b""
+        report = health_pb2.HealthReport(udp_session=sessions.issue())
+        return report.SerializeToString()
 
     async def _stream_load(
         self, request: compat_pb2.LoadReportRequest, context: Context
@@ -160,9 +180,15 @@ class HealthServices:
         return compat_pb2.ServingReply(status=status)
 
     async def _stream(
-        self, kind: StreamKind, context: Context, told: Callable[[], bytes], pace: float
+        self,
+        kind: StreamKind,
+        context: Context,
+        told: Callable[[], bytes],
+        pace: float,
+        once: bytes = b"",
     ) -> None:
-        """Now, and whenever the stream is due; until the server stops."""
+        """Now, and whenever the stream is due; until the server stops. `once` ends the
+        first message."""
         reporter = self._reporter
         stream = self._streams.enter(kind, context.peer(), pace)
         if isinstance(stream, Full):
@@ -171,7 +197,8 @@ class HealthServices:
         try:
             while True:
                 is_last = reporter.stopping
-                await context.write(told())
+                await context.write(told() + once)
+                once = b""
                 if is_last:
                     return
                 await stream.due()

@@ -18,6 +18,7 @@ from lbclient.server.lame_duck import Drain
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.report.streams import ReportStreams, StreamKind
 from lbclient.server.report.tally import RequestTally
+from lbclient.server.report.udp_sessions import UdpSessions
 from lbclient.server.statistics import ServerStatistics
 from lbclient.v1 import health_pb2, load_pb2
 
@@ -45,6 +46,7 @@ class Reporter:
         self.state = TaskState.STARTING
         self.stopping = False
         self.udp_port = 0  # where this task answers UDP health checks
+        self.udp_sessions: UdpSessions | None = None  # and where for who is given one
         self.drain: Drain | None = None  # once the server drains
         self._task_id = SystemRandom().randrange(1, 2**32)
         # Of the asyncio tasks in which grpcio serves requests of this server.

@@ -16,11 +16,12 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
+from lbclient.server.report.udp_sessions import UdpSessions
 from lbclient.server.statistics import UdpStatistics
 from lbclient.wire import datagram
 
 ANSWER_RATE = 1000.0  # a second: 10,000 inactive clients ask 83 at most, but for bursts
-RECENT_PROBERS = 10_000  # 4.4 MB
+RECENT_PROBERS = 10_000  # 4.9 MB
 RECENT_AFTER = 5 * 3600.0  # seconds; inactive clients ask every 4.4 hours at least
 NEWS_AT_ONCE = 100  # then a pause: 10,000 in a second, the default lame_duck_quiet
 NEWS_PAUSE = 0.01  # seconds
@@ -33,14 +34,30 @@ P = TypeVar("P", bound=Hashable)
 logger = logging.getLogger(__name__)
 
 
+class _Probed(NamedTuple):
+    """What a prober sent last, and what had sealed it."""
+
+    nonce: int
+    secret: bytes
+    at: float
+
+
 class Responder(Generic[P]):
     """Decides what is sent to whom; a peer is whatever tells one from another."""
 
-    def __init__(self, read: Read, clock: Clock, secret: str = "") -> None:
+    def __init__(
+        self,
+        read: Read,
+        clock: Clock,
+        secret: str = "",
+        sessions: UdpSessions | None = None,
+    ) -> None:
+        """With `sessions` only their probes are answered."""
         self._read = read
         self._clock = clock
         self._secret = secret.encode()
-        self._recent: OrderedDict[P, tuple[int, float]] = OrderedDict()
+        self._sessions = sessions
+        self._recent: OrderedDict[P, _Probed] = OrderedDict()
         self._tokens = ANSWER_RATE
         self._filled_at = clock()
         self.answered = 0
@@ -55,34 +72,35 @@ class Responder(Generic[P]):
         if nonce is None:
             self.malformed += 1
             return None
-        if not datagram.is_sealed(data, self._secret):
+        secret = self._secret_of(datagram.session_of(data))
+        if secret is None or not datagram.is_sealed(data, secret):
             self.forged += 1
             return None
         if not self._spend_token():
             self.limited += 1
             return None
         self.answered += 1
-        state, report = self._read()
+        state, report = self._tellable()
         if state is TaskState.LAME_DUCK:
             self._recent.pop(peer, None)  # it knows now
         else:
-            self._remember(peer, nonce)
-        return datagram.answer(nonce, state, report, self._secret)
+            self._remember(peer, _Probed(nonce, secret, self._clock()))
+        return datagram.answer(nonce, state, report, secret)
 
     def news(self, count: int) -> list[tuple[P, bytes]]:
         """For up to `count` recent probers, who are then forgotten; the latest first.
 
         It answers a prober's last nonce once more, and no nonce twice.
         """
-        state, report = self._read()
+        state, report = self._tellable()
         too_old = self._clock() - RECENT_AFTER
         told: list[tuple[P, bytes]] = []
         while self._recent and len(told) < count:
-            peer, (nonce, seen_at) = self._recent.popitem()
-            if seen_at < too_old:
+            peer, last = self._recent.popitem()
+            if last.at < too_old:
                 self._recent.clear()  # the others are older
                 break
-            data = datagram.answer(nonce, state, report, self._secret, is_news=True)
+            data = datagram.answer(last.nonce, state, report, last.secret, is_news=True)
             told.append((peer, data))
         self.pushed += len(told)
         return told
@@ -90,8 +108,18 @@ class Responder(Generic[P]):
     def has_news(self) -> bool:
         return bool(self._recent)
 
-    def _remember(self, peer: P, nonce: int) -> None:
-        self._recent[peer] = nonce, self._clock()
+    def _secret_of(self, session: int) -> bytes | None:
+        if self._sessions is not None:
+            return self._sessions.secret_of(session)
+        return None if session else self._secret
+
+    def _tellable(self) -> tuple[TaskState, LoadReport]:
+        """Nothing is encrypted. Where gRPC's ports encrypt, the load is not told."""
+        state, report = self._read()
+        return state, report if self._sessions is None else LoadReport()
+
+    def _remember(self, peer: P, last: _Probed) -> None:
+        self._recent[peer] = last
         self._recent.move_to_end(peer)
         if len(self._recent) > RECENT_PROBERS:
             self._recent.popitem(last=False)
@@ -156,13 +184,19 @@ class _Listener(asyncio.DatagramProtocol):
 
 
 class UdpHealth:
-    """The server's UDP side: its sockets, and the pace of its news."""
+    """One UDP port: its sockets, and the pace of its news."""
 
     _loop: asyncio.AbstractEventLoop  # once open
 
-    def __init__(self, read: Read, clock: Clock, secret: str = "") -> None:
+    def __init__(
+        self,
+        read: Read,
+        clock: Clock,
+        secret: str = "",
+        sessions: UdpSessions | None = None,
+    ) -> None:
         self.port = 0  # what clients are told; 0: none
-        self._responder: Responder[_Peer] = Responder(read, clock, secret)
+        self._responder: Responder[_Peer] = Responder(read, clock, secret, sessions)
         self._listeners: list[_Listener] = []
         self._timer: asyncio.TimerHandle | None = None
 
