@@ -5,12 +5,15 @@ from hypothesis import strategies as st
 
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.server.report.udp import Responder
+from lbclient.server.report.udp_sessions import UdpSessions
 from lbclient.wire import datagram
 
 SECRETS = st.sampled_from(["", "a secret that both sides know"])
 STATES = st.sampled_from(list(TaskState))
 NONCES = st.integers(0, 2**64 - 1)
 NUMBERS = st.floats()
+SESSIONS = UdpSessions(lambda: 0.0)
+SESSION = SESSIONS.issue()
 REPORTS = st.builds(
     LoadReport, NUMBERS, NUMBERS, NUMBERS, st.none() | st.integers(-1, 2**70)
 )
@@ -20,7 +23,9 @@ REPORTS = st.builds(
 def datagrams(draw: st.DrawFn) -> bytes:
     """Any bytes, and sound probes and answers, some of them bent a little."""
     secret = draw(SECRETS).encode()
-    probe = st.builds(datagram.probe, NONCES, st.just(secret))
+    session = st.sampled_from([0, SESSION.id, SESSION.id + 1, 2**64 - 1])
+    sealed_with = st.sampled_from([secret, SESSION.secret])
+    probe = st.builds(datagram.probe, NONCES, sealed_with, session)
     answer = st.builds(
         datagram.answer,
         NONCES,
@@ -35,12 +40,24 @@ def datagrams(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@given(st.lists(datagrams(), max_size=10), SECRETS, STATES, REPORTS)
+@given(
+    st.lists(datagrams(), max_size=10),
+    SECRETS,
+    st.sampled_from([None, SESSIONS]),
+    STATES,
+    REPORTS,
+)
 def test_no_answer_is_larger_than_its_probe(
-    sent: list[bytes], secret: str, state: TaskState, report: LoadReport
+    sent: list[bytes],
+    secret: str,
+    sessions: UdpSessions | None,
+    state: TaskState,
+    report: LoadReport,
 ) -> None:
     """Nor are an answer and the news after it together, all headers counted."""
-    responder: Responder[int] = Responder(lambda: (state, report), lambda: 0.0, secret)
+    responder: Responder[int] = Responder(
+        lambda: (state, report), lambda: 0.0, secret, sessions
+    )
     cost = {}
     for peer, data in enumerate(sent):
         said = responder.answer(data, peer)
