@@ -51,7 +51,7 @@ def play(scenario: Scenario, load: float, seed: int) -> Looking:
 def test_backends_that_become_half_as_fast_are_told_of_within_a_minute(
     load: float,
 ) -> None:
-    """On fast and slow machines; in 12 runs of this it took 20 to 50 s."""
+    """On fast and slow machines; in 6 runs of this it took 20 to 50 s."""
     fleet = play(replace(FLEET, slowed=2), load, seed=1)
     assert len(fleet.truly_slowed()) == 2
     assert {address for _, address in fleet.told} == fleet.truly_slowed()
