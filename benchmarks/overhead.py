@@ -177,8 +177,11 @@ EVERYTHING = lbclient.ServerConfig(
     default_quota=1000.0, max_cpu=1.0, max_memory=0.99, signals={"own": lambda: 0.5}
 )
 
+COSTS = lbclient.ServerConfig(request_cost=True)
+
 SERVERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "lbclient": (lambda: lbclient.server(), echo),
+    "lbclient, request costs": (lambda: lbclient.server(config=COSTS), echo),
     "lbclient, quotas and signals": (lambda: lbclient.server(config=EVERYTHING), echo),
     "grpcio": (lambda: grpc.aio.server(), echo),
     "grpcio + trailers": (lambda: grpc.aio.server(), echo_with_trailers),
@@ -300,10 +303,11 @@ async def compare_servers(effort: float) -> list[Ratio]:
     for i, contender in enumerate(contenders[kinds:]):
         contenders[i % kinds].cpu_per_call += contender.cpu_per_call
         contenders[i % kinds].calls_per_second += contender.calls_per_second
-    ours, everything, bare, by_hand = contenders[:kinds]
+    ours, costs, everything, bare, by_hand = contenders[:kinds]
     say_absolute("server", contenders[:kinds], concurrency)
     return [
         ratio("server", ours, bare, concurrency, SERVER_TARGET),
+        ratio("server", costs, ours, concurrency),
         ratio("server", everything, bare, concurrency, FEATURES_TARGET),
         ratio("server", ours, by_hand, concurrency),
         ratio("server", by_hand, bare, concurrency),

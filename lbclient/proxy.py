@@ -61,6 +61,7 @@ NOT_UP = frozenset(
     {
         *_GRPC,
         wire.LOAD_KEY,
+        wire.COST_KEY,
         wire.ORCA_KEY,
         "endpoint-load-metrics",  # ORCA's, as text
         "grpclb_client_stats",

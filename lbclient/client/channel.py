@@ -34,12 +34,14 @@ from lbclient.grpc_seam import (
     beneath,
     check_options,
     dial_target,
+    final_status,
     inner_options,
     marked,
 )
 from lbclient.pickers import picker_factory
 from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import Choice
+from lbclient.wire import find_cost
 
 M = TypeVar("M", bound=methods.StubMethod)
 
@@ -320,7 +322,9 @@ def info(call: object) -> "client.statistics.CallInfo":
         history = attempts.history(attempt if sent.done() else None, last)
     if attempt is not None:
         address = attempt.backend.endpoint.address
-        return CallInfo(address, attempt.number, attempt.waited, history)
+        is_over = last is not None and sent.done() and last.done()
+        cost = find_cost(final_status(last)[1]) if is_over else None
+        return CallInfo(address, attempt.number, attempt.waited, history, cost)
     waited = sent.waited() if isinstance(sent, wrapped.Call) else 0.0
     return CallInfo(None, 0, waited, history)
 

@@ -23,7 +23,7 @@ class Slowdowns:
         self, common: Common, ready: Callable[[], "tuple[Backend, ...]"]
     ) -> None:
         self.costs = RequestCosts()
-        self._target = common.target
+        self._label = common.label
         self._clock = common.clock
         self._ready = ready
         self._look = Alarm(common.tasks, self.look)
@@ -39,7 +39,7 @@ class Slowdowns:
             said = "is as usual again"
             if cost.is_slowed:
                 said = f"is {cost.rise:.1f} times its usual one"
-            logger.info("%s: %s: the cost of requests %s", self._target, address, said)
+            logger.info("%s: %s: the cost of requests %s", self._label, address, said)
         if ready:
             self.look_soon()
 

@@ -204,12 +204,17 @@ class CallInfo:
     `backend` is the address that it went to, None while it waits or if it never
     left. `waited` is the time without a backend. `history` has a line for each attempt
     that failed: where, with what, and why there was another one or none.
+
+    `cost` is the CPU time of the attempt that the call ended with, in seconds, as its
+    server told: see `ServerConfig.request_cost`. None until the call is over, and where
+    the server does not tell.
     """
 
     backend: str | None
     attempts: int
     waited: float
     history: tuple[str, ...] = ()
+    cost: float | None = None
 
 
 def latency_statistics(histogram: "Histogram") -> LatencyStatistics:

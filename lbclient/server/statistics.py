@@ -153,6 +153,13 @@ class ServerStatistics:
     usage: Mapping[str, float] = field(default_factory=dict)
     """CPU seconds a second of each customer lately; empty without quotas."""
 
+    method_costs: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """CPU seconds that the requests of each method have cost so far, in the handler and
+    normalized by `ServerConfig.cpu_factor`, by the kind and the path of the method."""
+
+    customer_costs: Mapping[str, float] = field(default_factory=dict)
+    """The same by customer; those without a name, and too many, are ''."""
+
     quotas: QuotaStatistics = field(default_factory=QuotaStatistics)
     signals: tuple[SignalStatistics, ...] = ()
     """As last read, every 0.1 s."""

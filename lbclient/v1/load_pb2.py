@@ -14,23 +14,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16lbclient/v1/load.proto\x12\x0blbclient.v1\"\xca\x04\n\nLoadReport\x12\x17\n\x0f\x63pu_utilization\x18\x01 \x01(\x01\x12\x17\n\x0fmem_utilization\x18\x02 \x01(\x01\x12=\n\x0butilization\x18\x05 \x03(\x0b\x32(.lbclient.v1.LoadReport.UtilizationEntry\x12\x16\n\x0erps_fractional\x18\x06 \x01(\x01\x12\x0b\n\x03\x65ps\x18\x07 \x01(\x01\x12@\n\rnamed_metrics\x18\x08 \x03(\x0b\x32).lbclient.v1.LoadReport.NamedMetricsEntry\x12\x1f\n\x17\x61pplication_utilization\x18\t \x01(\x01\x12&\n\x05state\x18\xe8\x07 \x01(\x0e\x32\x16.lbclient.v1.TaskState\x12\x1d\n\x0f\x61\x63tive_requests\x18\xe9\x07 \x01(\rH\x00\x88\x01\x01\x12\x1f\n\x11runnable_requests\x18\xea\x07 \x01(\rH\x01\x88\x01\x01\x12\x10\n\x07latency\x18\xeb\x07 \x01(\x01\x12\x10\n\x07task_id\x18\xec\x07 \x01(\x07\x12\x18\n\x0frefused_percent\x18\xed\x07 \x01(\x0c\x1a\x32\n\x10UtilizationEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x33\n\x11NamedMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x12\n\x10_active_requestsB\x14\n\x12_runnable_requestsJ\x04\x08\x03\x10\x04J\x04\x08\x04\x10\x05*Q\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x0c\n\x08STARTING\x10\x01\x12\x0b\n\x07SERVING\x10\x02\x12\r\n\tLAME_DUCK\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16lbclient/v1/load.proto\x12\x0blbclient.v1\"\xb8\x05\n\nLoadReport\x12\x17\n\x0f\x63pu_utilization\x18\x01 \x01(\x01\x12\x17\n\x0fmem_utilization\x18\x02 \x01(\x01\x12>\n\x0crequest_cost\x18\x04 \x03(\x0b\x32(.lbclient.v1.LoadReport.RequestCostEntry\x12=\n\x0butilization\x18\x05 \x03(\x0b\x32(.lbclient.v1.LoadReport.UtilizationEntry\x12\x16\n\x0erps_fractional\x18\x06 \x01(\x01\x12\x0b\n\x03\x65ps\x18\x07 \x01(\x01\x12@\n\rnamed_metrics\x18\x08 \x03(\x0b\x32).lbclient.v1.LoadReport.NamedMetricsEntry\x12\x1f\n\x17\x61pplication_utilization\x18\t \x01(\x01\x12&\n\x05state\x18\xe8\x07 \x01(\x0e\x32\x16.lbclient.v1.TaskState\x12\x1d\n\x0f\x61\x63tive_requests\x18\xe9\x07 \x01(\rH\x00\x88\x01\x01\x12\x1f\n\x11runnable_requests\x18\xea\x07 \x01(\rH\x01\x88\x01\x01\x12\x10\n\x07latency\x18\xeb\x07 \x01(\x01\x12\x10\n\x07task_id\x18\xec\x07 \x01(\x07\x12\x18\n\x0frefused_percent\x18\xed\x07 \x01(\x0c\x1a\x32\n\x10RequestCostEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x32\n\x10UtilizationEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x33\n\x11NamedMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x12\n\x10_active_requestsB\x14\n\x12_runnable_requestsJ\x04\x08\x03\x10\x04*Q\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x0c\n\x08STARTING\x10\x01\x12\x0b\n\x07SERVING\x10\x02\x12\r\n\tLAME_DUCK\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lbclient.v1.load_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
+  _globals['_LOADREPORT_REQUESTCOSTENTRY']._options = None
+  _globals['_LOADREPORT_REQUESTCOSTENTRY']._serialized_options = b'8\001'
   _globals['_LOADREPORT_UTILIZATIONENTRY']._options = None
   _globals['_LOADREPORT_UTILIZATIONENTRY']._serialized_options = b'8\001'
   _globals['_LOADREPORT_NAMEDMETRICSENTRY']._options = None
   _globals['_LOADREPORT_NAMEDMETRICSENTRY']._serialized_options = b'8\001'
-  _globals['_TASKSTATE']._serialized_start=628
-  _globals['_TASKSTATE']._serialized_end=709
+  _globals['_TASKSTATE']._serialized_start=738
+  _globals['_TASKSTATE']._serialized_end=819
   _globals['_LOADREPORT']._serialized_start=40
-  _globals['_LOADREPORT']._serialized_end=626
-  _globals['_LOADREPORT_UTILIZATIONENTRY']._serialized_start=469
-  _globals['_LOADREPORT_UTILIZATIONENTRY']._serialized_end=519
-  _globals['_LOADREPORT_NAMEDMETRICSENTRY']._serialized_start=521
-  _globals['_LOADREPORT_NAMEDMETRICSENTRY']._serialized_end=572
+  _globals['_LOADREPORT']._serialized_end=736
+  _globals['_LOADREPORT_REQUESTCOSTENTRY']._serialized_start=533
+  _globals['_LOADREPORT_REQUESTCOSTENTRY']._serialized_end=583
+  _globals['_LOADREPORT_UTILIZATIONENTRY']._serialized_start=585
+  _globals['_LOADREPORT_UTILIZATIONENTRY']._serialized_end=635
+  _globals['_LOADREPORT_NAMEDMETRICSENTRY']._serialized_start=637
+  _globals['_LOADREPORT_NAMEDMETRICSENTRY']._serialized_end=688
 # @@protoc_insertion_point(module_scope)

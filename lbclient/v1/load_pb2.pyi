@@ -18,7 +18,14 @@ SERVING: TaskState
 LAME_DUCK: TaskState
 
 class LoadReport(_message.Message):
-    __slots__ = ("cpu_utilization", "mem_utilization", "utilization", "rps_fractional", "eps", "named_metrics", "application_utilization", "state", "active_requests", "runnable_requests", "latency", "task_id", "refused_percent")
+    __slots__ = ("cpu_utilization", "mem_utilization", "request_cost", "utilization", "rps_fractional", "eps", "named_metrics", "application_utilization", "state", "active_requests", "runnable_requests", "latency", "task_id", "refused_percent")
+    class RequestCostEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     class UtilizationEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +42,7 @@ class LoadReport(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     CPU_UTILIZATION_FIELD_NUMBER: _ClassVar[int]
     MEM_UTILIZATION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_COST_FIELD_NUMBER: _ClassVar[int]
     UTILIZATION_FIELD_NUMBER: _ClassVar[int]
     RPS_FRACTIONAL_FIELD_NUMBER: _ClassVar[int]
     EPS_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +56,7 @@ class LoadReport(_message.Message):
     REFUSED_PERCENT_FIELD_NUMBER: _ClassVar[int]
     cpu_utilization: float
     mem_utilization: float
+    request_cost: _containers.ScalarMap[str, float]
     utilization: _containers.ScalarMap[str, float]
     rps_fractional: float
     eps: float
@@ -59,4 +68,4 @@ class LoadReport(_message.Message):
     latency: float
     task_id: int
     refused_percent: bytes
-    def __init__(self, cpu_utilization: _Optional[float] = ..., mem_utilization: _Optional[float] = ..., utilization: _Optional[_Mapping[str, float]] = ..., rps_fractional: _Optional[float] = ..., eps: _Optional[float] = ..., named_metrics: _Optional[_Mapping[str, float]] = ..., application_utilization: _Optional[float] = ..., state: _Optional[_Union[TaskState, str]] = ..., active_requests: _Optional[int] = ..., runnable_requests: _Optional[int] = ..., latency: _Optional[float] = ..., task_id: _Optional[int] = ..., refused_percent: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, cpu_utilization: _Optional[float] = ..., mem_utilization: _Optional[float] = ..., request_cost: _Optional[_Mapping[str, float]] = ..., utilization: _Optional[_Mapping[str, float]] = ..., rps_fractional: _Optional[float] = ..., eps: _Optional[float] = ..., named_metrics: _Optional[_Mapping[str, float]] = ..., application_utilization: _Optional[float] = ..., state: _Optional[_Union[TaskState, str]] = ..., active_requests: _Optional[int] = ..., runnable_requests: _Optional[int] = ..., latency: _Optional[float] = ..., task_id: _Optional[int] = ..., refused_percent: _Optional[bytes] = ...) -> None: ...

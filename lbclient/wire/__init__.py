@@ -7,6 +7,7 @@ NaN, infinite or negative numbers count as missing (gRFC A58).
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from math import inf
+from struct import Struct
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -28,6 +29,7 @@ CUSTOMER_KEY = "lbclient-customer"
 REFUSAL_KEY = "lbclient-refusal"  # a word of `retry.Refusal`
 PUSHBACK_KEY = "grpc-retry-pushback-ms"  # gRFC A6
 ORCA_KEY = "endpoint-load-metrics-bin"  # hidden from Python clients by grpcio
+COST_KEY = "lbclient-cost"  # CPU seconds of this request, as decimal text
 
 WATCH_METHOD = "/lbclient.v1.BackendHealth/Watch"
 CHECK_METHOD = "/lbclient.v1.BackendHealth/Check"
@@ -141,6 +143,40 @@ def find_refusal(trailers: Iterable[tuple[str, Any]]) -> Refusal | None:
         if key == REFUSAL_KEY:
             found = _REFUSALS.get(value)
     return found
+
+
+COST_NAME = "cpu_seconds"  # of the cost in ORCA's `request_cost`
+_COST_FIELD = load_pb2.LoadReport(request_cost={COST_NAME: 1.0}).SerializeToString()
+_COST_HEAD, _as_double = _COST_FIELD[:-8], Struct("<d").pack
+
+
+def cost_field(seconds: float) -> bytes:
+    """The field `request_cost` of a load report: append it to the report's bytes.
+
+    >>> dict(load_pb2.LoadReport.FromString(cost_field(0.25)).request_cost)
+    {'cpu_seconds': 0.25}
+    """
+    return _COST_HEAD + _as_double(seconds)
+
+
+def find_cost(trailers: Iterable[tuple[str, Any]]) -> float | None:
+    """CPU seconds that a request cost, as its server told; None if it did not."""
+    for key, value in trailers:
+        if key == COST_KEY:
+            return _cost(value)
+    return None
+
+
+def _cost(said: Any) -> float | None:
+    """
+    >>> _cost("0.25"), _cost("-1"), _cost("nan"), _cost("1e999"), _cost(b"0.25")
+    (0.25, None, None, None, None)
+    """
+    try:
+        seconds = float(said) if isinstance(said, str) else -1.0
+    except ValueError:
+        return None
+    return seconds if 0.0 <= seconds < inf else None
 
 
 def read_trailers(code: int, trailers: Iterable[tuple[str, Any]]) -> Ending:

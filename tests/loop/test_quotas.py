@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 from collections.abc import Mapping
-from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from lbclient.config import ServerConfig
 from lbclient.core.criticality import Criticality
 from lbclient.core.protocols import FleetUsage
 from lbclient.core.quota import HOLD, INTERVAL
-from lbclient.server.quotas.accounting import account
 from lbclient.server.quotas.memory_store import MemoryStore
 from lbclient.server.quotas.quotas import HEARD, Quotas, _of_process
 
@@ -38,16 +36,10 @@ def make(store: Any, **config: Any) -> Quotas:
 def request(quotas: Quotas) -> bool:
     """One of customer a, which costs `COST` if it is let in."""
 
-    def serve() -> bool:
-        if quotas.refuses("a", CRITICAL):
-            return False
-        quotas.admit("a", CRITICAL)
-        charge = account.get()
-        assert charge is not None
-        charge.pay(COST)
-        return True
-
-    return copy_context().run(serve)
+    if quotas.refuses("a", CRITICAL):
+        return False
+    quotas.admit("a", CRITICAL).pay(COST)
+    return True
 
 
 async def offer(demand: Mapping[Quotas, float], seconds: float) -> dict[Quotas, float]:

@@ -17,7 +17,7 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.core.quota_account import Payer
+from lbclient.core.costs import RequestCost, Total
 from lbclient.server import Server
 from lbclient.server.quotas import accounting
 from lbclient.server.quotas.accounting import (
@@ -283,7 +283,7 @@ def run(loop: asyncio.AbstractEventLoop, work: Awaitable[Any]) -> Any:
     return loop.run_until_complete(finite())
 
 
-async def paid(payer: Payer) -> str:
+async def paid(payer: RequestCost) -> str:
     """Hands work over as a request does; returns the name of its thread."""
 
     def work() -> str:
@@ -300,13 +300,13 @@ def test_a_default_executor_of_the_users_stays_and_its_work_is_accounted(
 ) -> None:
     """Of uvloop's nobody sees which one that is: it was replaced, and for good."""
     loop, accounting = loop_of(kind), Accounting()
-    payer = Payer()
+    payer = RequestCost(Total())
     with ThreadPoolExecutor(1, thread_name_prefix="mine") as executor:
         loop.set_default_executor(executor)
         accounting.install(loop)
         assert run(loop, paid(payer)).startswith("mine")
         accounting.remove()
-        assert run(loop, paid(Payer())).startswith("mine")
+        assert run(loop, paid(RequestCost(Total()))).startswith("mine")
         assert vars(executor).keys() == vars(ThreadPoolExecutor(1)).keys()
     loop.close()
     assert payer.cpu >= PART
@@ -324,7 +324,7 @@ def test_loops_that_share_an_executor_come_and_go_in_any_order(
             loop.set_default_executor(executor)
             accounting.install(loop)
         two[first][1].remove()
-        payers = [Payer(), Payer()]
+        payers = [RequestCost(Total()), RequestCost(Total())]
         for (loop, _), payer in zip(two, payers, strict=True):
             run(loop, paid(payer))
             run(loop, asyncio.sleep(0))  # what threads tell the loop
@@ -339,7 +339,7 @@ def test_loops_that_share_an_executor_come_and_go_in_any_order(
 
 @pytest.mark.parametrize("kind", LOOPS)
 def test_work_may_be_handed_over_by_name(kind: str) -> None:
-    loop, accounting, payer = loop_of(kind), Accounting(), Payer()
+    loop, accounting, payer = loop_of(kind), Accounting(), RequestCost(Total())
 
     async def hand_over() -> None:
         bill_to(payer)
@@ -376,7 +376,7 @@ def test_who_watches_a_loops_executor_before_or_after_us_goes_on() -> None:
     after = watch(loop, "after")
     accounting.remove()
     assert loop.run_in_executor is after
-    run(loop, paid(Payer()))
+    run(loop, paid(RequestCost(Total())))
     assert seen == ["after", "before"]
     run(loop, loop.shutdown_default_executor())
     loop.close()
@@ -399,7 +399,7 @@ def test_who_watches_all_loops_goes_on() -> None:
     with closing(Loop()) as loop:
         accounting = Accounting()
         accounting.install(loop)
-        run(loop, paid(Payer()))
+        run(loop, paid(RequestCost(Total())))
         accounting.remove()
         assert "run_in_executor" not in vars(loop)
     assert len(seen) == 1
@@ -437,11 +437,11 @@ async def test_a_task_that_is_cancelled_before_its_first_step_leaves_no_warning(
 async def test_steps_are_a_coroutine_like_any_other() -> None:
     spent: list[float] = []
 
-    class Counting(Payer):
+    class Counting(RequestCost):
         def pay(self, cpu: float) -> None:
             spent.append(cpu)
 
-    payer, nesting = Counting(), Nesting()
+    payer, nesting = Counting(Total()), Nesting()
 
     async def fail() -> None:
         await asyncio.sleep(0)
@@ -456,7 +456,7 @@ async def test_steps_are_a_coroutine_like_any_other() -> None:
 
 
 async def test_time_within_a_timed_step_counts_once() -> None:
-    outer, inner, nesting = Payer(), Payer(), Nesting()
+    outer, inner, nesting = RequestCost(Total()), RequestCost(Total()), Nesting()
 
     async def work() -> None:
         burn(PART)

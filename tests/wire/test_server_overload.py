@@ -20,8 +20,8 @@ from grpc import StatusCode
 import lbclient
 from lbclient import admin, wire
 from lbclient.config import ServerConfig
+from lbclient.core.costs import RequestCost, Total
 from lbclient.core.criticality import Criticality, current
-from lbclient.core.quota_account import Payer
 from lbclient.server import Server
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.quotas.accounting import bill_to, billed
@@ -286,7 +286,7 @@ async def test_a_request_has_nothing_of_the_one_that_started_its_server(
 
     def start() -> Awaitable[Any]:
         propagation.enter(Starter())
-        bill_to(Payer())
+        bill_to(RequestCost(Total()))
         OF_STARTER.set("the user's own")
         return asyncio.ensure_future(sheddable())
 

@@ -20,6 +20,7 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.admission import MEMORY_NAME, PLACES_NAME
 from lbclient.core.concurrency import RequestOutcome
+from lbclient.core.costs import Costs
 from lbclient.core.criticality import DEFAULT, Criticality, current
 from lbclient.core.customer import adopt
 from lbclient.core.latency_window import MethodBaseline
@@ -54,7 +55,7 @@ from lbclient.server.overload.refusal_status import (
 )
 from lbclient.server.overload.run_queue import RunQueue
 from lbclient.server.overload.threads import Threads
-from lbclient.server.quotas.accounting import bill_to
+from lbclient.server.quotas.accounting import Accounting, Nesting, bill_to
 from lbclient.server.quotas.quotas import Quotas, customer_of_identity
 from lbclient.server.statistics import (
     AttemptStatistics,
@@ -113,12 +114,21 @@ class Gate:
         self.count = self._refusals.count
         has_quotas = config.quotas is not None or config.default_quota is not None
         self.quotas = Quotas(config, clock) if has_quotas else None
+        # What requests cost is what quotas limit.
+        self.costs = (
+            Costs(config.cpu_factor, config.quotas or ())
+            if has_quotas or config.request_cost
+            else None
+        )
+        self._accounting = Accounting()
+        self.nesting = Nesting()  # of the loop, once started
         named = config.customer
         self._customer = customer_of_identity if isinstance(named, str) else named
         # Whether who pays is known only later than all else. Without quotas it is asked
         # for, too: the request's own calls inherit that, and never a mere claim.
         self.asks_context = config.customer is not None
         self._early_quotas = None if self.asks_context else self.quotas
+        self._early_costs = None if self.asks_context else self.costs
         self._metadata = RequestMetadata()
         self._stock = StockBudget()
 
@@ -129,10 +139,13 @@ class Gate:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        if self.costs is not None:
+            self.nesting = self._accounting.install(loop)
         if self.quotas is not None:
             self.quotas.start(loop)
 
     def stop(self) -> None:
+        self._accounting.remove()
         if self.quotas is not None:
             self.quotas.stop()
 
@@ -240,7 +253,7 @@ class Gate:
                     adopt(customer)
                 if method is not None and self._is_full(method, DEFAULT):
                     return self.full()
-                if self._early_quotas is None:
+                if self._early_costs is None:
                     return None
                 return self._charged(customer, DEFAULT)
         if queue.arrived > self._asked + 1:
@@ -282,8 +295,9 @@ class Gate:
             return self.full(attempt)
         if method is not None and self._is_full(method, criticality):
             return self.full(attempt)
-        if quotas is not None:
-            quotas.admit(customer, criticality)
+        if self._early_costs is not None:
+            payer = None if quotas is None else quotas.admit(customer, criticality)
+            bill_to(self._early_costs.begin(customer, payer))
         return None
 
     def full(self, attempt: int = 0) -> RefusalStatus:
@@ -323,13 +337,15 @@ class Gate:
         return True
 
     def _charged(self, customer: str, criticality: Criticality) -> RefusalStatus | None:
-        assert self.quotas is not None
-        clock = self._clock
-        payer = self.quotas.enter(customer, criticality, clock())
-        if payer is None:
-            note_outcome(RequestOutcome.FAILED)
-            return self._out_of_quota(criticality)
-        bill_to(payer)
+        quotas, costs, payer = self.quotas, self.costs, None
+        if quotas is not None:
+            clock = self._clock
+            payer = quotas.enter(customer, criticality, clock())
+            if payer is None:
+                note_outcome(RequestOutcome.FAILED)
+                return self._out_of_quota(criticality)
+        assert costs is not None
+        bill_to(costs.begin(customer, payer))
         return None
 
     def _out_of_quota(self, criticality: Criticality) -> RefusalStatus:
@@ -348,7 +364,7 @@ class Gate:
             self._own.complain("customer", f"raised {error!r}")
             customer = OTHERS
         adopt(customer)
-        if self.quotas is None:
+        if self.costs is None:
             return None
         found = current()
         return self._charged(customer, DEFAULT if found is None else found)
@@ -365,7 +381,7 @@ class Gate:
 
     def complete(self, statistics: ServerStatistics) -> ServerStatistics:
         """Adds to the statistics what the gate knows."""
-        quotas = self.quotas
+        quotas, costs = self.quotas, self.costs
         return replace(
             statistics,
             signal_failures=self._own.failures,
@@ -376,6 +392,8 @@ class Gate:
             attempts=self.attempts(),
             misread=dict(self._metadata.misread),
             usage={} if quotas is None else quotas.usage(),
+            method_costs={} if costs is None else costs.by_method(),
+            customer_costs={} if costs is None else costs.by_customer(),
             quotas=QuotaStatistics() if quotas is None else quotas.statistics(),
             task_failures=0 if quotas is None else quotas.task_failures,
         )

@@ -17,10 +17,10 @@ from functools import partial
 from inspect import iscoroutine
 from threading import local
 from time import thread_time
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from lbclient.core.quota_account import Payer
+from lbclient.core.costs import RequestCost
 
 T = TypeVar("T")
 
@@ -28,8 +28,16 @@ logger = logging.getLogger(__name__)
 
 HAND_OVER = "run_in_executor"  # the method of a loop
 
+
+class Bill(Protocol):
+    """Of a request: what is told the CPU seconds that were used for it."""
+
+    def pay(self, cpu: float) -> None:
+        """Adds CPU seconds. To be called on the server's loop."""
+
+
 # Whose work this is: of whoever runs in this context.
-account: ContextVar[Payer | None] = ContextVar("account", default=None)
+account: ContextVar[RequestCost | None] = ContextVar("account", default=None)
 bill_to = account.set
 billed = account.get
 
@@ -38,10 +46,18 @@ class Nesting:
     """Of one loop: seconds timed within what is being timed, where steps nest.
 
     A task that begins eagerly has its first step within one of its parent's.
+    `began_at` is the thread's clock when the innermost step began, 0.0 if none runs.
     """
 
     def __init__(self) -> None:
         self.inner = 0.0
+        self.began_at = 0.0
+
+    def running(self) -> float:
+        """CPU seconds of the step that runs, which nobody has paid yet."""
+        if not self.began_at:
+            return 0.0
+        return thread_time() - self.began_at - self.inner
 
 
 class _InThread(Nesting, local):
@@ -59,13 +75,14 @@ def _timed(
 ) -> T:
     """Times `work` and pays for it, without what is timed within it by itself."""
     outer, nesting.inner = nesting.inner, 0.0
-    began_at = thread_time()
+    before, began_at = nesting.began_at, thread_time()
+    nesting.began_at = began_at
     try:
         return work(*arguments)
     finally:
         spent = thread_time() - began_at
         pay(spent - nesting.inner)
-        nesting.inner = outer + spent
+        nesting.inner, nesting.began_at = outer + spent, before
 
 
 _NOTHING: Any = object()
@@ -79,7 +96,7 @@ class Steps(Coroutine[Any, Any, T]):
     def __init__(
         self,
         coroutine: Coroutine[Any, Any, T],
-        payer: Payer,
+        payer: Bill,
         nesting: Nesting,
         first: Any = _NOTHING,
     ) -> None:
@@ -116,7 +133,7 @@ class Steps(Coroutine[Any, Any, T]):
 
 
 def begun(
-    coroutine: Coroutine[Any, Any, None], payer: Payer, nesting: Nesting
+    coroutine: Coroutine[Any, Any, None], payer: Bill, nesting: Nesting
 ) -> "Steps[None] | None":
     """Runs the first step, which usually is the only one; returns the rest, or None.
 
@@ -124,24 +141,25 @@ def begun(
     timed returns None, so that `next` sees its end without a StopIteration.
     """
     outer, nesting.inner = nesting.inner, 0.0
-    began_at = thread_time()
+    before, began_at = nesting.began_at, thread_time()
+    nesting.began_at = began_at
     try:
         first = next(coroutine.__await__(), _NOTHING)
     finally:
         spent = thread_time() - began_at
-        payer.cpu += spent - nesting.inner
-        nesting.inner = outer + spent
+        payer.pay(spent - nesting.inner)
+        nesting.inner, nesting.began_at = outer + spent, before
     return None if first is _NOTHING else Steps(coroutine, payer, nesting, first)
 
 
 def run_timed(
-    loop: asyncio.AbstractEventLoop, payer: Payer, work: Callable[..., T], *args: Any
+    loop: asyncio.AbstractEventLoop, payer: Bill, work: Callable[..., T], *args: Any
 ) -> T:
     """Runs and times work outside of the payer's loop, usually in a thread."""
     return _timed(_in_thread, partial(_tell, loop, payer), work, *args)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, payer: Payer, cpu: float) -> None:
+def _tell(loop: asyncio.AbstractEventLoop, payer: Bill, cpu: float) -> None:
     with suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(payer.pay, cpu)
 

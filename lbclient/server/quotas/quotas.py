@@ -35,8 +35,8 @@ from lbclient.core.quota import (
     limits,
     rooms,
 )
+from lbclient.core.quota_account import Payer
 from lbclient.core.text import printable
-from lbclient.server.quotas.accounting import Accounting, Nesting, bill_to
 from lbclient.server.quotas.memory_store import ProcessStore, StoreError
 from lbclient.server.statistics import QuotaStatistics
 
@@ -76,8 +76,6 @@ class Quotas:
         self._part = config.quota_share if config.quota_store is None else 1.0
         # Containers may share a name and a number, and a process may have several.
         self._name = f"{socket.gethostname()}/{os.getpid()}/{os.urandom(4).hex()}"
-        self._accounting = Accounting()
-        self.nesting = Nesting()  # of the loop, once started
         self.tasks = Tasks("quotas", Random())
         self._is_complaining = False
         self._heard = QuotaStatistics(listed=tuple(self._limits))
@@ -85,9 +83,9 @@ class Quotas:
     def refuses(self, customer: str, criticality: Criticality) -> bool:
         return self.quota.refuses(customer, criticality, self._clock()) is not None
 
-    def admit(self, customer: str, criticality: Criticality) -> None:
-        """Admits a request, and sets its payer in the current context."""
-        bill_to(self.quota.admit(customer, criticality, self._clock()))
+    def admit(self, customer: str, criticality: Criticality) -> Payer:
+        """Admits a request, and returns who pays for it."""
+        return self.quota.admit(customer, criticality, self._clock())
 
     def usage(self) -> dict[str, float]:
         """CPU seconds a second, by customer; those without an account are ''."""
@@ -104,13 +102,11 @@ class Quotas:
     # Life
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.nesting = self._accounting.install(loop)
         if isinstance(self._store, ProcessStore):
             self._store.join(self._name)
         self.tasks.keep(self._store, self._exchange)
 
     def stop(self) -> None:
-        self._accounting.remove()
         if isinstance(self._store, ProcessStore):
             self._store.leave(self._name)
         with suppress(RuntimeError):  # the loop is closed

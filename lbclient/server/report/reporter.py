@@ -7,6 +7,7 @@ fields in any order.
 
 from collections import Counter
 from random import SystemRandom
+from typing import Any
 
 from lbclient import wire
 from lbclient.core.load_monitor import LoadMonitor
@@ -48,6 +49,7 @@ class Reporter:
         self.udp_port = 0  # where this task answers UDP health checks
         self.udp_sessions: UdpSessions | None = None  # and where for who is given one
         self.drain: Drain | None = None  # once the server drains
+        self.cost_factor = 0.0  # of requests that are told their cost; 0.0: none is
         self._task_id = SystemRandom().randrange(1, 2**32)
         # Of the asyncio tasks in which grpcio serves requests of this server.
         self.request_name = f"request of lbclient server {self._task_id}"
@@ -93,6 +95,16 @@ class Reporter:
             if not self._own.has_runnable:
                 ready[active] = trailers
         return trailers
+
+    def with_cost(self, trailers: Trailers, cpu: float) -> Trailers:
+        """The load report's trailers, and CPU seconds of this machine as the cost.
+
+        ORCA's own report has it for other clients. It is not in our key, whose value a
+        client parses only once for all requests that have the same.
+        """
+        cost, (own, (key, report)) = cpu * self.cost_factor, trailers
+        told: Any = report + wire.cost_field(cost)  # type: ignore[operator]
+        return own, (key, told), (wire.COST_KEY, f"{cost:.7f}")
 
     def load(self) -> load_pb2.LoadReport:
         self._tally.learn_served()

@@ -34,7 +34,8 @@ class AsyncResponse(Wrapped):
         behavior, received, sent = self._behavior, self._received, self._sent
         if self.request_streaming:
             behavior = self._in_turns
-        enter, quotas = self._enter, self._quotas
+        enter, costs, gate = self._enter, self._costs, self._gate
+        total = method.cost
         # Whether all have to ask, and not only those that may come too late, or come
         # while handlers have the loop for long.
         asks = self._limit < inf or self._gate.asks_context or self._is_stream
@@ -50,12 +51,13 @@ class AsyncResponse(Wrapped):
                     or (left is not None and left <= quickest.ample)
                 ) and (entering := enter(call)) is not None:
                     await entering
-                if quotas is None or (payer := billed()) is None:
+                if costs is None or (cost := billed()) is None:
                     response = await behavior(received(request), call)
                     if call.said is None or call.is_ok():  # else grpcio drops it
                         response = sent(response)
                 else:
-                    steps = begun(work(request, call), payer, quotas.nesting)
+                    cost.method = total
+                    steps = begun(work(request, call), cost, gate.nesting)
                     if steps is not None:
                         await steps
                     response, call.response = call.response, None

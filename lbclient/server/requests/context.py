@@ -21,6 +21,7 @@ from lbclient.core.retry import Refusal
 from lbclient.server.overload.adaptive import note_outcome, note_status
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import RefusalStatus
+from lbclient.server.quotas.accounting import billed
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests.handlers_metadata import harmless, key_of, without_report
 from lbclient.server.requests.served_method import ServedMethod
@@ -106,15 +107,17 @@ class RequestContext:
         return self._answer(answer.code)
 
     def _true(self, metadata: Iterable[Any]) -> Trailers:
-        """A handler's metadata, without the refusal and the load report of others.
+        """A handler's metadata, without the refusal and the reports of others.
 
         A handler that passes on the trailers of its own call would tell its client that
-        this request was not executed, or report another server's load.
+        this request was not executed, or report another server's load or cost.
         """
         own = harmless(metadata)
         keys = {key_of(item) for item in own}
         if wire.LOAD_KEY in keys:
             own = without_report(own)
+        if wire.COST_KEY in keys:
+            own = tuple(item for item in own if key_of(item) != wire.COST_KEY)
         if wire.REFUSAL_KEY in keys:
             word = wire.find_refusal(own)
             found = (
@@ -143,7 +146,9 @@ class RequestContext:
 
     def preset(self) -> None:
         """Sets trailers early, for a request whose end is noticed too late."""
-        self.inner.set_trailing_metadata(self._merged(()))
+        others = max(0, self._reporter.monitor.active - 1)
+        # Without the cost, of which there is none yet.
+        self.inner.set_trailing_metadata(self._reporter.trailers(others))
 
     def served(self) -> None:
         if self.said is not None or self._finished or self._trailers:
@@ -160,6 +165,8 @@ class RequestContext:
         monitor.active = active = monitor.active - 1
         monitor.uncounted.append((self._method, active, took))
         trailers = reporter.ready.get(active) or reporter.trailers(active)
+        if reporter.cost_factor and (cost := billed()) is not None:
+            trailers = reporter.with_cost(trailers, cost.cpu)
         self.inner.set_trailing_metadata(trailers)
 
     def _raised(self) -> None:
@@ -226,12 +233,22 @@ class RequestContext:
         return self._with_report(own, max(0, others))
 
     def _with_report(self, own: Trailers, active: int | None = None) -> Trailers:
-        report = self._reporter.trailers(active)
+        reporter = self._reporter
+        report = reporter.trailers(active)
+        if reporter.cost_factor and (cpu := self._cost()) is not None:
+            report = reporter.with_cost(report, cpu)
         if not own:
             return report
         # Envoy refuses more than one ORCA report: the user's own goes first.
         taken = [key_of(item) for item in own]
         return own + tuple(item for item in report if item[0] not in taken)
+
+    def _cost(self) -> float | None:
+        """CPU seconds of this machine so far, None if nobody counts them."""
+        cost = billed()
+        if cost is None:
+            return None
+        return cost.cpu + self._method.gate.nesting.running()
 
     def _interrupted(self) -> StatusCode:
         remaining = None if self.inner is None else self.inner.time_remaining()

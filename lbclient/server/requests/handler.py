@@ -102,15 +102,16 @@ class Wrapped:
         self._gate = gate
         self._core = gate.core
         self._queue = gate.queue
-        self._quotas = gate.quotas
+        self._costs = gate.costs
         self._tally = tally
         self._limit = limit
 
     def _timed(self, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Charges the coroutine's CPU time to the request's payer, if it has one."""
-        if self._quotas is None or (payer := billed()) is None:
+        """Counts the coroutine's CPU time as a cost of the request, if it has one."""
+        if self._costs is None or (cost := billed()) is None:
             return coroutine
-        return Steps(coroutine, payer, self._quotas.nesting)
+        cost.method = self._method.cost
+        return Steps(coroutine, cost, self._gate.nesting)
 
     def _turns(self) -> StreamTurns:
         """The turns of a stream. To be called in the stream's task."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lbclient.core.admission import Quickest
+from lbclient.core.costs import Total
 from lbclient.server.overload.gate import Gate
 from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.tally import Counts, MethodTally, RequestTally
@@ -15,7 +16,7 @@ class ServedMethod(MethodTally):
     `serialize` is for what a handler writes itself.
     """
 
-    __slots__ = ("gate", "reporter", "serialize", "tally", "threads")
+    __slots__ = ("cost", "gate", "reporter", "serialize", "tally", "threads")
 
     def __init__(
         self,
@@ -31,4 +32,8 @@ class ServedMethod(MethodTally):
         self.gate = gate
         self.threads = gate.threads
         self.tally = tally
+        costs = gate.costs
+        self.cost: Total | None = None  # of all its requests together
+        if costs is not None:
+            self.cost = costs.of_method(tally.handled.method_of(counts))
         self.serialize = serialize

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
+from time import thread_time
 from typing import Any, Never, TypeVar
 
 import grpc
@@ -38,11 +39,14 @@ class ThreadContext(RequestContext):
     It begins and ends on the loop's thread; nothing is counted in other threads.
     """
 
-    __slots__ = ("_answered", "_context", "_request", "_threads")
+    __slots__ = ("_answered", "_began_at", "_context", "_cpu", "_request", "_threads")
 
     def __init__(self, method: ServedMethod, inner: Any) -> None:
         super().__init__(method, inner)
         self._answered: StatusCode | None = None
+        # In threads, as the loop hears of these too late: CPU seconds, and when the
+        # work that runs began, 0.0 if none does.
+        self._cpu = self._began_at = 0.0
         self._request = Early(method.gate, inner)
         self.adopt(copy_context())
         note_outcome(RequestOutcome.GIVEN_UP)  # unless its thread answers
@@ -74,11 +78,17 @@ class ThreadContext(RequestContext):
 
     def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """Runs `work` with the request's context variables, charged to its payer."""
-        payer = self._context.get(account)
-        if payer is None:
+        cost = self._context.get(account)
+        if cost is None:
             return self._context.run(work, *arguments)
+        cost.method = self._method.cost
         gate = self._method.gate
-        return self._context.run(run_timed, gate.loop, payer, work, *arguments)
+        before, self._began_at = self._began_at, thread_time()
+        try:
+            return self._context.run(run_timed, gate.loop, cost, work, *arguments)
+        finally:
+            self._cpu += thread_time() - self._began_at
+            self._began_at = before
 
     def abort(
         self,
@@ -137,6 +147,12 @@ class ThreadContext(RequestContext):
         self._answered = status_of(code)
         self._note(self._answered, self._context)
         return self._merged(self._trailers)
+
+    def _cost(self) -> float | None:
+        if self._context.get(account) is None:
+            return None
+        running = thread_time() - self._began_at if self._began_at else 0.0
+        return self._cpu + running
 
     def _interrupted(self) -> StatusCode:
         return self._answered or super()._interrupted()
