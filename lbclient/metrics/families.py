@@ -132,6 +132,12 @@ OURS = _families(
      "number."),
     ("lbclient_server_task_failures", "counter", "",
      "Background tasks of servers that failed and were started again."),
+    ("lbclient_server_method_cost_seconds", "counter", "grpc_service grpc_method",
+     "CPU seconds that requests have cost in their handlers, normalized by "
+     "cpu_factor, by method."),
+    ("lbclient_server_customer_cost_seconds", "counter", "customer",
+     "CPU seconds that requests have cost in their handlers, normalized by "
+     "cpu_factor, by customer."),
     ("lbclient_server_quota_usage", "gauge", "customer",
      "CPU time used by a customer's requests, in CPU seconds per second."),
     ("lbclient_server_quota_share", "gauge", "customer",

@@ -221,6 +221,16 @@ def handled(methods: Methods) -> Iterator[tuple[tuple[str, str, str], str, int]]
                 yield known if slash else UNKNOWN, GO_CODES[code], count
 
 
+def method_costs(
+    costs: Mapping[tuple[str, str], float],
+) -> Iterator[tuple[tuple[str, str, str], float]]:
+    """Type, service and method, as in `handled`; and CPU seconds."""
+    for (kind, path), cost in costs.items():
+        service, slash, method = path.removeprefix("/").rpartition("/")
+        known = (TYPES.get(kind, "unknown"), service, method)
+        yield known if slash else UNKNOWN, cost
+
+
 def _histogram(
     labelled: tuple[str, ...],
     bounds: Sequence[float],

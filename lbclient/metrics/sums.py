@@ -19,12 +19,14 @@ from lbclient.metrics import samples
 from lbclient.metrics.families import HIGHEST
 from lbclient.metrics.samples import MAX_LABEL, OTHER, Sample
 from lbclient.server import Server
+from lbclient.server.statistics import ServerStatistics
 
 logger = logging.getLogger("lbclient.metrics")
 
 # Bounds on what one process shows: a target has about 90 time series.
 MAX_TARGETS = 100
 MAX_METHODS = 500
+MAX_CUSTOMERS = 200  # by cost: as many listed as unlisted ones of one server
 
 SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
 
@@ -53,6 +55,7 @@ class Sums:
         self._left: Numbers = {}  # of backends that some have left, and others have not
         self._targets: dict[str, None] = {}
         self._methods: dict[tuple[str, str, str], None] = {}
+        self._customers: dict[str, None] = {}
 
     def __repr__(self) -> str:
         return f"<sums of {len(self._sources)} sources, {len(self._targets)} targets>"
@@ -112,6 +115,7 @@ class Sums:
         server = source.statistics()
         counts = dict(samples.server_counts(server))
         self._count_methods(counts, "server", server.methods)
+        self._count_costs(counts, server)
         self._note(reference, counts, {})
         _merge(sums, dict(samples.server_gauges(server)))
 
@@ -137,10 +141,23 @@ class Sums:
     ) -> None:
         name = f"grpc_{side}_handled_total"
         for method, code, count in samples.handled(methods):
-            kind, service, path = method
-            method = (kind, service[:MAX_LABEL], path[:MAX_LABEL])
-            method = self._bounded(self._methods, method, MAX_METHODS, samples.UNKNOWN)
-            _merge(counts, {(name, *method, code): count})
+            _merge(counts, {(name, *self._method(method), code): count})
+
+    def _count_costs(self, counts: Numbers, server: ServerStatistics) -> None:
+        name = "lbclient_server_method_cost_seconds_total"
+        for method, cost in samples.method_costs(server.method_costs):
+            _, service, path = self._method(method)
+            _merge(counts, {(name, service, path): cost})
+        name = "lbclient_server_customer_cost_seconds_total"
+        for customer, cost in server.customer_costs.items():
+            label = customer[:MAX_LABEL] or OTHER
+            label = self._bounded(self._customers, label, MAX_CUSTOMERS, OTHER)
+            _merge(counts, {(name, label): cost})
+
+    def _method(self, method: tuple[str, str, str]) -> tuple[str, str, str]:
+        kind, service, path = method
+        method = (kind, service[:MAX_LABEL], path[:MAX_LABEL])
+        return self._bounded(self._methods, method, MAX_METHODS, samples.UNKNOWN)
 
     def _bounded(self, shown: dict[T, None], label: T, most: int, other: T) -> T:
         if label not in shown and len(shown) >= most:

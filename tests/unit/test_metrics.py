@@ -382,6 +382,29 @@ def test_customers_are_shown_by_name_if_they_are_listed_and_not_too_many() -> No
     assert scraped("lbclient_server_quota_forgotten_total") == 3
 
 
+def test_costs_are_shown_by_method_and_by_a_bounded_number_of_customers() -> None:
+    invented = [f"invented {i}" for i in range(sums.MAX_CUSTOMERS + 5)]
+    path = ("unary_unary", "/search.Search/Query")
+    said = replace(
+        SERVER,
+        method_costs={path: 2.5, ("", ""): 0.5},
+        customer_costs={"": 1.0, "mail": 2.0, **dict.fromkeys(invented, 0.25)},
+    )
+    scraped = Scraped(*(servers := [FakeServer(said), FakeServer(said)]))
+    name = "lbclient_server_method_cost_seconds_total"
+    assert scraped(name, grpc_service="search.Search", grpc_method="Query") == 5.0
+    assert scraped(name, grpc_service="unknown", grpc_method="unknown") == 1.0
+    name = "lbclient_server_customer_cost_seconds_total"
+    shown = [labels for found, labels in scraped.series() if found == name]
+    assert len(shown) == sums.MAX_CUSTOMERS
+    assert scraped(name, customer="mail") == 4.0
+    rest = 1.0 + 0.25 * (len(invented) + 2 - sums.MAX_CUSTOMERS)
+    assert scraped(name, customer="other") == 2 * rest
+    servers.clear()
+    gc.collect()
+    assert scraped(name, customer="mail") == 4.0
+
+
 def test_dead_channels_that_nobody_scrapes_leave_nothing_behind() -> None:
     scraped = Scraped()
     for _ in range(1000):
