@@ -19,7 +19,7 @@ Method = tuple[str, str]
 
 
 class Total:
-    """CPU seconds of this machine, not normalized."""
+    """Normalized CPU seconds."""
 
     __slots__ = ("cpu",)
 
@@ -31,22 +31,28 @@ class Total:
 
 
 class RequestCost:
-    """The CPU seconds of one request so far, and who pays for them.
+    """The CPU seconds of one request so far, normalized, and who pays for them.
 
-    Used on the server's loop only. `method` is that of the handler, None until it
-    begins; `payer` is None where there are no quotas.
+    Used on the server's loop only. `factor` is what a CPU second of this machine is
+    worth; `method` is that of the handler, None until it begins; `payer` is None where
+    there are no quotas.
     """
 
-    __slots__ = ("cpu", "customer", "method", "payer")
+    __slots__ = ("cpu", "customer", "factor", "method", "payer")
 
-    def __init__(self, customer: Total, payer: Payer | None = None) -> None:
+    def __init__(
+        self, customer: Total, payer: Payer | None = None, factor: float = 1.0
+    ) -> None:
+        self.factor = factor
         self.cpu = 0.0
         self.customer = customer
         self.payer = payer
         self.method: Total | None = None
 
     def pay(self, cpu: float) -> None:
-        """Adds CPU seconds, also after the request's end, as of tasks that it left."""
+        """Adds CPU seconds of this machine; also after the request's end, as of tasks
+        that it left."""
+        cpu *= self.factor
         self.cpu += cpu
         self.customer.cpu += cpu
         if self.method is not None:
@@ -59,7 +65,10 @@ class RequestCost:
 
 
 class Costs:
-    """The sums of one server. Written on its loop, read in any thread."""
+    """The sums of one server. Written on its loop, read in any thread.
+
+    `factor` may change; requests are normalized by what it was when they began.
+    """
 
     def __init__(self, factor: float = 1.0, listed: Iterable[str] = ()) -> None:
         self.factor = factor
@@ -69,7 +78,7 @@ class Costs:
 
     def begin(self, customer: str, payer: Payer | None = None) -> RequestCost:
         total = self._customers.get(customer) or self._place(customer)
-        return RequestCost(total, payer)
+        return RequestCost(total, payer, self.factor)
 
     def _place(self, customer: str) -> Total:
         if len(self._customers) >= self._most or not is_name(customer):
@@ -83,12 +92,12 @@ class Costs:
     def by_method(self) -> dict[Method, float]:
         """Normalized CPU seconds so far."""
         methods = list(self._methods.items())
-        return {method: total.cpu * self.factor for method, total in methods}
+        return {method: total.cpu for method, total in methods}
 
     def by_customer(self) -> dict[str, float]:
         """Normalized CPU seconds so far; those without a sum of their own are ''."""
         customers = list(self._customers.items())
-        return {name: total.cpu * self.factor for name, total in customers}
+        return {name: total.cpu for name, total in customers}
 
     def __repr__(self) -> str:
         count = len(self._customers)

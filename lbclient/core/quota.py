@@ -155,22 +155,21 @@ class Quota:
     """The accounts of one task. Owned by its server.
 
     `limits` are of the whole fleet; `default` is that of each customer who is not among
-    them. `factor` is what a CPU second of this machine is worth. Without a word of the
-    fleet for `HOLD` seconds each customer gets `fallback` of the limit here.
+    them. Without a word of the fleet for `HOLD` seconds each customer gets `fallback`
+    of the limit here.
     """
 
     def __init__(
         self,
         limits: Mapping[str, Room],
         default: Room = UNLIMITED,
-        factor: float = 1.0,
         fallback: float = 1.0,
     ) -> None:
         self._limits = limits
         self._default = default
         self._fallback = fallback
-        self._all = Spent(factor)
-        self._unlisted = Accounts(self._all, factor)
+        self._all = Spent()
+        self._unlisted = Accounts(self._all)
         self._known = {name: self._unlisted.open(name) for name in (OTHERS, *limits)}
         self._accounts = self._unlisted.by_name
         self._shares: Mapping[str, float] = {}

@@ -41,16 +41,12 @@ SAME = [1.0] * KINDS
 
 
 class Spent:
-    """Counts requests and CPU seconds, and estimates the cost of one request.
+    """Counts requests and CPU seconds, and estimates the cost of one request."""
 
-    `factor` is what a CPU second of this machine is worth.
-    """
+    __slots__ = ("_looked_at", "_rates", "cpu", "each", "requests")
 
-    __slots__ = ("_factor", "_looked_at", "_rates", "cpu", "each", "requests")
-
-    def __init__(self, factor: float = 1.0) -> None:
-        self._factor = factor
-        self.requests, self.cpu = 0, 0.0  # since the last look, `cpu` of this machine
+    def __init__(self) -> None:
+        self.requests, self.cpu = 0, 0.0  # since the last look
         self._rates = NONE  # the same a second, smoothed
         self._looked_at = -inf
         self.each = 0.0  # CPU seconds, as far as it is known
@@ -91,8 +87,7 @@ class Spent:
         kept = exp(-elapsed / SMOOTHING)
         gain = (1.0 - kept) / elapsed
         requests, cpu = self._rates
-        spent = self.cpu * self._factor
-        return requests * kept + self.requests * gain, cpu * kept + spent * gain
+        return requests * kept + self.requests * gain, cpu * kept + self.cpu * gain
 
 
 class Payer(Spent):
@@ -100,12 +95,12 @@ class Payer(Spent):
 
     __slots__ = ("__weakref__", "unsettled")
 
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__(factor)
+    def __init__(self) -> None:
+        super().__init__()
         self.unsettled = 0  # requests let in unseen, which are in no bucket yet
 
     def pay(self, cpu: float) -> None:
-        """Adds CPU seconds. To be called on the server's loop."""
+        """Adds normalized CPU seconds. To be called on the server's loop."""
         self.cpu += cpu
 
 

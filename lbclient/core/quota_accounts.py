@@ -23,9 +23,8 @@ MOST = 1000  # accounts of customers whose limit is the default one. Ours
 class Accounts:
     """Owned by a `Quota`. Others read `by_name`, and look at and fill its accounts."""
 
-    def __init__(self, total: Spent, factor: float) -> None:
+    def __init__(self, total: Spent) -> None:
         self._total = total
-        self._factor = factor
         self.by_name: dict[str, Account] = {}
         # By when each is ahead of its limit no longer; of each account one entry, and
         # what has come since then is not in it.
@@ -37,7 +36,7 @@ class Accounts:
     def open(self, name: str) -> Account:
         """Makes an account, with its former payers, without a place in the table."""
         left = (self._left.pop((name, c), None) for c in Criticality)
-        return Account(self._total, [payer or Payer(self._factor) for payer in left])
+        return Account(self._total, [payer or Payer() for payer in left])
 
     def place(self, name: str, now: float) -> Account:
         """Makes an account for a customer who has none, and gives it a place."""

@@ -50,8 +50,7 @@ class Parts:
         self.reporter = Reporter(
             clock, self.monitor, tally, own, self.streams, gate.refused_shares
         )
-        if gate.costs is not None and config.request_cost:
-            self.reporter.cost_factor = gate.costs.factor
+        self.reporter.tells_cost = config.request_cost
         each = (gate.sample, self._report)
         self.sampler = Sampler(clock, config.smoothing, each, read_cpu)
         self.serving = Serving(self.reporter, gate, tally, limit)

@@ -259,12 +259,6 @@ def test_a_wrong_limit_is_named_with_its_customer(quotas: Any, said: str) -> Non
     assert said in str(caught.value)
 
 
-def test_a_slow_machines_seconds_are_worth_less() -> None:
-    slow = Quota({}, default=room(inf), factor=0.5)
-    use(slow, "mail", 1 / COST, 100.0)
-    assert slow.usage(100.0)["mail"] == pytest.approx(0.5, rel=0.02)
-
-
 def test_usage_fades_when_nothing_comes_any_more(quota: Quota) -> None:
     use(quota, "mail", 0.5 / COST, 60.0)
     now = quota.usage(60.0)["mail"]
@@ -407,20 +401,6 @@ def test_what_nobody_goes_on_with_is_forgotten() -> None:
         quota.enter(f"customer {number}", CRITICAL, float(number))
     assert len(quota._accounts) == MOST
     assert not quota._unlisted._left
-
-
-def test_what_a_newcomer_costs_is_told_in_the_same_measure() -> None:
-    costs = []
-    for factor in (1.0, 4.0):
-        quota = Quota({}, default=room(1e6), factor=factor)
-        for tick in range(20):
-            if payer := quota.enter("known", CRITICAL, tick * TICK):
-                payer.pay(COST)
-        now = 20 * TICK
-        quota.enter("new", CRITICAL, now)
-        costs.append(quota._accounts["new"]._costs[CRITICAL])
-    assert costs[1] == pytest.approx(4.0 * costs[0])
-    assert costs[0] > 0.0
 
 
 def test_a_cost_without_an_account_is_paid_by_the_shared_one(quota: Quota) -> None:

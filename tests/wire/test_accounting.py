@@ -135,7 +135,7 @@ def used(server: Server, clock: Clock, customer: str = "") -> float:
     quotas = server._gate.quotas
     assert quotas is not None
     account = quotas.quota._accounts.get(customer) or quotas.quota._known[""]
-    return sum(payer.cpu * payer._factor for payer in account.payers)
+    return sum(payer.cpu for payer in account.payers)
 
 
 @pytest.mark.parametrize(

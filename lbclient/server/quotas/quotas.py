@@ -60,7 +60,6 @@ class Quotas:
         self.quota = Quota(
             self._limits,
             self._default,
-            config.cpu_factor,
             config.quota_share,
         )
         self.enter = self.quota.enter  # in the hot path

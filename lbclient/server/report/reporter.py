@@ -49,7 +49,7 @@ class Reporter:
         self.udp_port = 0  # where this task answers UDP health checks
         self.udp_sessions: UdpSessions | None = None  # and where for who is given one
         self.drain: Drain | None = None  # once the server drains
-        self.cost_factor = 0.0  # of requests that are told their cost; 0.0: none is
+        self.tells_cost = False  # of a request, to its client
         self._task_id = SystemRandom().randrange(1, 2**32)
         # Of the asyncio tasks in which grpcio serves requests of this server.
         self.request_name = f"request of lbclient server {self._task_id}"
@@ -96,13 +96,13 @@ class Reporter:
                 ready[active] = trailers
         return trailers
 
-    def with_cost(self, trailers: Trailers, cpu: float) -> Trailers:
-        """The load report's trailers, and CPU seconds of this machine as the cost.
+    def with_cost(self, trailers: Trailers, cost: float) -> Trailers:
+        """The load report's trailers, and normalized CPU seconds as the cost.
 
         ORCA's own report has it for other clients. It is not in our key, whose value a
         client parses only once for all requests that have the same.
         """
-        cost, (own, (key, report)) = cpu * self.cost_factor, trailers
+        own, (key, report) = trailers
         told: Any = report + wire.cost_field(cost)  # type: ignore[operator]
         return own, (key, told), (wire.COST_KEY, f"{cost:.7f}")
 

@@ -165,7 +165,7 @@ class RequestContext:
         monitor.active = active = monitor.active - 1
         monitor.uncounted.append((self._method, active, took))
         trailers = reporter.ready.get(active) or reporter.trailers(active)
-        if reporter.cost_factor and (cost := billed()) is not None:
+        if reporter.tells_cost and (cost := billed()) is not None:
             trailers = reporter.with_cost(trailers, cost.cpu)
         self.inner.set_trailing_metadata(trailers)
 
@@ -235,8 +235,8 @@ class RequestContext:
     def _with_report(self, own: Trailers, active: int | None = None) -> Trailers:
         reporter = self._reporter
         report = reporter.trailers(active)
-        if reporter.cost_factor and (cpu := self._cost()) is not None:
-            report = reporter.with_cost(report, cpu)
+        if reporter.tells_cost and (cost := self._cost()) is not None:
+            report = reporter.with_cost(report, cost)
         if not own:
             return report
         # Envoy refuses more than one ORCA report: the user's own goes first.
@@ -244,11 +244,11 @@ class RequestContext:
         return own + tuple(item for item in report if item[0] not in taken)
 
     def _cost(self) -> float | None:
-        """CPU seconds of this machine so far, None if nobody counts them."""
+        """Normalized CPU seconds so far, None if nobody counts them."""
         cost = billed()
         if cost is None:
             return None
-        return cost.cpu + self._method.gate.nesting.running()
+        return cost.cpu + cost.factor * self._method.gate.nesting.running()
 
     def _interrupted(self) -> StatusCode:
         remaining = None if self.inner is None else self.inner.time_remaining()

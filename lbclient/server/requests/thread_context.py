@@ -149,10 +149,11 @@ class ThreadContext(RequestContext):
         return self._merged(self._trailers)
 
     def _cost(self) -> float | None:
-        if self._context.get(account) is None:
+        cost = self._context.get(account)
+        if cost is None:
             return None
         running = thread_time() - self._began_at if self._began_at else 0.0
-        return self._cpu + running
+        return cost.factor * (self._cpu + running)
 
     def _interrupted(self) -> StatusCode:
         return self._answered or super()._interrupted()
