@@ -178,11 +178,13 @@ class ServerConfig(Sourced):
         "client, and sums it up by method and customer. With quotas it counts anyway.",
         source="Ours: off, as it takes more than 2 % of the CPU of a small request.",
     )
-    cpu_factor: float = setting(
-        1.0,
-        number(1e-3, 1e3),
-        help="What a CPU second of this machine is worth, for fleets of several kinds.",
-        source="1: all machines are alike.",
+    cpu_factor: float | None = setting(
+        None,
+        optional(number(1e-3, 1e3)),
+        help="What a CPU second of this machine is worth, for fleets of several kinds. "
+        "None: the server measures it by a short loop.",
+        source="Ours: measured, as fleets of one kind of machine become fleets of "
+        "several.",
     )
     quota_store: str | UsageStore | None = setting(
         None,

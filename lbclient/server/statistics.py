@@ -153,9 +153,13 @@ class ServerStatistics:
     usage: Mapping[str, float] = field(default_factory=dict)
     """CPU seconds a second of each customer lately; empty without quotas."""
 
+    cpu_factor: float = 1.0
+    """What a CPU second of this machine is worth: `ServerConfig.cpu_factor`, or what
+    the server has measured. 1.0 if nobody counts CPU time."""
+
     method_costs: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """CPU seconds that the requests of each method have cost so far, in the handler and
-    normalized by `ServerConfig.cpu_factor`, by the kind and the path of the method."""
+    normalized by `cpu_factor`, by the kind and the path of the method."""
 
     customer_costs: Mapping[str, float] = field(default_factory=dict)
     """The same by customer; those without a name, and too many, are ''."""

@@ -154,7 +154,7 @@ async def test_what_is_accounted_is_what_the_process_used(
         host,
         handler,
         arity,
-        config=ServerConfig(default_quota=1000.0),
+        config=ServerConfig(default_quota=1000.0, cpu_factor=1.0),
         clock=clock,
         migration_thread_pool=pool if own_pool else None,
     )
@@ -183,7 +183,10 @@ async def test_each_customer_pays_for_its_own(host: Host) -> None:
 
     clock = Clock()
     server, ask = await hosted(
-        host, work, config=ServerConfig(default_quota=1000.0), clock=clock
+        host,
+        work,
+        config=ServerConfig(default_quota=1000.0, cpu_factor=1.0),
+        clock=clock,
     )
     await asyncio.gather(*(ask(name) for name in "ababab"))
     assert 3 * PART <= used(server, clock, "a") < 4.5 * PART
@@ -480,7 +483,7 @@ async def served_as(ask: Any, customer: str, metadata: Any) -> bool:
     return True
 
 
-QUOTAS = ServerConfig(quotas={"greedy": 0.1, "modest": 0.1})
+QUOTAS = ServerConfig(quotas={"greedy": 0.1, "modest": 0.1}, cpu_factor=1.0)
 
 
 async def spend(
@@ -563,7 +566,10 @@ async def test_a_criticality_is_refused_only_where_all_below_it_are(
     clock = Clock()
     limit = share * 20 * cost
     server, ask = await hosted(
-        host, work, config=ServerConfig(quotas={"a": limit}), clock=clock
+        host,
+        work,
+        config=ServerConfig(quotas={"a": limit}, cpu_factor=1.0),
+        clock=clock,
     )
     kinds = {"CRITICAL": 20, "SHEDDABLE_PLUS": 40, "SHEDDABLE": 80}  # a second
     served: dict[str, int] = dict.fromkeys(kinds, 0)

@@ -107,12 +107,17 @@ async def test_a_call_runs_few_functions_however_many_backends_there_are(
 
 @pytest.mark.parametrize(
     ("config", "most"),
-    [(ServerConfig(), 15), (ServerConfig(default_quota=1000.0, max_cpu=1.0), 23)],
+    [
+        (ServerConfig(), 15),
+        (ServerConfig(request_cost=True, cpu_factor=1.0), 27),
+        (ServerConfig(default_quota=1000.0, max_cpu=1.0, cpu_factor=1.0), 26),
+    ],
 )
 async def test_an_idle_server_runs_few_functions_for_a_request(
     start: Any, search: Any, config: ServerConfig, most: float
 ) -> None:
-    """It was 14.5, and 22.5 with quotas: who pays is asked, and each step is timed.
+    """It was 14.5, 26.5 with costs and 25.5 with quotas: who pays is asked, and each
+    step is timed.
 
     Nine of them take the request out of gRPC's core: many at once where many come, so
     that the server takes less than grpcio's own (`benchmarks.overhead`).

@@ -11,6 +11,8 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.core.costs import MOST
+from lbclient.server.meters.machine_speed import MachineSpeed
+from lbclient.server.overload import gate
 from lbclient.v1 import load_pb2
 from tests.hosts import PATH, Host, method_handler
 from tests.wire.test_accounting import HANDLERS, PART, burn
@@ -197,3 +199,43 @@ async def test_the_customer_of_a_request_may_be_named_without_quotas(
     costs = server.statistics().customer_costs
     assert costs["mail"] >= PART * FACTOR
     assert costs[""] == 0.0
+
+
+async def test_a_server_measures_its_machine_where_nobody_says_what_it_is_worth(
+    host: Host,
+) -> None:
+    async def work(request: bytes, context: Any) -> bytes:
+        burn(PART)
+        return b""
+
+    server, address, _ = await host(
+        method_handler("unary_unary", work), request_cost=True
+    )
+    async with lbclient.insecure_channel(address) as channel:
+        before = server.statistics().cpu_factor
+        call = await call_once(channel, "unary_unary")
+        after = server.statistics().cpu_factor
+        cost = lbclient.info(call).cost
+    assert before != 1.0  # to all its digits, by chance, it is not
+    # It may be measured again at any time, and then can only grow.
+    assert 0.0 < before <= after
+    assert cost is not None
+    assert cost >= PART * before
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"request_cost": True, "cpu_factor": 1.0}, {"cpu_factor": 3.0}]
+)
+async def test_nothing_is_measured_where_nobody_needs_it(
+    host: Host, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+    speed = MachineSpeed(work=measured.append)
+    monkeypatch.setattr(gate, "OF_PROCESS", speed)
+
+    async def work(request: bytes, context: Any) -> bytes:
+        return b""
+
+    _, _, channel = await host(method_handler("unary_unary", work), **settings)
+    await call_once(channel, "unary_unary")
+    assert measured == []

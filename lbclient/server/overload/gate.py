@@ -33,6 +33,7 @@ from lbclient.core.refused_shares import RefusedShares
 from lbclient.core.retry import Refusal
 from lbclient.core.stock_budget import StockBudget
 from lbclient.server.meters.cpu import available_cpus
+from lbclient.server.meters.machine_speed import OF_PROCESS
 from lbclient.server.meters.memory import MemoryMeter
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.adaptive import AdaptiveConcurrency, note_outcome
@@ -115,11 +116,13 @@ class Gate:
         has_quotas = config.quotas is not None or config.default_quota is not None
         self.quotas = Quotas(config, clock) if has_quotas else None
         # What requests cost is what quotas limit.
+        factor = config.cpu_factor
         self.costs = (
-            Costs(config.cpu_factor, config.quotas or ())
+            Costs(1.0 if factor is None else factor, config.quotas or ())
             if has_quotas or config.request_cost
             else None
         )
+        self._measures_speed = self.costs is not None and factor is None
         self._accounting = Accounting()
         self.nesting = Nesting()  # of the loop, once started
         named = config.customer
@@ -139,10 +142,17 @@ class Gate:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        if self._measures_speed:
+            OF_PROCESS.start()
+            self._take_speed()
         if self.costs is not None:
             self.nesting = self._accounting.install(loop)
         if self.quotas is not None:
             self.quotas.start(loop)
+
+    def _take_speed(self) -> None:
+        assert self.costs is not None
+        self.costs.factor = OF_PROCESS.factor
 
     def stop(self) -> None:
         self._accounting.remove()
@@ -173,6 +183,9 @@ class Gate:
 
     def sample(self, now: float, cpu: float) -> None:
         """Reads the signals that are not read for each request."""
+        if self._measures_speed:
+            OF_PROCESS.sample(now)
+            self._take_speed()
         self._cpus = available_cpus() if self._has_runnable else 1.0
         self.threads.sample(now)
         self.core.sample(now, self._refusals.total())
@@ -392,6 +405,7 @@ class Gate:
             attempts=self.attempts(),
             misread=dict(self._metadata.misread),
             usage={} if quotas is None else quotas.usage(),
+            cpu_factor=1.0 if costs is None else costs.factor,
             method_costs={} if costs is None else costs.by_method(),
             customer_costs={} if costs is None else costs.by_customer(),
             quotas=QuotaStatistics() if quotas is None else quotas.statistics(),
