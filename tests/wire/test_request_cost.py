@@ -15,7 +15,7 @@ from lbclient.server.meters.machine_speed import MachineSpeed
 from lbclient.server.overload import gate
 from lbclient.v1 import load_pb2
 from tests.hosts import PATH, Host, method_handler
-from tests.wire.test_accounting import HANDLERS, PART, burn
+from tests.wire.test_accounting import HANDLERS, PART, burn, respond
 
 FACTOR = 2.0
 TOLD = {"request_cost": True, "cpu_factor": FACTOR}
@@ -83,6 +83,38 @@ async def test_a_request_that_fails_has_a_cost_too(
     assert cost is not None
     assert cost >= PART * FACTOR
     caplog.clear()
+
+
+async def test_a_server_with_interceptors_tells_it_too(host: Host) -> None:
+    class Passing(grpc.aio.ServerInterceptor):
+        async def intercept_service(self, continuation: Any, details: Any) -> Any:
+            return await continuation(details)
+
+    handler = method_handler("unary_unary", respond)
+    _, address, _ = await host(handler, interceptors=[Passing()], **TOLD)
+    async with lbclient.insecure_channel(address) as channel:
+        cost = lbclient.info(await call_once(channel, "unary_unary")).cost
+    assert cost is not None
+    assert cost >= LEAST * FACTOR
+
+
+async def test_after_a_retry_the_last_attempt_counts(host: Host) -> None:
+    """A backend that refuses has no cost to tell: what is told is the other one's."""
+    work = {"/test.Service/Method": method_handler("unary_unary", respond)}
+    _, refusing, _ = await host(work, signals={"test": lambda: 1000.0}, **TOLD)
+    _, serving, _ = await host(work, **TOLD)
+    config = lbclient.ChannelConfig(picker="round_robin")
+    target = f"ipv4:{refusing},{serving}"
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        for _ in range(20):
+            call = await call_once(channel, "unary_unary")
+            seen = lbclient.info(call)
+            if seen.attempts > 1:
+                break
+    assert seen.attempts > 1
+    assert seen.backend == serving
+    assert seen.cost is not None
+    assert seen.cost >= LEAST * FACTOR
 
 
 async def test_other_clients_are_told_by_orcas_request_cost(host: Host) -> None:
