@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm
 from lbclient.client.common import Common
-from lbclient.core.request_costs import RequestCosts
+from lbclient.core.relative_costs import RelativeCosts
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
@@ -22,7 +22,7 @@ class Slowdowns:
     def __init__(
         self, common: Common, ready: Callable[[], "tuple[Backend, ...]"]
     ) -> None:
-        self.costs = RequestCosts()
+        self.costs = RelativeCosts()
         self._label = common.label
         self._clock = common.clock
         self._ready = ready

@@ -7,7 +7,7 @@ rates per second.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lbclient.core.request_costs import RequestCost
+from lbclient.core.relative_costs import RelativeCost
 from lbclient.core.text import printable
 from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 
@@ -227,7 +227,7 @@ def backend_statistics(
     why: str,
     now: float,
     ejected: tuple[EjectionStatistics, ...] = (),
-    cost: RequestCost | None = None,
+    cost: RelativeCost | None = None,
 ) -> BackendStatistics:
     error, error_age = last_error(backend, now)
     load = backend.load

@@ -14,7 +14,7 @@ from lbclient.admin import shape
 from lbclient.admin.snapshot import snapshot
 from lbclient.cli.operate.inspect import channel as told
 from lbclient.client import slowdowns
-from lbclient.core import request_costs
+from lbclient.core import relative_costs
 from lbclient.metrics import samples
 from tests.hosts import PATH, hosting, unary_unary
 from tests.waiting import eventually
@@ -38,8 +38,8 @@ async def test_a_backend_beside_an_antagonist_is_told_of(
 ) -> None:
     """What it takes of its capacity is its own word; the times are cut short."""
     monkeypatch.setattr(slowdowns, "PAUSE", 0.1)
-    monkeypatch.setattr(request_costs, "LEARNING", 3.0)
-    monkeypatch.setattr(request_costs, "SMOOTHING", 1.0)
+    monkeypatch.setattr(relative_costs, "LEARNING", 3.0)
+    monkeypatch.setattr(relative_costs, "SMOOTHING", 1.0)
     caplog.set_level(logging.INFO, "lbclient.balancer")
     shares = [0.2, 0.2, 0.4]  # the third is a slow machine
     addresses = []
@@ -67,7 +67,7 @@ async def test_a_backend_beside_an_antagonist_is_told_of(
         assert not of(2).is_slowed
         shares[0] = 1.0
         await eventually(lambda: of(0).is_slowed)
-        assert of(0).cost_rise >= request_costs.USUAL
+        assert of(0).cost_rise >= relative_costs.USUAL
 
         seen = channel.statistics()
         gauges = dict(samples.channel_gauges(seen, "t"))

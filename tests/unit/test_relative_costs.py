@@ -4,7 +4,7 @@ import pytest
 
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport
-from lbclient.core.request_costs import LEARNING, RequestCosts
+from lbclient.core.relative_costs import LEARNING, RelativeCosts
 
 EVERY = 5.0  # seconds between two looks
 SHARES = {"a": 0.3, "b": 0.3, "c": 0.3, "slow": 0.6}  # utilization at 100 requests/s
@@ -14,7 +14,7 @@ class Fleet:
     """Backends whose requests cost what a test says; time goes by looks."""
 
     def __init__(self, *names: str) -> None:
-        self.costs = RequestCosts()
+        self.costs = RelativeCosts()
         self.loads = {name: Load() for name in names or SHARES}
         self.shares = {name: SHARES[name] for name in self.loads}
         self.qps = dict.fromkeys(self.loads, 100.0)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbclient.core.request_costs import RequestCosts
+from lbclient.core.relative_costs import RelativeCosts
 from lbclient.pickers import picker_factory
 from lbclient.sim.scenario import Scenario
 from lbclient.sim.simulation import Simulation
@@ -23,7 +23,7 @@ class Looking(Simulation):
     """Its first client looks, as a channel does."""
 
     def look_now_and_then(self) -> None:
-        self.costs = RequestCosts()
+        self.costs = RelativeCosts()
         self.told: list[tuple[float, str]] = []  # when, and of whom, that it is slowed
         self._at(EVERY, self._look)
 

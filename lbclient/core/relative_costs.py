@@ -31,7 +31,7 @@ FRESH = 10.0  # seconds, of a report
 KNOWN = 30.0  # seconds, of what was concluded
 
 
-class RequestCost(NamedTuple):
+class RelativeCost(NamedTuple):
     """`relative` is the cost over the median of all backends; `rise` is the cost over
     its usual value, over the median of the same of all backends. `is_slowed` from a
     rise of 1.5 until it is below 1.25."""
@@ -50,7 +50,7 @@ class _History:
         self.since = now
         self.now, self.usual = Ewma(SMOOTHING), Ewma(MEMORY)
         self.reported_at = -inf
-        self.cost: RequestCost | None = None
+        self.cost: RelativeCost | None = None
         self.known_until = -inf
 
     def observe(self, height: float, reported_at: float, now: float) -> None:
@@ -68,12 +68,12 @@ class _History:
         was_slowed = self.cost is not None and self.cost.is_slowed
         rise = exp(self.change - change)
         is_slowed = rise >= (USUAL if was_slowed else SLOWED)
-        self.cost = RequestCost(exp(self.now.value - height), rise, is_slowed)
+        self.cost = RelativeCost(exp(self.now.value - height), rise, is_slowed)
         self.known_until = now + KNOWN
         return is_slowed is not was_slowed
 
 
-class RequestCosts:
+class RelativeCosts:
     """Owned by a balancer, which calls `observe` every few seconds."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class RequestCosts:
 
     def observe(
         self, ready: Iterable[tuple[str, Load]], now: float
-    ) -> list[tuple[str, RequestCost]]:
+    ) -> list[tuple[str, RelativeCost]]:
         """Takes the last reports of all ready backends, by address; others are
         forgotten. Returns those that have slowed down, or are as usual again."""
         before, self._histories = self._histories, {}
@@ -103,7 +103,7 @@ class RequestCosts:
             if history.compare(height, change, now) and history.cost is not None
         ]
 
-    def read(self, address: str, now: float) -> RequestCost | None:
+    def read(self, address: str, now: float) -> RelativeCost | None:
         """None while it is not known, as there are too few requests or backends, or
         for the first minute."""
         history = self._histories.get(address)
