@@ -30,6 +30,7 @@ from lbclient.client.outlier_detection import OutlierDetection
 from lbclient.client.pending import Waiting
 from lbclient.client.probing import Probing
 from lbclient.client.slowdowns import Slowdowns
+from lbclient.client.subset_growth import SubsetGrowth
 from lbclient.client.surroundings import Dial
 from lbclient.config import ChannelConfig
 from lbclient.core.counters import Counters
@@ -121,6 +122,7 @@ class Balancer:
             self.idleness.wake_a_second,
         )
         self.slowdowns = Slowdowns(common, lambda: self.pool.ready)
+        self._growth = SubsetGrowth(common, self.connections, self.counters.total)
         self._changes = Changes(label, self.tasks, self._follow_up)
         self.discovery = Discovery(
             common, resolver, self.connections, self._changes.follow_up_soon
@@ -389,6 +391,7 @@ class Balancer:
             self.connections.review_soon()
             self.idleness.look_soon()
             self.slowdowns.look_soon()
+            self._growth.look_soon()
         self.connectivity.changed()
         if self.waiting:
             self.waiting.serve()
@@ -407,6 +410,7 @@ class Balancer:
         self.connections.stop()
         self.idleness.close()
         self.slowdowns.close()
+        self._growth.close()
         self.probing.close()
 
     def abort(self) -> None:

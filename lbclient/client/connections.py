@@ -126,6 +126,10 @@ class Connections:
         if (due := self.pool.review_at(now)) is not None:
             self._review.set_unless_sooner(due - now)
 
+    def resize(self, size: int) -> None:
+        """Sets how many backends the subset has."""
+        self.carry_out(self.pool.resize(size, self._clock()))
+
     def _look_for_crowds(self) -> None:
         """In a while, if the subset is chosen by chance and there are others."""
         is_random = getattr(self.subset, "is_random", False)

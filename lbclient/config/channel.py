@@ -94,6 +94,13 @@ class ChannelConfig(Sourced):
         help="Number of backends that the channel connects to.",
         source="SRE book, ch. 20: typically 20 to 100.",
     )
+    max_subset_size: int = setting(
+        100,
+        whole(1, MILLION),
+        help="The subset grows up to so many while more than a tenth of its backends' "
+        "traffic is this client's. `subset_size` or less: it does not grow.",
+        source="SRE book, ch. 20: typically 20 to 100.",
+    )
     subset: str | Subset = setting(
         "auto",
         SUBSET,

@@ -107,6 +107,11 @@ class Pool(Generic[N]):
         self._order = list(order.values())
         return self.review(now)
 
+    def resize(self, size: int, now: float) -> Change[N]:
+        """Sets how many nodes the subset has."""
+        self._limits = self._limits._replace(subset_size=size)
+        return self.reconcile(self.endpoints, now)
+
     def avoid(self, addresses: Iterable[str], now: float) -> Change[N]:
         """Replaces these members for good: as long as they are listed they come last.
 

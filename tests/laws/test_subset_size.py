@@ -1,0 +1,109 @@
+"""Few clients that send most of the traffic, and their neighbours."""
+
+from random import Random
+
+import pytest
+
+from lbclient.core.subset_size import SHARE, SHRINK_PAUSE, SubsetSize
+
+LOOK = 10.0  # seconds
+
+
+class Fleet:
+    """Each client sends as much to each backend of its subset."""
+
+    def __init__(self, rates: list[float], backends: int, least: int) -> None:
+        rng = Random(7)
+        self.now = 0.0
+        self.rates = rates
+        self.backends = backends
+        self.orders = [rng.sample(range(backends), backends) for _ in rates]
+        self.sizes = [SubsetSize(least, 100) for _ in rates]
+
+    def subset(self, client: int) -> list[int]:
+        return self.orders[client][: self.sizes[client].size]
+
+    def served(self) -> list[float]:
+        """Requests a second of each backend."""
+        served = [0.0] * self.backends
+        for client, rate in enumerate(self.rates):
+            subset = self.subset(client)
+            for backend in subset:
+                served[backend] += rate / len(subset)
+        return served
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds / LOOK)):
+            self.now += LOOK
+            served = self.served()
+            for client, (rate, size) in enumerate(
+                zip(self.rates, self.sizes, strict=True)
+            ):
+                told = [served[backend] for backend in self.subset(client)]
+                size.observe(rate, told, self.now)
+
+    def busiest(self) -> float:
+        served = self.served()
+        return max(served) * len(served) / sum(served)
+
+    def connections(self) -> int:
+        return sum(min(size.size, self.backends) for size in self.sizes)
+
+
+def test_of_few_that_send_most_the_load_becomes_even() -> None:
+    """A twentieth of the clients sends 80 %; subsets of 10 of 40 backends."""
+    heavy = [80.0 / 10] * 10
+    light = [20.0 / 190] * 190
+    fleet = Fleet(heavy + light, backends=40, least=10)
+    assert fleet.busiest() > 1.5
+    connections = fleet.connections()
+    fleet.run(60.0)
+    assert fleet.busiest() < 1.25
+    assert {size.size for size in fleet.sizes[10:]} == {10}
+    assert fleet.connections() < 1.2 * connections
+
+
+def test_equal_clients_that_are_many_keep_their_subsets() -> None:
+    fleet = Fleet([1.0] * 200, backends=305, least=20)
+    fleet.run(600.0)
+    assert {size.size for size in fleet.sizes} == {20}
+
+
+@pytest.mark.parametrize("backends", [40, 400])
+def test_a_client_alone_takes_all_or_as_many_as_it_may(backends: int) -> None:
+    fleet = Fleet([1.0], backends, least=20)
+    fleet.run(120.0)
+    assert fleet.sizes[0].size == 100
+    assert fleet.connections() == min(100, backends)
+
+
+def test_it_shrinks_slowly_when_others_send_more() -> None:
+    size = SubsetSize(20, 100)
+    now = 0.0
+    while size.size < 100:
+        now += LOOK
+        size.observe(10.0, [1.0] * 10, now)
+    grown_at = now
+    sizes = []
+    while size.size > 20:
+        now += LOOK
+        sizes.append(size.observe(10.0, [100.0] * size.size, now))
+        assert now < grown_at + 20 * SHRINK_PAUSE
+    looks = int(SHRINK_PAUSE / LOOK) - 1
+    assert sizes[:looks] == [100] * looks
+
+
+def test_near_the_share_it_neither_grows_nor_shrinks() -> None:
+    size = SubsetSize(20, 100)
+    size.observe(30.0, [10.0] * 20, 0.0)
+    grown = size.size
+    assert grown > 20
+    for share in (0.6 * SHARE, SHARE):
+        size.observe(share * 1000.0, [10.0] * 100, 10 * SHRINK_PAUSE)
+        assert size.size == grown
+
+
+def test_who_knows_of_no_traffic_changes_nothing() -> None:
+    size = SubsetSize(20, 100)
+    assert size.observe(30.0, [], 0.0) == 20
+    assert size.observe(30.0, [0.0] * 20, 10.0) == 20
