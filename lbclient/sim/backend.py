@@ -35,6 +35,7 @@ FAILING = 5e-5  # seconds of processor time that a sinkhole takes to fail
 HOPELESS = 1e6  # a load of which nothing gets in
 
 _NEW = tuple.__new__  # of a NamedTuple, without the call that its own name takes
+NO_METRICS = LoadReport().metrics
 
 SERVED, FAILED, REJECTED = Verdict.SERVED, Verdict.FAILED, Verdict.REJECTED
 
@@ -257,7 +258,8 @@ class SimulatedBackend:
                 self._latencies.note(others, now - arrived_at)
         reports = self.reports
         if reports.is_exact:
-            said = *reports.said, self._active, None, None, 0.0, 0, reports.refused
+            rest = 0.0, 0, reports.refused, NO_METRICS
+            said = *reports.said, self._active, None, None, *rest
             report: LoadReport | None = _NEW(LoadReport, said)
         else:
             report = reports.report_with_answer(self._active, len(self._running))
@@ -298,7 +300,8 @@ class SimulatedBackend:
         latency = self._latencies.at(self._active)
         reports = self.reports
         if reports.is_exact:
-            said = *reports.said, self._active, None, None, latency, 0, reports.refused
+            rest = latency, 0, reports.refused, NO_METRICS
+            said = *reports.said, self._active, None, None, *rest
             return _NEW(LoadReport, said)
         report = self.report()
         return report and report._replace(latency=latency)

@@ -46,7 +46,7 @@ def test_what_is_not_spent_in_select_is_busy() -> None:
     assert meter.read() == pytest.approx(1.0)
     selector.select(0.5)
     assert meter.read() == pytest.approx(0.0)
-    assert meter.read() == 0.0  # no time has passed
+    assert meter.read() is None  # no time has passed
     assert selector.asked == [3.0, 0.5]
 
 
@@ -93,3 +93,13 @@ def test_of_a_loop_of_another_kind_it_is_unknown(selector: Any) -> None:
     meter.watch(cast(Any, SimpleNamespace()))
     assert meter.read() is None
     meter.ignore()
+
+
+def test_who_asks_at_once_learns_nothing() -> None:
+    """Nothing was waited for yet, and the loop would look full."""
+    selector = Selector()
+    meter = watching(selector)
+    selector.now += 1e-4
+    assert meter.read() is None
+    selector.now += 0.5
+    assert meter.read() == 1.0

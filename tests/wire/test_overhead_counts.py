@@ -21,6 +21,7 @@ from lbclient.config import ChannelConfig, ServerConfig
 
 PACKAGE = str(Path(lbclient.__file__).parent)
 SERVER = str(Path(PACKAGE) / "server")
+LOOP_TIMER = "meters/event_loop.py"
 QUIET = ChannelConfig(health_interval=60)  # no report comes while it is counted
 CALLS = 10
 BATCHES = 20
@@ -122,6 +123,9 @@ async def test_an_idle_server_runs_few_functions_for_a_request(
     Nine of them take the request out of gRPC's core: many at once where many come, so
     that the server takes less than grpcio's own (`benchmarks.overhead`).
 
+    The timer of the loop is left out: it is called in each turn of it, which most are
+    the client's here, and takes 0.2 to 0.5 us where the loop waits.
+
     While other processes have the machine its loop is late, and its requests are
     watched, by 4.5 functions more: so it has some tries.
     """
@@ -130,7 +134,7 @@ async def test_an_idle_server_runs_few_functions_for_a_request(
         stub = search.SearchStub(channel)
         query = search.Query(text="x")
         for _ in range(TRIES):
-            calls = await functions_called(stub.Search, query, but="no such file")
+            calls = await functions_called(stub.Search, query, but=LOOP_TIMER)
             if calls <= most:
                 return
             await asyncio.sleep(0.5)

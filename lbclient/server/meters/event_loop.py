@@ -14,6 +14,9 @@ from typing import Any
 
 from lbclient.core.protocols import Clock
 
+# Seconds: who asks at once after a start finds that nothing was waited for.
+SHORTEST = 0.02
+
 
 class SelectTimer:
     """Takes the place of a selector's `select`; all servers of a loop share it."""
@@ -82,13 +85,14 @@ class LoopMeter:
 
     def read(self) -> float | None:
         """The share of time in which the loop was busy since it was asked before; None
-        where it is unknown."""
+        where it is unknown, or that was just now."""
         timer, before = self._timer, self._read
         if timer is None or before is None:
             return None
-        self._read = now, idle = self._clock(), timer.idle
-        if now <= before[0]:
-            return 0.0
+        now, idle = self._clock(), timer.idle
+        if now < before[0] + SHORTEST:
+            return None
+        self._read = now, idle
         return min(1.0, max(0.0, 1.0 - (idle - before[1]) / (now - before[0])))
 
     def __repr__(self) -> str:
