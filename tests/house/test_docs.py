@@ -4,12 +4,15 @@ import ast
 import logging
 import pkgutil
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from lbclient.config import RESERVED, ChannelConfig, ServerConfig, settings
 from lbclient.config.tables import with_tables
+from lbclient.sim import SCENARIOS
+from lbclient.sim.book import EXPERIMENTS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -131,6 +134,35 @@ def test_each_bound_is_set_where_the_page_says() -> None:
         assert any(re.search(rf"\b{name}\b", file.read_text()) for file in files), (
             f"{module}.{name}"
         )
+
+
+STATEMENTS = ROOT / "docs" / "statements-handling-overload.md"
+
+
+def test_statements_are_numbered_and_counted() -> None:
+    page = STATEMENTS.read_text()
+    rows = re.findall(
+        r"^\| (\d+) \| .* \| (.*) \| (holds|departs|missing|not ours)\b.*\|$",
+        page,
+        re.MULTILINE,
+    )
+    assert [int(number) for number, _, _ in rows] == [*range(1, len(rows) + 1)]
+    _, _, table = page.partition("\n## Count\n")
+    counts = re.findall(r"^\| ([a-z, ]+) \| (\d+) \|$", table, re.MULTILINE)
+    assert {name: int(count) for name, count in counts} == {
+        "all": len(rows),
+        **Counter(verdict for _, _, verdict in rows),
+        "of all, not verified": sum(by.startswith("not verified") for _, by, _ in rows),
+    }
+
+
+def test_commands_that_verify_statements_exist() -> None:
+    page = STATEMENTS.read_text()
+    for name in re.findall(r"python -m benchmarks\.(\w+)", page):
+        one = ROOT / "benchmarks" / name
+        assert one.with_suffix(".py").exists() or (one / "__main__.py").exists(), name
+    assert set(re.findall(r"lbclient sim book --figure (\w+)", page)) <= {*EXPERIMENTS}
+    assert set(re.findall(r"lbclient sim (?!book)(\w+)", page)) <= {*SCENARIOS}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
