@@ -77,6 +77,24 @@ def test_every_alert_is_explained() -> None:
     assert re.findall(r"^\| `(Lbclient\w+)` \|", page, re.MULTILINE) == alerts != []
 
 
+STATEMENTS = ROOT / "docs" / "statements-load-balancing.md"
+
+
+@pytest.mark.parametrize("letter", ["S", "C"])
+def test_the_counts_of_statements_are_those_of_their_table(letter: str) -> None:
+    page = STATEMENTS.read_text()
+    rows = re.findall(rf"^\| {letter}(\d+) \|.*\| ([^|]+) \|$", page, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == [*range(1, len(rows) + 1)] != []
+    verdicts = [re.match(r"holds|departs: |not ours: ", verdict) for _, verdict in rows]
+    counts = Counter(found[0].rstrip(": ") for found in verdicts if found)
+    assert counts.total() == len(rows)
+    expected = (
+        f"Of {len(rows)} statements {counts['holds']} hold, {counts['departs']} depart"
+        f" and {counts['not ours']} are not ours."
+    )
+    assert expected in " ".join(page.split())
+
+
 def exists(name: str) -> bool:
     """Whether a dotted name is an object, a module, a logger, or of our protos."""
     if name in logging.Logger.manager.loggerDict:
