@@ -166,6 +166,23 @@ def test_scaled_clients_and_backends_are_perfectly_even() -> None:
                 assert found[2] == 1.0
 
 
+def busiest_while_out(algorithm: str, out: range) -> float:
+    """Over the mean of those that are not out; 20 of 1000, replaced by the next."""
+    subsets = [
+        list(islice((b for b in order(algorithm, c, MANY, 20) if b not in out), 20))
+        for c in range(MANY)
+    ]
+    return max(balance(subsets, MANY).connections) * (MANY - len(out)) / (MANY * 20)
+
+
+@pytest.mark.parametrize("algorithm", ["rocksteadier", "deterministic"])
+def test_while_backends_are_out_the_others_are_about_as_busy(algorithm: str) -> None:
+    """As replacements differ: where they do not, a neighbour has twice the load."""
+    assert busiest_while_out(algorithm, range(7, 8)) <= 1.15
+    assert busiest_while_out(algorithm, range(100)) <= 1.35
+    assert busiest_while_out("round_robin", range(7, 8)) >= 1.9
+
+
 def test_the_offsets_of_many_small_jobs_keep_them_from_piling_up() -> None:
     def connections(offset: bool) -> tuple[int, int]:
         subsets = [
