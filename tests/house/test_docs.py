@@ -77,12 +77,13 @@ def test_every_alert_is_explained() -> None:
     assert re.findall(r"^\| `(Lbclient\w+)` \|", page, re.MULTILINE) == alerts != []
 
 
-STATEMENTS = ROOT / "docs" / "statements-load-balancing.md"
+ON_BALANCING = ROOT / "docs" / "statements-load-balancing.md"
+ON_OVERLOAD = ROOT / "docs" / "statements-handling-overload.md"
 
 
 @pytest.mark.parametrize("letter", ["S", "C"])
 def test_the_counts_of_statements_are_those_of_their_table(letter: str) -> None:
-    page = STATEMENTS.read_text()
+    page = ON_BALANCING.read_text()
     rows = re.findall(rf"^\| {letter}(\d+) \|.*\| ([^|]+) \|$", page, re.MULTILINE)
     assert [int(number) for number, _ in rows] == [*range(1, len(rows) + 1)] != []
     verdicts = [re.match(r"holds|departs: |not ours: ", verdict) for _, verdict in rows]
@@ -154,11 +155,8 @@ def test_each_bound_is_set_where_the_page_says() -> None:
         )
 
 
-STATEMENTS = ROOT / "docs" / "statements-handling-overload.md"
-
-
 def test_statements_are_numbered_and_counted() -> None:
-    page = STATEMENTS.read_text()
+    page = ON_OVERLOAD.read_text()
     rows = re.findall(
         r"^\| (\d+) \| .* \| (.*) \| (holds|departs|missing|not ours)\b.*\|$",
         page,
@@ -174,8 +172,9 @@ def test_statements_are_numbered_and_counted() -> None:
     }
 
 
-def test_commands_that_verify_statements_exist() -> None:
-    page = STATEMENTS.read_text()
+@pytest.mark.parametrize("file", [ON_BALANCING, ON_OVERLOAD], ids=lambda one: one.name)
+def test_commands_that_verify_statements_exist(file: Path) -> None:
+    page = file.read_text()
     for name in re.findall(r"python -m benchmarks\.(\w+)", page):
         one = ROOT / "benchmarks" / name
         assert one.with_suffix(".py").exists() or (one / "__main__.py").exists(), name
