@@ -122,7 +122,7 @@ class Balancer:
             self.idleness.wake_a_second,
         )
         self.slowdowns = Slowdowns(common, lambda: self.pool.ready)
-        self._growth = SubsetGrowth(common, self.connections, self.counters.total)
+        self._growth = SubsetGrowth(common, self.connections)
         self._changes = Changes(label, self.tasks, self._follow_up)
         self.discovery = Discovery(
             common, resolver, self.connections, self._changes.follow_up_soon

@@ -138,10 +138,14 @@ class Connections:
 
     def _leave_crowds(self) -> None:
         pool, clients = self.pool, {}
-        if pool.counts[State.READY] == pool.subset_size() == len(pool.nodes):
+        is_random = getattr(self.subset, "is_random", False)
+        if is_random and pool.counts[State.READY] == pool.subset_size() == len(
+            pool.nodes
+        ):
             clients = self._take_clients()
         if leaving := self._crowding.to_leave(clients):
             self._do(pool.avoid(leaving, self._clock()))
+            self._review.set_unless_sooner(0.0)
         self._look_for_crowds()
 
     def _take_clients(self) -> dict[str, int]:

@@ -98,8 +98,7 @@ class Pool(Generic[N]):
         if self._avoided:
             preferred = list(preferred)
             listed = {each.address: each for each in preferred}
-            self._avoided = {one: None for one in self._avoided if one in listed}
-            last = [listed[one] for one in self._avoided]
+            last = [listed[one] for one in self._avoided if one in listed]
             first = (each for each in preferred if each.address not in self._avoided)
             preferred = chain(first, last)
         order = {each.address: each for each in islice(preferred, most)}  # each once
@@ -113,11 +112,13 @@ class Pool(Generic[N]):
         return self.reconcile(self.endpoints, now)
 
     def avoid(self, addresses: Iterable[str], now: float) -> Change[N]:
-        """Replaces these members for good: as long as they are listed they come last.
+        """Replaces these members for good: they come last, also once they are back.
 
         At most half of those that the subset does not need are avoided at a time. For
         one more the first that was is preferred again as before.
         """
+        listed = {endpoint.address for endpoint in self.members}
+        self._avoided = {one: None for one in self._avoided if one in listed}
         for address in addresses:
             self._avoided[address] = self._avoided.pop(address, None)
         most = max(0, len(self.members) - self._limits.subset_size) // 2

@@ -7,7 +7,6 @@ tenth of its backends' traffic is its own. SRE book, ch. 20, "Picking the Right 
 the size has to be larger where few clients send, or some send more than others.
 """
 
-from collections.abc import Sequence
 from math import ceil
 
 SHARE = 0.1  # of what a backend serves, from one client: its neighbours even it out
@@ -24,29 +23,30 @@ class SubsetSize:
         self.size = least
         self._least, self._most = least, max(least, most)
         self._changed_at: float | None = None
+        self._share = 0.0  # as of the last look
 
-    def observe(self, sent: float, served: Sequence[float], now: float) -> int:
+    def observe(self, own: float, served: float, backends: int, now: float) -> int:
         """Returns the new size.
 
-        `sent` are this client's requests a second, and `served` those that each of its
-        backends reports, of all clients. Nothing is known where none reports.
+        `own` are the requests of this client that its backends served, a second, and
+        `served` those of all clients. There are so many `backends` in all.
         """
         if self._changed_at is None:
             self._changed_at = now
-        total = sum(served)
-        if total <= 0.0:
-            return self.size
-        share = min(1.0, sent / total)
-        if share > SHARE and self.size < self._most:
+        before, self._share = self._share, min(1.0, own / served) if served else 0.0
+        # Reports are smoothed otherwise than what is counted here: once may be chance.
+        share = min(before, self._share)
+        if share > SHARE:
             wanted = min(ceil(self.size * share / SHARE), ceil(self.size * FASTEST))
-            self._change(wanted, now)
-        elif share < LOW * SHARE and now >= self._changed_at + SHRINK_PAUSE:
+            self._change(max(self.size, min(wanted, backends)), now)
+        elif self._share < LOW * SHARE and now >= self._changed_at + SHRINK_PAUSE:
             self._change(int(self.size * SHRINKS), now)
         return self.size
 
     def _change(self, size: int, now: float) -> None:
         self.size = min(self._most, max(self._least, size))
         self._changed_at = now
+        self._share = 0.0
 
     def __repr__(self) -> str:
         return f"<{self.size} of {self._least} to {self._most}>"

@@ -426,3 +426,29 @@ def test_lame_ducks_that_are_away_or_expected_back() -> None:
     away.append(one)
     pool.observe(node(pool, "b"), State.REFUSING, 7.0)
     assert not pool.ready
+
+
+def test_who_is_avoided_comes_last_also_when_it_is_back(pool: Pool[FakeNode]) -> None:
+    for each in list(pool.nodes.values()):
+        pool.observe(each, State.READY, 0.0)
+    change = pool.avoid(["a:1"], 0.0)
+    assert addresses(change.opened) == "d"
+    pool.observe(node(pool, "d"), State.READY, 0.0)
+    pool.review(0.0)
+    assert addresses(pool.nodes.values()) == "bcd"
+    pool.reconcile(endpoints("b", "c", "d", "e", "f"), 1.0)
+    pool.reconcile(endpoints("a", "b", "c", "d", "e", "f"), 2.0)
+    assert addresses(pool.nodes.values()) == "bcd"
+
+
+def test_half_of_those_it_does_not_need_are_avoided_at_most(
+    pool: Pool[FakeNode],
+) -> None:
+    pool.avoid(["a:1"], 0.0)
+    pool.avoid(["b:1"], 0.0)  # (6 - 3) // 2 is one
+    assert addresses(pool.nodes.values())[0] == "a"
+
+
+def test_its_size_may_change(pool: Pool[FakeNode]) -> None:
+    assert addresses(pool.resize(4, 0.0).opened) == "d"
+    assert pool.subset_size() == 4
