@@ -9,7 +9,7 @@ PROTOC := .tools/grpcio-tools-1.62.3
 # An environment that was moved, or whose Python is gone, is made again.
 $(shell grep -qsxF '$(CURDIR)' $(READY) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY))
 
-.PHONY: demo venv check check-laws check-sim test matrix bench node proto settings format clean
+.PHONY: demo venv check check-laws check-sim test matrix bench site node proto settings format clean
 
 demo: $(READY)
 	$(BIN)/lbclient demo $(ARGS)
@@ -35,6 +35,10 @@ matrix: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.overhead $(ARGS)
+
+# The documentation as a site, in build/site.
+site: $(READY)
+	$(BIN)/python -m mkdocs $(or $(ARGS),build)
 
 # Writes the tables of settings into their page, from the fields of the configs.
 settings: $(READY)

@@ -20,7 +20,7 @@ from lbclient.metrics.families import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *DOCS.glob("**/*.md")])
 
 # A program to run follows its mark; one that serves ends with the SIGTERM.
 PROGRAM = re.compile(r"<!-- run(: until SIGTERM)? -->\n```python\n(.*?)```", re.DOTALL)

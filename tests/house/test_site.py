@@ -1,0 +1,25 @@
+"""The documentation site builds, and no link in it leads nowhere."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import lbclient
+from tests import needs
+
+
+def test_the_site_builds_without_a_warning(
+    module: Callable[..., str], tmp_path: Path
+) -> None:
+    needs.module("mkdocs")
+    # Warnings, such as a page that is not in `nav`, are errors: `strict` in mkdocs.yml.
+    module("mkdocs", "build", "--quiet", "--site-dir", tmp_path)
+    home = (tmp_path / "index.html").read_text()
+    linked = re.findall(r'href="([^":#]+\.html)', home)
+    assert "concepts.html" in linked
+    assert [link for link in linked if not (tmp_path / link).exists()] == []
+    api = (tmp_path / "api.html").read_text()
+    shown = {
+        name.rpartition(".")[2] for name in re.findall(r'id="lbclient\.([\w.]+)"', api)
+    }
+    assert set(lbclient.__all__) <= shown
