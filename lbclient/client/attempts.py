@@ -6,7 +6,7 @@ decides; here is what it decides by, and what follows.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -52,8 +52,9 @@ class Method(Protocol):
     def wrapper(self) -> Callable[..., Any]:
         """The kind of call object that goes on with the attempts."""
 
-    def on(self, backend: "Backend") -> tuple[Any, Any]:
-        """grpc.aio's own method object on one backend, and its channel's calls."""
+    @property
+    def on(self) -> Mapping[grpc.aio.Channel, tuple[Any, Any, Any]]:
+        """`InnerMethods`."""
 
     def counts(self, balancer: "Balancer") -> dict[int, int]: ...
 
@@ -111,7 +112,7 @@ class Attempts:
         requests, options = self.requests, self._options
         if self._retry is not None and (number := self._retry.attempt):
             options = {**options, "metadata": _numbered(options["metadata"], number)}
-        method, siblings = self._method.on(backend)
+        method, siblings, _ = self._method.on[backend.channel]
         begin = partial(method, timeout=left, **options)
         if requests is None:
             inner = begin(self._message)

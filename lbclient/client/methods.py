@@ -11,25 +11,21 @@ import grpc
 
 from lbclient.client.attempt import new_attempt
 from lbclient.client.attempts import Attempts, Next
-from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls import streams, wrapped
 from lbclient.client.calls.request_stream import Requests
+from lbclient.client.inner_methods import InnerMethods
 from lbclient.core.criticality import DEFAULT, Criticality, current, parse
+from lbclient.core.customer import current as customer_served
 from lbclient.core.customer import payer
 from lbclient.grpc_seam import (
     Throttled,
-    active_calls,
-    call_arguments,
     flaw_of,
     intercepted,
-    mark,
     read_once,
     with_compression,
 )
 from lbclient.wire import CRITICALITY_KEY, CUSTOMER_KEY, propagation
-
-OVER = grpc.ChannelConnectivity.SHUTDOWN
 
 
 def _with_context(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:
@@ -48,7 +44,12 @@ def _with_context(metadata: Any, balancer: Balancer) -> tuple[Any, Criticality]:
         elif key == CUSTOMER_KEY:
             customer = value
     if customer is None:
-        customer = payer(balancer.customer, balancer.propagates_customer)
+        customer, inherits = (
+            balancer.config.customer,
+            balancer.config.propagate_customer,
+        )
+        if customer_served() is not None:  # seldom, and asking this takes no frame
+            customer = payer(customer, inherits)
         if customer is not None:
             metadata = grpc.aio.Metadata(*metadata or (), (CUSTOMER_KEY, customer))
     if own is not None:
@@ -66,11 +67,12 @@ class StubMethod:
     """One method of one stub, on whichever backend.
 
     `get_balancer` is bound to the channel, which thereby lives as long as the stub.
+    `serializes_itself`: requests reach grpc.aio as bytes.
     """
 
     kind: str
     wrapper: type[wrapped.Call]
-    inner_serializer: Any
+    serializes_itself = True
 
     def __init__(
         self,
@@ -87,31 +89,17 @@ class StubMethod:
         self._response_deserializer = response_deserializer
         self._registered = registered
         self._interceptors = interceptors
-        self._on_channels: dict[grpc.aio.Channel, tuple[Any, Any]] = {}
         self._counts: dict[int, int] | None = None
+        inner_serializer = None if self.serializes_itself else request_serializer
+        self.on = InnerMethods(
+            self.kind, path, inner_serializer, response_deserializer, registered
+        )
 
     def counts(self, balancer: Balancer) -> dict[int, int]:
         """Of its calls that are over, with those of other stubs of this channel."""
         if self._counts is None:
             self._counts = balancer.counters.by_method.of(self.kind, self.path)
         return self._counts
-
-    def on(self, backend: Backend) -> tuple[Any, Any]:
-        """grpc.aio's own method object on one backend, and the calls that its channel
-        ends when it closes."""
-        return self._on_channels.get(backend.channel) or self._put_on(backend.channel)
-
-    def _put_on(self, channel: grpc.aio.Channel) -> tuple[Any, Any]:
-        method = getattr(channel, self.kind)(
-            self.path,
-            request_serializer=self.inner_serializer,
-            response_deserializer=self._response_deserializer,
-            _registered_method=self._registered,
-        )
-        kept = {c: m for c, m in self._on_channels.items() if c.get_state() is not OVER}
-        on_channel = method, active_calls(channel)
-        self._on_channels = {**kept, channel: on_channel}
-        return on_channel
 
     def prepared(self, request: Any) -> Any:
         """What of `request` an attempt begins with; raises for what cannot be sent."""
@@ -127,7 +115,7 @@ class StubMethod:
         self, balancer: Balancer, request: Any, timeout: float | None, **options: Any
     ) -> Any:
         options["metadata"] = metadata = read_once(options["metadata"])
-        if balancer.propagates_deadline:
+        if balancer.config.propagate_deadline:
             timeout = propagation.limited(timeout)
         message, error = None, flaw_of(metadata)
         try:
@@ -219,8 +207,6 @@ class StubMethod:
 
 
 class _UnaryRequest(StubMethod):
-    inner_serializer = None  # `prepared` has done it
-
     def prepared(self, request: Any) -> bytes:
         serializer = self._request_serializer
         message = request if serializer is None else serializer(request)
@@ -249,12 +235,10 @@ class _UnaryRequest(StubMethod):
 
 
 class _StreamRequest(StubMethod):
+    serializes_itself = False
+
     def prepared(self, request: Any) -> Requests | None:
         return None if request is None else Requests(request)
-
-    @property
-    def inner_serializer(self) -> Callable[[Any], bytes] | None:
-        return self._request_serializer
 
     def __call__(
         self,
@@ -300,7 +284,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             )
         # The hot path, written out: sent at once, on grpc.aio's own call object.
         balancer = self._get_balancer()
-        if balancer.propagates_deadline:
+        if balancer.config.propagate_deadline:
             timeout = propagation.limited(timeout)
         if metadata is not None:
             metadata = read_once(metadata)
@@ -320,8 +304,8 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
                 return self._throttled(balancer, refusal)
         # With a deadline that has passed grpcio would send it now and then.
         backend = None if is_over else balancer.pick(now, counts)
-        parts = None if backend is None else self._parts_on(backend.channel)
-        if backend is None or parts is None:
+        inner = None if backend is None else self.on[backend.channel]
+        if inner is None or inner.direct is None:
             return self._wrapped(
                 balancer,
                 message,
@@ -336,7 +320,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             )
         if compression is not None:
             metadata = with_compression(metadata, compression)
-        make, arguments = parts
+        make, arguments = inner.direct
         return make(
             balancer,
             new_attempt((backend, 0.0, 1, now, level, counts, metadata)),
@@ -346,26 +330,9 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             metadata or (),
             credentials,
             wait_for_ready,
-            *arguments,
+            inner.siblings,
+            arguments,
         )
-
-    def _parts_on(self, channel: grpc.aio.Channel) -> tuple[Any, Any] | None:
-        """What a direct call on a channel is made by, and with; None: wrap it."""
-        method, _ = self._on_channels.get(channel) or self._put_on(channel)
-        parts: tuple[Any, Any] | None = method._lbclient
-        return parts
-
-    def _put_on(self, channel: grpc.aio.Channel) -> tuple[Any, Any]:
-        method, siblings = on_channel = super()._put_on(channel)
-        arguments = call_arguments(method, channel)
-        if arguments is None:
-            mark(method, None)
-        else:
-            # Not at the top: it wants names of grpcio's that are known to be there now.
-            from lbclient.client.calls.direct import DirectCall
-
-            mark(method, (DirectCall, (siblings, arguments)))
-        return on_channel
 
 
 class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable[Any, Any]):

@@ -182,7 +182,7 @@ def moves_in(way: list[str]) -> int:
 async def test_the_way_of_a_call_is_short_also_of_one_that_is_sent_again(
     start: Any, search: Any
 ) -> None:
-    """It was 23 functions in 9 files; with a retry 40 moves between 16 files, 51 when a
+    """It was 22 functions in 9 files; with a retry 38 moves between 16 files, 51 when a
     retry was decided, counted and sent to its backend in steps of their own, and 79
     when the direct call and the wrapped one each thought of the next attempt.
     """
@@ -205,7 +205,7 @@ async def test_the_way_of_a_call_is_short_also_of_one_that_is_sent_again(
     retries = channel.statistics().retries
     await channel.close()
     assert retries == CALLS
-    assert min(map(len, warm)) <= 25
-    assert min(len(set(way)) for way in warm) <= 11
-    assert min(map(moves_in, again)) <= 41
+    assert min(map(len, warm)) <= 24
+    assert min(len(set(way)) for way in warm) <= 10
+    assert min(map(moves_in, again)) <= 39
     assert min(len(set(way)) for way in again) <= 17

@@ -1,0 +1,73 @@
+"""One method on each backend: grpc.aio's own method objects, made when first called."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import grpc
+
+from lbclient.grpc_seam import active_calls, call_arguments
+
+CLOSED = grpc.ChannelConnectivity.SHUTDOWN
+
+
+class InnerMethod(NamedTuple):
+    """What a call on one channel is made by.
+
+    `siblings` are the calls that the channel ends when it closes. `direct` is for a
+    direct call: its class, and what grpc.aio's call takes of `method`. None: the call
+    is made by `method`, and wrapped.
+    """
+
+    method: Any
+    siblings: Any
+    direct: tuple[Any, tuple[Any, ...]] | None
+
+
+class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
+    """By channel; an entry is made when it is first looked up.
+
+    A dict, as the lookup is on the way of every call and then takes no frame. Owned by
+    a stub's method, which it does not know: a circle of the two would keep the channel
+    until a garbage collection.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        path: str,
+        request_serializer: Callable[[Any], bytes] | None,
+        response_deserializer: Callable[[bytes], Any] | None,
+        registered: bool,
+    ) -> None:
+        super().__init__()
+        self._kind = kind
+        self._path = path
+        self._request_serializer = request_serializer
+        self._response_deserializer = response_deserializer
+        self._registered = registered
+
+    def __missing__(self, channel: grpc.aio.Channel) -> InnerMethod:
+        method = getattr(channel, self._kind)(
+            self._path,
+            request_serializer=self._request_serializer,
+            response_deserializer=self._response_deserializer,
+            _registered_method=self._registered,
+        )
+        for known in [one for one in self if one.get_state() is CLOSED]:
+            del self[known]
+        made = InnerMethod(method, active_calls(channel), self._direct(method, channel))
+        self[channel] = made
+        return made
+
+    def _direct(
+        self, method: Any, channel: grpc.aio.Channel
+    ) -> tuple[Any, tuple[Any, ...]] | None:
+        if self._kind != "unary_unary":
+            return None
+        arguments = call_arguments(method, channel)
+        if arguments is None:
+            return None
+        # Not at the top: it wants names of grpcio's that are known to be there now.
+        from lbclient.client.calls.direct import DirectCall
+
+        return DirectCall, arguments
