@@ -186,7 +186,12 @@ class Attempts:
         error = error_of(call)
         failure = Failure(ending.refusal, is_sent, has_begun(call), ending.pushback)
         is_other = balancer.has_other(backend, attempt.counts)
-        retry = self._retry = self._retry or balancer.new_retry(self._method.path)
+        retry = self._retry
+        if retry is None:
+            # The calls that were sent, with this one: most of them never ask.
+            sent = balancer.counters.sent + 1
+            retry = balancer.retry_policy.begin(self._method.path, sent)
+            self._retry = retry
         if (
             is_sent
             and balancer.throttling.is_active

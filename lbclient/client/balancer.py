@@ -42,7 +42,7 @@ from lbclient.core.pool import LOST
 from lbclient.core.protocols import Clock, Picker, Resolver, Subset
 from lbclient.core.quota import OTHERS
 from lbclient.core.recent import Recent
-from lbclient.core.retry import BURST, Budget, Decision, Refusal, Retry, max_attempts
+from lbclient.core.retry import BURST, Budget, Decision, Refusal, RetryPolicy
 from lbclient.core.throttling import Throttling
 from lbclient.grpc_seam import (
     DEADLINE_EXCEEDED,
@@ -140,15 +140,16 @@ class Balancer:
         # Of calls that name none; None: they are sent without one.
         level = config.criticality
         self.criticality = None if level is None else named("criticality", level)
-        self.customer = config.customer
-        self.propagates_customer = config.propagate_customer
         self.throttling = Throttling(
             rng, config.throttle, lambda: (one.load for one in self.pool.ready)
         )
-        self.propagates_deadline = config.propagate_deadline
-        # Enough for all that can be in flight on one backend when it dies.
-        self._budget = Budget(burst=max(BURST, config.active_limit))
-        self._deposited = 0  # of the calls that were sent
+        self.retry_policy = RetryPolicy(
+            # Enough for all that can be in flight on one backend when it dies.
+            Budget(burst=max(BURST, config.active_limit)),
+            rng,
+            config.max_attempts,
+            lambda path: is_idempotent(path, config.idempotent),
+        )
         self.recent: Recent | None = None  # as long as somebody looks
         self.label = label
         self._rng = rng
@@ -243,17 +244,6 @@ class Balancer:
         allowed = self.allowed(counts)
         return len(allowed) > 1 or (len(allowed) == 1 and allowed[0] is not backend)
 
-    def new_retry(self, path: str) -> Retry:
-        """What decides on the later attempts of a call whose first one failed."""
-        # Counted now, with the one that asks, as most never do.
-        sent = self.counters.sent + 1
-        self._budget.deposit(sent - self._deposited)
-        self._deposited = sent
-        config = self.config
-        attempts = max_attempts(path, config.max_attempts)
-        may_be_repeated = partial(is_idempotent, path, config.idempotent)
-        return Retry(self._budget, self._rng, attempts, may_be_repeated)
-
     def settle_served(self, attempt: "Attempt", report: LoadReport | None) -> None:
         """An attempt ended with OK, and this report; once for each.
 
@@ -343,10 +333,6 @@ class Balancer:
             self.recent = None
         elif outcome.verdict is not ABANDONED:
             recent.finished(backend.endpoint.address, outcome.latency, now)
-
-    def retries_left(self) -> float:
-        """How many the budget has, if all that were earned are counted."""
-        return self._budget.left(self.counters.sent - self._deposited)
 
     def count(
         self, code: grpc.StatusCode, counts: dict[int, int], was_sent: bool = False

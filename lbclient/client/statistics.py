@@ -365,7 +365,7 @@ def channel_statistics(
         },
         resends=counters.resends,
         retries=counters.retries,
-        retries_left=balancer.retries_left(),
+        retries_left=balancer.retry_policy.left(balancer.counters.sent),
         sent_attempts=_by_number(counters.sent_attempts()),
         refused_attempts=_by_number(counters.refused_attempts),
         throttled=balancer.throttling.throttled,

@@ -12,6 +12,7 @@ A request that no backend has seen is sent again as if for the first time.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from math import inf
 from random import Random
 from typing import NamedTuple
@@ -187,6 +188,46 @@ class Retry:
     def __repr__(self) -> str:
         of = f"attempt {self.attempt + 1} of {self._attempts}"
         return f"<{of}, not sent {self._resends} times>"
+
+
+class RetryPolicy:
+    """What the requests of one channel share for their retries: above all the budget.
+
+    `attempts` is as in `max_attempts`. `is_idempotent` is asked of a method's path.
+    """
+
+    __slots__ = ("_attempts", "_budget", "_deposited", "_is_idempotent", "_rng")
+
+    def __init__(
+        self,
+        budget: Budget,
+        rng: Random,
+        attempts: int | Mapping[str, int],
+        is_idempotent: Callable[[str], bool],
+    ) -> None:
+        self._budget = budget
+        self._deposited = 0  # requests
+        self._rng = rng
+        self._attempts = attempts
+        self._is_idempotent = is_idempotent
+
+    def begin(self, path: str, sent: int) -> Retry:
+        """Decides on the later attempts of a request whose first attempt failed.
+
+        `sent` is the number of requests ever sent, which bring retries.
+        """
+        self._budget.deposit(sent - self._deposited)
+        self._deposited = sent
+        attempts = max_attempts(path, self._attempts)
+        is_idempotent = partial(self._is_idempotent, path)
+        return Retry(self._budget, self._rng, attempts, is_idempotent)
+
+    def left(self, sent: int) -> float:
+        """Retries left in the budget after this many requests."""
+        return self._budget.left(sent - self._deposited)
+
+    def __repr__(self) -> str:
+        return repr(self._budget)
 
 
 def max_attempts(path: str, told: int | Mapping[str, int]) -> int:

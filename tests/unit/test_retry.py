@@ -18,6 +18,7 @@ from lbclient.core.retry import (
     Failure,
     Refusal,
     Retry,
+    RetryPolicy,
     parse_attempt,
     parse_pushback,
 )
@@ -218,3 +219,16 @@ def test_the_attempts_of_a_request_read_as_english(begin: Begin) -> None:
     retry.decide(Failure(is_sent=False), None, True)
     retry.decide(Failure(refusal=Refusal.OVERLOADED), None, True)
     assert repr(retry) == "<attempt 2 of 3, not sent 1 times>"
+
+
+def test_the_requests_of_a_channel_share_the_budget_that_all_of_them_bring() -> None:
+    attempts = {"/a.B/C": 2}
+    policy = RetryPolicy(Budget(burst=1), Random(1), attempts, {"/a.B/D"}.__contains__)
+    assert policy.left(5) == 0.5
+    first = policy.begin("/a.B/C", sent=10).decide(OVERLOADED, None, is_other=True)
+    assert first.reason == "attempt 2 of 2 at once"
+    assert policy.left(15) == 0.5
+    second = policy.begin("/a.B/D", sent=15).decide(LOST, None, is_other=True)
+    assert second.reason == "attempt 2 of 3 at once"
+    third = policy.begin("/a.B/C", sent=15).decide(OVERLOADED, None, is_other=True)
+    assert third.reason == "the client's retry budget is spent"
