@@ -12,9 +12,10 @@ from lbclient.core.call_counts import Method
 from lbclient.core.ewma import DecayingCount
 from lbclient.core.load import ERROR_MEMORY
 from lbclient.core.model import State
-from lbclient.core.outlier_judgement import Against, Judgement, Shares
+from lbclient.core.outlier_judgement import Against, Judgement
 from lbclient.core.pool import Pool
 from lbclient.core.protocols import N
+from lbclient.core.standing import Ejection, Standing
 
 # Times the others' share of a status. Keys differ between backends: three times the
 # NOT_FOUND of the others is usual, and a share that is estimated is no exact one.
@@ -31,8 +32,6 @@ OTHERS_OK = 5  # OKs of other backends
 MIN_SUSPICION_TIME = 0.5  # seconds
 
 FIRST_ANSWERS = 1.0  # answers; errors beyond these, with no OK yet, count as doubtful
-MEMORY = 300.0  # answers of a backend: more tell the others' share better
-RECENT = 20.0  # answers; what all begin to fail at once shows in a few of them
 COMPARED = 50  # backends of the healthier half, at most: an error costs so many looks
 LATENCY_GAIN = 0.02  # of an OK, in the mean latency of those of a method
 SORT_AFTER = 0.25  # seconds until who is healthier is looked at again, at most
@@ -40,83 +39,7 @@ SORT_AFTER = 0.25  # seconds until who is healthier is looked at again, at most
 FIRST, LONGEST = 1.0, 30.0  # seconds until a trial call; doubled after one that failed
 JITTER = 0.25
 MOST_TRIALS = 3  # that must go well in a row; as many as it was ejected of late
-PATIENCE = 30.0  # seconds; a trial call that lasts longer does not fail fast
 LOOK_AGAIN = 0.1  # seconds; where trials are due, but the backends are lost or full
-HISTORY = 300.0  # seconds in which an ejection is forgotten, to a third
-
-
-class Ejection:
-    """One backend is left out of the picks of one method. Owned by its standing."""
-
-    __slots__ = (
-        "against", "ended_connection", "failed_at", "last_at", "needed", "period",
-        "since", "started", "trial_at", "tried_at", "well",
-    )  # fmt: skip
-
-    def __init__(
-        self, against: Against, period: float, needed: int, now: float
-    ) -> None:
-        self.against = against
-        self.since = self.last_at = now  # `last_at`: also of the last trial
-        self.period = period
-        self.needed = needed  # trial calls that must go well in a row
-        self.well = 0
-        self.trial_at = inf
-        self.tried_at: float | None = None  # a trial call is in flight since
-        self.started = 0  # requests ever sent to the backend, by then
-        self.failed_at = -inf  # the last trial
-        self.ended_connection = False  # with that
-
-    def due_at(self) -> float:
-        """When something is to be done: a trial call, or not to wait for it longer."""
-        return self.trial_at if self.tried_at is None else self.tried_at + PATIENCE
-
-    def __repr__(self) -> str:
-        return f"<ejected for status {self.against.status}>"
-
-
-class Standing(Generic[N]):
-    """What one backend answered to one method. Owned by its `MethodWatch`."""
-
-    __slots__ = (
-        "answers", "ejection", "ejections", "has_served", "held", "long", "node",
-        "oks", "others_at_suspicion", "recent", "suspected_at", "suspicion",
-    )  # fmt: skip
-
-    def __init__(self, node: N) -> None:
-        self.node = node
-        self.ejection: Ejection | None = None
-        self.ejections = DecayingCount(HISTORY)
-        self.answers = self.oks = 0
-        self.suspected_at = -inf
-        self.others_at_suspicion = 0, 0  # their answers and OKs by then
-        self.begin(0.0)
-
-    def begin(self, suspicion: float) -> None:
-        """Starts over with this suspicion, as if the backend had never answered."""
-        self.long = Shares(MEMORY)
-        self.recent = Shares(RECENT)
-        self.held: dict[int, DecayingCount] = {}  # against it, by status
-        self.has_served = False
-        self.suspicion = suspicion
-
-    def reconnect(self) -> None:
-        """Forgets what the backend served, as it may be another task now.
-
-        The suspicion stays: a backend that ends its connection with each error would
-        never be ejected otherwise.
-        """
-        self.long = Shares(MEMORY)
-        self.has_served = False
-
-    def add(self, status: int) -> None:
-        self.answers += 1
-        self.oks += not status
-        self.long.add(status)
-        self.recent.add(status)
-
-    def __repr__(self) -> str:
-        return f"<{self.node.endpoint.address}: {self.recent!r}, {self.ejection!r}>"
 
 
 def most_ejected(pool: Pool[N]) -> int:

@@ -31,11 +31,12 @@ from random import Random
 from typing import Generic
 
 from lbclient.core.call_counts import Method
-from lbclient.core.method_outliers import Ejection, MethodWatch, most_ejected
+from lbclient.core.method_outliers import MethodWatch, most_ejected
 from lbclient.core.model import State
 from lbclient.core.outlier_judgement import Judgement
 from lbclient.core.pool import Pool
 from lbclient.core.protocols import N, Picker
+from lbclient.core.standing import Ejection
 
 QUIET = 60.0  # seconds without an error until a method's counts are let go
 UNUSED = 600.0  # seconds without an answer, likewise, with ejections and all

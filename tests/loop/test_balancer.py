@@ -18,9 +18,9 @@ from lbclient.client.waking import WAKE_NEXT
 from lbclient.core.call_answers import MISSES
 from lbclient.core.demand import SEVERAL
 from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
-from lbclient.core.method_outliers import PATIENCE
 from lbclient.core.model import State
 from lbclient.core.retry import ATTEMPTS, BURST, RATIO
+from lbclient.core.standing import PATIENCE
 from lbclient.metrics import samples
 from lbclient.v1 import load_pb2
 from tests.loop.fleet import (

@@ -5,11 +5,12 @@ from random import Random
 import pytest
 
 from lbclient.core.load import Load
-from lbclient.core.method_outliers import FIRST, LONGEST, PATIENCE
+from lbclient.core.method_outliers import FIRST, LONGEST
 from lbclient.core.model import Endpoint, Outcome, State, Verdict
 from lbclient.core.outlier_judgement import Judgement, compared
 from lbclient.core.outliers import METHODS, UNUSED, Outliers
 from lbclient.core.pool import Limits, Pool
+from lbclient.core.standing import PATIENCE
 from lbclient.pickers import RoundRobin
 from lbclient.testing import FakeNode
 
