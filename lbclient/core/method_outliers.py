@@ -16,12 +16,8 @@ from lbclient.core.outlier_judgement import Against, Judgement
 from lbclient.core.pool import Pool
 from lbclient.core.protocols import N
 from lbclient.core.standing import Ejection, Standing
+from lbclient.core.usual_answers import UsualAnswers
 
-# Times the others' share of a status. Keys differ between backends: three times the
-# NOT_FOUND of the others is usual, and a share that is estimated is no exact one.
-FACTOR = 5.0
-LEAST = 0.05  # share that is usual, at least; then five errors in a row pass the bar
-UNSEEN = 0.5  # share that is usual, at most, of a status that none of the others gave
 BAR = log(1e5)  # of suspicion, which is kept as a logarithm
 DOUBT = BAR / 2  # from here on an error counts as a failure; also after an ejection
 OK = log(0.5)
@@ -32,9 +28,7 @@ OTHERS_OK = 5  # OKs of other backends
 MIN_SUSPICION_TIME = 0.5  # seconds
 
 FIRST_ANSWERS = 1.0  # answers; errors beyond these, with no OK yet, count as doubtful
-COMPARED = 50  # backends of the healthier half, at most: an error costs so many looks
 LATENCY_GAIN = 0.02  # of an OK, in the mean latency of those of a method
-SORT_AFTER = 0.25  # seconds until who is healthier is looked at again, at most
 
 FIRST, LONGEST = 1.0, 30.0  # seconds until a trial call; doubled after one that failed
 JITTER = 0.25
@@ -75,11 +69,7 @@ class MethodWatch(Generic[N]):
         self.last_error_at = self.answered_at = -inf
         self._due_at = inf  # the first of the ejections', or earlier
         self._left_out: frozenset[N] | None = None  # those ejected, once asked for
-        self._healthier: list[Standing[N]] = []
-        self._half = 0
-        self._kinds = 1
-        self._sort_at = -inf
-        self._unsorted = 0  # answers since it was sorted
+        self._usual = UsualAnswers(self.standings)
 
     def answered(
         self, node: N, status: int, latency: float, sent_at: float, now: float
@@ -90,7 +80,6 @@ class MethodWatch(Generic[N]):
             standing = self.standings[node] = Standing(node)
         self.answered_at = now
         self.answers += 1
-        self._unsorted += 1
         standing.add(status)
         if status:
             self.last_error_at = now
@@ -107,8 +96,9 @@ class MethodWatch(Generic[N]):
     def _erred(
         self, standing: Standing[N], status: int, sent_at: float, now: float
     ) -> Judgement:
-        self._sort(now)
-        usual, others, of_others = self._usual(standing, status)
+        if self._usual.sort(self.answers, now):
+            self._let_in_usual(now)
+        usual, others, of_others = self._usual.share(standing, status)
         is_unusual = usual < 1.0 and len(self._pool.nodes) > 1
         if not standing.suspicion:
             standing.suspected_at = now
@@ -152,59 +142,6 @@ class MethodWatch(Generic[N]):
         is_long_enough = now - standing.suspected_at >= MIN_SUSPICION_TIME
         are_well = oks - oks_before >= OTHERS_OK and is_long_enough
         return are_well or answers == before
-
-    # --- what is usual ---------------------------------------------------------
-
-    def _usual(self, standing: Standing[N], status: int) -> tuple[float, float, float]:
-        """What share of this status is usual, and how often the others gave it.
-
-        A share of 1.0 or more is no evidence against the backend. The other two numbers
-        are the others' calls that ended in this status, and all their calls.
-        """
-        count = of = recent = of_recent = 0.0
-        left = self._half
-        for other in self._healthier:
-            if other is standing:
-                continue
-            if not left:
-                break
-            left -= 1
-            count += other.long.errors.get(status, 0.0)
-            of += other.long.total
-            recent += other.recent.errors.get(status, 0.0)
-            of_recent += other.recent.total
-        # As if there had been one more with it, and one without: of few answers
-        # nothing can be told. All may have begun to fail a moment ago: so the more of
-        # the two shares.
-        share = max((count + 1.0) / (of + 2.0), recent / of_recent if recent else 0.0)
-        usual = FACTOR * self._kinds * share
-        if count < 0.5:
-            usual = min(usual, UNSEEN)
-        return max(usual, LEAST), count, of
-
-    def _sort(self, now: float) -> None:
-        """Finds the healthier half of the backends, unless it did so a moment ago."""
-        if now < self._sort_at and self._unsorted < len(self.standings) // 2:
-            return
-        self._sort_at, self._unsorted = now + SORT_AFTER, 0
-        known = [each for each in self.standings.values() if each.long.total]
-        known.sort(key=lambda each: each.recent.error_share())
-        half = len(known) // 2  # of the others, rounded up
-        step = 1 + half // COMPARED
-        # One more, for who is among them is not compared with itself.
-        self._healthier = known[: half + 1 : step]
-        self._half = max(1, half // step)
-        kinds = {
-            status
-            for each in self._healthier
-            for status, count in each.long.errors.items()
-            if count >= 0.5
-        }
-        self._kinds = max(1, len(kinds))
-        for node, ejection in list(self.ejected.items()):
-            standing = self.standings[node]
-            if self._usual(standing, ejection.against.status)[0] >= 1.0:
-                self._let_in(standing, now)  # the others give it too by now
 
     # --- ejections -------------------------------------------------------------
 
@@ -267,6 +204,13 @@ class MethodWatch(Generic[N]):
         standing.node.load.forgive(inf, now)  # it is to have its share again
         del self.ejected[standing.node]
         self._left_out = None
+
+    def _let_in_usual(self, now: float) -> None:
+        """Lets in those whose status the others give, too, by now."""
+        for node, ejection in list(self.ejected.items()):
+            standing = self.standings[node]
+            if self._usual.share(standing, ejection.against.status)[0] >= 1.0:
+                self._let_in(standing, now)
 
     def trial(self, now: float) -> N | None:
         """The ejected backend that gets this call as its trial call, if one is due."""
@@ -332,7 +276,7 @@ class MethodWatch(Generic[N]):
     def forget(self, node: N) -> bool:
         """Removes a backend that has left. Returns whether it was ejected."""
         self.standings.pop(node, None)
-        self._healthier = [each for each in self._healthier if each.node is not node]
+        self._usual.forget(node)
         if self.ejected.pop(node, None) is None:
             return False
         self._left_out = None
