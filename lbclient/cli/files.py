@@ -1,4 +1,4 @@
-"""Where a command writes what it found: asked before it runs rather than after."""
+"""The files that a command writes: checked before it runs rather than after."""
 
 import json
 import os

@@ -1,6 +1,7 @@
-"""What an attempt is marked with: it begins in `calls` and ends in `balancer`.
+"""The record of one attempt, attached to its call object.
 
-What follows when it fails is in `attempts`.
+An attempt begins in `calls` and is settled in `balancer`; `attempts` decides what
+follows if it fails.
 """
 
 from collections.abc import Callable

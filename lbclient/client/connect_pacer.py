@@ -1,7 +1,7 @@
-"""Many connections at once, but not all at once.
+"""Paces new connections: a channel begins only a few handshakes at a time.
 
-A client that starts, or whose resolver tells of a new fleet, opens its whole subset,
-and so do its siblings in the same moment. A handshake costs more than a request.
+A client that starts, or whose resolver returns a new fleet, opens its whole subset, and
+its siblings do so at the same time. A handshake costs a backend more than a request.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Has what a backend's lifecycle decides carried out, and rings when time decides."""
+"""Carries out what a backend's lifecycle decides, and wakes it when it is time."""
 
 import asyncio
 from collections.abc import Callable

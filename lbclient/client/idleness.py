@@ -1,8 +1,8 @@
-"""Which connections a channel keeps: as many as its calls are worth.
+"""Closes connections that the channel's call rate does not justify, and reopens them.
 
-Connections that nobody calls on are ended, and their backends asked by UDP whether they
-are well (SRE book, ch. 20). Calls that wait wake them again; so does the demand before
-any call has to wait.
+A backend without a connection is checked by UDP (SRE book, ch. 20). Calls that wait for
+a backend have inactive backends reconnected; so does a growing call rate, before any
+call has to wait.
 """
 
 from collections.abc import Callable

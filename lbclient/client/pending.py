@@ -1,7 +1,7 @@
-"""The calls that cannot be sent at once: the most critical first, and bounded.
+"""The bounded queue of calls that cannot be sent at once: the most critical first.
 
-Among equals the first to come is the first served. Where the queue is full the last of
-the least critical gives way to a call that matters more.
+Calls of one criticality are served in the order in which they came. If the queue is
+full, a more critical call takes the place of the last one of the least critical.
 
 One queue serves all reasons to wait: no backend is connected yet, or every one is
 at its active limit.

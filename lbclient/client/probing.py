@@ -1,7 +1,7 @@
-"""Asks the backends that a picker would have asked, beside the calls.
+"""Sends the probes that a picker wants, in the background.
 
-A probe is one small call of our health service, on the connection that is there. No
-call waits for it; what comes of it is for later picks.
+A probe is a small call of our health service over the open connection. No call waits
+for it; its answer is for later picks.
 """
 
 import asyncio

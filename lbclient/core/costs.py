@@ -2,8 +2,8 @@
 
 The cost of a request is the CPU time that it took, normalized by what a CPU second of
 this machine is worth (SRE book, ch. 21, "The Pitfalls of Queries per Second").
-Customers' names come from requests, so only so many have a sum of their own; others
-share one.
+Customers' names come from requests, so the number of sums is bounded: customers beyond
+it share one.
 """
 
 from collections.abc import Iterable

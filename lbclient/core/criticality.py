@@ -65,10 +65,10 @@ def named(field: str, value: object) -> Criticality:
 
 
 class criticality(Scope):
-    """What is called within has this criticality, and so have the tasks begun there.
+    """Calls made within have this criticality, also those of tasks that start there.
 
-    Around a block, or as the decorator of a function of any kind. Raises ConfigError
-    for what is neither a Criticality nor the name of one.
+    Use it around a block, or as the decorator of a function of any kind. Raises
+    ConfigError for a value that is neither a Criticality nor the name of one.
 
     >>> with criticality(Criticality.SHEDDABLE):
     ...     current()

@@ -43,12 +43,11 @@ def checked(field: str, value: object) -> str:
 
 
 class customer(Scope):
-    """What is called within is paid for by this customer, and so are the tasks' calls
-    that are begun there.
+    """Calls made within are charged to this customer, also by tasks that start there.
 
-    Around a block, or as the decorator of a function of any kind. Raises ConfigError
-    for a name that cannot be sent: 1 to 100 printable ASCII characters, without a space
-    at either end.
+    Use it around a block, or as the decorator of a function of any kind. Raises
+    ConfigError for a name that cannot be sent: a name has 1 to 100 printable ASCII
+    characters, without a space at either end.
 
     >>> with customer("mail"):
     ...     current()

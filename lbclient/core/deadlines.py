@@ -7,10 +7,10 @@ MEMORY = 16  # requests: one counts e times less when as many more have come
 class Deadlines:
     """The harmonic mean of the time that the last requests had.
 
-    Of a second and an hour that is two seconds: those who have an hour must not make
-    those wait who have a second. A request without a deadline counts as one of a
-    second: somebody waits for it, too, and the few that have deadlines, or had some an
-    hour ago, must not decide alone how long all others may wait.
+    The harmonic mean of a second and an hour is two seconds: requests that have an hour
+    must not make those wait that have a second. A request without a deadline counts as
+    if it had one second. Otherwise a few requests with deadlines, or some that came an
+    hour ago, would decide alone how long all others may wait.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """How many connections and health checks a channel's call rate justifies.
 
 A client that calls seldom must not spend more on health checks than on calls, nor
-keep connections that nobody needs. Both follow counts that are there anyway, read now
-and then; calls themselves pay nothing. Each answer has a band in which it stays as it
-was: a rate that stays the same changes nothing for long.
+keep connections that nobody needs. Both are computed now and then from counts that are
+kept anyway, so calls pay nothing for them. Each has a band of rates in which it does
+not change, so a steady call rate soon leads to steady numbers.
 """
 
 from collections import deque

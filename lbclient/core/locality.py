@@ -1,19 +1,19 @@
 """Locality: calls stay in the client's own zone while its backends have room.
 
-Two decisions, both smooth. Of a subset three quarters are in the client's zone, where
-that has so many; the rest is where calls can go. And of the calls a share stays: all
-of them, until the zone's backends are utilized beyond `LEVEL`, and beyond what those
-elsewhere are. Then the share falls, slowly at first, until one or the other is true no
-more; it grows again in the same way. It is integral control, by the logarithm of the
-share, so the same step suits a zone with too little and one with much too little.
+There are two decisions. `Mixed`: three quarters of a subset are in the client's zone,
+if the zone has so many backends; calls that leave the zone go to the rest. `Near`: all
+calls stay in the zone until its backends are utilized beyond `LEVEL` and more than the
+backends elsewhere. Then the share of calls that stay falls, slowly at first, until
+either is no longer so; it grows again in the same way. This is integral control of the
+logarithm of the share, so one step size suits a small and a large lack of capacity.
 
-Only of backends that are lost we know before any report tells: with two of ten left,
-what is too much would be there for as long as control takes, and time out. So then no
-larger share stays than those that are left can do, from the next call on.
+Lost backends are known before any report shows the overload that follows. If two of ten
+are left, control would take too long, and calls would time out. So from the next call
+on the share is at most what the remaining backends can serve.
 
-Envoy, "Zone aware routing", goes by the numbers of backends and clients in each zone,
-its priority levels by how many are healthy; neither sees load. Here load decides, so
-neither need be known.
+Envoy's "Zone aware routing" goes by the numbers of backends and clients in each zone,
+its priority levels by how many backends are healthy; neither sees load. Here load
+decides, so these numbers need not be known.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,6 +1,7 @@
-"""Why each backend was picked, and latencies: while somebody reads the status page.
+"""Recent picks with their reasons, and recent latencies, for the status page.
 
-A look switches that on, for a minute; off, a call pays two comparisons with None.
+They are recorded for a minute after each request for the page. While nothing is
+recorded, a call pays for two comparisons with None.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
-"""A value for all that is called within a block, or within a function.
+"""A value that holds within a block or a function: the base of two context managers.
 
-In a context variable, so tasks that are begun there have it, too. What a request is
-worth and who pays for it are such values: `criticality` and `customer`.
+`criticality` and `customer` are such values. They are kept in context variables, so
+tasks that start within the block have them, too.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator

@@ -1,9 +1,9 @@
 """Decides whether a picker's probes are worth their cost.
 
-A client with one request a second learns of a backend when that has long changed, and
-so do all the others: they meet where it was quiet. To be asked costs a backend about
-0.2 ms, so it is worth that only where requests are long, where a client's own are too
-few to tell, and where there is something to tell. Busy clients ask nothing.
+A client that sends one request a second has old news of each backend, and so have all
+other clients: they all choose the backend that was idle long ago. A probe costs a
+backend about 0.2 ms. It is worth that only if requests are long, if the client has too
+few of its own to know the load, and if backends are busy. Busy clients do not probe.
 """
 
 from math import inf

@@ -1,14 +1,16 @@
 """Weights that make utilization equal: the slow loop around a picker.
 
-Integral control: a backend that reports more than the others loses weight at every
-step, one that reports less gains, until all report the same, whatever the cause of
-the difference: slow machines, neighbours, other clients. A part of each change counts
-at once, or a large gain would swing, as reports are smoothed and tell late.
+Integral control: at every step a backend that reports more than the others loses
+weight, and one that reports less gains weight, until all report the same. The cause of
+the difference does not matter: slow machines, neighbours, other clients. Part of each
+change counts at once; reports are smoothed and late, so a large gain would oscillate
+otherwise.
 
-Who reports nothing, or no longer, is moved until it has as many of our requests, in the
-mean, as those that report, or as the others where nobody does. That is what
-least-loaded is after, and cannot reach where a client has less than a request on each.
-Where requests compute, it is the same utilization; where they only wait, equal shares.
+A backend that does not report gets weight until it has as many of our requests in
+flight, on average, as the backends that report; if none reports, as the other backends.
+Least-loaded picking aims at the same, but cannot reach it while a client has less than
+one request on each backend. For requests that compute this means equal utilization; for
+requests that only wait it means equal shares.
 """
 
 from collections.abc import Collection, Sequence

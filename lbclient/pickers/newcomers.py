@@ -1,9 +1,9 @@
 """Newcomers among weighted candidates: picked by credit for as long as they are new.
 
-A backend in slow start is not in the comparison of scores. It is picked once for so
-many picks of the others as its share says, unless it is busier than they are. To divide
-by a smaller weight would not do: between backends with hardly a request the least
-weight is never picked.
+A backend in slow start does not take part in the comparison of scores. Each pick of
+another backend gives it credit by its share, and for a whole credit it is picked once,
+unless it is busier than the others. A smaller weight would not do: among nearly idle
+backends the one with the least weight is never picked.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""P2c: of two backends by lot the one with fewer of our requests, errors counting too.
+"""P2c: of two random backends the one with fewer of our requests and recent errors.
 
-The power of two choices: nearly as good as looking at all of them, at a cost that does
-not grow with their number, and never all clients at the same idle one. Mitzenmacher,
-"The power of two choices in randomized load balancing" (1996).
+The power of two choices: nearly as even as comparing all backends, at a cost that does
+not grow with their number, and clients do not all choose the same idle backend.
+Mitzenmacher, "The power of two choices in randomized load balancing" (1996).
 """
 
 from collections.abc import Sequence

@@ -1,16 +1,17 @@
-"""Prequal: ask a few backends by lot with every request, and keep what they said.
+"""Prequal: probe a few random backends with every request, and pick by recent answers.
 
 "Probing to reduce queuing and latency", Wydrowski et al., NSDI 2024. With every pick
-some backends are asked how many requests they have and how long these take just now.
-The answers, `Probe`s, are kept in a small pool, and the next pick goes by them:
+some backends are asked for their requests in flight and current latency. The answers,
+`Probe`s, are kept in a small pool, and the next picks go by them:
 
-    Hot is whose requests in flight are above a quantile of those seen of late. The
-    fastest of the cold; if all are hot, the one with the fewest requests.
+    A backend is hot if its requests in flight are above a quantile of those seen
+    lately. Pick the fastest of the cold backends; if all are hot, the one with the
+    fewest requests in flight.
 
-A probe is used again, but not for long: for a second, as many times as it takes to
-have one for each pick, and each time one request more is in it. With each pick also
-the oldest or the worst is thrown away, in turn, or the pool would be of those that
-nobody wants.
+A probe is used for a second at most, and as often as is necessary to have one for each
+pick; each use adds one to its requests in flight. Each pick also removes the oldest or
+the worst probe, in turn: otherwise the pool would fill with backends that are never
+picked.
 """
 
 from bisect import bisect_left, insort

@@ -1,7 +1,7 @@
-"""Random: anybody, by lot.
+"""Random: each ready backend is equally likely.
 
-It needs no state that could be wrong, and many clients cannot march in step. But chance
-is uneven: of 100 calls to 10 backends some get 5 and some 15, where turns give each 10.
+It keeps no state that could be wrong, and many clients cannot get in step. But chance
+is uneven: of 100 calls to 10 backends some get 5 and some 15; turns give each 10.
 """
 
 from collections.abc import Sequence

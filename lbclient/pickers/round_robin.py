@@ -1,8 +1,8 @@
-"""Round robin: everyone in turn.
+"""Round robin: each ready backend in turn.
 
-The turn belongs to an address, not to an index: when members come and go it goes on
-where it stood. Starting again from the first at every change would send the first
-more than its share (and every client's first would be the same).
+The turn belongs to an address, not to an index: when backends come and go, it continues
+after the last address. Starting again at the first backend after every change would
+send that backend more than its share, and it is the same backend for every client.
 """
 
 from collections.abc import Sequence

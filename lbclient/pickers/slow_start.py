@@ -1,13 +1,13 @@
-"""Slow start: a newcomer's share of the calls grows, where it would jump.
+"""Slow start: the share of a backend that has just become ready grows step by step.
 
 The first requests of a task cost several times what later ones do: caches are empty,
-nothing is compiled (SRE book, ch. 20, on task restarts). A share says how much of what
-it would else get a backend gets now.
+nothing is compiled (SRE book, ch. 20, on task restarts). A share of 0.1 means that the
+backend gets a tenth of the calls that it would get otherwise.
 
-Shares are relative. The oldest backend has all of its own, and so have those that came
-with it: when all are new, as at the start of a channel, nobody is slowed. What counts
-is when a backend became ready for this client, not when its task began, which only the
-task knows.
+Shares are relative to the oldest backend, which has a share of 1, as have those that
+became ready with it: when all are new, as at the start of a channel, none is slowed.
+The time counts from when the backend became ready for this client; when its task
+started only the task knows.
 """
 
 from collections.abc import Sequence

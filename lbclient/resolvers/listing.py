@@ -1,4 +1,4 @@
-"""What is done with what any resolver found: put it in order, and bound it.
+"""Sorts and bounds the endpoints of every resolver.
 
 A list that is too long is cut, never refused: some backends are better than none.
 """

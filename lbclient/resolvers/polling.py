@@ -1,8 +1,8 @@
-"""Asking again and again a source that does not tell of changes.
+"""Polls a source that does not announce changes, such as DNS.
 
-grpcio looks a name up again only when a connection is lost, so its clients never
-find a new replica while the old ones live. Here time decides: that after which the
-answer expires, where it says so, and the interval where not.
+grpcio looks a name up again only when a connection is lost, so its clients never find
+a new replica while the old ones live. Here the name is looked up again when the last
+answer expires, or after the interval if the answer has no time to live.
 """
 
 import asyncio
