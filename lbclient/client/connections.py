@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 from lbclient.background.tasks import AT_ONCE, Alarm, is_fatal
 from lbclient.client.backend import Backend, Observe
@@ -88,6 +89,7 @@ class Connections:
         self._leaves = leaves
         self._review = Alarm(common.tasks, self._review_pool)
         self._crowding = Crowding(common.rng)
+        self._looked_at = -inf  # for crowds
         self._crowd_timer = Alarm(common.tasks, self._leave_crowds)
 
     # --- who is wanted --------------------------------------------------------
@@ -110,7 +112,7 @@ class Connections:
         self._do(change)
         self._review.set_unless_sooner(0.0)
         if change.opened:
-            self._crowding.connected(len(change.opened))
+            self._crowding.look_soon()
         self._look_for_crowds()
 
     def review_soon(self) -> None:
@@ -137,14 +139,14 @@ class Connections:
             self._crowd_timer.set_unless_sooner(self._crowding.pause())
 
     def _leave_crowds(self) -> None:
-        pool, clients = self.pool, {}
+        clients, now = {}, self._clock()
         is_random = getattr(self.subset, "is_random", False)
-        if is_random and pool.counts[State.READY] == pool.subset_size() == len(
-            pool.nodes
-        ):
+        if is_random and self.pool.is_complete(now):
             clients = self._take_clients()
-        if leaving := self._crowding.to_leave(clients):
-            self._do(pool.avoid(leaving, self._clock()))
+        connected = self.pool.connected_since(self._looked_at)
+        self._looked_at = now
+        if leaving := self._crowding.to_leave(clients, connected):
+            self._do(self.pool.avoid(leaving, now))
             self._review.set_unless_sooner(0.0)
         self._look_for_crowds()
 
@@ -152,12 +154,12 @@ class Connections:
         """How many clients backends have, as told since this was called last.
 
         Nothing until half of them have told it: who goes by old counts leaves a crowd
-        that is none any more.
+        that is none any more. Nor where most have no connection: few are no measure.
         """
         nodes = self.pool.nodes.values()
-        told = [(node, node.reported.clients) for node in nodes]
+        told = [(n, n.reported.clients) for n in nodes if n.state is State.READY]
         clients = {n.endpoint.address: count for n, count in told if count is not None}
-        if 2 * len(clients) < len(told):
+        if 2 * len(clients) < self.pool.subset_size():
             return {}
         for node in nodes:
             node.reported.clients = None

@@ -243,6 +243,21 @@ class Pool(Generic[N]):
         """How many nodes the subset has when nobody is out."""
         return min(self._limits.subset_size, len(self.members))
 
+    def is_complete(self, now: float) -> bool:
+        """Whether the subset has as many nodes as it is to have, and none is awaited.
+
+        A node that is out is replaced, and is not awaited any more.
+        """
+        missing = [node for node in self.nodes.values() if node.state not in PRESENT]
+        is_awaiting = any(not self._is_out(node, now) for node in missing)
+        present = len(self.nodes) - len(missing)
+        return not is_awaiting and present >= self.subset_size()
+
+    def connected_since(self, at: float) -> int:
+        """How many nodes have become ready since then, for the first time or again."""
+        times = [node.load.ready_at for node in self.nodes.values()]
+        return sum(ready_at is not None and ready_at > at for ready_at in times)
+
     def places(self) -> dict[str, int]:
         """The place of each address in this client's order of preference, from 0."""
         return {endpoint.address: place for place, endpoint in enumerate(self._order)}
