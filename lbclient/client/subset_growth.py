@@ -1,22 +1,14 @@
 """Lets a channel's subset grow with its share of the traffic, and shrink again."""
 
 import logging
-from collections.abc import Iterable
 
 from lbclient.background.tasks import Alarm
-from lbclient.client.backend import Backend
 from lbclient.client.common import Common
 from lbclient.client.connections import Connections
 from lbclient.core.model import State, Verdict
-from lbclient.core.subset_size import SubsetSize
+from lbclient.core.subset_size import PAUSE, SubsetSize
 
 logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
-
-PAUSE = 10.0  # seconds between two looks; servers smooth reports over 2 s
-
-# A fleet that has little to do needs no more connections.
-LEAST_UTILIZATION = 0.2
-
 
 SERVED = Verdict.SERVED
 
@@ -46,14 +38,15 @@ class SubsetGrowth:
         own, elapsed = count - self._counted, now - self._counted_at
         self._counted, self._counted_at = count, now
         pool = self._connections.pool
-        if elapsed > 0.0 and (load := _load_of(pool.nodes.values())) is not None:
-            served, utilization = load
-            rate = own / elapsed if utilization >= LEAST_UTILIZATION else 0.0
-            before = self._size.size
-            size = self._size.observe(rate, served, len(pool.members), now)
+        ready = [one for one in pool.nodes.values() if one.state is State.READY]
+        if elapsed > 0.0:
+            rate, before = own / elapsed, self._size.size
+            # Behind an address that several tasks share each speaks for itself alone.
+            loads = [one.load for one in ready if not one.reported.is_shared()]
+            size = self._size.observe(rate, loads, len(ready), len(pool.members), now)
             if size != before:
                 self._resize(before, size, rate)
-        if pool.counts[State.READY]:
+        if ready:
             self.look_soon()
 
     def _resize(self, before: int, size: int, rate: float) -> None:
@@ -71,23 +64,3 @@ class SubsetGrowth:
 
     def __repr__(self) -> str:
         return repr(self._size)
-
-
-def _load_of(backends: Iterable[Backend]) -> tuple[float, float] | None:
-    """Requests a second that ready backends serve together, and their mean utilization.
-
-    As by those that report both; None where fewer than half of them do. Behind an
-    address that several tasks share each speaks for itself alone.
-    """
-    ready = [one for one in backends if one.state is State.READY]
-    told = [
-        (one.load.report.qps, one.load.utilization())
-        for one in ready
-        if one.load.report is not None
-        and one.load.report.qps > 0.0
-        and not one.reported.is_shared()
-    ]
-    if not told or 2 * len(told) < len(ready):
-        return None
-    rates, utilizations = zip(*told, strict=True)
-    return sum(rates) * len(ready) / len(told), sum(utilizations) / len(told)

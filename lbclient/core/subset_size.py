@@ -7,7 +7,15 @@ tenth of its backends' traffic is its own. SRE book, ch. 20, "Picking the Right 
 the size has to be larger where few clients send, or some send more than others.
 """
 
+from collections.abc import Iterable
 from math import ceil
+
+from lbclient.core.load import Load
+
+PAUSE = 10.0  # seconds between two looks; servers smooth reports over 2 s
+
+# A fleet that has little to do needs no more connections.
+LEAST_UTILIZATION = 0.2
 
 SHARE = 0.1  # of what a backend serves, from one client: its neighbours even it out
 FASTEST = 1.5  # times as many at a time; the next reports tell whether it is enough
@@ -25,12 +33,29 @@ class SubsetSize:
         self._changed_at: float | None = None
         self._share = 0.0  # as of the last look
 
-    def observe(self, own: float, served: float, backends: int, now: float) -> int:
+    def observe(
+        self,
+        own: float,
+        loads: Iterable[Load],
+        ready: int,
+        backends: int,
+        now: float,
+    ) -> int:
         """Returns the new size.
 
-        `own` are the requests of this client that its backends served, a second, and
-        `served` those of all clients. There are so many `backends` in all.
+        `own` are the requests of this client that its backends served, a second. So
+        many of these are `ready`, and `loads` are those of them that speak for
+        themselves alone. There are so many `backends` in all.
         """
+        traffic = traffic_of(loads, ready)
+        if traffic is None:
+            return self.size
+        served, utilization = traffic
+        is_idle = utilization < LEAST_UTILIZATION
+        return self.follow(0.0 if is_idle else own, served, backends, now)
+
+    def follow(self, own: float, served: float, backends: int, now: float) -> int:
+        """Returns the new size. `served` are the requests of all clients, a second."""
         if self._changed_at is None:
             self._changed_at = now
         before, self._share = self._share, min(1.0, own / served) if served else 0.0
@@ -50,3 +75,19 @@ class SubsetSize:
 
     def __repr__(self) -> str:
         return f"<{self.size} of {self._least} to {self._most}>"
+
+
+def traffic_of(loads: Iterable[Load], ready: int) -> tuple[float, float] | None:
+    """Requests a second that ready backends serve together, and their mean utilization.
+
+    As by those that report both; None where fewer than half of them do.
+    """
+    told = [
+        (load.report.qps, load.utilization())
+        for load in loads
+        if load.report is not None and load.report.qps > 0.0
+    ]
+    if not told or 2 * len(told) < ready:
+        return None
+    rates, utilizations = zip(*told, strict=True)
+    return sum(rates) * ready / len(told), sum(utilizations) / len(told)

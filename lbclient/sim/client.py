@@ -14,11 +14,12 @@ from typing import Protocol, cast
 from lbclient.core.criticality import DEFAULT
 from lbclient.core.load import Load
 from lbclient.core.locality import Near, mixed
-from lbclient.core.model import Endpoint, Endpoints, LoadReport, State
+from lbclient.core.model import Endpoint, Endpoints, LoadReport, State, Verdict
 from lbclient.core.next_backend import two_others
-from lbclient.core.pool import Limits, Pool
+from lbclient.core.pool import Change, Limits, Pool
 from lbclient.core.protocols import Picker, PickerFactory, ProbingPicker
 from lbclient.core.retry import Budget, Failure, Retry
+from lbclient.core.subset_size import SubsetSize
 from lbclient.core.throttling import Throttling
 from lbclient.core.verdict import Ending
 from lbclient.sim.scenario import Scenario
@@ -110,14 +111,16 @@ class Client:
             self._prefer,
             limits,
         )
-        for node in self.pool.reconcile(endpoints, -self.phase).opened:
-            self.pool.observe(node, State.READY, -self.phase)
+        self._size = SubsetSize(size, scenario.max_subset_size)
+        self._served, self._counted_at = 0, -self.phase
+        self._connect(self.pool.reconcile(endpoints, -self.phase), -self.phase)
         self.picker.pick(self.pool.ready, -self.phase)  # so its clockwork runs
 
     def _prefer(self, endpoints: Endpoints) -> Iterator[Endpoint]:
         scenario = self._scenario
         size = min(scenario.subset_size, len(endpoints))
         numbers = order(scenario.subset, self._number, len(endpoints), size)
+        size = max(size, min(scenario.max_subset_size, len(endpoints)))
         if self.zone:
             preferred = mixed((endpoints[number] for number in numbers), self.zone)
             return islice(preferred, size)
@@ -141,6 +144,24 @@ class Client:
             is_lost = int((place + 1) * share) > int(place * share)
             if node.endpoint.zone == zone and is_lost:
                 self.pool.observe(node, State.REFUSING, now)
+
+    def _connect(self, change: Change[SimulatedNode], now: float) -> None:
+        for node in change.opened:
+            self.pool.observe(node, State.READY, now)
+
+    def look_at_size(self, now: float) -> None:
+        """Whether the subset is as large as the client's share of the traffic asks."""
+        nodes = self.pool.nodes.values()
+        served = sum(node.load.counts[Verdict.SERVED] for node in nodes)
+        own = (served - self._served) / (now - self._counted_at)
+        loads = [node.load for node in nodes if node.state is State.READY]
+        before, backends = self._size.size, len(self.pool.members)
+        size = self._size.observe(own, loads, len(loads), backends, now)
+        if size != before:
+            self._connect(self.pool.resize(size, now), now)
+        nodes = self.pool.nodes.values()
+        self._served = sum(node.load.counts[Verdict.SERVED] for node in nodes)
+        self._counted_at = now
 
     def check_health(self, now: float) -> None:
         for node in self.pool.nodes.values():

@@ -33,6 +33,7 @@ class Scenario:
     clients: int = 40
     backends: int = 40
     subset_size: int = 20
+    max_subset_size: int = 0  # subsets grow up to it with the traffic; 0: none does
     subset: str = "deterministic"  # a name of lbclient.subsets.ALGORITHMS
     zones: int = 0  # that clients and backends are in by turns; 0: no locality
     zone_traffic: float = 1.0  # times what others send, by a client of the first zone
@@ -147,6 +148,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "clients": (1, 10_000),
     "backends": (1, 10_000),
     "subset_size": (1, 10_000),
+    "max_subset_size": (0, 10_000),
     "cores": (1, 1000),
     "cost": (1e-6, 1000.0),
     "full": (1, 10**6),

@@ -24,6 +24,16 @@ OVERLOAD = Scenario(
     warm_up=120.0,  # as long as a throttle remembers
 )
 
+FEW_SEND_MOST = replace(
+    S2,
+    summary="as S2, 5 % of the clients send 80 % of the requests, subsets of 10",
+    loads=(0.7,),
+    subset_size=10,
+    hot_share=0.05,
+    hot_traffic=0.8,
+    warm_up=120.0,  # in which subsets may grow
+)
+
 ZONES = Scenario(
     summary="three zones, whose clients stay in their own while it has room",
     loads=(0.6,),
@@ -79,6 +89,12 @@ SCENARIOS: dict[str, Scenario] = {
         subset_size=10,
         hot_share=0.1,
         hot_traffic=0.5,
+    ),
+    "few_send_most": FEW_SEND_MOST,
+    "few_send_most_grown": replace(
+        FEW_SEND_MOST,
+        summary="the same, and subsets grow as channels' do",
+        max_subset_size=100,
     ),
     "S7_sinkhole": Scenario(
         summary="one backend fails everything at once",

@@ -18,6 +18,7 @@ from typing import Any
 from lbclient.core.model import Endpoint, LoadReport, Outcome, Verdict, snapshot
 from lbclient.core.protocols import PickerFactory
 from lbclient.core.retry import Refusal
+from lbclient.core.subset_size import PAUSE
 from lbclient.core.verdict import UNAVAILABLE, Ending
 from lbclient.sim.backend import Answer, Heap, SimulatedBackend
 from lbclient.sim.client import Client, Question, SimulatedNode
@@ -110,6 +111,8 @@ class Simulation:
         for client in self.clients:
             first = rng.random() * scenario.health_interval
             self._at(first, self._check_health, client)
+            if scenario.max_subset_size > scenario.subset_size:
+                self._at(client.phase * PAUSE, self._look_at_size, client)
         if scenario.neighbour != 1.0:
             for i in range(scenario.backends):
                 is_busy = rng.random() < 0.5
@@ -153,6 +156,10 @@ class Simulation:
     def _check_health(self, now: float, client: Client) -> None:
         client.check_health(now)
         self._at(now + self.scenario.health_interval, self._check_health, client)
+
+    def _look_at_size(self, now: float, client: Client) -> None:
+        client.look_at_size(now)
+        self._at(now + PAUSE, self._look_at_size, client)
 
     def _set_factor(self, i: int, cause: str, factor: float, now: float) -> None:
         self._factors[i][cause] = factor

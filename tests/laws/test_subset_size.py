@@ -40,7 +40,7 @@ class Fleet:
                 zip(self.rates, self.sizes, strict=True)
             ):
                 theirs = sum(served[backend] for backend in self.subset(client))
-                size.observe(rate, theirs, self.backends, self.now)
+                size.follow(rate, theirs, self.backends, self.now)
 
     def busiest(self) -> float:
         served = self.served()
@@ -81,12 +81,12 @@ def test_it_shrinks_slowly_when_others_send_more() -> None:
     now = 0.0
     while size.size < 100:
         now += LOOK
-        size.observe(10.0, 10.0, 1000, now)
+        size.follow(10.0, 10.0, 1000, now)
     grown_at = now
     sizes = []
     while size.size > 20:
         now += LOOK
-        sizes.append(size.observe(10.0, 10_000.0, 1000, now))
+        sizes.append(size.follow(10.0, 10_000.0, 1000, now))
         assert now < grown_at + 20 * SHRINK_PAUSE
     looks = int(SHRINK_PAUSE / LOOK) - 1
     assert sizes[:looks] == [100] * looks
@@ -95,17 +95,17 @@ def test_it_shrinks_slowly_when_others_send_more() -> None:
 def test_near_the_share_it_neither_grows_nor_shrinks() -> None:
     size = SubsetSize(20, 100)
     for now in (0.0, LOOK):
-        size.observe(30.0, 200.0, 1000, now)
+        size.follow(30.0, 200.0, 1000, now)
     grown = size.size
     assert grown > 20
     for share in (0.6 * SHARE, SHARE):
-        size.observe(share * 1000.0, 1000.0, 1000, 10 * SHRINK_PAUSE)
+        size.follow(share * 1000.0, 1000.0, 1000, 10 * SHRINK_PAUSE)
         assert size.size == grown
 
 
 def test_who_knows_of_no_traffic_changes_nothing() -> None:
     size = SubsetSize(20, 100)
-    assert {size.observe(30.0, 0.0, 1000, now) for now in (0.0, LOOK, 2 * LOOK)} == {20}
+    assert {size.follow(30.0, 0.0, 1000, now) for now in (0.0, LOOK, 2 * LOOK)} == {20}
 
 
 def test_a_large_share_that_is_seen_once_is_chance() -> None:
@@ -113,11 +113,11 @@ def test_a_large_share_that_is_seen_once_is_chance() -> None:
     size = SubsetSize(20, 100)
     for now in range(100):
         share = 0.12 if now % 2 else 0.06
-        assert size.observe(share * 1000.0, 1000.0, 1000, now * LOOK) == 20
+        assert size.follow(share * 1000.0, 1000.0, 1000, now * LOOK) == 20
 
 
 def test_it_grows_no_further_than_there_are_backends() -> None:
     size = SubsetSize(20, 100)
     for now in range(100):
-        size.observe(10.0, 10.0, 6, now * LOOK)
+        size.follow(10.0, 10.0, 6, now * LOOK)
     assert size.size == 20

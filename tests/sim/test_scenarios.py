@@ -136,3 +136,24 @@ def test_a_liar_draws_more_but_not_without_bound() -> None:
     """`bound` keeps it at e times the mean weight at most."""
     lied_to = play("one_liar", "weighted_least_loaded", 0.5)
     assert lied_to.errors <= 0.001
+
+
+def test_of_few_that_send_most_no_call_fails_once_subsets_have_grown() -> None:
+    fixed, grown = (
+        play(name, "weighted_least_loaded", 0.7, **SMALL)
+        for name in ("few_send_most", "few_send_most_grown")
+    )
+    assert fixed.errors > 0.1
+    assert grown.errors == 0.0
+    assert grown.p99 < 0.1 * fixed.p99
+
+
+# One client of 20 sends 80 %, to 5 of 20 backends; dear requests, so that they are few.
+SMALL = {
+    "clients": 20,
+    "backends": 20,
+    "subset_size": 5,
+    "cost": 0.1,
+    "warm_up": 120.0,
+    "window": 20.0,
+}
