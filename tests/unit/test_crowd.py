@@ -36,6 +36,7 @@ from lbclient.resolvers.following import Following
 from lbclient.testing import FakeNode
 
 FEW, MANY = 150, 300
+RUNS = 5
 MOST_GROWTH = 3.0  # 2 where each costs the same, 4 where each looks at all others
 
 
@@ -75,10 +76,20 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_no_turn_grows_faster_than_the_number_of_backends() -> None:
+    """By the shortest of some runs: on a busy machine more timers are due in a turn."""
     few, many = await longest_turns(FEW), await longest_turns(MANY)
-    growth = {what: many[what] / few[what] for what in few}
+    for _ in range(RUNS):
+        growth = {what: many[what] / few[what] for what in few}
+        if max(growth.values()) < MOST_GROWTH:
+            break
+        few = shorter(few, await longest_turns(FEW))
+        many = shorter(many, await longest_turns(MANY))
     assert max(growth.values()) < MOST_GROWTH, (growth, few, many)
     assert {"lost", "refused", "healed", "listed again"} <= growth.keys()
+
+
+def shorter(turns: dict[str, float], others: dict[str, float]) -> dict[str, float]:
+    return {what: min(turn, others[what]) for what, turn in turns.items()}
 
 
 @pytest.mark.slow
