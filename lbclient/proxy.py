@@ -80,9 +80,9 @@ class Forwarder(grpc.ServiceRpcHandler):
         self._channel = channel
         self._not_down = NOT_DOWN
         if isinstance(channel, Channel):
-            # Its calls inherit the customer, whom the server may know better than by
-            # what the client claims.
-            self._not_down |= {wire.CUSTOMER_KEY}
+            # Its calls inherit the customer and the criticality, of which the server
+            # may know better than by what the client claims.
+            self._not_down |= {wire.CUSTOMER_KEY, wire.CRITICALITY_KEY}
         self._handlers: dict[str, Any] = {}
 
     def service_name(self) -> str:

@@ -21,6 +21,7 @@ from lbclient.config.kinds import (
 from lbclient.config.redis_url import FORM, redis_place
 from lbclient.config.sources import Sourced, section
 from lbclient.core.admission import BUILT_IN_SIGNALS, LOAD
+from lbclient.core.criticality import DEFAULT, Criticality, named
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import UsageStore
 from lbclient.core.quota import HIGHEST, limits, rooms
@@ -67,6 +68,13 @@ def _check_customer(field: str, value: Any) -> Any:
     return value
 
 
+def _check_highest(field: str, value: Any) -> Any:
+    criticality = named(field, value)
+    if criticality < DEFAULT:
+        raise ConfigError(field, value, HIGHEST_CRITICALITY.want)
+    return criticality.name
+
+
 def _check_store(field: str, value: Any) -> Any:
     if isinstance(value, str):
         redis_place(field, value)
@@ -92,6 +100,11 @@ QUOTA = Kind(
 )
 CUSTOMER = Kind(
     f"{MTLS}, or a callable that takes a request's context", _check_customer, str
+)
+HIGHEST_CRITICALITY = Kind(
+    "CRITICAL_PLUS or CRITICAL, which is what a request without a word counts as",
+    _check_highest,
+    str,
 )
 STORE = Kind(f"{FORM}, or a store of your own", _check_store, str)
 
@@ -170,6 +183,14 @@ class ServerConfig(Sourced):
         help='Who pays for a request: "mtls", the client\'s certificate; or a callable '
         "that takes the request's context and returns a name. None: what the metadata "
         "`lbclient-customer` says.",
+    )
+    highest_criticality: str | Criticality = setting(
+        Criticality.CRITICAL_PLUS.name,
+        HIGHEST_CRITICALITY,
+        help="The most critical that a request may claim to be. One that claims more "
+        "counts as this, and so do its handler's own calls.",
+        source='SRE book, ch. 21: CRITICAL_PLUS is "reserved for the most critical '
+        'requests"; each tier believes the one above.',
     )
     request_cost: bool = setting(
         False,

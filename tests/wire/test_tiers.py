@@ -383,3 +383,38 @@ async def test_a_proxy_that_only_hands_on_leaves_the_customer_as_it_is(
         server.add_generic_rpc_handlers((Forwarder(below),))
         async with hosting(server=server) as hosted:
             assert await call(hosted, *MAIL) == "mail;"
+
+
+@pytest.mark.parametrize(
+    ("claimed", "highest", "below"),
+    [
+        ("CRITICAL_PLUS", "CRITICAL", "CRITICAL"),
+        ("CRITICAL_PLUS", "CRITICAL_PLUS", "CRITICAL_PLUS"),
+        ("SHEDDABLE", "CRITICAL", "SHEDDABLE"),
+    ],
+)
+@pytest.mark.parametrize("is_proxy", [False, True], ids=["handler", "proxy"])
+async def test_who_claims_to_be_more_critical_than_it_may_counts_as_less(
+    claimed: str, highest: str, below: str, is_proxy: bool
+) -> None:
+    """At the first tier, and so at the second."""
+
+    async def said(_request: bytes, context: Any) -> bytes:
+        return str(dict(context.invocation_metadata())[CRITICALITY]).encode()
+
+    async with (
+        hosting(unary_unary(said)) as second,
+        lbclient.insecure_channel(second.address) as channel,
+    ):
+        method: Any = channel.unary_unary(PATH)
+
+        async def hand_on(_request: bytes, _context: Any) -> bytes:
+            answer: bytes = await method(b"x", timeout=10)
+            return answer
+
+        server = lbclient.server(config=ServerConfig(highest_criticality=highest))
+        if is_proxy:
+            server.add_generic_rpc_handlers([Forwarder(channel)])
+        handler = None if is_proxy else unary_unary(hand_on)
+        async with hosting(handler, server) as first:
+            assert await call(first, (CRITICALITY, claimed)) == below

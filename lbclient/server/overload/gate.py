@@ -132,7 +132,8 @@ class Gate:
         self.asks_context = config.customer is not None
         self._early_quotas = None if self.asks_context else self.quotas
         self._early_costs = None if self.asks_context else self.costs
-        self._metadata = RequestMetadata()
+        highest = Criticality[str(config.highest_criticality)]
+        self._metadata = RequestMetadata(highest)
         self._stock = StockBudget()
 
     def limit(self, requests: int) -> None:

@@ -13,9 +13,13 @@ WORDS = ATTEMPT_KEYS | {wire.CRITICALITY_KEY, wire.CUSTOMER_KEY}
 
 
 class RequestMetadata:
-    """Owned by the gate. `misread`: requests whose words made no sense, by key."""
+    """Owned by the gate. `misread`: requests whose words made no sense, by key.
 
-    def __init__(self) -> None:
+    One that claims to be more critical than `highest` counts as that.
+    """
+
+    def __init__(self, highest: Criticality = Criticality.CRITICAL_PLUS) -> None:
+        self._highest = highest
         self.misread = dict.fromkeys(sorted({wire.CRITICALITY_KEY, *ATTEMPT_KEYS}), 0)
 
     def take(
@@ -31,7 +35,8 @@ class RequestMetadata:
             if key not in WORDS:
                 continue
             if key == wire.CRITICALITY_KEY:
-                criticality, is_known = parse(value)
+                claimed, is_known = parse(value)
+                criticality = min(claimed, self._highest)
                 if is_known:
                     adopt(criticality)
                 else:
