@@ -583,8 +583,14 @@ CLIENTS, BACKENDS, SUBSET = 200, 8, 4
 
 
 async def test_of_200_clients_the_backends_see_one_subset(
-    start: Any, search: Any, connections: Any
+    start: Any,
+    search: Any,
+    connections: Any,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The proxy is alone, and so on a busy machine its subset would grow."""
+    monkeypatch.setenv("LBCLIENT_MAX_SUBSET_SIZE", str(SUBSET))
     tasks = [await start(lbclient.server) for _ in range(BACKENDS)]
     ports = [int(task.address.rpartition(":")[2]) for task in tasks]
     words = f"--subset-size {SUBSET} --criticality CRITICAL"  # none of a burst is shed
@@ -599,9 +605,10 @@ async def test_of_200_clients_the_backends_see_one_subset(
             calls = [stub.Search(search.Query(), timeout=30) for stub in stubs]
             answers = await asyncio.gather(*calls)
         assert len(connections(int(proxy.address.rpartition(":")[2]))) == CLIENTS
-        seen = connections(*ports)
         assert len({answer.text for answer in answers}) > 1
-        assert len(seen) == len({port for port, _ in seen}) == SUBSET
+        # A backend that was silent, as its loop was busy, is replaced for a while.
+        await eventually(lambda: len(connections(*ports)) == SUBSET)
+        assert len({port for port, _ in connections(*ports)}) == SUBSET
         facts = await proxy.end()
     assert facts["requests"] == {"OK": 2 * CLIENTS}
 
