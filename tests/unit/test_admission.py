@@ -59,6 +59,19 @@ def test_each_width_lets_e_times_fewer_in_and_later_what_is_dearer(
     assert refused(ask(admission, 4000, one)) == pytest.approx(1 - 1 / e, abs=0.03)
 
 
+def test_a_retry_gets_in_as_often_as_a_first_attempt_also_in_slight_overload(
+    admission: Admission,
+) -> None:
+    ask(admission, 100 * STEP)
+    for widths in (0.1, 1.0, 3.0):
+        admission.observe([CPU.target + CPU.width * PATIENCE[CRITICAL] * widths, 0.0])
+        first, retry = (
+            refused(ask(admission, 4000, attempt=attempt)) for attempt in (0, 1)
+        )
+        assert retry == pytest.approx(first, abs=0.04)
+        assert first == pytest.approx(1 - exp(-widths), abs=0.04)
+
+
 def test_the_worst_signal_counts_and_is_named(admission: Admission) -> None:
     admission.observe([CPU.target + CPU.width, MEMORY_IN_USE.target + 0.06])
     assert admission.worst == "memory"
