@@ -9,7 +9,7 @@ PROTOC := .tools/grpcio-tools-1.62.3
 # An environment that was moved, or whose Python is gone, is made again.
 $(shell grep -qsxF '$(CURDIR)' $(READY) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY))
 
-.PHONY: demo venv check check-laws check-sim test matrix bench site node proto settings format clean
+.PHONY: demo venv check check-laws check-sim test matrix bench site node proto settings book format clean
 
 demo: $(READY)
 	$(BIN)/lbclient demo $(ARGS)
@@ -43,6 +43,10 @@ site: $(READY)
 # Writes the tables of settings into their page, from the fields of the configs.
 settings: $(READY)
 	$(BIN)/python -m lbclient.config docs/configuration.md
+
+# Writes the tables of the texts' figures into their page, and draws its pictures.
+book: $(READY)
+	$(BIN)/python -m lbclient.cli.lab.book_page docs/book.md
 
 format: $(READY)
 	$(BIN)/python -m ruff check --fix .

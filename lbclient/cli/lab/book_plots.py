@@ -1,17 +1,38 @@
 """The pictures of `lbclient sim book`: a function for each experiment."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lbclient.cli.lab.pictures import BLUE, GREEN, RED, YELLOW, blank
-from lbclient.sim.book import attempts, overload, resized, spread, switched, wasted
+from lbclient.cli.lab.pictures import BLUE, GREEN, GREY, RED, YELLOW, blank
+from lbclient.cli.lab.subset_answers import Fleet
+from lbclient.cli.lab.subset_plots import PICTURES, Scene
+from lbclient.sim.book import (
+    attempts,
+    connections,
+    limits,
+    lots,
+    overload,
+    probability,
+    resized,
+    shuffles,
+    spread,
+    switched,
+    wasted,
+)
+from lbclient.sim.book.active_requests import ActiveRequests
 from lbclient.sim.book.attempts import AttemptsSeen
+from lbclient.sim.book.connections import SubsetConnections
 from lbclient.sim.book.layers import Layers
+from lbclient.sim.book.limits import CustomerLimits
+from lbclient.sim.book.lots import Lots
 from lbclient.sim.book.overload import Overload
+from lbclient.sim.book.probability import Probability
 from lbclient.sim.book.resized import Resized
+from lbclient.sim.book.shuffles import Shuffles
 from lbclient.sim.book.spread import SpreadByCause
 from lbclient.sim.book.switched import Switched
 from lbclient.sim.book.wasted import Wasted
+from lbclient.subsets.rocksteadier import LOT, ROWS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +40,7 @@ if TYPE_CHECKING:
 
 USED, LOST, THIRD = BLUE, RED, YELLOW
 COLORS = (RED, YELLOW, GREEN, BLUE)  # of pickers or rules, the best last
+CLIENTS = (RED, BLUE, GREEN, YELLOW)  # in a table
 SMALL = 9
 
 
@@ -64,7 +86,8 @@ def _bars(
 ) -> None:
     """A group for each key, in it a bar for each name."""
     width = 0.8 / len(names)
-    for rank, (name, color) in enumerate(zip(names, COLORS, strict=True)):
+    colors = ("black", *COLORS)[-len(names) :]
+    for rank, (name, color) in enumerate(zip(names, colors, strict=True)):
         aside = (rank - (len(names) - 1) / 2) * width
         places = [place + aside for place in range(len(heights))]
         tall = [group[name] for group in heights.values()]
@@ -186,6 +209,174 @@ def draw_overload(found: Overload) -> "Figure":
     return figure
 
 
+def draw_connections(found: SubsetConnections) -> "Figure":
+    """Figures 20-3 to 20-5, CACM's figure 1, and how even larger random subsets are."""
+    figure = blank(10, 5)
+    *panels, growth = figure.subplots(2, 3).flat
+    shown = [
+        ("figure 20-3", "random", connections.OF_20_3, found.random),
+        ("figure 20-4", "random", connections.OF_20_4, found.random),
+        ("figure 20-5", "deterministic", connections.OF_20_5, found.deterministic),
+        ("CACM's figure 1", "random", connections.OF_CACM, found.random),
+        ("20-3's, without chance", "rocksteadier", connections.OF_20_3,
+         found.rocksteadier),
+    ]  # fmt: skip
+    for axes, (title, name, size, by_size) in zip(panels, shown, strict=True):
+        axes.stairs(by_size[size], fill=True, color=USED)
+        axes.axhline(size, color=LOST, linewidth=0.8)
+        axes.set_title(f"{title}: {name}, {size} of 300", fontsize=SMALL)
+        axes.margins(x=0)
+    panels[0].set_ylabel("connections", fontsize=SMALL)
+    shares = [size / connections.BACKENDS for size in found.drawn]
+    for extreme, label in ((found.busiest, "busiest"), (found.idlest, "idlest")):
+        over_mean = [extreme(size) / size for size in found.drawn]
+        growth.plot(shares, over_mean, "o-", label=label, markersize=4)
+    growth.axhline(connections.EVEN, color="black", linewidth=0.8, linestyle=":")
+    growth.axvline(0.75, color="black", linewidth=0.8, linestyle=":")
+    growth.set_title("random, over the mean", fontsize=SMALL)
+    growth.set_xlabel("share of all backends in a subset", fontsize=SMALL)
+    growth.legend(fontsize=SMALL - 1)
+    return figure
+
+
+def _table(
+    axes: "Axes", rows: Sequence[Sequence[object]], colors: dict[tuple[int, int], str]
+) -> None:
+    """Cells, some of which have a color by (row, column)."""
+    for row, cells in enumerate(rows):
+        for column, cell in enumerate(cells):
+            color = colors.get((row, column), GREY)
+            axes.text(
+                column, row, str(cell), ha="center", va="center", fontsize=SMALL - 1,
+                color="black" if color in (GREY, YELLOW) else "white",
+                bbox={"boxstyle": "round,pad=0.2", "facecolor": color,
+                      "edgecolor": "none"},
+            )  # fmt: skip
+    axes.set_xlim(-0.6, max(map(len, rows)) - 0.4)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+
+
+def draw_lots(found: Lots) -> "Figure":
+    """CACM's tables 1 to 5, with our shuffles for its second lot of clients."""
+    figure = blank(11, 3.4)
+    panels = figure.subplots(1, 5, width_ratios=(4, 6, 6, 6, 6))
+    _table(panels[0], found.round_robin, {})
+    sorted_lots = [sorted(column) for column in found.columns]
+    for axes, columns, clients in (
+        (panels[1], sorted_lots, {}),
+        (panels[2], found.columns, {client: client % LOT for client in lots.READ}),
+        (panels[3], found.reordered, {n: n % LOT for n in lots.FINAL}),
+        (panels[4], found.reordered,
+         {n: ROWS.index(n % LOT) for n in lots.FINAL}),
+    ):  # fmt: skip
+        taken = {
+            at: color
+            for (client, row), color in zip(clients.items(), CLIENTS, strict=False)
+            for at in _taken(columns, row, 8 if client in lots.READ else 10)
+        }
+        rows = [
+            [cell if cell < lots.BACKENDS else "" for cell in row]
+            for row in zip(*columns, strict=True)
+        ]
+        _table(axes, rows, taken)
+    titles = ("of 5 clients", "lots, padded", "clients 13 and 19",
+              "clients 10 to 12", "clients 10 to 12")  # fmt: skip
+    for number, (axes, title) in enumerate(zip(panels, titles, strict=True), 1):
+        axes.set_title(f"table {number}\n{title}", fontsize=SMALL)
+    return figure
+
+
+def _taken(
+    columns: Sequence[Sequence[int]], row: int, size: int
+) -> list[tuple[int, int]]:
+    """The cells that a client takes which starts in that row."""
+    cells = [
+        ((row + step) % LOT, column)
+        for step in range(LOT)
+        for column in range(len(columns))
+    ]
+    real = [(at, column) for at, column in cells if columns[column][at] < lots.BACKENDS]
+    return real[:size]
+
+
+def draw_shuffles(found: Shuffles) -> "Figure":
+    """The book's shuffled lists; a color for each subset that a client has."""
+    figure = blank(6, 1.5)
+    axes = figure.subplots()
+    used = shuffles.CLIENTS * shuffles.SIZE
+    colors = {
+        divmod(n, shuffles.BACKENDS): CLIENTS[n // shuffles.SIZE % len(CLIENTS)]
+        for n in range(used)
+    }
+    _table(axes, found.rounds, colors)
+    axes.set_yticks(range(3), [f"round {n}" for n in range(3)], fontsize=SMALL)
+    axes.tick_params(length=0)
+    return figure
+
+
+def draw_active_requests(found: ActiveRequests) -> "Figure":
+    """A row for each pick, which is red."""
+    figure = blank(6, 2.4)
+    axes = figure.subplots()
+    picks = dict.fromkeys(enumerate(found.picks, 1), LOST)
+    _table(axes, found.tables, picks)
+    axes.set_xticks(range(10), [f"t{task}" for task in range(10)], fontsize=SMALL)
+    labels = ["at first", *(f"pick {n}" for n in range(1, len(found.tables)))]
+    axes.set_yticks(range(len(labels)), labels, fontsize=SMALL)
+    axes.tick_params(length=0)
+    return figure
+
+
+def draw_limits(found: CustomerLimits) -> "Figure":
+    """What each customer gets, beside its limit."""
+    figure = blank(8, 3)
+    axes = figure.subplots()
+    places = range(len(limits.LIMITS))
+    for got, color, aside, label in (
+        (found.all_want_more, LOST, -0.2, f"all want {limits.MUCH:g} x their limits"),
+        (found.one_wants_more, USED, 0.2, f"Gmail does, others {limits.LITTLE:g} x"),
+    ):
+        axes.bar([place + aside for place in places], [*got.values()], 0.4,
+                 color=color, label=label)  # fmt: skip
+    for place, limit in zip(places, limits.LIMITS.values(), strict=True):
+        axes.plot((place - 0.45, place + 0.45), (limit, limit), color="black")
+    axes.set_xticks(places, [*limits.LIMITS], fontsize=SMALL)
+    axes.set_ylabel("CPU seconds a second; line: limit", fontsize=SMALL)
+    axes.legend(fontsize=SMALL - 1)
+    return figure
+
+
+def draw_probability(found: Probability) -> "Figure":
+    """Equation 21-1, dotted, and the throttle's probability."""
+    figure = blank(6, 3)
+    axes = figure.subplots()
+    for (k, by_accepted), color in zip(
+        found.ours.items(), (LOST, THIRD, USED), strict=True
+    ):
+        axes.plot(
+            [*by_accepted], [*by_accepted.values()], color=color, label=f"K = {k:g}"
+        )
+        equation = [
+            probability.equation(k, probability.REQUESTS, one) for one in by_accepted
+        ]
+        axes.plot([*by_accepted], equation, ":", color="black", linewidth=1)
+    axes.set_xlabel(f"accepted, of {probability.REQUESTS:,} requests", fontsize=SMALL)
+    axes.set_ylabel("probability of refusing", fontsize=SMALL)
+    axes.legend(fontsize=SMALL - 1)
+    return figure
+
+
+def _of_subsets(name: str) -> "Callable[[object], Figure]":
+    """A picture of `lbclient subset`, at the article's sizes."""
+    picture = PICTURES[name]
+    fleet = Fleet("rocksteadier", *picture.sizes)
+    scene = Scene(fleet, fleet.resized(fleet.backends + 1), 1)
+    return lambda found: picture.draw(scene)  # which computes it by itself
+
+
 PLOTS: dict[str, Callable[[Any], "Figure"]] = {
     "wasted": draw_wasted,
     "spread": draw_spread,
@@ -194,4 +385,13 @@ PLOTS: dict[str, Callable[[Any], "Figure"]] = {
     "attempts": draw_attempts,
     "layers": draw_layers,
     "overload": draw_overload,
+    "connections": draw_connections,
+    "lots": draw_lots,
+    "shuffles": draw_shuffles,
+    "active_requests": draw_active_requests,
+    "limits": draw_limits,
+    "probability": draw_probability,
+    "utilization": _of_subsets("utilization"),
+    "changed": _of_subsets("churn"),
+    "ring": _of_subsets("ring"),
 }

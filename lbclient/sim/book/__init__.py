@@ -1,36 +1,64 @@
-"""The figures of the texts as experiments: one a file, computed here, drawn elsewhere.
+"""The figures and tables of the texts as experiments, one a file.
 
-Each has `run(seed, quick)`, and what that returns has the numbers of a figure and
-`claims()`: what the text says of it, and whether that holds here.
+Each has `SHOWS`, the figures and tables that it repeats, and `run(seed, quick)`. What
+that returns has the numbers of a figure and `claims()`: what the text says of it, and
+what came of it here. `lbclient.cli.lab` prints and draws them.
 """
 
 from collections.abc import Callable
 from typing import Protocol
 
 from lbclient.sim.book import (
+    active_requests,
     attempts,
+    changed,
+    connections,
     layers,
+    limits,
+    lots,
     overload,
+    probability,
     resized,
+    ring,
+    shuffles,
     spread,
     switched,
+    utilization,
     wasted,
 )
-from lbclient.sim.book.claims import Claim
+from lbclient.sim.book.claims import Claim, Finding
 
-__all__ = ["EXPERIMENTS", "Claim", "Experiment"]
+__all__ = ["EXPERIMENTS", "SHOWS", "Claim", "Experiment", "Finding"]
 
 
 class Experiment(Protocol):
     def claims(self) -> list[Claim]: ...
 
 
-EXPERIMENTS: dict[str, Callable[[int, bool], Experiment]] = {
-    "wasted": wasted.run,
-    "spread": spread.run,
-    "switched": switched.run,
-    "resized": resized.run,
-    "attempts": attempts.run,
-    "layers": layers.run,
-    "overload": overload.run,
+_MODULES = {  # in the order of the texts: chapter 20, CACM, chapter 21
+    "wasted": wasted,
+    "connections": connections,
+    "shuffles": shuffles,
+    "spread": spread,
+    "active_requests": active_requests,
+    "switched": switched,
+    "utilization": utilization,
+    "lots": lots,
+    "changed": changed,
+    "ring": ring,
+    "resized": resized,
+    "limits": limits,
+    "probability": probability,
+    "attempts": attempts,
+    "layers": layers,
+    "overload": overload,
 }
+
+EXPERIMENTS: dict[str, Callable[[int, bool], Experiment]] = {
+    name: module.run for name, module in _MODULES.items()
+}
+
+SHOWS: dict[str, tuple[str, ...]] = {
+    name: module.SHOWS for name, module in _MODULES.items()
+}
+"""The figures and tables of the texts, by the experiment that repeats them."""

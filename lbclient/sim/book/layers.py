@@ -1,8 +1,8 @@
-"""Retries in a stack of services, the lowest of which refuses all: figure 21-2.
+"""Retries in a stack of services, the lowest of which refuses all.
 
-If every layer retried, attempts would multiply. So whoever gives up says "don't retry"
-to the layer above. The decisions are those of production's `Retry`; a request is a
-function call, for time plays no part.
+SRE book, ch. 21, figure 21-2: if every layer retried, attempts would multiply. So
+whoever gives up says "don't retry" to the layer above. The decisions are those of
+production's `Retry`; a request is a function call, for time plays no part.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from lbclient.core.retry import Budget, Failure, Refusal, Retry
 from lbclient.sim.book.claims import Claim
 
 LAYERS = (1, 2, 3, 4)  # that call one another; the last one calls who refuses
+SHOWS = ("SRE book, figure 21-2",)
 WHERE = "SRE book, ch. 21, Handling Overload Errors"
 RULES: dict[str, tuple[float, bool]] = {  # retries a request; who gives up says so
     "all retry, three attempts": (2.0, False),
@@ -31,10 +32,14 @@ class Layers:
 
     def claims(self) -> list[Claim]:
         return [
-            Claim(WHERE, "three layers that all retry: 'a combinatorial explosion'",
-                  self.growth[ALL][3], 26.0, 27.0),
-            Claim(WHERE, "only the layer above who refuses, 10 % budget",
-                  self.growth[BEST][3], 1.05, 1.11),
+            Claim(f"{WHERE}, figure 21-2", "three layers that all retry: 'a"
+                  " combinatorial explosion'",
+                  self.growth[ALL][3], 26.0, 27.0, "",
+                  "words; three attempts of three layers are 3 x 3 x 3"),
+            Claim(f"{WHERE}, figure 21-2", "only the layer above who refuses retries,"
+                  " 10 % budget",
+                  self.growth[BEST][3], 1.05, 1.11, "1.1",
+                  "a budget has some calls' worth to begin with"),
         ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ LOADS = (0.8, 1.5, 2.0, 5.0, 10.0)
 KS = (1.1, 1.5, 2.0)
 NOTHING, REFUSES, BOTH = "nothing", "admission", "admission, throttling"
 THROTTLING = "SRE book, ch. 21, Client-Side Throttling"
+SHOWS = ()  # the text has no figure of it
 CONCLUSIONS = "SRE book, ch. 21, Conclusions"
 
 FLEET = Scenario(
@@ -46,15 +47,20 @@ class Overload:
         return [
             Claim(THROTTLING, "K = 2, ten times too much: 'one request for each' is "
                   "refused, so arrivals are twice what is served",
-                  sent[2.0][most] / goodput[BOTH][most], 1.8, 2.2),
+                  sent[2.0][most] / goodput[BOTH][most], 1.8, 2.2, "2",
+                  "10 % of chance"),
             Claim(THROTTLING, "K = 1.1: one 'rejected by the backend for every 10', "
                   "arrivals are 1.1 times the capacity",
-                  sent[1.1][most], 1.0, 1.25),
-            Claim(CONCLUSIONS, "served of the capacity at 10x, throttling",
-                  goodput[BOTH][most], served - 0.03, 1.0),
-            Claim(CONCLUSIONS, "the same without throttling: refusals cost too much",
-                  goodput[REFUSES][most], 0.4, 0.65),
-            Claim(CONCLUSIONS, "the same with neither", goodput[NOTHING][most], 0, 0.1),
+                  sent[1.1][most], 1.0, 1.25, "1.1", "10 % of chance"),
+            Claim(CONCLUSIONS, "'2x or even 10x': served of the capacity at 10x, with"
+                  " admission and throttling",
+                  goodput[BOTH][most], round(served - 0.03, 3), 1.0, "1",
+                  "a refusal for each request takes 1 / 21 of the capacity"),
+            Claim(THROTTLING, "without throttling refusals 'add up quickly'; the same"
+                  " with admission only", goodput[REFUSES][most], 0.4, 0.65, "",
+                  "9 refusals of a twentieth each would leave 0.55"),
+            Claim(CONCLUSIONS, "'terrible behavior': the same with neither",
+                  goodput[NOTHING][most], 0, 0.1, "", "next to nothing"),
         ]  # fmt: skip
 
 

@@ -7,15 +7,17 @@ is full: else the limit itself would make them look alike.
 from dataclasses import dataclass, replace
 
 from lbclient.sim import Scenario, simulate
-from lbclient.sim.book.claims import Claim
+from lbclient.sim.book.claims import ANY, Claim
 from lbclient.sim.traffic import draw
 
 PICKERS = (
+    "random",
     "round_robin",
     "least_loaded",
     "weighted_round_robin",
     "weighted_least_loaded",
 )
+SHOWS = ()  # the text has no figure of it
 LOAD = 0.35
 WHERE = "SRE book, ch. 20, Simple Round Robin"
 
@@ -51,21 +53,39 @@ class SpreadByCause:
 
     def claims(self) -> list[Claim]:
         ratios = self.ratios
-        machines = ratios["machines differ"]
+        even, machines = ratios["nothing"], ratios["machines differ"]
         least = "SRE book, ch. 20, Least-Loaded Round Robin"
         weighted = "SRE book, ch. 20, Weighted Round Robin"
         return [
             Claim(WHERE, "round robin, nothing wrong: even",
-                  ratios["nothing"]["round_robin"], 1.0, 1.1),
+                  even["round_robin"], 1.0, 1.1, "", "5 %, twice, of chance"),
+            Claim(WHERE, "'significantly better than just selecting backend tasks"
+                  " randomly': uneven by random picks over uneven by round robin,"
+                  " nothing wrong", _times(even), 1.2, ANY, "",
+                  "words; uneven is the ratio less 1"),
+            Claim(WHERE, "the same where costs differ", _times(ratios["costs differ"]),
+                  0.4, 2.5, "more than 1", "a few expensive requests in 25 s",
+                  "here chance decides who gets the requests that cost 100 to 1,000"
+                  " times as much, and turns cannot even that out"),
             Claim(WHERE, "round robin, machines 2x apart: 'a spread of up to 2x'",
-                  machines["round_robin"], 1.8, 2.2),
-            Claim(WHERE, "round robin, all causes at once: more than that",
-                  ratios["all of these"]["round_robin"], 2.0, 10.0),
+                  machines["round_robin"], 1.8, 2.2, "up to 2", "10 % of chance"),
+            Claim(WHERE, "round robin, all causes at once: 'such a spread ... for a"
+                  " number of reasons'",
+                  ratios["all of these"]["round_robin"], 2.0, 10.0, "up to 2",
+                  "each cause adds to the 2 of machines alone",
+                  "the text does not say how strong its causes were; all of ours are at"
+                  " work at once"),
             Claim(least, "least loaded, machines 2x apart: 'about as poorly'",
-                  machines["least_loaded"], 1.6, 2.2),
+                  machines["least_loaded"], 1.6, 2.2, "2", "20 % of chance"),
             Claim(weighted, "weighted round robin, machines 2x apart: 'very well'",
-                  machines["weighted_round_robin"], 1.0, 1.2),
+                  machines["weighted_round_robin"], 1.0, 1.2, "",
+                  "words; a tenth of the spread at most"),
         ]  # fmt: skip
+
+
+def _times(by_picker: dict[str, float]) -> float:
+    """How many times as uneven as round robin random picks are."""
+    return (by_picker["random"] - 1.0) / (by_picker["round_robin"] - 1.0)
 
 
 def run(seed: int, quick: bool) -> SpreadByCause:

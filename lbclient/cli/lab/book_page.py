@@ -1,0 +1,88 @@
+"""docs/book.md: its tables, and its pictures beside it, from a full run.
+
+`make book` runs this. The words of the page are written by hand.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from lbclient.cli.lab.book import draw, experiments
+from lbclient.sim.book import EXPERIMENTS, SHOWS, Claim, Finding
+
+SEED = 1
+BEGIN = "<!-- {}: `make book` writes this table -->\n"
+END = "<!-- end of the table -->\n"
+INDEX = "figures"
+HEAD = (
+    "| claim, and its source | the text | here | expected | verdict |\n"
+    "|---|---|---|---|---|\n"
+)
+INDEX_HEAD = "| figure or table | experiment | hold | depart |\n|---|---|---|---|\n"
+
+
+def row(claim: Claim) -> str:
+    """A claim in Markdown."""
+    text = claim.text or "words or a picture"
+    expected = claim.within + (f": {claim.why}" if claim.why else "")
+    verdict = claim.finding + (f": {claim.departs}" if claim.departs else "")
+    cells = (f"{claim.says} ({claim.where})", text, claim.ours, expected, verdict)
+    return f"| {' | '.join(cells)} |\n"
+
+
+def table(claims: list[Claim]) -> str:
+    return HEAD + "".join(map(row, claims))
+
+
+def index(page: str, found: Mapping[str, list[Claim]]) -> str:
+    """Every figure and table of the texts, and what came of its claims."""
+    return INDEX_HEAD + "".join(_index_rows(page, found))
+
+
+def _index_rows(page: str, found: Mapping[str, list[Claim]]) -> Iterator[str]:
+    for name, claims in found.items():
+        title = page.partition(BEGIN.format(name))[0].rpartition("\n## ")[2]
+        title = title.partition("\n")[0]
+        link = (
+            f"[{title}](#{re.sub('[^a-z0-9-]', '', title.lower().replace(' ', '-'))})"
+        )
+        for source in SHOWS[name] or ("words of the SRE book",):
+            of = [
+                one for one in claims if one.where.endswith(source.partition(", ")[2])
+            ]
+            findings = [claim.finding for claim in of or claims]
+            held, departed = map(findings.count, (Finding.HOLDS, Finding.DEPARTS))
+            yield f"| {source} | {link} | {held} | {departed} |\n"
+
+
+def with_table(page: str, name: str, rows: str) -> str:
+    """The page with another table of that name.
+
+    Raises ValueError if the page has no place for it.
+    """
+    begin = BEGIN.format(name)
+    before, is_begun, rest = page.partition(begin)
+    _, is_ended, after = rest.partition(END)
+    if not (is_begun and is_ended):
+        raise ValueError(f"no place for a table: want {begin!r}, then {END!r}")
+    return f"{before}{begin}{rows}{END}{after}"
+
+
+def table_of(page: str, name: str) -> str:
+    """The table of that name, as the page has it."""
+    return page.partition(BEGIN.format(name))[2].partition(END)[0]
+
+
+def main() -> None:
+    file = Path(sys.argv[1])
+    page, found = file.read_text(), {}
+    for name, experiment in experiments([*EXPERIMENTS], SEED, quick=False):
+        found[name] = experiment.claims()
+        page = with_table(page, name, table(found[name]))
+        draw(file.parent / "images" / "book" / f"{name}.png", name, experiment)
+    file.write_text(with_table(page, INDEX, index(page, found)))
+
+
+if __name__ == "__main__":
+    main()
