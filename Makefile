@@ -9,10 +9,14 @@ PROTOC := .tools/grpcio-tools-1.62.3
 # An environment that was moved, or whose Python is gone, is made again.
 $(shell grep -qsxF '$(CURDIR)' $(READY) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY))
 
-.PHONY: demo venv check check-laws check-sim test matrix bench site node proto settings book format clean
+.PHONY: demo fleet venv check check-laws check-sim test matrix bench site node proto settings book format clean
 
 demo: $(READY)
 	$(BIN)/lbclient demo $(ARGS)
+
+# A fleet that is larger than a subset: 40 backends x 40 clients.
+fleet: $(READY)
+	$(BIN)/python examples/fleet/large.py $(ARGS)
 
 # The environment alone.
 venv: $(READY)

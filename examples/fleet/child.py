@@ -10,10 +10,12 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 HERE = Path(__file__).parent
 LINE_LIMIT = 2**25  # bytes; a client's report of 100,000 calls is a quarter of that
@@ -21,6 +23,24 @@ LINE_LIMIT = 2**25  # bytes; a client's report of 100,000 calls is a quarter of 
 
 class DemoError(Exception):
     """The demo itself cannot go on; says nothing of the library."""
+
+
+def run_or_exit(name: str, program: Coroutine[Any, Any, T]) -> T:
+    """Runs it, or ends this process: 130 after Ctrl-C, 1 after a DemoError."""
+    try:
+        return asyncio.run(program)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except asyncio.CancelledError:
+        raise SystemExit(128 + signal.SIGTERM) from None
+    except ExceptionGroup as group:
+        error: Exception = group
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        if not isinstance(error, DemoError):
+            raise
+        print(f"{name}: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 class Child:
@@ -35,9 +55,14 @@ class Child:
 
     @classmethod
     async def start(cls, name: str, program: str, *arguments: str) -> "Child":
+        """Starts a program of this folder."""
+        return await cls.run(name, str(HERE / program), *arguments)
+
+    @classmethod
+    async def run(cls, name: str, *arguments: str) -> "Child":
+        """Starts Python with these arguments."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            str(HERE / program),
             *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import report
-from child import DemoError
+from child import run_or_exit
 from figures import Call, Phase, balance, failed_on, in_flight, last_sent
 from fleet import Backend, Fleet
 from options import BLACKOUT, CORES, HEALTH_INTERVAL, Options, parse
@@ -242,21 +242,7 @@ def conclude(options: Options, phases: Sequence[Phase]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
-    try:
-        phases = asyncio.run(run(options))
-    except KeyboardInterrupt:
-        return 130
-    except asyncio.CancelledError:
-        return 128 + signal.SIGTERM
-    except ExceptionGroup as group:
-        error: Exception = group
-        while isinstance(error, ExceptionGroup):
-            error = error.exceptions[0]
-        if not isinstance(error, DemoError):
-            raise
-        print(f"lbclient demo: {error}", file=sys.stderr)
-        return 1
-    return conclude(options, phases)
+    return conclude(options, run_or_exit("lbclient demo", run(options)))
 
 
 if __name__ == "__main__":

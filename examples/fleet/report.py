@@ -49,7 +49,11 @@ def cells(phase: Phase) -> tuple[str, ...]:
 
 
 def table(phases: Iterable[Phase]) -> str:
-    rows = [HEADINGS, *(cells(phase) for phase in phases)]
+    return aligned([HEADINGS, *(cells(phase) for phase in phases)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns under the headings of the first row, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *others in rows:
