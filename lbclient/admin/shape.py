@@ -22,6 +22,7 @@ BACKEND = {
     "address": TEXT,
     "task": MAYBE,
     "zone": TEXT,
+    "priority": NUMBER,
     "why": TEXT,
     "state": TEXT,
     "reason": TEXT,
@@ -48,6 +49,16 @@ BACKEND = {
     "ejected": [EJECTION],
     "p50": MAYBE,
     "p99": MAYBE,
+}
+
+ZONE = {
+    "zone": TEXT,
+    "priority": NUMBER,
+    "backends": NUMBER,
+    "ready": NUMBER,
+    "utilization": MAYBE,
+    "share": NUMBER,
+    "in_flight": NUMBER,
 }
 
 THROTTLE = {
@@ -79,6 +90,8 @@ CHANNEL = {
     "draining": NUMBER,
     "ejected": NUMBER,
     "ejections": NUMBER,
+    "zones": [ZONE],
+    "spilled": NUMBER,
     "calls": COUNTS,
     "attempts": COUNTS,
     "in_flight": NUMBER,

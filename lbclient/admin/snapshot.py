@@ -22,6 +22,7 @@ import grpc
 import lbclient
 from lbclient.admin import shape
 from lbclient.client.channel import Channel
+from lbclient.client.statistics import picker_of
 from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
@@ -35,6 +36,7 @@ MOST_SERVERS = 20
 MOST_BACKENDS = 1000  # of all channels together; half a megabyte
 MOST_CUSTOMERS = 100
 MOST_TABLES = 20
+MOST_ZONES = 50  # of a channel
 MOST_EJECTIONS = 5  # of a backend; who fails more fails for one cause, most likely
 LONGEST = 400  # characters
 
@@ -113,13 +115,14 @@ def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
         now, recent = balancer.clock(), balancer.keep_recent()
         resolver = repr(balancer.discovery.resolver).strip("<>")
         # What a picker's docstring begins with is its rule.
-        rule = (getdoc(type(balancer.picker)) or "").partition("\n")[0]
+        rule = (getdoc(type(picker_of(balancer))) or "").partition("\n")[0]
     backends = [of_backend(each, recent, now) for each in seen.backends[:room]]
     return {
         **told_of(seen, shape.CHANNEL),
         **quantiles(recent, now),
         "number": number,
         "rule": plain(rule),
+        "zones": [told_of(each, shape.ZONE) for each in seen.zones[:MOST_ZONES]],
         "throttle": [told_of(each, shape.THROTTLE) for each in seen.throttle],
         "refused": seen.refused,
         "resolver": {

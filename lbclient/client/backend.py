@@ -111,6 +111,11 @@ class Backend:
 
     # --- what happens to it ---------------------------------------------------
 
+    def has_left_zone(self) -> bool:
+        """Whether it is in another zone than its channel's calls should stay in."""
+        zone = self._around.zone
+        return bool(zone) and self.endpoint.zone != zone
+
     def heed(self, is_leaving: bool) -> None:
         """Takes the resolver's word that it is about to, or is not any more."""
         self._driver.take(self.life.leaves(is_leaving))

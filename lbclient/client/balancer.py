@@ -39,10 +39,11 @@ from lbclient.core.model import LoadReport, Outcome, State, TaskState, Verdict
 from lbclient.core.next_backend import two_others
 from lbclient.core.outliers import Outliers
 from lbclient.core.pool import LOST
-from lbclient.core.protocols import Clock, Picker, Resolver, Subset
+from lbclient.core.protocols import Clock, Picker, PickerFactory, Resolver, Subset
 from lbclient.core.quota import OTHERS
 from lbclient.core.recent import Recent
 from lbclient.core.retry import BURST, Budget, Decision, Refusal, RetryPolicy
+from lbclient.core.spillover import Spillover
 from lbclient.core.throttling import Throttling
 from lbclient.grpc_seam import (
     DEADLINE_EXCEEDED,
@@ -87,13 +88,16 @@ class Balancer:
         config: ChannelConfig,
         clock: Clock,
         rng: Random,
+        spillover: PickerFactory | None = None,
     ) -> None:
+        """`spillover` makes the picker once endpoints have several priorities."""
         self.loop = asyncio.get_running_loop()
         self.thread = get_ident()
         self.clock = clock
         self.config = config
         self.picker = picker
         self.tasks = Tasks(label, rng)
+        self._spillover = spillover
         self.probing = Probing(label, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
         common = Common(label, config, self.tasks, Turns(self.tasks), clock, rng)
@@ -204,14 +208,19 @@ class Balancer:
                 if self.recent is not None:
                     is_trial = self.outliers.is_ejected(id(counts), backend)
                     because = TRIAL if is_trial else ""
-                    allowed = self.allowed(counts)
-                    self.recent.picked(backend, allowed, now, because)
+                    allowed, spilled = self.allowed(counts), self._why_spilled(backend)
+                    self.recent.picked(backend, allowed, now, because, spilled)
                 return backend
             self.observe(backend, State.CONNECTING, "connection lost")
             lost += 1
             if lost == 2:
                 self._look_for_lost()
         return None
+
+    def _why_spilled(self, backend: Backend) -> str:
+        """Why a pick is in another zone or of another priority; empty: it is not."""
+        picker = self.picker
+        return picker.why_spilled(backend) if isinstance(picker, Spillover) else ""
 
     def _look_for_lost(self) -> None:
         """All at once: to find them one by one costs a new `ready` for each."""
@@ -370,7 +379,17 @@ class Balancer:
         self.outliers.forget(backend)
         self.idleness.forget(backend)
 
+    def _heed_priorities(self) -> None:
+        """Without any there is nothing to do at a pick, so nothing is done."""
+        if getattr(self.connections.subset, "has_priorities", False):
+            make, self._spillover = self._spillover, None
+            if make is not None and not isinstance(self.picker, Spillover):
+                self.picker = make(Random(self._rng.getrandbits(64)))
+                self.probing.serve(self.picker)
+
     def _follow_up(self, changed: Counter[State]) -> None:
+        if self._spillover is not None:
+            self._heed_priorities()
         if any(changed[state] for state in LOST):
             self.discovery.hint()
         if changed:

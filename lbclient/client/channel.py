@@ -22,12 +22,13 @@ from lbclient.client.balancer import Balancer
 from lbclient.client.calls import wrapped
 from lbclient.client.disabled import plain_channel
 from lbclient.config import ChannelConfig, is_disabled
-from lbclient.config.identity import find_identity, find_zone
+from lbclient.config.identity import find_identity, home_zone
 from lbclient.core.errors import ConfigError
-from lbclient.core.locality import Mixed, Near
+from lbclient.core.locality import Mixed
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Clock, Resolver, Subset
 from lbclient.core.registry import CHANNELS
+from lbclient.core.spillover import Spillover
 from lbclient.core.text import is_printable, printable
 from lbclient.grpc_seam import (
     Options,
@@ -131,21 +132,21 @@ class Channel(grpc.aio.Channel):
             ),
             compression,
         )
-        subset = _subset(config, rng)
+        zone = home_zone(config)
+        subset = Mixed(_subset(config, rng), zone)
         picker = picker_factory(config.picker, config.slow_start)
-        if config.locality:
-            zone = find_zone(config.zone)
-            subset, picker = Mixed(subset, zone), partial(Near, picker, zone)
+        spillover = partial(Spillover, picker, zone, limit=config.spill_above)
         label = self._label()  # a function that knew `self` would keep us alive
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
             label,
             resolver,
             subset,
-            picker(Random(rng.getrandbits(64))),
+            (spillover if zone else picker)(Random(rng.getrandbits(64))),
             dial,
             config,
             clock,
             rng,
+            spillover,
         )
         self._config = config
         self._number = CHANNELS.enter(self)
@@ -321,10 +322,19 @@ def info(call: object) -> "client.statistics.CallInfo":
     if attempts is not None:
         history = attempts.history(attempt if sent.done() else None, last)
     if attempt is not None:
-        address = attempt.backend.endpoint.address
+        backend = attempt.backend
         is_over = last is not None and sent.done() and last.done()
         cost = find_cost(final_status(last)[1]) if is_over else None
-        return CallInfo(address, attempt.number, attempt.waited, history, cost)
+        return CallInfo(
+            backend.endpoint.address,
+            attempt.number,
+            attempt.waited,
+            history,
+            cost,
+            backend.endpoint.zone,
+            backend.endpoint.priority,
+            backend.has_left_zone(),
+        )
     waited = sent.waited() if isinstance(sent, wrapped.Call) else 0.0
     return CallInfo(None, 0, waited, history)
 

@@ -16,6 +16,7 @@ from lbclient.client.common import Common
 from lbclient.client.connect_pacer import Pace
 from lbclient.client.health.udp import Prober
 from lbclient.client.surroundings import Dial, Surroundings
+from lbclient.config.identity import home_zone
 from lbclient.core.counters import Counters
 from lbclient.core.crowding import Crowding
 from lbclient.core.model import Endpoint, Endpoints, State, Verdict
@@ -79,6 +80,7 @@ class Connections:
             config.health_interval,
             utilization_by(config.metric_names_for_computing_utilization),
             bool(config.udp_secret),
+            home_zone(config),
         )
         self._clock = common.clock
         self._tasks = common.tasks

@@ -29,12 +29,16 @@ class Probing:
     """One channel's. `wanted` is the picker's own list; empty, it costs nothing."""
 
     def __init__(self, label: str, picker: Picker, clock: Clock) -> None:
-        self.wanted: list[Backend] = getattr(picker, "probes", [])
+        self.serve(picker)
         self.sent = 0
         self._label = label
-        self._picker = cast(ProbingPicker, picker)
         self._clock = clock
         self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def serve(self, picker: Picker) -> None:
+        """Asks for this picker from now on."""
+        self.wanted: list[Backend] = getattr(picker, "probes", [])
+        self._picker = cast(ProbingPicker, picker)
 
     def ask(self) -> None:
         """Takes who is wanted; servers that are not ours would have no answer."""

@@ -7,7 +7,11 @@ rates per second.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lbclient.config.identity import home_zone
+from lbclient.core.locality import Rank, rank
+from lbclient.core.protocols import Picker
 from lbclient.core.relative_costs import RelativeCost
+from lbclient.core.spillover import Spillover, utilization
 from lbclient.core.text import printable
 from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 
@@ -42,7 +46,8 @@ class BackendStatistics:
     against it: errors of this client's calls of all methods, each 1.0 at first and
     fading over 10 s. Pickers that go by calls in flight add them to those, so a backend
     may get no calls long before it is ejected. `reason` tells why it is in that state,
-    `why` why it is in the subset; `task` and `zone` are what the resolver says.
+    `why` why it is in the subset; `task`, `zone` and `priority` are what the resolver
+    says.
     `last_error` is what last went wrong, with the connection or with a call.
     `utilization`, `qps`, `eps` and `active` are its own last word, `report_age` old;
     None where it has said nothing. A `utilization` of 0.0 in a report is None, too: it
@@ -83,6 +88,7 @@ class BackendStatistics:
     last_error_age: float | None = None
     task: int | None = None
     zone: str = ""
+    priority: int = 0
     ejected: tuple[EjectionStatistics, ...] = ()
     fronts: int = 0
     is_shared: bool = False
@@ -91,6 +97,24 @@ class BackendStatistics:
     relative_cost: float | None = None
     cost_rise: float | None = None
     is_slowed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneStatistics:
+    """The channel's backends of one zone and priority.
+
+    `utilization` is their mean, as spill-over sees it, None while none is `ready`: by
+    reports, and of a backend without any by this channel's own calls. `share` is that
+    of the channel's calls that go there now.
+    """
+
+    zone: str
+    priority: int
+    backends: int
+    ready: int
+    utilization: float | None
+    share: float
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +177,10 @@ class ChannelStatistics:
     again. `methods` has `calls` by the
     kind ("unary_stream") and the path of the method.
 
+    `zones` has the subset by zone and priority, first those that calls should go to;
+    empty where backends have neither. `spilled` counts picks elsewhere, as the first
+    ones were full or gone.
+
     `throttle` is empty while nothing is refused; `retries_left` is what the budget has
     for now.
 
@@ -190,6 +218,8 @@ class ChannelStatistics:
     resolver: ResolverStatistics = ResolverStatistics()
     methods: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     name: str = ""
+    zones: tuple[ZoneStatistics, ...] = ()
+    spilled: int = 0
 
     @property
     def label(self) -> str:
@@ -208,6 +238,9 @@ class CallInfo:
     `cost` is the CPU time of the attempt that the call ended with, in seconds, as its
     server told: see `ServerConfig.request_cost`. None until the call is over, and where
     the server does not tell.
+
+    `zone` and `priority` are the backend's, as the resolver says. With `locality` a
+    call has `left_zone` if this is not the client's, whose backends were full or gone.
     """
 
     backend: str | None
@@ -215,6 +248,9 @@ class CallInfo:
     waited: float
     history: tuple[str, ...] = ()
     cost: float | None = None
+    zone: str = ""
+    priority: int = 0
+    left_zone: bool = False
 
 
 def latency_statistics(histogram: "Histogram") -> LatencyStatistics:
@@ -258,6 +294,7 @@ def backend_statistics(
         last_error_age=error_age,
         task=backend.endpoint.task,
         zone=backend.endpoint.zone,
+        priority=backend.endpoint.priority,
         ejected=ejected,
         fronts=fronts,
         is_shared=is_shared,
@@ -312,6 +349,49 @@ def why_in_subset(place: int | None, size: int, count: int) -> str:
     return choice if place < size else f"stands in for another: {choice}"
 
 
+def picker_of(balancer: "Balancer") -> Picker:
+    """The picker that was chosen, within spill-over or not."""
+    picker = balancer.picker
+    return picker.inner if isinstance(picker, Spillover) else picker
+
+
+def zone_statistics(
+    balancer: "Balancer", weights: dict["Backend", float], now: float
+) -> tuple[ZoneStatistics, ...]:
+    zone = home_zone(balancer.config)
+    by_zone: dict[tuple[Rank, str], list[Backend]] = {}
+    for node in balancer.pool.nodes.values():
+        key = rank(node.endpoint, zone), node.endpoint.zone
+        by_zone.setdefault(key, []).append(node)
+    if not any(name or its.priority for its, name in by_zone):
+        return ()
+    total = sum(weights.values()) or 1.0
+    return tuple(
+        _zone_statistics(name, its.priority, nodes, weights, total, now)
+        for (its, name), nodes in sorted(by_zone.items(), key=lambda item: item[0])
+    )
+
+
+def _zone_statistics(
+    zone: str,
+    priority: int,
+    nodes: list["Backend"],
+    weights: dict["Backend", float],
+    total: float,
+    now: float,
+) -> ZoneStatistics:
+    ready = [node for node in nodes if node in weights]
+    return ZoneStatistics(
+        zone,
+        priority,
+        len(nodes),
+        len(ready),
+        utilization(ready, now) if ready else None,
+        sum(weights[node] for node in ready) / total,
+        sum(node.load.in_flight for node in nodes),
+    )
+
+
 def _by_number(counts: list[int]) -> dict[str, int]:
     return {str(number): count for number, count in enumerate(counts)}
 
@@ -352,7 +432,7 @@ def channel_statistics(
     return ChannelStatistics(
         target=target,
         state=balancer.connectivity.state().name.lower(),
-        picker=type(balancer.picker).__name__,
+        picker=type(picker_of(balancer)).__name__,
         subset=repr(balancer.connections.subset),
         subset_size=pool.subset_size(),
         calls={
@@ -401,4 +481,6 @@ def channel_statistics(
             for method, counts in counters.by_method.read().items()
         },
         name=name,
+        zones=zone_statistics(balancer, weight_of, now),
+        spilled=getattr(balancer.picker, "spilled", 0),
     )

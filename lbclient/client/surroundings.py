@@ -24,7 +24,8 @@ class Surroundings(NamedTuple):
 
     `health` and `health_interval`, in seconds, are those of `ChannelConfig`.
     `utilization_of` reads from a report what pickers go by. `has_udp_secret`: the
-    channel has a secret of its own for UDP health checks.
+    channel has a secret of its own for UDP health checks. `zone` is the one that calls
+    should stay in; empty: any.
     """
 
     dial: Dial
@@ -36,3 +37,4 @@ class Surroundings(NamedTuple):
     health_interval: float
     utilization_of: Callable[[LoadReport], float]
     has_udp_secret: bool
+    zone: str

@@ -13,6 +13,7 @@ from lbclient.config.kinds import (
     SWITCH,
     TEXT,
     kind,
+    number,
     number_or_0,
     one_of,
     optional,
@@ -26,6 +27,7 @@ from lbclient.core import customer, retry
 from lbclient.core.criticality import DEFAULT, Criticality, named
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import PickerFactory, Subset
+from lbclient.core.spillover import LEVEL
 from lbclient.core.throttle import K
 from lbclient.core.utilization import METRIC
 from lbclient.pickers import picker_factory
@@ -136,8 +138,15 @@ class ChannelConfig(Sourced):
     locality: bool = setting(
         False,
         SWITCH,
-        help="Whether calls stay in the client's zone while most of its subset there "
-        "is ready and has room: see `lbclient.core.locality`.",
+        help="Whether calls stay in the client's zone while its backends there are "
+        "ready and have room: see `lbclient.core.spillover`.",
+    )
+    spill_above: float = setting(
+        LEVEL,
+        number(0.1, 0.95),
+        help="The utilization of a zone, or of the backends of a priority, above which "
+        "calls go on to others that are less utilized.",
+        source="Ours: below the knee of the latency, so calls go on before any fails.",
     )
     picker: str | PickerFactory = setting(
         "weighted_least_loaded",

@@ -72,6 +72,14 @@ def find_zone(zone: str, environ: Mapping[str, str] = ENVIRONMENT) -> str:
     return zone
 
 
+def home_zone(config: ChannelConfig) -> str:
+    """The zone that a channel's calls should stay in; empty: any.
+
+    Raises ConfigError if they should stay, and nothing says where.
+    """
+    return find_zone(config.zone) if config.locality else ""
+
+
 def _by_variable(name: str, environ: Mapping[str, str]) -> Identity | None:
     text = environ.get(name)
     if text is None:

@@ -17,6 +17,7 @@ from lbclient.core.text import is_printable
 # Characters. A name of DNS has 253, a path of a socket 107, a zone of Kubernetes 63.
 LONGEST_ADDRESS = 400
 LONGEST_ZONE = 200
+LARGEST_PRIORITY = 65535  # RFC 2782, of an SRV record
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,6 +30,8 @@ class Endpoint:
     of the task in its job, from 0, where the resolver knows it; endpoints with one
     number are addresses of one task. A `lame_duck` is about to leave, says the
     resolver: it ends its calls and gets new ones only if there is nobody else.
+    Endpoints of a higher `priority` number get calls while those of lower numbers are
+    full or gone.
     Raises ConfigError for what these cannot be.
     """
 
@@ -37,6 +40,7 @@ class Endpoint:
     zone: str = ""
     task: int | None = None
     lame_duck: bool = False
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.address, str) or not self.address:
@@ -64,6 +68,10 @@ class Endpoint:
             raise ConfigError("task", task, "a whole number, at least 0, or None")
         if type(self.lame_duck) is not bool:
             raise ConfigError("lame_duck", self.lame_duck, "True or False")
+        priority = self.priority
+        if type(priority) is not int or not 0 <= priority <= LARGEST_PRIORITY:
+            want = f"a whole number, 0 to {LARGEST_PRIORITY}"
+            raise ConfigError("priority", priority, want)
 
 
 Endpoints = tuple[Endpoint, ...]

@@ -84,11 +84,18 @@ class Recent:
         return now >= self._until
 
     def picked(
-        self, node: Node, ready: Sequence[Node], now: float, because: str = ""
+        self,
+        node: Node,
+        ready: Sequence[Node],
+        now: float,
+        because: str = "",
+        spilled: str = "",
     ) -> None:
+        """`spilled` tells why it is in another zone than it should be."""
         if now >= self._picked_at + PICK_GAP:
             self._picked_at = now
             why = because or reason(node, ready, now)
+            why = f"{spilled}; {why}" if spilled else why
             self.picks.append(Pick(now, node.endpoint.address, why))
 
     def finished(self, backend: str, seconds: float, now: float) -> None:

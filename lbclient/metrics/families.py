@@ -75,6 +75,13 @@ OURS = _families(
      "the other backends."),
     ("lbclient_shared_backends", "gauge", "target",
      "Backends whose address is shared by several tasks, as behind a proxy."),
+    ("lbclient_spilled", "counter", "target",
+     "Picks in another zone or priority than calls should go to, because that one was "
+     "full or gone."),
+    ("lbclient_zone_ready_backends", "gauge", "target zone priority",
+     "Ready backends, by zone and priority; only where the resolver tells any."),
+    ("lbclient_zone_utilization", "gauge", "target zone priority",
+     "Mean utilization of the ready backends of a zone and priority."),
     ("lbclient_ejections", "counter", "target",
      "Ejections: one backend for one method that only it failed."),
     ("lbclient_weights", "gaugehistogram", "target",
@@ -189,6 +196,7 @@ FAMILIES = (*OURS, *OF_BACKENDS, *HANDLED)
 # Of several sources the highest says more than the sum.
 HIGHEST = frozenset(
     {
+        "lbclient_zone_utilization",
         "lbclient_disabled",
         "lbclient_backend_fronts",
         "lbclient_backend_utilization",

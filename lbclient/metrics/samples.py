@@ -25,6 +25,8 @@ Samples = Iterator[tuple[Sample, float]]
 Methods = Mapping[tuple[str, str], Mapping[str, int]]
 """Calls that are over, by the kind and the path of the method, and code."""
 
+MOST_ZONES = 50  # of a channel, in its order of preference
+
 POLICIES = {picker.__name__: name for name, picker in PICKERS.items()}
 
 TYPES = {
@@ -84,6 +86,7 @@ def channel_counts(channel: ChannelStatistics, target: str) -> Samples:
     yield ("lbclient_waited_total", target), channel.waited
     yield ("lbclient_wait_seconds_total", target), channel.waited_seconds
     yield ("lbclient_ejections_total", target), channel.ejections
+    yield ("lbclient_spilled_total", target), channel.spilled
     yield ("lbclient_task_failures_total", target), channel.task_failures
     yield ("lbclient_resolver_updates_total", target), channel.resolver.updates
 
@@ -109,6 +112,11 @@ def channel_gauges(channel: ChannelStatistics, target: str) -> Samples:
     yield from _distribution(("lbclient_weights", target), WEIGHTS, weights)
     ages = [one.report_age for one in channel.backends if one.report_age is not None]
     yield from _distribution(("lbclient_report_ages_seconds", target), AGES, ages)
+    for zone in channel.zones[:MOST_ZONES]:
+        labels = (target, zone.zone, str(zone.priority))
+        yield ("lbclient_zone_ready_backends", *labels), zone.ready
+        if zone.utilization is not None:
+            yield ("lbclient_zone_utilization", *labels), zone.utilization
     resolver = channel.resolver
     yield ("lbclient_resolver_endpoints", target), resolver.endpoints
     yield ("lbclient_resolver_failing", target), bool(resolver.error)

@@ -4,8 +4,8 @@ Looked at four times a second, and read when it has changed and then stood still
 one look to the next: somebody may be writing it. A file that makes no sense is an
 error once, not at every look; what was read last holds until it is mended.
 
-Prometheus, "Configuration", file_sd_config. Labels of ours are `task`, `zone`, `weight`
-and `lame_duck`; all others are for others.
+Prometheus, "Configuration", file_sd_config. Labels of ours are `task`, `zone`,
+`priority`, `weight` and `lame_duck`; all others are for others.
 """
 
 import asyncio
@@ -186,7 +186,7 @@ def _groups(data: bytes, suffix: str) -> Iterator[object]:
     return json_items.items(data)
 
 
-Make = Callable[[str, float, str, int | None, bool], Endpoint]
+Make = Callable[[str, float, str, int | None, bool, int], Endpoint]
 
 
 def endpoints_of(groups: Iterable[object], make: Make = Endpoint) -> Iterator[Endpoint]:
@@ -215,23 +215,24 @@ def _group(group: object, make: Make) -> Iterator[Endpoint]:
     zone = labels.get("zone", "")
     if not isinstance(zone, str):
         raise ValueError(f"zone: want text, not {_short(zone)}")
-    task, weight, lame_duck = _task(labels), _weight(labels), _lame_duck(labels)
+    task, priority = _whole(labels, "task"), _whole(labels, "priority") or 0
+    weight, lame_duck = _weight(labels), _lame_duck(labels)
     for address in targets:
         if not isinstance(address, str) or not ADDRESS.fullmatch(address):
             raise ValueError(f"targets: want host:port, not {_short(address)}")
         try:
-            yield make(address, weight, zone, task, lame_duck)
+            yield make(address, weight, zone, task, lame_duck, priority)
         except ConfigError as error:
             raise ValueError(f"targets: {error}") from None
 
 
-def _task(labels: dict[object, object]) -> int | None:
+def _whole(labels: dict[object, object], name: str) -> int | None:
     """Values are text in Prometheus, but YAML without quotes has numbers."""
-    if "task" not in labels:
+    if name not in labels:
         return None
-    text = _text(labels["task"])
+    text = _text(labels[name])
     if not re.fullmatch("[0-9]{1,9}", text):
-        raise ValueError(f"task: want a whole number, not {_short(text)}")
+        raise ValueError(f"{name}: want a whole number, not {_short(text)}")
     return int(text)
 
 

@@ -36,6 +36,7 @@ class Listing:
         zone: str = "",
         task: int | None = None,
         lame_duck: bool = False,
+        priority: int = 0,
     ) -> Endpoint:
         last = self._last.get(address)
         if (
@@ -44,9 +45,10 @@ class Listing:
             and last.zone == zone
             and last.task == task
             and last.lame_duck == lame_duck
+            and last.priority == priority
         ):
             return last
-        return Endpoint(address, weight, zone, task, lame_duck)
+        return Endpoint(address, weight, zone, task, lame_duck, priority)
 
     def take(self, endpoints: Iterable[Endpoint]) -> Endpoints:
         """The list of them, which is the last one from now on."""

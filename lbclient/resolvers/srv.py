@@ -5,7 +5,8 @@ with another address is the same backend, and subsets can go by the number in it
 name. They keep the dot at their end, which says that no search list applies to them;
 but for localhost, which grpcio 1.85.1 knows only without.
 
-RFC 2782. Of its priorities only the first is used: a resolver cannot see who answers.
+RFC 2782. Its priorities are told as 0, 1 and so on: clients see who answers, and who
+is full.
 """
 
 import re
@@ -67,22 +68,24 @@ def name_servers() -> ServiceLookup:
 
 
 def endpoints_of(
-    services: Sequence[Service], make: Callable[[str, float], Endpoint] = Endpoint
+    services: Sequence[Service], make: Callable[..., Endpoint] = Endpoint
 ) -> Iterator[Endpoint]:
-    """Those of the lowest priority; the mean of their weights is 1.
+    """With priorities from 0; in each the mean of the weights is 1.
+
+    A host and port of several priorities is of the first.
 
     >>> far = Service(20, 0, 50051, "b-0.search.")
     >>> near = [Service(10, w, 50051, f"a-{w}.search.") for w in (1, 3)]
-    >>> [(e.address, e.weight) for e in endpoints_of([far, *near])]
-    [('a-1.search.:50051', 0.5), ('a-3.search.:50051', 1.5)]
+    >>> [(e.address[:3], e.weight, e.priority) for e in endpoints_of([far, *near])]
+    [('a-1', 0.5, 0), ('a-3', 1.5, 0), ('b-0', 1.0, 1)]
     """
     # A single "." is a host that says that there is no such service.
     sound = [each for each in services if each.port and HOST.fullmatch(each.host)]
-    first = min((each.priority for each in sound), default=0)
-    chosen = [each for each in sound if each.priority == first]
-    total = sum(each.weight for each in chosen)
-    for each in chosen:
-        weight = each.weight * len(chosen) / total if total else 1.0
-        host = re.sub(r"(?<=localhost)\.$", "", each.host)
-        address = join_host(host, each.port)
-        yield make(address, max(LEAST_WEIGHT, weight))
+    for priority, number in enumerate(sorted({each.priority for each in sound})):
+        chosen = [each for each in sound if each.priority == number]
+        total = sum(each.weight for each in chosen)
+        for each in chosen:
+            weight = each.weight * len(chosen) / total if total else 1.0
+            host = re.sub(r"(?<=localhost)\.$", "", each.host)
+            address = join_host(host, each.port)
+            yield make(address, max(LEAST_WEIGHT, weight), priority=priority)

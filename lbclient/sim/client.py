@@ -13,12 +13,13 @@ from typing import Protocol, cast
 
 from lbclient.core.criticality import DEFAULT
 from lbclient.core.load import Load
-from lbclient.core.locality import Near, mixed
+from lbclient.core.locality import mixed
 from lbclient.core.model import Endpoint, Endpoints, LoadReport, State, Verdict
 from lbclient.core.next_backend import two_others
 from lbclient.core.pool import Change, Limits, Pool
 from lbclient.core.protocols import Picker, PickerFactory, ProbingPicker
 from lbclient.core.retry import Budget, Failure, Retry
+from lbclient.core.spillover import Spillover
 from lbclient.core.subset_size import SubsetSize
 from lbclient.core.throttling import Throttling
 from lbclient.core.verdict import Ending
@@ -86,7 +87,10 @@ class Client:
         rng = Random(f"{seed}/client {number}")
         # It has been up for a part of a second: clients do not march in step.
         self.phase = rng.random()
+        self._scenario = scenario
         self.zone = scenario.zone_of(number)
+        self._is_near = bool(self.zone) and scenario.locality == "spill"
+        self._spills = self._is_near or any(scenario.zone_priorities)
         self.picker = self._make_picker(factory, rng)
         self.probes: list[SimulatedNode] = getattr(self.picker, "probes", [])
         self.heard: deque[Said] = deque()
@@ -101,7 +105,6 @@ class Client:
         self.sent_at: dict[int, float] = {}
         self._attempts = scenario.attempts
         self._rng = rng
-        self._scenario = scenario
         self._number = number
         size = min(scenario.subset_size, scenario.backends)
         limits = Limits(size, scenario.active_limit, 1.0, 10.0, 0)
@@ -121,14 +124,17 @@ class Client:
         size = min(scenario.subset_size, len(endpoints))
         numbers = order(scenario.subset, self._number, len(endpoints), size)
         size = max(size, min(scenario.max_subset_size, len(endpoints)))
-        if self.zone:
-            preferred = mixed((endpoints[number] for number in numbers), self.zone)
-            return islice(preferred, size)
-        return (endpoints[number] for number in islice(numbers, size))
+        preferred = (endpoints[number] for number in numbers)
+        if self._spills:
+            return islice(mixed(preferred, self.zone if self._is_near else ""), size)
+        if scenario.locality == "strict":
+            preferred = (each for each in preferred if each.zone == self.zone)
+        return islice(preferred, size)
 
     def _make_picker(self, factory: PickerFactory, rng: Random) -> Picker:
-        if self.zone:
-            factory = partial(Near, factory, self.zone)
+        if self._spills:
+            zone, limit = self.zone if self._is_near else "", self._scenario.spill_above
+            factory = partial(Spillover, factory, zone, limit=limit)
         return factory(Random(rng.getrandbits(64)))
 
     def switch(self, factory: PickerFactory) -> None:

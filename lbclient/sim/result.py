@@ -39,6 +39,7 @@ class Result(NamedTuple):
     attempts: float  # for each request
     probes: float  # likewise
     sinkhole: float  # fair shares that sinkholes got from 5 s after on; 0.0: unknown
+    away: float  # share of all attempts, of the warm-up too, that left their zone
     utilization: list[float]  # of each backend
     seconds: list[list[float]]  # the same for each second
 
@@ -53,6 +54,7 @@ def measure(
     throttled: int,
     attempts: int,
     probes: int = 0,
+    away: float = 0.0,
 ) -> Result:
     """Raises ValueError if the window is so short that no request came in it."""
     if not latencies:
@@ -75,12 +77,19 @@ def measure(
         attempts / total,
         probes / total,
         _sinkhole(scenario, during(scenario, seconds, SINKHOLE_KNOWN)),
+        away,
         utilization,
         [
             rates(one.busy, other.busy, other.at - one.at)
             for one, other in pairwise(inside)
         ],
     )
+
+
+def of_zones(scenario: Scenario, values: Sequence[float]) -> list[float]:
+    """The mean of each zone, of values of all backends."""
+    zones = max(1, scenario.zones)
+    return [fmean(values[first::zones]) for first in range(zones)]
 
 
 def during(scenario: Scenario, seconds: Sequence[Second], after: float) -> list[Second]:

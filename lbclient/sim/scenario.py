@@ -15,6 +15,7 @@ from typing import Any
 from lbclient.core.errors import ConfigError
 from lbclient.subsets import ALGORITHMS
 
+LOCALITIES = ("spill", "strict", "off")
 COSTS = ("lognormal", "exponential", "heavy", "equal")
 UNLIMITED = 10**9
 
@@ -35,9 +36,13 @@ class Scenario:
     subset_size: int = 20
     max_subset_size: int = 0  # subsets grow up to it with the traffic; 0: none does
     subset: str = "deterministic"  # a name of lbclient.subsets.ALGORITHMS
-    zones: int = 0  # that clients and backends are in by turns; 0: no locality
-    zone_traffic: float = 1.0  # times what others send, by a client of the first zone
-    zone_lost: float = 0.0  # share of its backends that leave after the warm-up
+    zones: int = 0  # that clients and backends are in by turns; 0: none
+    # What a client of each zone sends, relative to others; 1 for zones beyond the list.
+    zone_traffic: tuple[float, ...] = (1.0,)
+    zone_lost: float = 0.0  # share of the first one's backends that leave after warm-up
+    zone_priorities: tuple[float, ...] = (0.0,)  # of backends; 0 beyond the list
+    locality: str = "spill"  # or strict: calls never leave their zone; or off
+    spill_above: float = 0.7  # see ChannelConfig
     cores: int = 4
     speeds: tuple[float, ...] = (1.0,)  # each of as many backends as any other
 
@@ -97,7 +102,7 @@ class Scenario:
             raise ConfigError("subset", self.subset, wanted)
         if self.throttle and self.throttle < 1.05:
             raise ConfigError("throttle", self.throttle, "0, or 1.05 to 1000")
-        if self.hot_share and self.zone_traffic != 1.0:
+        if self.hot_share and self.has_zone_traffic:
             raise ConfigError(
                 "hot_share", self.hot_share, "0 where zone_traffic is not 1"
             )
@@ -114,7 +119,11 @@ class Scenario:
     def _check_zones(self) -> None:
         if self.zones > min(self.clients, self.backends):
             raise ConfigError("zones", self.zones, "no more than clients or backends")
-        if not self.zones and (self.zone_traffic != 1.0 or self.zone_lost):
+        if self.locality not in LOCALITIES:
+            wanted = f"one of {', '.join(LOCALITIES)}"
+            raise ConfigError("locality", self.locality, wanted)
+        needs_zones = self.has_zone_traffic, self.zone_lost, *self.zone_priorities
+        if not self.zones and any(needs_zones):
             raise ConfigError("zones", self.zones, "at least 1 for what is of a zone")
 
     @property
@@ -130,9 +139,24 @@ class Scenario:
         mean = sum(self.speed_of(i) for i in range(self.backends)) / self.backends
         return mean * (1.0 + self.neighbour) / 2.0
 
+    @property
+    def has_zone_traffic(self) -> bool:
+        return any(sends != 1.0 for sends in self.zone_traffic)
+
     def zone_of(self, number: int) -> str:
         """Of the client or the backend of that number."""
         return f"z{number % self.zones}" if self.zones else ""
+
+    def sends(self, client: int) -> float:
+        """Relative to other clients."""
+        return self._of_zone(self.zone_traffic, client, 1.0)
+
+    def priority_of(self, backend: int) -> int:
+        return int(self._of_zone(self.zone_priorities, backend, 0.0))
+
+    def _of_zone(self, values: tuple[float, ...], number: int, other: float) -> float:
+        zone = number % self.zones if self.zones else 0
+        return values[zone] if zone < len(values) else other
 
     def speed_of(self, place: int) -> float:
         """Before the lot decides which backend has which place."""
@@ -155,6 +179,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "zones": (0, 100),
     "zone_traffic": (0.01, 100.0),
     "zone_lost": (0.0, 1.0),
+    "zone_priorities": (0.0, 65535.0),
+    "spill_above": (0.1, 0.95),
     "timeout": (0.001, 1000.0),
     "hot_share": (0.0, 1.0),
     "hot_traffic": (0.0, 1.0),

@@ -34,6 +34,36 @@ FEW_SEND_MOST = replace(
     warm_up=120.0,  # in which subsets may grow
 )
 
+# The clients of one send 130 % of what it can do, those of the others 45 %.
+ZONE_FULL = Scenario(
+    summary="three zones, the clients of one send 130 % of what it can do",
+    loads=(2.2 / 3,),
+    clients=30,
+    backends=30,
+    subset_size=12,
+    cost=0.05,
+    warm_up=10.0,
+    window=30.0,
+    zones=3,
+    zone_traffic=(1.3 / 0.45,),
+    subset="rocksteadier",
+)
+
+PRIORITIES = Scenario(
+    summary="half the backends stand by, for when the others are full",
+    loads=(0.3, 0.5),
+    clients=30,
+    backends=30,
+    subset_size=12,
+    cost=0.05,
+    warm_up=10.0,
+    window=30.0,
+    zones=2,
+    zone_priorities=(0, 1),
+    locality="off",
+    subset="rocksteadier",
+)
+
 ZONES = Scenario(
     summary="three zones, whose clients stay in their own while it has room",
     loads=(0.6,),
@@ -206,7 +236,36 @@ SCENARIOS: dict[str, Scenario] = {
         ZONES,
         summary="as zones, the clients of one send twice as much",
         loads=(0.6,),
-        zone_traffic=2.0,
+        zone_traffic=(2.0,),
+    ),
+    "zone_full": ZONE_FULL,
+    "zone_full_off": replace(
+        ZONE_FULL, summary="the same without locality", locality="off"
+    ),
+    "zone_full_strict": replace(
+        ZONE_FULL,
+        summary="the same, but calls never leave their zone",
+        locality="strict",
+    ),
+    "zone_unequal": replace(
+        ZONE_FULL,
+        summary="three zones, whose clients send 100, 60 and 10 % of what each can do",
+        loads=(1.7 / 3,),
+        zone_traffic=(10.0, 6.0),
+    ),
+    "zone_gone": replace(
+        ZONE_FULL,
+        summary="three zones that are asked for alike, one is gone after the warm-up",
+        loads=(0.4,),
+        zone_traffic=(1.0,),
+        zone_lost=1.0,
+    ),
+    "priorities": PRIORITIES,
+    "priority_gone": replace(
+        PRIORITIES,
+        summary="the same, but the first are gone",
+        loads=(0.3,),
+        zone_lost=1.0,
     ),
     "overload": OVERLOAD,
     "overload_throttled": replace(

@@ -65,7 +65,12 @@ class Simulation:
         )
         endpoints = snapshot(
             [
-                Endpoint(f"b{i:05}:1", zone=scenario.zone_of(i), task=i)
+                Endpoint(
+                    f"b{i:05}:1",
+                    zone=scenario.zone_of(i),
+                    task=i,
+                    priority=scenario.priority_of(i),
+                )
                 for i in range(scenario.backends)
             ]
         )
@@ -309,4 +314,17 @@ class Simulation:
             self.throttled,
             self.attempts if self._is_careful else len(self.latencies),
             self.probes,
+            self._away(),
+        )
+
+    def _away(self) -> float:
+        """The share of all attempts that went to another zone."""
+        sent = [
+            (node.endpoint.zone != client.zone, node.load.started)
+            for client in self.clients
+            for node in client.pool.nodes.values()
+        ]
+        total = sum(count for _, count in sent)
+        return (
+            sum(count for is_away, count in sent if is_away) / total if total else 0.0
         )

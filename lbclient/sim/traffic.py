@@ -60,13 +60,8 @@ def _clients(scenario: Scenario, count: int, seed: int) -> "array[int]":
     hot = hot_clients(scenario, seed)
     random = Random(f"{seed}/clients").random
     number = scenario.clients
-    if scenario.zone_traffic != 1.0:
-        first = scenario.zone_of(0)
-        sends = [
-            scenario.zone_traffic if scenario.zone_of(client) == first else 1.0
-            for client in range(number)
-        ]
-        *upto, total = accumulate(sends)
+    if scenario.has_zone_traffic:
+        *upto, total = accumulate(scenario.sends(client) for client in range(number))
         return array("H", (bisect(upto, random() * total) for _ in range(count)))
     if not 0 < len(hot) < number:
         return array("H", (int(random() * number) for _ in range(count)))

@@ -11,21 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.core.load import Load
-from lbclient.core.locality import (
-    FAR,
+from lbclient.core.locality import FAR, NEAR, Mixed, mixed
+from lbclient.core.model import Endpoint, Identity, LoadReport, snapshot
+from lbclient.core.protocols import PickerFactory
+from lbclient.core.spillover import (
     FLOOR,
     GAIN,
     LEVEL,
-    NEAR,
     SETTLED,
     Before,
-    Mixed,
-    Near,
-    mixed,
+    Spillover,
     moved,
 )
-from lbclient.core.model import Endpoint, Identity, LoadReport, snapshot
-from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import PICKERS, RoundRobin
 from lbclient.subsets.numbered import Choice
 from lbclient.testing import FakeNode
@@ -47,8 +44,8 @@ def nodes_in(*zones: str) -> tuple[FakeNode, ...]:
     return tuple(nodes)
 
 
-def near(factory: PickerFactory = RoundRobin) -> "Near[FakeNode]":
-    return Near(partial(factory), "a", Random(7))
+def near(factory: PickerFactory = RoundRobin) -> Spillover:
+    return Spillover(partial(factory), "a", Random(7))
 
 
 def report(nodes: Sequence[FakeNode], utilization: float, now: float) -> None:
@@ -123,7 +120,7 @@ def test_who_is_left_gets_no_more_than_there_is_room_for(
 
 
 def called(
-    picker: "Near[FakeNode]", ready: tuple[FakeNode, ...], near: float,
+    picker: Spillover, ready: tuple[FakeNode, ...], near: float,
     begin: float, end: float,
 ) -> None:  # fmt: skip
     """Ten times a second, with reports that say so."""
@@ -182,7 +179,7 @@ def test_a_zone_that_loses_backends_while_there_was_nobody_elsewhere() -> None:
     picker = near()
     called(picker, ready, 0.5, 0.0, 5.0)
     picker.pick(ready[3:], 5.0)
-    assert picker.share == pytest.approx(LEVEL / 0.5 / 4)
+    assert picker._levels[0].share == pytest.approx(LEVEL / 0.5 / 4)
 
 
 @every_picker
@@ -238,7 +235,8 @@ def test_a_pick_is_always_one_of_those_that_are_ready(
 def test_weights_tell_who_gets_how_much() -> None:
     ready = nodes_in("a", "a", "b", "b")
     picker = near()
-    picker.share = 0.75
+    picker.pick(ready, 0.0)
+    picker._levels[0].share = 0.75
     assert picker.weights(ready, 0.0) == pytest.approx([1.5, 1.5, 0.5, 0.5])
 
 

@@ -186,7 +186,7 @@ def test_what_cannot_be_is_refused_before_any_run(
         ("throttle = 1", "throttle = 1: want 0, or 1.05 to 1000"),
         ("sinkholes = 40", "sinkholes = 40: want fewer than backends"),
         (
-            "zones = 2\nzone_traffic = 2\nhot_share = 0.1",
+            "zones = 2\nzone_traffic = [2]\nhot_share = 0.1",
             "hot_share = 0.1: want 0 where zone_traffic is not 1",
         ),
         ("slowed = 41", "slowed = 41: want no more than backends"),

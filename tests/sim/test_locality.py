@@ -7,10 +7,10 @@ from statistics import fmean
 
 import pytest
 
-from lbclient.core.locality import LEVEL
+from lbclient.core.spillover import LEVEL
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS
-from lbclient.sim.result import Result
+from lbclient.sim.result import Result, of_zones
 from lbclient.sim.simulation import Simulation
 from lbclient.sim.traffic import draw
 
@@ -19,7 +19,10 @@ pickers = pytest.mark.parametrize("picker", ["weighted_least_loaded", "round_rob
 
 @cache
 def play(
-    name: str, picker: str = "weighted_least_loaded", lost: float | None = None
+    name: str,
+    picker: str = "weighted_least_loaded",
+    lost: float | None = None,
+    load: float | None = None,
 ) -> tuple[Result, float]:
     """What came of it, and the share of the calls that stayed in their zone."""
     scenario = replace(
@@ -28,16 +31,10 @@ def play(
     )  # fmt: skip
     if lost is not None:
         scenario = replace(scenario, zone_lost=lost)
-    load = scenario.loads[0]
+    load = scenario.loads[0] if load is None else load
     fleet = Simulation(scenario, PICKERS[picker], draw(scenario, load, 1), 1)
     result = fleet.run()
-    sent = [
-        (node.endpoint.zone == client.zone, node.load.started)
-        for client in fleet.clients
-        for node in client.pool.nodes.values()
-    ]
-    stayed = sum(count for is_near, count in sent if is_near)
-    return result, stayed / sum(count for _, count in sent)
+    return result, 1.0 - result.away
 
 
 def of_first_zone(result: Result, left: int = 10) -> list[float]:
@@ -104,3 +101,44 @@ def test_the_spill_is_smooth() -> None:
     """No second differs by more than arrivals by chance and one step of control do."""
     used = of_first_zone(play("zone_lost")[0], left=5)
     assert max(abs(one - other) for one, other in pairwise(used)) < 0.25
+
+
+def test_a_zone_that_is_asked_for_more_than_it_can_do_spills_without_errors() -> None:
+    """Of three zones one is asked for 130 % of what it can do, the others for 45 %."""
+    ours, stayed = play("zone_full")
+    nowhere, _ = play("zone_full_off")
+    strict, _ = play("zone_full_strict")
+    assert (ours.errors, nowhere.errors) == (0.0, 0.0)
+    assert strict.errors > 0.05
+    assert max(of_zones(SCENARIOS["zone_full"], ours.utilization)) < 0.8
+    assert ours.p99 < 1.15 * nowhere.p99
+    assert stayed > 0.6 > 0.4 > 1.0 - nowhere.away  # a third stays by chance
+
+
+def test_what_leaves_goes_where_there_is_room() -> None:
+    """0.3 is too much in the first; the second has 0.1 to spare, the third 0.6."""
+    result, stayed = play("zone_unequal")
+    used = of_zones(SCENARIOS["zone_unequal"], result.utilization)
+    assert used[0] == pytest.approx(LEVEL, abs=0.05)
+    assert used[1] == pytest.approx(0.6, abs=0.05)
+    assert result.errors == 0.0
+    assert stayed > 0.75
+
+
+def test_the_calls_of_a_zone_that_is_gone_go_to_the_others() -> None:
+    result, _ = play("zone_gone")
+    used = of_zones(SCENARIOS["zone_gone"], result.utilization)
+    assert result.errors == 0.0
+    assert used[0] < 0.05
+    assert used[1:] == pytest.approx([0.6, 0.6], abs=0.05)
+
+
+def test_who_stands_by_gets_calls_only_while_the_first_are_full() -> None:
+    scenario = SCENARIOS["priorities"]
+    calm, _ = play("priorities", load=0.3)
+    assert of_zones(scenario, calm.utilization) == pytest.approx([0.6, 0.0], abs=0.03)
+    full, _ = play("priorities", load=0.5)
+    assert of_zones(scenario, full.utilization) == pytest.approx([0.7, 0.3], abs=0.05)
+    gone, _ = play("priority_gone")
+    assert of_zones(scenario, gone.utilization) == pytest.approx([0.0, 0.6], abs=0.05)
+    assert calm.errors == full.errors == gone.errors == 0.0

@@ -24,6 +24,10 @@ GOOD: list[tuple[list[object], list[Endpoint]]] = [
         [Endpoint("a:1", 0.5, "x", 0), Endpoint("b:1", task=7)],
     ),
     (
+        [group("a:1", priority="1"), group("b:1", priority=0)],
+        [Endpoint("a:1", priority=1), Endpoint("b:1")],
+    ),
+    (
         [group("a:1", lame_duck="true"), group("b:1", lame_duck=False)],
         [Endpoint("a:1", lame_duck=True), Endpoint("b:1")],
     ),
@@ -55,6 +59,8 @@ WRONG: list[tuple[list[object], str]] = [
     ([group("a:1", task=True)], "task: want a whole number, not 'True'"),
     ([group("a:1", task="1.5")], "task: want a whole number"),
     ([group("a:1", task="9" * 5000)], "task: want a whole number, not '999"),
+    ([group("a:1", priority="first")], "priority: want a whole number, not 'first'"),
+    ([group("a:1", priority="65536")], "priority = 65536: want a whole number, 0 to"),
     ([group("a:1", zone=1)], "zone: want text, not 1"),
     ([group("a:1", weight="much")], "weight: want a number above 0, not 'much'"),
     ([group("a:1", weight="0")], "weight: want a number above 0"),

@@ -26,7 +26,7 @@ class Zones:
         self.zone_of: dict[str, str] = {}
         self.tasks: list[Any] = []
 
-    async def begin(self) -> str:
+    async def begin(self, **priorities: int) -> str:
         for zone in "aabb":
             config = ServerConfig(
                 utilization=partial(self.used.__getitem__, zone), smoothing=0.1
@@ -35,7 +35,10 @@ class Zones:
             self.tasks.append(task)
             self.zone_of[task.address] = zone
         groups = [
-            {"targets": [address], "labels": {"zone": zone}}
+            {
+                "targets": [address],
+                "labels": {"zone": zone, "priority": priorities.get(zone, 0)},
+            }
             for address, zone in self.zone_of.items()
         ]
         self.path.write_text(json.dumps(groups))
@@ -76,11 +79,60 @@ async def test_calls_stay_in_their_zone_spill_over_and_come_back(
         assert max(after - before for before, after in pairwise(shares)) <= 25
         weights = {b.zone: b.weight for b in channel.statistics().backends}
         assert weights["b"] > 0.0
+        home, other = channel.statistics().zones
+        assert (home.zone, home.ready, other.zone, other.ready) == ("a", 2, "b", 2)
+        assert home.utilization == pytest.approx(1.5, abs=0.1)
+        assert home.share + other.share == pytest.approx(1.0)
+        assert channel.statistics().spilled == sum(shares)
         zones.used["a"] = 0.1
         for _ in range(60):
             if (await went())["b"] == 0:
                 break
         assert await went() == {"a": 50}
+
+
+async def test_the_next_priority_is_for_when_the_first_is_full_or_gone(
+    start: Callable[..., Awaitable[Any]],
+    search: Any,
+    eventually: Callable[..., Awaitable[None]],
+    tmp_path: Path,
+) -> None:
+    """Without any setting: the file has priorities, and the client no zone."""
+    zones = Zones(start, tmp_path / "backends.json")
+    target = await zones.begin(b=1)
+    config = ChannelConfig(slow_start=0.0, idle_after=0.0)
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        stub = search.SearchStub(channel)
+
+        async def went(calls: int = 50) -> Counter[int]:
+            priorities: Counter[int] = Counter()
+            for _ in range(calls):
+                call = stub.Search(search.Query(text="sleep 0.005"), timeout=5)
+                await call
+                info = lbclient.info(call)
+                assert not info.left_zone
+                assert info.zone == ("b" if info.priority else "a")
+                priorities[info.priority] += 1
+            return priorities
+
+        await channel.channel_ready()
+        await eventually(
+            lambda: [b.state for b in channel.statistics().backends] == ["ready"] * 4
+        )
+        assert await went() == {0: 50}
+        seen = channel.statistics()
+        assert (seen.picker, seen.spilled) == ("WeightedLeastLoaded", 0)
+        assert "3 of 4 of priority 0" in seen.subset
+        zones.used["a"] = 1.5
+        for _ in range(60):
+            if (await went())[1]:
+                break
+        assert (await went())[1] > 0
+        assert 0 < channel.statistics().zones[0].share < 1
+        for task in zones.tasks[:2]:
+            await task.server.stop(None)
+        await eventually(lambda: channel.statistics().zones[0].ready == 0)
+        assert await went() == {1: 50}
 
 
 async def test_calls_leave_at_once_when_a_backend_of_the_zone_is_lost(

@@ -57,9 +57,10 @@ async def test_pods_of_a_stateful_set_are_known_by_number(server: NameServer) ->
         assert backend.address == f"{host.format(task)}:50051"
 
 
-async def test_only_the_first_priority_counts(server: NameServer) -> None:
+async def test_priorities_are_told_in_their_order(server: NameServer) -> None:
     endpoints = await once(server, "20 1 1 far.test.", "10 1 1 near.test.")
-    assert [endpoint.address for endpoint in endpoints] == ["near.test.:1"]
+    told = [(endpoint.address, endpoint.priority) for endpoint in endpoints]
+    assert told == [("far.test.:1", 1), ("near.test.:1", 0)]
 
 
 async def test_weights_are_relative_and_none_is_nothing(server: NameServer) -> None:

@@ -254,7 +254,8 @@ class ChannelSection extends Section {
     const held = backend.recent_errors >= 0.05 ? [`${fixed(backend.recent_errors, 1)} recent errors held against it`] : [];
     const slowed = backend.is_slowed ? [`a request costs it ${fixed(backend.cost_rise, 1)} times as much as usual, compared with the others`] : [];
     const refused = backend.health_refused && !backend.reason.includes("are refused: ") ? [backend.health_refused] : [];
-    const place = backend.zone ? `${backend.why}, zone ${backend.zone}` : backend.why;
+    const zone = backend.zone ? `, zone ${backend.zone}` : "";
+    const place = backend.why + zone + (backend.priority ? `, priority ${backend.priority}` : "");
     return [
       backend.address, stated(backend.state), age(backend.state_age), fixed(backend.weight), count(backend.in_flight),
       rate(calls), [percent(errors), errors ? "ill" : ""], milliseconds(backend.p50), milliseconds(backend.p99),
@@ -282,12 +283,22 @@ class ChannelSection extends Section {
     facts.set("Throttled here", count(channel.throttled), { kind: channel.throttle.some((one) => one.probability > 0) ? "warn" : "" });
     facts.set("Beyond the subset", `${count(channel.replacements)} stand in, ${count(channel.draining)} draining`);
     if (channel.ejections) facts.set("Ejected", `${count(channel.ejected)} backends now, ${count(channel.ejections)} so far`, { kind: channel.ejected ? "warn" : "" });
+    if (channel.zones.length) facts.set("Zones", zones(channel), { wide: true });
+    if (channel.spilled) facts.set("Spilled to other zones", count(channel.spilled));
     if (channel.task_failures) facts.set("Background jobs failed", count(channel.task_failures), { kind: "ill" });
     facts.set("Picker", `${channel.picker}. ${channel.rule}`, { wide: true });
     facts.set("Subset", `${count(channel.subset_size)} of ${count(resolver.endpoints)}: ${channel.subset}`, { wide: true });
     facts.set("Resolver", `${resolver.name}, ${count(resolver.updates)} ${resolver.updates === 1 ? "answer" : "answers"}, the last ${age(resolver.age)} ago`
       + (resolver.error ? `; now: ${resolver.error}` : ""), { wide: true, kind: resolver.error ? "ill" : "" });
   }
+}
+
+function zones(channel) {
+  const ranked = channel.zones.some((one) => one.priority);
+  return channel.zones.map((one) => {
+    const name = [one.zone || "no zone", ...(ranked ? [`priority ${one.priority}`] : [])].join(", ");
+    return `${name}: ${percent(one.share)} of calls, ${one.ready} of ${one.backends} ready, ${percent(one.utilization)} utilized`;
+  }).join("; ");
 }
 
 // --- a server ----------------------------------------------------------------------------------

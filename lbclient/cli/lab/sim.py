@@ -20,7 +20,7 @@ from lbclient.cli.layout import table
 from lbclient.core.errors import ConfigError
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS, Result, Scenario, simulate
-from lbclient.sim.result import over_seeds
+from lbclient.sim.result import of_zones, over_seeds
 from lbclient.sim.scenario import parse
 from lbclient.sim.traffic import draw
 
@@ -75,9 +75,12 @@ COLUMNS = (
     Column("p50 ms", lambda result: 1000.0 * result.p50, ".1f"),
     P99,
 )
+MOST_ZONES = 5  # that have a column
+
 # Shown where the scenario is about it.
 SINKHOLE = Column("sinkhole's share", lambda result: result.sinkhole, ".3f")
 ATTEMPTS = Column("attempts", lambda result: result.attempts, ".3f")
+AWAY = Column("other zones %", lambda result: 100.0 * result.away, ".1f")
 PROBES = Column("probes", lambda result: result.probes, ".3f")
 THROTTLED = Column("held back %", lambda result: 100.0 * result.throttled, ".1f")
 
@@ -238,8 +241,20 @@ def by_load(rows: list[Row]) -> Iterator[tuple[float, list[Row]]]:
         yield load, [*same]
 
 
+def of_zone(scenario: Scenario, zone: int) -> Column:
+    def utilization(result: Result) -> float:
+        return of_zones(scenario, result.utilization)[zone]
+
+    return Column(scenario.zone_of(zone), utilization, ".2f")
+
+
 def columns(scenario: Scenario, rows: list[Row]) -> Iterator[Column]:
     yield from COLUMNS
+    if scenario.zones:
+        yield AWAY
+        yield from (
+            of_zone(scenario, zone) for zone in range(min(MOST_ZONES, scenario.zones))
+        )
     if scenario.sinkholes:
         yield SINKHOLE
     if scenario.attempts > 1:

@@ -302,6 +302,7 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     yield from _sent(now, before)
     standing = f"{now['replacements']} stand in, {now['draining']} draining"
     yield item("beyond the subset", standing)
+    yield from _zones(now)
     if now["ejected"] or now["ejections"]:
         ejected = f"{count(now['ejected'], 'backend')} now, {now['ejections']} so far"
         yield item("ejected", ejected)
@@ -322,6 +323,20 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
             words = f"{pick['backend']}: {pick['because']}"
             yield item(f"picked {age(pick['age'])} ago", words)
     yield from settings(now["config"])
+
+
+def _zones(now: Any) -> Iterator[str]:
+    for one in now["zones"]:
+        names = [f"zone {one['zone']}"] if one["zone"] else []
+        if any(each["priority"] for each in now["zones"]):
+            names.append(f"priority {one['priority']}")
+        used = one["utilization"]
+        busy = "" if used is None else f", utilization {used:.2f}"
+        ready = f"{one['ready']} of {one['backends']} ready"
+        words = f"{one['share']:.0%} of calls; {ready}{busy}"
+        yield item(", ".join(names) or "no zone", words)
+    if now["spilled"]:
+        yield item("spilled", f"{count(now['spilled'], 'call')} so far")
 
 
 def _sent(now: Any, before: Any) -> Iterator[str]:

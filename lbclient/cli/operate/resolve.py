@@ -166,6 +166,7 @@ def facts(resolver: Resolver, endpoints: Endpoints) -> dict[str, Any]:
                 "address": endpoint.address,
                 "task": endpoint.task,
                 "zone": endpoint.zone,
+                "priority": endpoint.priority,
                 "weight": endpoint.weight,
                 "lame_duck": endpoint.lame_duck,
             }
@@ -203,6 +204,9 @@ def text(resolver: Resolver, endpoints: Endpoints) -> str:
         )
         for endpoint in endpoints
     ]
+    if any(endpoint.priority for endpoint in endpoints):
+        priorities = ["priority", *(str(e.priority) for e in endpoints)]
+        rows = [(*row, one) for row, one in zip(rows, priorities, strict=True)]
     if any(endpoint.lame_duck for endpoint in endpoints):
         ducks = ["lame duck", *("yes" if e.lame_duck else "-" for e in endpoints)]
         rows = [(*row, duck) for row, duck in zip(rows, ducks, strict=True)]
@@ -236,6 +240,8 @@ def described(endpoint: Endpoint) -> str:
         parts.append(f"task {endpoint.task}")
     if endpoint.zone:
         parts.append(f"zone {endpoint.zone}")
+    if endpoint.priority:
+        parts.append(f"priority {endpoint.priority}")
     if endpoint.weight != 1.0:
         parts.append(f"weight {short(endpoint.weight)}")
     if endpoint.lame_duck:
