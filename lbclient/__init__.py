@@ -73,7 +73,16 @@ if TYPE_CHECKING:
         OutOfQuota,
         Throttled,
     )
-    from lbclient.server import Server, ServerStatistics, degraded, serve, server
+    from lbclient.server import (
+        Server,
+        ServerStatistics,
+        SyncServer,
+        degraded,
+        serve,
+        serve_sync,
+        server,
+        sync_server,
+    )
 
     __version__: str
 
@@ -96,6 +105,7 @@ __all__ = [
     "Server",
     "ServerConfig",
     "ServerStatistics",
+    "SyncServer",
     "Throttled",
     "criticality",
     "customer",
@@ -104,7 +114,9 @@ __all__ = [
     "insecure_channel",
     "secure_channel",
     "serve",
+    "serve_sync",
     "server",
+    "sync_server",
 ]
 
 # Where each public name is imported from when it is first used: so a client loads no
@@ -128,6 +140,7 @@ _MODULES = {
     "Server": "lbclient.server",
     "ServerConfig": "lbclient.config",
     "ServerStatistics": "lbclient.server",
+    "SyncServer": "lbclient.server",
     "Throttled": "lbclient.grpc_seam.errors",
     "criticality": "lbclient.core.criticality",
     "customer": "lbclient.core.customer",
@@ -136,6 +149,8 @@ _MODULES = {
     "insecure_channel": "lbclient.client.channel",
     "secure_channel": "lbclient.client.channel",
     "serve": "lbclient.server",
+    "serve_sync": "lbclient.server",
+    "sync_server": "lbclient.server",
 }
 
 # Folders that are attributes without an import of their own. `server` can be called.

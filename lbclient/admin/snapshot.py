@@ -29,7 +29,7 @@ from lbclient.core.model import TaskState
 from lbclient.core.recent import Recent
 from lbclient.core.registry import CHANNELS, SERVERS
 from lbclient.core.text import brief, printable
-from lbclient.server import Server
+from lbclient.server import Server, SyncServer
 
 MOST_CHANNELS = 100
 MOST_SERVERS = 20
@@ -46,7 +46,11 @@ logger = logging.getLogger(__name__)
 def snapshot() -> dict[str, Any]:
     """To look has an effect: picks and latencies are then kept, for a minute."""
     channels = [(n, one) for n, one in CHANNELS.present() if isinstance(one, Channel)]
-    servers = [(n, one) for n, one in SERVERS.present() if isinstance(one, Server)]
+    servers = [
+        (number, one)
+        for number, one in SERVERS.present()
+        if isinstance(one, Server | SyncServer)
+    ]
     told: dict[str, list[dict[str, Any]]] = {"channels": [], "servers": []}
     untold: list[dict[str, Any]] = []
     room = MOST_BACKENDS
@@ -147,7 +151,7 @@ def of_backend(seen: Any, recent: Recent, now: float) -> dict[str, Any]:
     return {**told, "p50": p50, "p99": p99}
 
 
-def of_server(number: int, server: Server) -> dict[str, Any]:
+def of_server(number: int, server: Server | SyncServer) -> dict[str, Any]:
     seen, recent = server.statistics(), server._keep_recent()
     # Those who use most. A name is who the customer says it is.
     usage = sorted(seen.usage.items(), key=lambda used: -used[1])[:MOST_CUSTOMERS]

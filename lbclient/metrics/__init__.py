@@ -16,7 +16,7 @@ from lbclient.client.channel import Channel
 from lbclient.config import is_disabled
 from lbclient.metrics.families import FAMILIES, HANDLED, SAMPLES, Family
 from lbclient.metrics.sums import Sums, labelled
-from lbclient.server import Server
+from lbclient.server import Server, SyncServer
 
 __all__ = ["export"]
 
@@ -26,7 +26,7 @@ MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 
 def export(
-    source: grpc.aio.Channel | grpc.aio.Server,
+    source: grpc.aio.Channel | grpc.aio.Server | grpc.Server,
     registry: CollectorRegistry = REGISTRY,
     *,
     backends: int = 0,
@@ -47,11 +47,11 @@ def export(
         collector.sums.enter(ours, backends)
 
 
-def own(source: object) -> Channel | Server | None:
-    """None for grpc.aio's own, raises TypeError for what is neither."""
-    if isinstance(source, Channel | Server):
+def own(source: object) -> Channel | Server | SyncServer | None:
+    """None for grpcio's own, raises TypeError for what is neither."""
+    if isinstance(source, Channel | Server | SyncServer):
         return source
-    if isinstance(source, grpc.aio.Channel | grpc.aio.Server):
+    if isinstance(source, grpc.aio.Channel | grpc.aio.Server | grpc.Server):
         return None
     raise TypeError(f"neither a channel nor a server: {source!r}")
 

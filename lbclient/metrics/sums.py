@@ -18,7 +18,7 @@ from lbclient.core.errors import ConfigError
 from lbclient.metrics import samples
 from lbclient.metrics.families import HIGHEST
 from lbclient.metrics.samples import MAX_LABEL, OTHER, Sample
-from lbclient.server import Server
+from lbclient.server import Server, SyncServer
 from lbclient.server.statistics import ServerStatistics
 
 logger = logging.getLogger("lbclient.metrics")
@@ -30,7 +30,7 @@ MAX_CUSTOMERS = 200  # by cost: as many listed as unlisted ones of one server
 
 SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
 
-Source = Channel | Server
+Source = Channel | Server | SyncServer
 Numbers = dict[Sample, float]
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ class Sums:
     ) -> None:
         """Never fails: one source that is broken must not cost all the others."""
         try:
-            if isinstance(source, Server):
+            if isinstance(source, Server | SyncServer):
                 self._collect_server(reference, source, sums)
             else:
                 self._collect_channel(reference, source, sums)
@@ -110,7 +110,10 @@ class Sums:
             logger.exception("no metrics of %r", source)
 
     def _collect_server(
-        self, reference: ReferenceType[Source], source: Server, sums: Numbers
+        self,
+        reference: ReferenceType[Source],
+        source: Server | SyncServer,
+        sums: Numbers,
     ) -> None:
         server = source.statistics()
         counts = dict(samples.server_counts(server))

@@ -13,8 +13,19 @@ from lbclient.server.grpc_server import Server, server
 from lbclient.server.overload.gate import degraded
 from lbclient.server.serving import serve
 from lbclient.server.statistics import ServerStatistics
+from lbclient.server.sync.serving import serve_sync
+from lbclient.server.sync.sync_server import SyncServer, sync_server
 
-__all__ = ["Server", "ServerStatistics", "degraded", "serve", "server"]
+__all__ = [
+    "Server",
+    "ServerStatistics",
+    "SyncServer",
+    "degraded",
+    "serve",
+    "serve_sync",
+    "server",
+    "sync_server",
+]
 
 
 class _CallableModule(ModuleType):

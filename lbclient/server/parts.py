@@ -5,9 +5,11 @@ None of the parts owns another; each is given those that it asks.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import inf
 from random import Random
+from typing import Any
 
 from lbclient.config import ServerConfig
 from lbclient.core.load_monitor import LoadMonitor
@@ -34,9 +36,12 @@ class Parts:
         limit: float = inf,
         has_slots: bool = True,
         read_cpu: Callable[[float], float] | None = None,
+        guard: AbstractContextManager[Any] | None = None,
     ) -> None:
         """`limit` of requests at a time. Not `has_slots`: a connection has too few
-        streams to spare one for health. `read_cpu` goes before the server's own."""
+        streams to spare one for health. `read_cpu` goes before the server's own.
+        Samples are taken within `guard`, where requests are counted in other threads
+        than the loop's."""
         self.monitor = LoadMonitor(config.smoothing)
         own = UserSignals(config)
         self.tally = tally = RequestTally(clock, self.monitor)
@@ -52,7 +57,7 @@ class Parts:
         )
         self.reporter.tells_cost = config.request_cost
         each = (gate.sample, self._report)
-        self.sampler = Sampler(clock, config.smoothing, each, read_cpu)
+        self.sampler = Sampler(clock, config.smoothing, each, read_cpu, guard)
         self.serving = Serving(self.reporter, gate, tally, limit)
 
     def _report(self, now: float, cpu: float) -> None:

@@ -3,7 +3,9 @@ all else."""
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
+from typing import Any
 
 from lbclient import wire
 from lbclient.background.tasks import Tasks
@@ -28,9 +30,11 @@ class Sampler:
         smoothing: float,
         each: Sequence[Callable[[float, float], None]],
         read_cpu: Callable[[float], float] | None = None,
+        guard: AbstractContextManager[Any] | None = None,
     ) -> None:
         self._clock = clock
         self._each = each
+        self._guard = nullcontext() if guard is None else guard
         self._loop = LoopMeter(clock)
         self._contention = ContentionMeter(smoothing, busy=self._loop.read)
         self._read_cpu = self._contention.read if read_cpu is None else read_cpu
@@ -56,8 +60,9 @@ class Sampler:
     def sample(self) -> None:
         now = self._clock()
         cpu = wire.sound(self._read_cpu(now))
-        for sample in self._each:
-            sample(now, cpu)
+        with self._guard:
+            for sample in self._each:
+                sample(now, cpu)
 
     @property
     def failures(self) -> int:

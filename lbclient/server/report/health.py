@@ -39,6 +39,12 @@ ANY_SERVICE = "*"  # the name of one that answers for all
 # this machine. A peer behind a proxy that ends TLS is that proxy.
 PRIVATE = b"TSI_PRIVACY_AND_INTEGRITY"
 
+KINDS = {  # of streams, by path
+    wire.WATCH_METHOD: StreamKind.HEALTH,
+    wire.SERVING_WATCH_METHOD: StreamKind.SERVING,
+    wire.ORCA_METHOD: StreamKind.LOAD,
+}
+
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -74,43 +80,33 @@ class HealthServices:
 
     def handlers(self) -> dict[str, grpc.GenericRpcHandler]:
         """By path of the method."""
+        return {
+            path: _Method(path, handler, self._refuses, KINDS.get(path))
+            for path, handler in self.methods().items()
+        }
+
+    def methods(self) -> dict[str, Handler]:
+        """By path of the method. `_stream` refuses what `handlers` refuses earlier."""
         watched, serving = health_pb2.HealthRequest, compat_pb2.ServingRequest
         unary = grpc.unary_unary_rpc_method_handler
         # What they send is encoded once for all of them: bytes.
         stream = grpc.unary_stream_rpc_method_handler
-        methods: dict[str, tuple[Handler, StreamKind | None]] = {
-            wire.CHECK_METHOD: (
-                unary(
-                    self._check,
-                    watched.FromString,
-                    health_pb2.HealthReport.SerializeToString,
-                ),
-                None,
-            ),
-            wire.WATCH_METHOD: (
-                stream(self._watch, watched.FromString),
-                StreamKind.HEALTH,
-            ),
-            wire.SERVING_CHECK_METHOD: (
-                unary(
-                    self._check_serving,
-                    serving.FromString,
-                    compat_pb2.ServingReply.SerializeToString,
-                ),
-                None,
-            ),
-            wire.SERVING_WATCH_METHOD: (
-                stream(self._watch_serving, serving.FromString),
-                StreamKind.SERVING,
-            ),
-            wire.ORCA_METHOD: (
-                stream(self._stream_load, compat_pb2.LoadReportRequest.FromString),
-                StreamKind.LOAD,
-            ),
-        }
         return {
-            path: _Method(path, handler, self._refuses, kind)
-            for path, (handler, kind) in methods.items()
+            wire.CHECK_METHOD: unary(
+                self._check,
+                watched.FromString,
+                health_pb2.HealthReport.SerializeToString,
+            ),
+            wire.WATCH_METHOD: stream(self._watch, watched.FromString),
+            wire.SERVING_CHECK_METHOD: unary(
+                self._check_serving,
+                serving.FromString,
+                compat_pb2.ServingReply.SerializeToString,
+            ),
+            wire.SERVING_WATCH_METHOD: stream(self._watch_serving, serving.FromString),
+            wire.ORCA_METHOD: stream(
+                self._stream_load, compat_pb2.LoadReportRequest.FromString
+            ),
         }
 
     async def _check(

@@ -1,0 +1,137 @@
+"""Health services on a synchronous server, without a thread for each stream.
+
+The services are those of asyncio's servers (`lbclient.server.report.health`); they run
+on the server's loop. grpcio hands a stream over with a callback that sends, as it does
+for `grpc_health`'s `experimental_non_blocking`; a send takes one of few threads that
+are for health alone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import grpc
+from grpc import StatusCode
+
+from lbclient.server.report.health import HealthServices
+from lbclient.server.requests.handler import Handler
+from lbclient.server.sync.loop_thread import LoopThread
+
+SENDERS = 16  # threads; a send waits only for a client that does not read
+LONGEST_SEND = 10.0  # seconds until the stream of such a client is cancelled
+
+logger = logging.getLogger(__name__)
+
+
+class SyncHealth:
+    """Owned by the server. `find` is for the thread that looks up handlers."""
+
+    def __init__(self, services: HealthServices, loop: LoopThread) -> None:
+        self._loop = loop
+        self._pool = ThreadPoolExecutor(SENDERS, "lbclient health")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.handlers = {
+            path: self._method(handler) for path, handler in services.methods().items()
+        }
+
+    def _method(self, handler: Handler) -> Handler:
+        streams = handler.response_streaming
+        behavior: Any = partial(self._stream if streams else self._answer, handler)
+        behavior.experimental_thread_pool = self._pool
+        behavior.experimental_non_blocking = streams
+        make = (
+            grpc.unary_stream_rpc_method_handler
+            if streams
+            else grpc.unary_unary_rpc_method_handler
+        )
+        read, write = handler.request_deserializer, handler.response_serializer
+        return make(behavior, read, write)
+
+    def _answer(self, handler: Any, request: Any, context: Any) -> Any:
+        told = _Told(context)
+        try:
+            return self._loop.run(handler.unary_unary(request, told))
+        except _Aborted as answer:
+            context.abort(*answer.args)
+
+    def _stream(
+        self,
+        handler: Any,
+        request: Any,
+        context: Any,
+        send: Callable[[Any], None] | None = None,
+    ) -> Any:
+        if send is None:
+            # An interceptor outside of ours, such as of instrumentation that replaces
+            # `grpc.server`, has wrapped this. A stream would hold a thread of calls:
+            # clients that are told this use unary checks.
+            context.set_code(StatusCode.UNIMPLEMENTED)
+            context.set_details("an interceptor lets no health stream pass by")
+            return ()
+        told = _Told(context, partial(self._send, context, send))
+        follow = self._follow(handler.unary_stream(request, told), context, send)
+        return self._loop.call(self._begin, follow, context)
+
+    def _begin(self, follow: Coroutine[Any, Any, None], context: Any) -> None:
+        task = self._loop.loop.create_task(follow)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        cancel = partial(self._loop.loop.call_soon_threadsafe, task.cancel)
+        if not context.add_callback(cancel):
+            task.cancel()  # the client has left
+
+    async def _follow(
+        self, stream: Coroutine[Any, Any, None], context: Any, send: Any
+    ) -> None:
+        try:
+            await stream
+        except _Aborted as answer:
+            context.set_code(answer.args[0])
+            context.set_details(answer.args[1])
+        except Exception as error:
+            logger.exception("a health stream failed")
+            context.set_code(StatusCode.UNKNOWN)
+            context.set_details(repr(error))
+        finally:
+            send(None)  # ends the stream, and does not wait
+
+    async def _send(self, context: Any, send: Any, message: bytes) -> None:
+        sending = self._loop.loop.run_in_executor(self._pool, send, message)
+        # Not `wait_for`, which may swallow the cancellation by a client that leaves.
+        await asyncio.wait((sending,), timeout=LONGEST_SEND)
+        if not sending.done():
+            context.cancel()  # which ends the send, too
+            raise asyncio.CancelledError
+        sending.result()
+
+    def stop(self) -> None:
+        self._pool.shutdown(wait=False)
+
+    def __repr__(self) -> str:
+        return f"<{len(self._tasks)} streams>"
+
+
+class _Aborted(Exception):
+    """Code and details."""
+
+
+class _Told:
+    """What the services see of grpcio's context: asyncio's methods."""
+
+    def __init__(
+        self,
+        context: Any,
+        write: Callable[[bytes], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
+        self._context = context
+        if write is not None:
+            self.write = write
+
+    async def abort(self, code: StatusCode, details: str = "") -> None:
+        raise _Aborted(code, details)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)

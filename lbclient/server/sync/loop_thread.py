@@ -1,0 +1,78 @@
+"""An event loop in a thread, for what a synchronous server does beside calls.
+
+Its health streams, UDP answers and samples run there, so none of them holds a thread of
+the server's pool.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from threading import Thread
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)  # a transport that was closed needs one more turn
+
+
+class LoopThread:
+    """Owned by a server. Runs from `start` to `stop`; the thread is a daemon."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._run, name="lbclient server", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(_end(asyncio.all_tasks(self.loop)))
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.close()
+
+    def call(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Returns what `work` returns on the loop; here, if the loop does not run."""
+        if not self._thread.is_alive():
+            return work(*arguments)
+        answered: Future[T] = Future()
+
+        def answer() -> None:
+            try:
+                answered.set_result(work(*arguments))
+            except BaseException as error:
+                answered.set_exception(error)
+
+        self.loop.call_soon_threadsafe(answer)
+        return answered.result()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Waits for the coroutine, which runs on the loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def stop(self) -> None:
+        """Ends the loop and its tasks, and waits for that. Not on the loop's thread."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+        elif not self.loop.is_closed():
+            self.loop.close()
+
+    def drop(self, *last: Callable[[], object]) -> None:
+        """The same without waiting, from any thread, once it has called `last`."""
+        if self._thread.is_alive():
+            for work in (*last, self.loop.stop):
+                self.loop.call_soon_threadsafe(work)
+        elif not self.loop.is_closed():
+            self.loop.close()
+
+    def __repr__(self) -> str:
+        return f"<{'running' if self._thread.is_alive() else 'not running'}>"

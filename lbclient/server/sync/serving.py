@@ -1,0 +1,110 @@
+"""Runs a synchronous server until SIGTERM or Ctrl-C, then drains and stops it."""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
+from inspect import iscoroutinefunction
+from threading import Event, Thread
+from typing import Any
+
+import grpc
+
+from lbclient.config import ServerConfig
+from lbclient.core.errors import ConfigError
+from lbclient.server.serving import SIGNALS
+from lbclient.server.sync.sync_server import SyncServer
+from lbclient.server.warmup import Warmup, check
+
+POLL_INTERVAL = 0.05  # seconds in which a signal is noticed
+
+logger = logging.getLogger(__name__)
+
+
+def serve_sync(server: grpc.Server, warmup: Warmup | None = None) -> None:
+    """Starts the server if need be, and returns when it has stopped.
+
+    As `lbclient.serve`, for a server of `grpc.server` or `lbclient.sync_server`: the
+    first SIGTERM or SIGINT drains it, the second stops it. Signals are handled in the
+    main thread only; in another one `serve_sync` returns when somebody stops the
+    server. While `warmup` runs clients connect and wait; if it raises, the server is
+    stopped and so does `serve_sync`. Raises TypeError for what is no server.
+    """
+    if not isinstance(server, grpc.Server):
+        raise TypeError(f"no server of grpc or lbclient's sync_server: {server!r}")
+    check(warmup)
+    leave, hurry = Event(), Event()
+
+    def on_signal(*_: object) -> None:
+        (hurry if leave.is_set() else leave).set()
+
+    with _handling(on_signal):
+        try:
+            _until(leave, _begin(lambda: _start(server, warmup)))
+            while not leave.is_set() and server.wait_for_termination(POLL_INTERVAL):
+                pass
+            if leave.is_set():
+                logger.info("asked to stop: again to stop now; %r", server)
+                _until(hurry, _begin(lambda: _drain(server)))
+        finally:
+            server.stop(None).wait()
+
+
+def _start(server: grpc.Server, warmup: Warmup | None) -> None:
+    if getattr(server, "is_started", False) and warmup is None:
+        return
+    if isinstance(server, SyncServer):
+        server.start(warmup)
+        return
+    # LBCLIENT_DISABLE, or no server of ours: it cannot say that it is starting.
+    if warmup is not None:
+        if iscoroutinefunction(warmup):
+            raise ConfigError("warmup", warmup, "a plain function, for this server")
+        warmup()
+    server.start()
+
+
+def _drain(server: grpc.Server) -> None:
+    if isinstance(server, SyncServer):
+        server.drain()
+    else:
+        server.stop(ServerConfig.from_environment().lame_duck_period).wait()
+
+
+def _begin(work: Callable[[], None]) -> "Future[None]":
+    """In a daemon thread, as the main one waits for signals."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, name="lbclient serve", daemon=True).start()
+    return done
+
+
+def _until(signalled: Event, work: "Future[None]") -> None:
+    """Waits for the work, but not beyond the signal. Raises what the work raises."""
+    while not signalled.is_set():
+        if wait_for((work,), POLL_INTERVAL).done:
+            return work.result()
+
+
+@contextmanager
+def _handling(on_signal: Callable[..., Any]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        logger.info("signals are not handled here: not the main thread")
+        yield
+        return
+    before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,345 @@
+"""A `grpc.Server` that reports its load and leaves in order.
+
+It wraps a real one, so handlers, interceptors and whatever instruments `grpc.server`
+find what they expect. What it adds runs on a loop in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from random import Random
+from threading import Event, Lock, Thread
+from typing import Any, cast
+from weakref import WeakMethod
+
+import grpc
+
+from lbclient import grpc_seam
+from lbclient.config import ServerConfig, is_disabled
+from lbclient.core.errors import ConfigError
+from lbclient.core.model import TaskState
+from lbclient.core.protocols import Clock
+from lbclient.core.recent import Recent
+from lbclient.core.registry import SERVERS
+from lbclient.server.lame_duck import Drain
+from lbclient.server.parts import Parts
+from lbclient.server.report.health import HealthServices
+from lbclient.server.report.udp import host_of
+from lbclient.server.report.udp_ports import UdpPorts
+from lbclient.server.requests.handler import Handler
+from lbclient.server.statistics import ServerStatistics
+from lbclient.server.sync.disabled import PlainSyncServer
+from lbclient.server.sync.health import SyncHealth
+from lbclient.server.sync.loop_thread import LoopThread
+from lbclient.server.sync.requests import Counting, SyncRequests
+from lbclient.server.warmup import Warmup, check, warm_up
+
+POLL_INTERVAL = 0.02  # seconds; as `lame_duck.POLL_INTERVAL`
+
+logger = logging.getLogger(__name__)
+
+
+class SyncServer(grpc.Server):
+    """The arguments are those of `grpc.server`, and a config."""
+
+    def __init__(
+        self,
+        thread_pool: ThreadPoolExecutor,
+        handlers: Sequence[grpc.GenericRpcHandler] | None = None,
+        interceptors: Sequence[Any] | None = None,
+        options: Sequence[tuple[str, Any]] | None = None,
+        maximum_concurrent_rpcs: int | None = None,
+        compression: grpc.Compression | None = None,
+        *,
+        config: ServerConfig | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        most = maximum_concurrent_rpcs
+        if most is not None and (type(most) is not int or most < 1):
+            want = "a whole number of at least 1, or None"
+            raise ConfigError("maximum_concurrent_rpcs", most, want)
+        config = ServerConfig.from_environment() if config is None else config
+        if not isinstance(config, ServerConfig):
+            raise ConfigError("config", type(config), "a ServerConfig")
+        if config.adaptive_concurrency:
+            logger.warning("adaptive_concurrency has no effect on a synchronous server")
+            config = replace(config, adaptive_concurrency=False)
+        self._config = config
+        self._clock = clock
+        counting = Counting()
+        self._loop = LoopThread()
+        self._parts = parts = Parts(
+            config,
+            clock,
+            Random(),
+            has_slots=grpc_seam.has_slots(options or ()),
+            guard=counting,
+        )
+        parts.gate.threads.pool = thread_pool
+        if most is not None:
+            # Not grpcio's: that one counts watchers, and refuses without a report.
+            parts.gate.limit(most)
+        self._reporter = parts.reporter
+        self._udp = UdpPorts(self._reporter.glance, clock, config.udp_secret)
+        self._reporter.udp_sessions = self._udp.sessions
+        self._ports: list[str] = []
+        self._services: dict[str, None] = {}
+        self._brought: list[grpc.GenericRpcHandler] = []  # by the user
+        self._health: SyncHealth | None = None  # once it has started
+        # Weakly: grpcio's thread keeps the interceptors, and a server that is dropped
+        # stops.
+        find_passing = WeakMethod(self._find_passing)
+        self._requests = SyncRequests(
+            parts.serving,
+            counting,
+            self._loop,
+            lambda details: (find := find_passing()) and find(details),
+        )
+        self._inner = grpc.server(
+            thread_pool,
+            interceptors=[self._requests, *(interceptors or ())],
+            options=options,
+            compression=compression,
+        )
+        self._starting = Lock()
+        self._started = False
+        self._ending: Thread | None = None
+        self._ended = Event()
+        self.add_generic_rpc_handlers(handlers or ())
+        self._number = SERVERS.enter(self)
+
+    def add_generic_rpc_handlers(
+        self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
+    ) -> None:
+        for handler in generic_rpc_handlers:
+            self._brought.append(handler)
+            if isinstance(handler, grpc.ServiceRpcHandler):
+                self._services[handler.service_name()] = None
+            self._inner.add_generic_rpc_handlers((handler,))
+
+    def add_registered_method_handlers(
+        self, service_name: str, method_handlers: Mapping[str, Handler]
+    ) -> None:
+        self._services[service_name] = None
+        generic = grpc.method_handlers_generic_handler(
+            service_name, dict(method_handlers)
+        )
+        self._brought.append(generic)
+        self._inner.add_registered_method_handlers(service_name, method_handlers)
+
+    def _find_passing(self, details: grpc.HandlerCallDetails) -> Handler | None:
+        """As `Server._find_passing`: a health check that passes by interceptors."""
+        ours = None if self._health is None else self._health.handlers
+        if ours is None or self._config.intercept_health:
+            return None
+        if any(brought.service(details) for brought in self._brought):
+            return None
+        return ours.get(details.method)
+
+    def add_insecure_port(self, address: str) -> int:
+        port: int = self._inner.add_insecure_port(address)
+        self._listen(address, port, is_secure=False)
+        return port
+
+    def add_secure_port(
+        self, address: str, server_credentials: grpc.ServerCredentials
+    ) -> int:
+        port: int = self._inner.add_secure_port(address, server_credentials)
+        self._listen(address, port, is_secure=True)
+        return port
+
+    def _listen(self, address: str, port: int, *, is_secure: bool) -> None:
+        host = address.rpartition(":")[0]
+        self._ports.append(address if host_of(address) is None else f"{host}:{port}")
+        self._udp.add(address, port, is_secure=is_secure)
+
+    def start(self, warmup: Warmup | None = None) -> None:
+        """Serves; clients are told that it does, once `warmup` has returned.
+
+        Until then it accepts connections and says that it is starting; a call that
+        comes nevertheless is served. Raises what `warmup` raises: the server is then
+        to be stopped.
+        """
+        check(warmup)
+        with self._starting:
+            if self._started:
+                self._inner.start()  # which raises, as grpcio's
+            self._loop.start()
+            self._started = True
+        services = HealthServices(
+            self._reporter, self._parts.streams, self._config, self._services
+        )
+        self._health = SyncHealth(services, self._loop)
+        # After the user's, so that a service that the user brings goes first.
+        for path, handler in self._health.handlers.items():
+            service, method = path.split("/")[1:]
+            generic = grpc.method_handlers_generic_handler(service, {method: handler})
+            self._inner.add_generic_rpc_handlers((generic,))
+        if self._config.udp_health:
+            self._loop.run(self._udp.open())
+            self._reporter.udp_port = self._udp.port
+        self._loop.call(self._parts.start, self._loop.loop)
+        self._inner.start()
+        if warmup is not None:
+            self._loop.run(warm_up(warmup))
+        self._loop.call(self._serving)
+
+    def _serving(self) -> None:
+        if self.state is TaskState.STARTING:
+            self._reporter.enter(TaskState.SERVING)
+
+    def stop(self, grace: float | None) -> Event:
+        """As grpcio's; the watchers are told first, and their streams end.
+
+        The event is set when the server has stopped, and its own thread has ended.
+        """
+        if not self._started:
+            self._end()
+            return self._ended
+        if not self._ended.is_set():
+            self._loop.call(self._leave, True)
+            self._inner.stop(grace)
+        with self._starting:
+            if self._ending is None:
+                self._ending = Thread(
+                    target=self._end, name="lbclient stop", daemon=True
+                )
+                self._ending.start()
+        return self._ended
+
+    def _end(self) -> None:
+        if self._started:
+            self._inner.wait_for_termination()
+        self._loop.call(self._end_parts)
+        self._loop.stop()
+        self._requests.stop()
+        if self._health is not None:
+            self._health.stop()
+        SERVERS.leave(self._number)
+        self._ended.set()
+
+    def _end_parts(self) -> None:
+        if self._reporter.drain is not None:
+            self._reporter.drain.stopped()
+        self._parts.stop()
+        self._udp.close()
+
+    def wait_for_termination(self, timeout: float | None = None) -> bool:
+        timed_out: bool = self._inner.wait_for_termination(timeout)
+        return timed_out
+
+    def lame_duck(self) -> None:
+        """Asks all clients to send new requests elsewhere; serves what arrives."""
+        if not self._ended.is_set():
+            self._loop.call(self._leave)
+
+    def _leave(self, stopping: bool = False) -> None:
+        """On the loop."""
+        if self.state is not TaskState.LAME_DUCK or stopping:
+            self._reporter.enter(TaskState.LAME_DUCK, stopping=stopping)
+        if self._started and not stopping:
+            self._udp.push()
+
+    def drain(self) -> None:
+        """A lame duck first, and stops with GOAWAY when its clients have left.
+
+        As `lbclient.Server.drain`, but it blocks until the server has stopped.
+        """
+        if not self._started or self._ended.is_set():
+            return
+        grace = self._loop.run(self._wait_for_goaway())
+        ended = self.stop(grace)
+        # grpcio's own stop waits for streams that last as long as their connection.
+        quiet, idle_since = self._config.lame_duck_quiet, self._clock()
+        while not ended.wait(POLL_INTERVAL):
+            now = self._clock()
+            if self._parts.monitor.active:
+                idle_since = now
+            elif now - idle_since >= quiet:
+                self.stop(None)
+
+    async def _wait_for_goaway(self) -> float:
+        self._leave()
+        reporter, config = self._reporter, self._config
+        if reporter.drain is None:
+            reporter.drain = Drain(
+                self._parts.streams.watched,
+                config.lame_duck_quiet,
+                config.lame_duck_period,
+                self._clock,
+                lambda: None,  # grpcio asks for one request at a time
+                reporter.request_name,
+            )
+        return await reporter.drain.wait_for_goaway()
+
+    @property
+    def is_started(self) -> bool:
+        return self._started
+
+    @property
+    def state(self) -> TaskState:
+        return self._reporter.state
+
+    def statistics(self) -> ServerStatistics:
+        return replace(
+            self._parts.statistics(),
+            ports=tuple(self._ports),
+            services=tuple(self._services),
+            udp=self._udp.statistics(),
+        )
+
+    def _keep_recent(self) -> Recent:
+        """Returns recent latencies, and keeps them for a minute from now on."""
+        return self._reporter.keep_recent()
+
+    def __del__(self) -> None:
+        # grpcio's own server stops when it is dropped; so does what is beside it.
+        if hasattr(self, "_number") and not self._ended.is_set():
+            if self._health is not None:
+                self._health.stop()
+            self._requests.stop()
+            self._loop.drop(self._parts.stop, self._udp.close)
+
+    def __repr__(self) -> str:
+        return repr(self._reporter)
+
+
+def sync_server(
+    thread_pool: ThreadPoolExecutor,
+    handlers: Sequence[grpc.GenericRpcHandler] | None = None,
+    interceptors: Sequence[Any] | None = None,
+    options: Sequence[tuple[str, Any]] | None = None,
+    maximum_concurrent_rpcs: int | None = None,
+    compression: grpc.Compression | None = None,
+    *,
+    config: ServerConfig | None = None,
+) -> SyncServer:
+    """A `SyncServer`, with the arguments of `grpc.server` and a config.
+
+    With `LBCLIENT_DISABLE=1` in the environment it is grpcio's own server, with
+    grpc.health.v1. `serve_sync` takes it as well; what is ours alone (`drain`, ...) it
+    does not have.
+    """
+    if is_disabled():
+        logger.info("LBCLIENT_DISABLE is set: this server is grpcio's own")
+        plain = grpc.server(
+            thread_pool,
+            interceptors=list(interceptors or ()),
+            options=options,
+            maximum_concurrent_rpcs=maximum_concurrent_rpcs,
+            compression=compression,
+        )
+        return cast(SyncServer, PlainSyncServer(plain, handlers or ()))
+    return SyncServer(
+        thread_pool,
+        handlers,
+        interceptors,
+        options,
+        maximum_concurrent_rpcs,
+        compression,
+        config=config,
+    )
