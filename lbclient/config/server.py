@@ -243,6 +243,13 @@ class ServerConfig(Sourced):
         help="The shortest interval of ORCA's out-of-band reports that is granted.",
         source="Ours: as often as lbclient's own health reports.",
     )
+    orca_trailers: bool = setting(
+        True,
+        SWITCH,
+        help="Whether each response has the load report for clients that are not "
+        "lbclient's, too.",
+        source="Ours: on, as gRPC's own weighted round robin and Envoy read it there.",
+    )
     max_streams: int = setting(
         4000,
         whole(1, MILLION),

@@ -56,8 +56,11 @@ class Parts:
             clock, self.monitor, tally, own, self.streams, gate.refused_shares
         )
         self.reporter.tells_cost = config.request_cost
+        self.reporter.sends_orca = config.orca_trailers
         each = (gate.sample, self._report)
-        self.sampler = Sampler(clock, config.smoothing, each, read_cpu, guard)
+        self.sampler = Sampler(
+            clock, config.smoothing, each, read_cpu, guard, gate.read
+        )
         self.serving = Serving(self.reporter, gate, tally, limit)
 
     def _report(self, now: float, cpu: float) -> None:

@@ -31,9 +31,11 @@ class Sampler:
         each: Sequence[Callable[[float, float], None]],
         read_cpu: Callable[[float], float] | None = None,
         guard: AbstractContextManager[Any] | None = None,
+        read: Callable[[float], None] | None = None,
     ) -> None:
         self._clock = clock
         self._each = each
+        self._read = read  # before `guard`, within which `each` is called
         self._guard = nullcontext() if guard is None else guard
         self._loop = LoopMeter(clock)
         self._contention = ContentionMeter(smoothing, busy=self._loop.read)
@@ -60,6 +62,8 @@ class Sampler:
     def sample(self) -> None:
         now = self._clock()
         cpu = wire.sound(self._read_cpu(now))
+        if self._read is not None:
+            self._read(now)
         with self._guard:
             for sample in self._each:
                 sample(now, cpu)

@@ -15,6 +15,7 @@ import pytest
 from grpc import StatusCode
 
 from lbclient import wire
+from lbclient.config import ServerConfig
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.server import Server
@@ -520,6 +521,15 @@ async def test_an_orca_report_of_the_users_own_goes_before_ours(host: Host) -> N
     assert [pair for pair in sent[0] if pair[0] == wire.ORCA_KEY] == [
         (wire.ORCA_KEY, mine)
     ]
+
+
+def test_the_report_for_other_clients_can_be_left_out() -> None:
+    config = ServerConfig(orca_trailers=False)
+    reporter = parts(config).reporter
+    [(key, _)] = trailers = reporter.trailers(7)
+    assert key == wire.LOAD_KEY
+    with_cost = [key for key, _ in reporter.with_cost(trailers, 0.5)]
+    assert with_cost == [wire.LOAD_KEY, wire.COST_KEY]
 
 
 def test_both_keys_carry_the_same_bytes() -> None:

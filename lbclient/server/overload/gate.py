@@ -99,6 +99,8 @@ class Gate:
         self._has_runnable = own.has_runnable
         self._cpus = 1.0
         self._read_memory = MemoryMeter().read if read_memory is None else read_memory
+        self._memory = 0.0
+        self._read_at: float | None = None
         self._has_limit = False
         self._is_calm = False  # nothing is, nor was lately; as last sampled
         self._asked = 0  # of those that arrived, the last that admission knows of
@@ -182,15 +184,23 @@ class Gate:
 
     # Signals
 
-    def sample(self, now: float, cpu: float) -> None:
-        """Reads the signals that are not read for each request."""
+    def read(self, now: float) -> None:
+        """Reads what the system tells, which takes long if many threads run."""
         if self._measures_speed:
             OF_PROCESS.sample(now)
-            self._take_speed()
         self._cpus = available_cpus() if self._has_runnable else 1.0
         self.threads.sample(now)
+        self._memory = self._read_memory(now)
+        self._read_at = now
+
+    def sample(self, now: float, cpu: float) -> None:
+        """Takes the signals that are not read for each request."""
+        if self._read_at != now:
+            self.read(now)
+        if self._measures_speed:
+            self._take_speed()
         self.core.sample(now, self._refusals.total())
-        memory = self._read_memory(now)
+        memory = self._memory
         self._monitor.memory = wire.sound(memory)
         self.pressure.sample(now, self.load(now), cpu, memory, self._own.values())
         self._monitor.signals.take(self._known_signals(), now)

@@ -50,6 +50,7 @@ class Reporter:
         self.udp_sessions: UdpSessions | None = None  # and where for who is given one
         self.drain: Drain | None = None  # once the server drains
         self.tells_cost = False  # of a request, to its client
+        self.sends_orca = True  # in trailers, for clients that are not ours
         self._task_id = SystemRandom().randrange(1, 2**32)
         # Of the asyncio tasks in which grpcio serves requests of this server.
         self.request_name = f"request of lbclient server {self._task_id}"
@@ -91,7 +92,9 @@ class Reporter:
         trailers = ready.get(active)
         if trailers is None:
             report = self.encoded(active)
-            trailers = ((wire.LOAD_KEY, report), (wire.ORCA_KEY, report))
+            trailers = ((wire.LOAD_KEY, report),)
+            if self.sends_orca:
+                trailers += ((wire.ORCA_KEY, report),)
             if not self._own.has_runnable:
                 ready[active] = trailers
         return trailers
@@ -102,9 +105,10 @@ class Reporter:
         ORCA's own report has it for other clients. It is not in our key, whose value a
         client parses only once for all requests that have the same.
         """
-        own, (key, report) = trailers
-        told: Any = report + wire.cost_field(cost)  # type: ignore[operator]
-        return own, (key, told), (wire.COST_KEY, f"{cost:.7f}")
+        own, *orca = trailers
+        field: Any = wire.cost_field(cost)
+        told = ((key, report + field) for key, report in orca)
+        return own, *told, (wire.COST_KEY, f"{cost:.7f}")
 
     def load(self) -> load_pb2.LoadReport:
         self._tally.learn_served()
