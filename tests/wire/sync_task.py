@@ -14,14 +14,17 @@ def respond(request: bytes, _context: Any) -> bytes:
     return request
 
 
+def say_so() -> None:
+    """Once signals are handled: `serve_sync` calls it when the server listens."""
+    sys.stdout.write("listening\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     server = lbclient.sync_server(ThreadPoolExecutor(10))
     add_methods(server, {PATH: unary_unary(respond)})
     server.add_insecure_port(f"127.0.0.1:{sys.argv[1]}")
-    server.start()
-    sys.stdout.write("serving\n")
-    sys.stdout.flush()
-    lbclient.serve_sync(server)
+    lbclient.serve_sync(server, say_so)
 
 
 main()
