@@ -9,7 +9,6 @@ import faulthandler
 import gc
 import inspect
 import secrets
-import selectors
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lbclient.testing import VirtualLoop
 from tests import time_limit
 from tests.examples import USUAL
 from tests.ports import free_port
@@ -80,35 +80,6 @@ LOOP_TESTS = Path(__file__).parent / "loop"
 # a stream that was cancelled grpcio's threads tell the loop, on a busy machine late.
 TURNS = 20
 PAUSES = 500
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time is a number that jumps to the next timer, so an hour passes at once."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        super().__init__(_JumpingSelector(self))
-
-    def time(self) -> float:
-        return self.now
-
-
-class _JumpingSelector(selectors.SelectSelector):
-    """Advances the clock where another selector would wait."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def select(
-        self, timeout: float | None = None
-    ) -> list[tuple[selectors.SelectorKey, int]]:
-        events = super().select(0)
-        if not events and timeout is None:
-            raise RuntimeError("deadlock: every task waits and no timer is set")
-        if not events and timeout is not None:
-            self._loop.now += max(0.0, timeout)
-        return events
 
 
 def pytest_asyncio_loop_factories(

@@ -23,13 +23,13 @@ PURE = ("core", "pickers", "sim", "subsets")
 # A file in the root is a room of its own; `lbclient` is the front door.
 FLOORS = (
     ("core", "v1"),
-    ("background", "grpc_seam", "load", "pickers", "protocols", "subsets", "testing"),
+    ("background", "grpc_seam", "load", "pickers", "protocols", "subsets"),
     ("sim", "wire"),
     ("config",),
     ("resolvers",),
     ("client", "server"),
-    ("lbclient", "metrics", "proxy"),
-    ("admin",),
+    ("lbclient", "metrics", "proxy", "testing"),
+    ("admin", "pytest_plugin"),
     ("cli",),
     ("__main__",),
 )

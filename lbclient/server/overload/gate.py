@@ -142,6 +142,7 @@ class Gate:
         """Limits concurrent requests; the last places are for the most critical."""
         self.pressure.limit(requests)
         self._has_limit = True
+        self._is_calm = False  # until the next sample
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop

@@ -1,10 +1,4 @@
-"""Promised fakes: what our own tests use, and yours may.
-
->>> from random import Random
->>> from lbclient.pickers import RoundRobin
->>> RoundRobin(Random(7)).pick(fake_nodes(3), now=0.0)
-<b1:1 ready, 0 in flight>
-"""
+"""Nodes to test a picker with: backends without a connection."""
 
 from dataclasses import dataclass, field
 

@@ -1,0 +1,281 @@
+"""A `FakeChannel` and grpc.aio's own channel: the same client code sees the same."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any
+
+import grpc
+import pytest
+from search_pb2 import Answer, Query
+from search_pb2_grpc import SearchServicer, SearchStub, add_SearchServicer_to_server
+
+import lbclient
+from lbclient.testing import FakeChannel, FakeReply, VirtualLoop, failure, virtual_time
+from tests.hosts import Host
+
+Code = grpc.StatusCode
+TRAILERS = (("hint", "oak"), ("x-bin", b"1"))
+NOT_FOUND = failure(Code.NOT_FOUND, "no such tree", TRAILERS)
+
+
+class Search(SearchServicer):
+    """Does what `scripted` is told."""
+
+    async def Search(self, request: Any, context: Any) -> Any:
+        if request.text == "wait":
+            await asyncio.sleep(60.0)
+        if request.text == "plastic":
+            await context.abort(Code.NOT_FOUND, "no such tree", TRAILERS)
+        context.set_trailing_metadata((("cost", "7"),))
+        return Answer(text=request.text)
+
+    async def Pages(self, request: Any, context: Any) -> Any:
+        yield Answer(text="one")
+        yield Answer(text="two")
+        if request.text == "plastic":
+            await context.abort(Code.NOT_FOUND, "no such tree", (("hint", "oak"),))
+        if request.text == "wait":
+            await asyncio.sleep(60.0)
+
+    async def Index(self, requests: Any, context: Any) -> Any:
+        return Answer(text=" ".join([query.text async for query in requests]))
+
+    async def Chat(self, requests: Any, context: Any) -> Any:
+        async for query in requests:
+            yield Answer(text=f"you said {query.text}")
+
+
+def search(request: Any) -> Any:
+    answers = {"plastic": NOT_FOUND, "wait": FakeReply.never()}
+    usual = FakeReply(Answer(text=request.text), trailers=[("cost", "7")])
+    return answers.get(request.text, usual)
+
+
+def pages(request: Any) -> Any:
+    last = {"plastic": [NOT_FOUND], "wait": [FakeReply.never()]}.get(request.text, [])
+    return [Answer(text="one"), Answer(text="two"), *last]
+
+
+async def index(requests: AsyncIterator[Any]) -> Any:
+    return Answer(text=" ".join([query.text async for query in requests]))
+
+
+async def chat(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for query in requests:
+        yield Answer(text=f"you said {query.text}")
+
+
+def scripted() -> FakeChannel:
+    channel = FakeChannel()
+    channel.answer("Search", search)
+    channel.answer("Pages", pages)
+    channel.answer("/search.Search/Index", index)
+    channel.answer("Chat", chat)
+    return channel
+
+
+@pytest.fixture(name="stub", params=["fake", "grpc.aio", "lbclient"])
+async def _stub(request: Any, host: Host) -> AsyncIterator[Any]:
+    if request.param == "fake":
+        async with scripted() as channel:
+            yield SearchStub(channel)
+        return
+    server = grpc.aio.server()
+    add_SearchServicer_to_server(Search(), server)
+    _, address, plain = await host(server=server)
+    if request.param == "grpc.aio":
+        yield SearchStub(plain)
+        return
+    async with lbclient.insecure_channel(address) as balanced:
+        yield SearchStub(balanced)
+
+
+async def queries(*texts: str) -> AsyncIterator[Query]:
+    for text in texts:
+        yield Query(text=text)
+
+
+async def test_an_answer_and_its_status(stub: Any) -> None:
+    call = stub.Search(Query(text="larch"), timeout=30.0, metadata=(("a", "b"),))
+    assert not call.done()
+    assert 20.0 < call.time_remaining() <= 30.0
+    over: list[object] = []
+    call.add_done_callback(over.append)
+    assert (await call).text == "larch"
+    assert (await call).text == "larch"
+    assert over == [call]
+    assert call.done()
+    assert not call.cancelled()
+    assert not call.cancel()
+    assert await call.code() is Code.OK
+    assert await call.details() == ""
+    assert (await call.trailing_metadata())["cost"] == "7"
+
+
+async def test_an_error_with_trailers(stub: Any) -> None:
+    call = stub.Search(Query(text="plastic"))
+    with pytest.raises(grpc.aio.AioRpcError, match="no such tree") as caught:
+        await call
+    assert caught.value.code() is Code.NOT_FOUND
+    assert isinstance(caught.value.trailing_metadata(), grpc.aio.Metadata)
+    trailers = caught.value.trailing_metadata()
+    assert (trailers["hint"], trailers["x-bin"]) == ("oak", b"1")
+    assert await call.code() is Code.NOT_FOUND
+
+
+async def test_a_deadline(stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match="Deadline Exceeded") as caught:
+        await stub.Search(Query(text="wait"), timeout=0.05)
+    assert caught.value.code() is Code.DEADLINE_EXCEEDED
+
+
+async def test_a_cancelled_call(stub: Any) -> None:
+    call = stub.Search(Query(text="wait"))
+    assert call.cancel()
+    assert not call.cancel()
+    assert call.cancelled()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await call.code() is Code.CANCELLED
+    assert await call.details() == "Locally cancelled by application!"
+
+
+async def test_who_stops_waiting_cancels_the_call(stub: Any) -> None:
+    call = stub.Search(Query(text="wait"))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(call, 0.05)
+    assert call.cancelled()
+
+
+async def test_a_stream(stub: Any) -> None:
+    call = stub.Pages(Query(text="oak"))
+    assert [page.text async for page in call] == ["one", "two"]
+    assert await call.code() is Code.OK
+    call = stub.Pages(Query(text="oak"))
+    read = [await call.read() for _ in range(3)]
+    assert [read[0].text, read[1].text] == ["one", "two"]
+    assert read[2] is grpc.aio.EOF
+
+
+async def test_a_stream_that_fails_or_is_late(stub: Any) -> None:
+    failing = stub.Pages(Query(text="plastic"))
+    assert [(await failing.read()).text for _ in range(2)] == ["one", "two"]
+    with pytest.raises(grpc.aio.AioRpcError, match="no such tree") as caught:
+        await failing.read()
+    assert (caught.value.trailing_metadata() or {})["hint"] == "oak"
+    late = stub.Pages(Query(text="wait"), timeout=0.3)
+    with pytest.raises(grpc.aio.AioRpcError, match="Deadline Exceeded"):
+        _ = [page async for page in late]
+
+
+async def test_a_stream_that_is_cancelled(stub: Any) -> None:
+    call = stub.Pages(Query(text="wait"))
+    assert (await call.read()).text == "one"
+    assert call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call.read()
+
+
+async def test_a_stream_of_requests(stub: Any) -> None:
+    assert (await stub.Index(queries("ash", "elm"))).text == "ash elm"
+    assert (await stub.Index([Query(text="ash")])).text == "ash"
+    call = stub.Index()
+    await call.write(Query(text="yew"))
+    await call.done_writing()
+    assert (await call).text == "yew"
+
+
+async def test_a_stream_each_way(stub: Any) -> None:
+    call = stub.Chat(queries("hello", "goodbye"))
+    said = [answer.text async for answer in call]
+    assert said == ["you said hello", "you said goodbye"]
+    call = stub.Chat()
+    await call.write(Query(text="hello"))
+    assert (await call.read()).text == "you said hello"
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+
+
+async def test_a_closed_channel(stub: Any) -> None:
+    channel = scripted()
+    call = SearchStub(channel).Search(Query(text="wait"))
+    await channel.close()
+    assert call.cancelled()
+    assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+    with pytest.raises(grpc.aio.UsageError, match="Channel is closed"):
+        SearchStub(channel).Search(Query(text="oak"))
+
+
+# --- what only a script has ---------------------------------------------------------
+
+
+@virtual_time
+async def test_answers_in_turn_and_the_last_one_for_ever() -> None:
+    channel = FakeChannel()
+    late = FakeReply(Answer(text="b"), delay=5.0)
+    channel.answer("Search", Answer(text="a"), late, lbclient.NoBackend.because("down"))
+    stub: Any = SearchStub(channel)
+    assert (await stub.Search(Query())).text == "a"
+    assert (await stub.Search(Query())).text == "b"
+    assert asyncio.get_running_loop().time() == 5.0
+    for _ in range(2):
+        with pytest.raises(grpc.aio.AioRpcError, match="down"):
+            await stub.Search(Query())
+    assert len(channel.calls_of("Search")) == len(channel.calls) == 4
+
+
+async def test_requests_are_kept_as_they_were_sent() -> None:
+    channel = scripted()
+    stub: Any = SearchStub(channel)
+    query = Query(text="larch")
+    await stub.Search(query, timeout=1.0, metadata=(("tenant", "shop"),))
+    query.text = "maple"
+    await stub.Index([query, Query(text="oak")])
+    first, second = channel.calls
+    assert first.request == Query(text="larch")
+    assert (first.timeout, first.metadata["tenant"]) == (1.0, "shop")
+    assert [sent.text for sent in second.requests] == ["maple", "oak"]
+    assert repr(channel).splitlines() == [
+        "<fake channel, 2 calls>",
+        '</search.Search/Search(text: "larch"): OK>',
+        '</search.Search/Index(text: "maple", text: "oak"): OK>',
+    ]
+
+
+async def test_what_a_script_forgot_or_mistook() -> None:
+    channel = FakeChannel()
+    stub: Any = SearchStub(channel)
+    with pytest.raises(AssertionError, match=r"has no answer: channel\.answer\('Sear"):
+        await stub.Search(Query())
+    channel.answer("Search", Query())
+    with pytest.raises(TypeError, match="answers with Answer, its script has Query"):
+        await stub.Search(Query())
+    channel.answer("Pages", Answer())
+    with pytest.raises(TypeError, match="a stream is answered by a list of messages"):
+        await stub.Pages(Query()).read()
+    with pytest.raises(TypeError):
+        stub.Search("not a query")
+    with pytest.raises(ValueError, match="none, want at least one"):
+        channel.answer("Search")
+
+
+def test_a_test_that_never_ends_is_no_hang() -> None:
+    @virtual_time
+    async def retry() -> None:
+        for _ in count():
+            await asyncio.sleep(3600.0)
+
+    @virtual_time
+    async def wait() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(TimeoutError):
+        retry()
+    with pytest.raises(TimeoutError):
+        wait()
+    with (
+        asyncio.Runner(loop_factory=VirtualLoop) as runner,
+        pytest.raises(RuntimeError, match="every task waits and no timer is set"),
+    ):
+        runner.run(asyncio.Event().wait())
