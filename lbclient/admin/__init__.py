@@ -17,6 +17,7 @@ from functools import partial
 from importlib.resources import files
 
 from lbclient.admin.debug import register
+from lbclient.admin.history import History
 from lbclient.admin.http import HttpRequest, HttpResponse, Site
 from lbclient.admin.snapshot import snapshot
 from lbclient.core.errors import ConfigError
@@ -42,7 +43,8 @@ async def page(
         raise ConfigError("names", names, f"a collection of names: [{names!r}]")
     if not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
         raise ConfigError("names", names, "a collection of names, each a text")
-    site = Site(_pages(), {"localhost", host, *names})
+    history = History()
+    site = Site(_pages(history), {"localhost", host, *names})
     try:
         port = await site.open(host, port)
     except (OSError, OverflowError) as error:
@@ -52,10 +54,13 @@ async def page(
         raise ConfigError(
             "port", port, f"one that is free on {host}: {error}"
         ) from None
+    keeping = asyncio.create_task(history.keep())
     try:
         shown = f"[{host}]" if ":" in host else host
         yield f"http://{shown}:{port}/lbz"
     finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
         await site.close()
 
 
@@ -66,7 +71,7 @@ def _is_of_host(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.EADDRNOTAVAIL, None)
 
 
-def _pages() -> dict[str, Callable[[HttpRequest], HttpResponse]]:
+def _pages(history: History) -> dict[str, Callable[[HttpRequest], HttpResponse]]:
     tell = _Telling()
     document = _file("lbz.html")
 
@@ -79,6 +84,7 @@ def _pages() -> dict[str, Callable[[HttpRequest], HttpResponse]]:
     pages: dict[str, Callable[[HttpRequest], HttpResponse]] = {
         "/lbz": lbz,
         "/lbz.json": tell,
+        "/lbz/history.json": lambda _: HttpResponse(JSON, _text(history.told())),
     }
     for name in ("page.css", "page.js", "charts.js", "uplot.css", "uplot.js"):
         pages[f"/lbz/{name}"] = partial(_given, _file(name))
@@ -96,6 +102,10 @@ def _file(name: str) -> HttpResponse:
     )
 
 
+def _text(said: object) -> bytes:
+    return json.dumps(said, separators=(",", ":"), allow_nan=False).encode()
+
+
 class _Telling:
     """The JSON, made again when it is asked for some time after the last."""
 
@@ -106,7 +116,6 @@ class _Telling:
     def __call__(self, _: HttpRequest) -> HttpResponse:
         now = asyncio.get_running_loop().time()
         if self._answer is None or now >= self._made_at + KEPT:
-            text = json.dumps(snapshot(), separators=(",", ":"), allow_nan=False)
-            self._answer = HttpResponse(JSON, text.encode())
+            self._answer = HttpResponse(JSON, _text(snapshot()))
             self._made_at = now
         return self._answer

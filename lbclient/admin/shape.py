@@ -113,6 +113,7 @@ CHANNEL = {
     "backends": [BACKEND],
     "backends_left_out": NUMBER,
     "picks": [{"age": NUMBER, "backend": TEXT, "because": TEXT}],
+    "events": [{"age": NUMBER, "about": TEXT, "what": TEXT, "why": TEXT}],
     "config": [SETTING],
 }
 

@@ -25,6 +25,7 @@ from lbclient.client.channel import Channel
 from lbclient.client.statistics import picker_of
 from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
 from lbclient.core.errors import ConfigError
+from lbclient.core.events import Events
 from lbclient.core.model import TaskState
 from lbclient.core.recent import Recent
 from lbclient.core.registry import CHANNELS, SERVERS
@@ -114,9 +115,10 @@ def or_why_not(
 
 def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
     seen, balancer = channel.statistics(), channel._balancer
-    now, recent, resolver, rule = 0.0, Recent(), "", ""
+    now, recent, events, resolver, rule = 0.0, Recent(), Events(), "", ""
     if balancer is not None:
         now, recent = balancer.clock(), balancer.keep_recent()
+        events = balancer.events
         resolver = repr(balancer.discovery.resolver).strip("<>")
         # What a picker's docstring begins with is its rule.
         rule = (getdoc(type(picker_of(balancer))) or "").partition("\n")[0]
@@ -138,6 +140,15 @@ def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
         "picks": [
             {"age": now - pick.at, "backend": pick.backend, "because": pick.because}
             for pick in reversed(list(recent.picks))
+        ],
+        "events": [
+            {
+                "age": now - event.at,
+                "about": plain(event.about),
+                "what": plain(event.what),
+                "why": plain(event.why),
+            }
+            for event in events.newest_first()
         ],
         "config": of_config(channel._config),
     }

@@ -35,6 +35,7 @@ from lbclient.client.surroundings import Dial
 from lbclient.config import ChannelConfig
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import Criticality, named
+from lbclient.core.events import Events
 from lbclient.core.model import LoadReport, Outcome, State, TaskState, Verdict
 from lbclient.core.next_backend import two_others
 from lbclient.core.outliers import Outliers
@@ -100,7 +101,9 @@ class Balancer:
         self._spillover = spillover
         self.probing = Probing(label, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
-        common = Common(label, config, self.tasks, Turns(self.tasks), clock, rng)
+        self.events = Events()
+        turns = Turns(self.tasks)
+        common = Common(label, config, self.tasks, turns, clock, rng, self.events)
         self.connections = Connections(
             common,
             subset,
@@ -124,10 +127,11 @@ class Balancer:
             self.outliers,
             self.counters.by_method,
             self.idleness.wake_a_second,
+            self.events,
         )
         self.slowdowns = Slowdowns(common, lambda: self.pool.ready)
         self._growth = SubsetGrowth(common, self.connections)
-        self._changes = Changes(label, self.tasks, self._follow_up)
+        self._changes = Changes(common, self._follow_up)
         self.discovery = Discovery(
             common, resolver, self.connections, self._changes.follow_up_soon
         )

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lbclient.background.tasks import Alarm, Tasks
+from lbclient.background.tasks import Alarm
+from lbclient.client.common import Common
 from lbclient.core.model import State
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
 
-# Changes of a turn that are logged one by one; the others are logged together. A line
-# costs as much as the change.
+# Changes of a turn that are told one by one; the others are told together. A line costs
+# as much as the change.
 MOST_LOGGED = 20
 
 
@@ -26,17 +27,24 @@ class Changes:
     """Owned by a balancer. `follow_up` gets the changes of a turn, by the new state."""
 
     def __init__(
-        self, label: str, tasks: Tasks, follow_up: Callable[[Counter[State]], None]
+        self, common: Common, follow_up: Callable[[Counter[State]], None]
     ) -> None:
-        self._label = label
+        self._label = common.label
+        self._clock = common.clock
+        self._events = common.events
         self._follow_up = follow_up
-        self._alarm = Alarm(tasks, self._follow_up_now)
+        self._alarm = Alarm(common.tasks, self._follow_up_now)
         self._changed = Counter[State]()
 
     def log(self, backend: "Backend", before: State) -> None:
         """A backend's state was another before; a follow-up is for who logs to ask."""
         count = self._changed.total()
         self._changed[backend.state] += 1
+        if count < MOST_LOGGED:
+            what = f"{backend.state.value}, was {before.value}"
+            condition = backend.condition
+            address = backend.endpoint.address
+            self._events.add(condition.since, address, what, condition.reason)
         level = logging.INFO if count < MOST_LOGGED else logging.DEBUG
         if logger.isEnabledFor(level):
             logger.log(
@@ -60,6 +68,7 @@ class Changes:
         if (count := changed.total()) > MOST_LOGGED:
             counts = ", ".join(f"{n} are {state.value}" for state, n in changed.items())
             logger.info("%s: %d changes at once: %s", self._label, count, counts)
+            self._events.add(self._clock(), "all", f"{count} changes at once", counts)
         self._follow_up(changed)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What all parts of one channel share: config, background tasks, clock, randomness."""
+"""What all parts of one channel share: config, tasks, clock, chance, events."""
 
 from random import Random
 from typing import NamedTuple
@@ -6,6 +6,7 @@ from typing import NamedTuple
 from lbclient.background.tasks import Tasks
 from lbclient.background.turns import Turns
 from lbclient.config import ChannelConfig
+from lbclient.core.events import Events
 from lbclient.core.protocols import Clock
 
 
@@ -18,3 +19,4 @@ class Common(NamedTuple):
     turns: Turns
     clock: Clock
     rng: Random
+    events: Events

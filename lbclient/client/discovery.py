@@ -44,6 +44,7 @@ class Discovery:
         self._empty_after = config.empty_after
         self._tasks = tasks
         self._clock = common.clock
+        self._events = common.events
         self._changed = changed
         self._subset = SubsetLog(label)
         self._believe_empty = Alarm(tasks, self._apply_empty)
@@ -72,6 +73,8 @@ class Discovery:
     def _unresolved(self, error: str) -> None:
         error = printable(error)
         logger.warning("%s: %s", self._label, error)
+        if error != self.error:  # once, however often it is tried again
+            self._events.add(self._clock(), "resolver", "failed", error)
         self._believe_empty.clear()  # to fail is not to insist
         self.error = self.trouble = error
         self._changed()
@@ -82,6 +85,7 @@ class Discovery:
             self.error = "no endpoints; keeping the last ones"
             if not self._believe_empty.is_set():
                 logger.warning("%s: %s", self._label, self.error)
+                self._events.add(self._clock(), "resolver", "empty", self.error)
                 self._believe_empty.set(self._empty_after)
             return
         self._believe_empty.clear()
@@ -98,6 +102,8 @@ class Discovery:
         if change is None:
             return
         logger.info("%s: %d endpoints", self._label, len(endpoints))
+        now, many = self.resolved_at, f"{len(endpoints)} endpoints"
+        self._events.add(now, "resolver", many, "its answer has changed")
         self._subset.tell(self._connections.subset)
         self._connections.carry_out(change)
         self._changed()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lbclient.core.call_counts import CallCounts
+from lbclient.core.events import Events
 from lbclient.core.model import Outcome
 from lbclient.core.outlier_judgement import Judgement, compared
 from lbclient.core.outliers import Outliers
@@ -32,11 +33,13 @@ class OutlierDetection:
         outliers: Outliers["Backend"],
         methods: CallCounts[int],
         wants_another: Callable[[], None],
+        events: Events,
     ) -> None:
         self._label = label
         self._outliers = outliers
         self._methods = methods
         self._wants_another = wants_another
+        self._events = events
 
     def learned(
         self, attempt: "Attempt", outcome: Outcome, code: int, now: float
@@ -72,18 +75,19 @@ class OutlierDetection:
             key, backend, code, outcome.latency, attempt.sent_at, now
         )
         if outliers.news:
-            self._tell_ejections()
+            self._tell_ejections(now)
         if judgement is not None and not judgement.is_usual:
             self._wants_another()
         return judgement
 
-    def _tell_ejections(self) -> None:
+    def _tell_ejections(self, now: float) -> None:
         news = self._outliers.news.copy()
         self._outliers.news.clear()
         for backend, (_, path), ejection in news:
             said = f"ejected: {told_against(ejection.against)}" if ejection else BACK
             address = backend.endpoint.address
             logger.info("%s: %s for %r: %s", self._label, address, path, said)
+            self._events.add(now, address, said, f"its answers to {path}")
 
     def __repr__(self) -> str:
         return repr(self._outliers)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -194,26 +195,106 @@ def test_refused_health_checks_of_a_ready_backend_are_shown(page: Browser) -> No
     assert page.complaints() == []
 
 
-def test_nothing_on_it_is_wider_than_a_telephone(page: Browser) -> None:
+@contextmanager
+def of_width(page: Browser, pixels: int) -> Iterator[None]:
     page.command(
         "Emulation.setDeviceMetricsOverride",
-        width=400,
+        width=pixels,
         height=800,
         deviceScaleFactor=1,
         mobile=False,
     )
-    page.run(
-        "document.getElementById('news').textContent = '127.0.0.1:50051,'.repeat(50)"
-    )
     try:
-        assert page.run("return document.documentElement.scrollWidth") <= 400
+        yield
     finally:
         page.command("Emulation.clearDeviceMetricsOverride")
 
 
+def test_nothing_on_it_is_wider_than_a_telephone(page: Browser) -> None:
+    page.run(
+        "document.getElementById('news').textContent = '127.0.0.1:50051,'.repeat(50)"
+    )
+    with of_width(page, 400):
+        assert page.run("return document.documentElement.scrollWidth") <= 400
+
+
+# What the second backend is: out, for reasons that take some words. Then a look.
+TROUBLE = (
+    "const ask = window.fetch;"
+    "window.fetch = async (...words) => {"
+    "  const said = await (await ask(...words)).json();"
+    "  const [channel] = said.channels;"
+    "  Object.assign(channel.backends[1], {state: 'refusing', weight: 0.25,"
+    "    reason: 'it refuses connections: '.repeat(8), last_error_age: 3.5,"
+    "    last_error: 'a call ended with UNAVAILABLE'.repeat(4),"
+    "    why: 'stands in for another: choice 120 of 1500', zone: 'europe-west-4'});"
+    "  return new Response(JSON.stringify(said));"
+    "};"
+)
+
+
+def test_the_worst_backends_come_first(page: Browser) -> None:
+    page.run(TROUBLE)
+    page.wait(f"{ROWS}[0].includes('✕ refusing')")
+    assert len(page.run(ROWS)) == 3
+    assert page.complaints() == []
+
+
+def test_no_table_is_cut_off_at_1500_pixels(page: Browser) -> None:
+    page.run(TROUBLE)
+    page.wait(f"{ROWS}[0].includes('✕ refusing')")
+    with of_width(page, 1500):
+        cut = page.run(
+            "return [...document.querySelectorAll('.scroll')].filter("
+            "one => one.scrollWidth > one.clientWidth)"
+            ".map(one => `${one.innerText}: ${one.scrollWidth} of ${one.clientWidth}`)"
+        )
+    assert cut == []
+
+
+def test_backends_are_sorted_by_a_column_and_filtered(page: Browser) -> None:
+    page.run(TROUBLE)
+    page.wait(f"{ROWS}[0].includes('✕ refusing')")
+    head = "[...document.querySelectorAll('#channel1 .sort')]"
+    click = f"{head}.find(one => one.textContent === arguments[0]).click()"
+    page.run(click, "Backend")
+    first = page.run(ROWS)
+    assert first == sorted(first)
+    page.run(click, "Backend")
+    assert [row.split()[0] for row in page.run(ROWS)] == [
+        row.split()[0] for row in reversed(first)
+    ]
+    order = f"return {head}[0].closest('th').getAttribute('aria-sort')"
+    assert page.run(order) == "descending"
+    page.run(click, "Weight")
+    page.run(click, "Weight")
+    assert "0.25" in page.run(ROWS)[0]
+    page.run(
+        "const input = document.querySelector('#channel1 input');"
+        "input.value = 'REFUSING europe'; input.dispatchEvent(new Event('input'));"
+    )
+    assert len(page.run(ROWS)) == 1
+    assert "1 of 3 shown" in page.run("return document.body.innerText")
+    page.wait(f"{CALLS} > arguments[0]", page.run(CALLS))
+    assert len(page.run(ROWS)) == 1, "the next look filters, too"
+    assert page.complaints() == []
+
+
+def test_what_happened_before_anybody_looked_is_shown(page: Browser) -> None:
+    text = page.run("return document.getElementById('channel1').innerText")
+    assert re.search(r"resolver\s+3 endpoints", text)
+    assert re.search(r"127.0.0.1:\d+\s+ready, was connecting", text)
+    page.wait(
+        "const line = [...charts][0].data[0];"
+        "return line.at(-1) - line[0] > 4.9 + (Date.now() - performance.timeOrigin)"
+        " / 1000"
+    )
+
+
 def test_keys_reach_everything_that_can_be_used(page: Browser) -> None:
     wanted = page.run(
-        "return document.querySelectorAll('a, button, summary, .scroll:not([hidden])')"
+        "return document.querySelectorAll("
+        "'a, button, input, summary, .scroll:not([hidden])')"
         ".length - document.querySelectorAll('details:not([open]) .scroll').length"
     )
     reached = set()

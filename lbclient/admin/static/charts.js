@@ -1,8 +1,9 @@
-// Histories of a few minutes, kept here and not in the process, and their charts. All that
-// they show is on the page as numbers, too; where uPlot is missing there are only those.
+// Histories of a quarter of an hour, and their charts: what the process has kept, once in 5 s,
+// and from then on what is polled. All that they show last is on the page as numbers, too; where
+// uPlot is missing there are only those.
 "use strict";
 
-const LENGTH = 180; // points, one a second
+const LENGTH = 900; // seconds
 const HEIGHT = 110;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const STILL_EVERY = 5; // polls between two drawings, for those who want less motion
@@ -42,7 +43,7 @@ class Chart {
     if (last !== undefined && time <= last) return;
     this.data[0].push(time);
     values.forEach((value, place) => this.data[place + 1].push(value));
-    for (const line of this.data) if (line.length > LENGTH) line.shift();
+    while (this.data[0][0] < time - LENGTH) for (const line of this.data) line.shift();
     const said = this.names.map((name, place) => `${name} ${this.format(values[place])}`);
     said.forEach((text, place) => (this.values[place].textContent = text));
     this.canvas.setAttribute("aria-label", `${this.title} of the last minutes: now ${said.join(", ")}`);
@@ -66,6 +67,7 @@ class Chart {
     return {
       width: this.canvas.clientWidth,
       height: HEIGHT,
+      padding: [null, 30, null, null], // half of a label
       legend: { show: false },
       cursor: { show: false },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },

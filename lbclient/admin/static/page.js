@@ -81,14 +81,15 @@ class Facts {
 let regions = 0;
 
 class Table {
-  // `columns`: [heading, class] each; the first cell of a row is its heading.
-  constructor(caption, columns) {
+  // `columns`: [heading, class] each; the first cell of a row is its heading. `heads` fills a
+  // heading of the table, otherwise it is the text.
+  constructor(caption, columns, heads = (name) => name) {
     const id = `region${++regions}`;
     this.columns = columns;
     this.caption = make("caption", { id }, caption);
     this.body = make("tbody");
-    const heads = columns.map(([name, kind]) => make("th", { scope: "col", class: kind || "" }, name));
-    const table = make("table", {}, this.caption, make("thead", {}, make("tr", {}, ...heads)), this.body);
+    this.heads = columns.map(([name, kind], at) => make("th", { scope: "col", class: kind || "" }, heads(name, at)));
+    const table = make("table", {}, this.caption, make("thead", {}, make("tr", {}, ...this.heads)), this.body);
     this.element = make("div", { class: "scroll", role: "region", tabindex: "0", "aria-labelledby": id }, table);
     this.rows = new Map();
   }
@@ -125,6 +126,69 @@ class Table {
     }
   }
 }
+
+// A table whose rows are the worst first, until somebody clicks a heading; and only those that
+// have all words of the filter. Rows are records: `cells`, what to sort their columns by
+// (`values`), and how bad they are (`badness`, 0 and up).
+class SortedTable {
+  constructor(caption, columns) {
+    this.column = null; // none: the worst first
+    this.falls = false;
+    this.rows = new Map();
+    this.table = new Table(caption, columns, (name, at) => {
+      const button = make("button", { type: "button", class: "sort" }, name);
+      button.addEventListener("click", () => this.#sortBy(at));
+      return button;
+    });
+    this.filter = make("input", { type: "search", placeholder: "address, state, zone, error" });
+    this.filter.addEventListener("input", () => this.#show());
+    this.shown = make("span", { role: "status" });
+    const label = make("label", {}, "Only backends with ", this.filter);
+    this.worst = make("button", { type: "button" }, "Worst first");
+    this.worst.addEventListener("click", () => this.#sortBy(null));
+    this.bar = make("p", { class: "bar" }, label, this.worst, this.shown);
+    this.element = make("div", {}, this.bar, this.table.element);
+  }
+
+  fill(rows) {
+    this.rows = rows;
+    this.#show();
+  }
+
+  // The first click has the largest numbers on top, or texts from A; the second the contrary.
+  #sortBy(column) {
+    const kind = column === null ? "" : this.table.columns[column][1];
+    this.falls = column !== null && (column === this.column ? !this.falls : !kind);
+    this.column = column;
+    this.#show();
+  }
+
+  #show() {
+    const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const text = ({ cells }) => cells.map((cell) => (Array.isArray(cell) ? cell[0] : cell)).join(" ").toLowerCase();
+    const kept = [...this.rows].filter(([, row]) => words.length === 0 || words.every((word) => text(row).includes(word)));
+    kept.sort(([, one], [, other]) => this.#compare(one, other));
+    this.table.fill(new Map(kept.map(([key, { cells }]) => [key, cells])));
+    this.table.heads.forEach((head, at) => {
+      const order = at === this.column ? (this.falls ? "descending" : "ascending") : "none";
+      if (head.getAttribute("aria-sort") !== order) head.setAttribute("aria-sort", order);
+    });
+    this.worst.setAttribute("aria-pressed", String(this.column === null));
+    write(this.shown, words.length ? `${kept.length} of ${this.rows.size} shown` : "");
+    this.bar.hidden = this.rows.size < 2;
+  }
+
+  #compare(one, other) {
+    if (this.column === null) return other.badness - one.badness || compare(one.values[0], other.values[0]);
+    const [a, b] = [one.values[this.column], other.values[this.column]];
+    // What is not known is last, either way.
+    if (a === null || b === null) return (a === null) - (b === null);
+    return (this.falls ? -1 : 1) * compare(a, b) || compare(one.values[0], other.values[0]);
+  }
+}
+
+const inOrder = new Intl.Collator("en", { numeric: true });
+const compare = (a, b) => (typeof a === "number" ? a - b : inOrder.compare(a, b));
 
 function folded(title, ...children) {
   return make("details", {}, make("summary", {}, title), ...children);
@@ -170,12 +234,24 @@ const ALARM = 0.5; // share of retries refused at which other backends are overl
 
 const finished = (backend) => backend.served + backend.rejected + backend.failed + backend.abandoned;
 
+// From samples of counts, the oldest first, to points of a chart: `tell` gets each with the
+// rates of its first two numbers since the one before, null where they have begun anew.
+function replay(samples, tell) {
+  samples.forEach((sample, at) => {
+    const [time, done, errors] = sample;
+    const [then, ...was] = samples[at - 1] || [time];
+    const sound = at > 0 && done >= was[0] && errors >= was[1];
+    tell(sample, sound ? [(done - was[0]) / (time - then), (errors - was[1]) / (time - then)] : [null, null]);
+  });
+}
+
 class ChannelSection extends Section {
   constructor(id) {
-    const backends = new Table("Backends", [
-      ["Backend", "text"], ["State", "text"], ["Since"], ["Weight"], ["In flight"], ["Calls a second"], ["Errors"],
-      ["p50"], ["p99"], ["Utilization"], ["Active"], ["Report"], ["Why here", "text"], ["Last error", "long"], ["Why in this state", "long"],
+    const backends = new SortedTable("Backends", [
+      ["Backend", "text name"], ["State", "text"], ["Since"], ["Weight"], ["In flight"], ["Calls a second"], ["Errors"],
+      ["p50"], ["p99"], ["Utilization"], ["Active"], ["Report"], ["Why here", "long"], ["Last error", "long"], ["Why in this state", "long"],
     ]);
+    const events = new Table("The last events", [["Time", "text"], ["Ago", "text"], ["About", "text name"], ["Event", "long"], ["Why", "long"]]);
     const picks = new Table("The last picks", [["Ago", "text"], ["Backend", "text"], ["As it had", "long"]]);
     const throttle = new Table("Throttle: requests of two minutes", [
       ["Criticality", "text"], ["Held back"], ["Accepted"], ["Refused there"], ["Refused here"],
@@ -190,9 +266,21 @@ class ChannelSection extends Section {
     const load = new Chart("Utilization of backends", ["highest", "lowest"], percent);
     super(id, {
       charts: [traffic, latency, flight, load],
-      rest: [backends.element, throttle.element, attempts.element, folded("Last picks", picks.element), folded("Configuration", config.element)],
+      rest: [
+        backends.element, events.element, throttle.element, attempts.element,
+        folded("Last picks", picks.element), folded("Configuration", config.element),
+      ],
     });
-    Object.assign(this, { backends, picks, throttle, attempts, config, traffic, latency, flight, load });
+    events.element.classList.add("few");
+    Object.assign(this, { backends, events, picks, throttle, attempts, config, traffic, latency, flight, load });
+  }
+
+  begin(samples) {
+    replay(samples, ([time, , , inFlight, waiting, highest, lowest], rates) => {
+      this.traffic.add(time, rates);
+      this.flight.add(time, [inFlight, waiting]);
+      this.load.add(time, [highest, lowest]);
+    });
   }
 
   show(channel, before, elapsed, time) {
@@ -210,7 +298,7 @@ class ChannelSection extends Section {
       rows.set(backend.address, this.#row(backend, was && elapsed ? done / elapsed : null, done ? wrong / done : null));
     }
     this.backends.fill(rows);
-    write(this.backends.caption, `Backends: ${channel.backends.length}, of ${count(channel.resolver.endpoints)} endpoints`
+    write(this.backends.table.caption, `Backends: ${channel.backends.length}, of ${count(channel.resolver.endpoints)} endpoints`
       + (channel.backends_left_out ? `; ${channel.backends_left_out} more are not shown` : ""));
     this.#facts(channel, elapsed ? calls / elapsed : null, calls ? errors / calls : null);
     this.throttle.fill(new Map(channel.throttle.map((one) => [one.criticality, [
@@ -218,6 +306,9 @@ class ChannelSection extends Section {
     ]])));
     this.#attempts(channel, before, elapsed);
     this.picks.fill(new Map(channel.picks.map((pick, place) => [place, [age(pick.age), pick.backend, pick.because]])));
+    this.events.fill(new Map(channel.events.map((event, place) => [place, [
+      clock(time - event.age), age(event.age), event.about, event.what, event.why,
+    ]])));
     fillConfig(this.config, channel.config);
     if (elapsed) this.traffic.add(time, [calls / elapsed, errors / elapsed]);
     this.latency.add(time, [channel.p50, channel.p99]);
@@ -256,12 +347,25 @@ class ChannelSection extends Section {
     const refused = backend.health_refused && !backend.reason.includes("are refused: ") ? [backend.health_refused] : [];
     const zone = backend.zone ? `, zone ${backend.zone}` : "";
     const place = backend.why + zone + (backend.priority ? `, priority ${backend.priority}` : "");
-    return [
+    const here = backend.task === null ? place : `task ${backend.task}, ${place}`;
+    const why = [backend.reason, ...refused, ...slowed, ...held, ...ejected].join("; ");
+    const cells = [
       backend.address, stated(backend.state), age(backend.state_age), fixed(backend.weight), count(backend.in_flight),
       rate(calls), [percent(errors), errors ? "ill" : ""], milliseconds(backend.p50), milliseconds(backend.p99),
       percent(backend.utilization), count(backend.active), backend.report_age === null ? NONE : `${age(backend.report_age)} ago`,
-      backend.task === null ? place : `task ${backend.task}, ${place}`, last || NONE, [backend.reason, ...refused, ...slowed, ...held, ...ejected].join("; "),
+      here, last || NONE, why,
     ];
+    const values = [
+      backend.address, backend.state, backend.state_age, backend.weight, backend.in_flight,
+      calls, errors, backend.p50, backend.p99,
+      backend.utilization, backend.active, backend.report_age,
+      here, last || null, why,
+    ];
+    // By what is wrong now: that it is out, then that it is worse than others.
+    const kind = stated(backend.state)[1];
+    const trouble = refused.length + slowed.length + held.length + ejected.length;
+    const badness = (kind === "ill" ? 8 : kind === "warn" ? 4 : 0) + (trouble ? 2 : 0) + (errors ? 1 + errors : 0);
+    return { cells, values, badness };
   }
 
   #facts(channel, calls, errors) {
@@ -320,6 +424,14 @@ class ServerSection extends Section {
       rest: [signals.element, admitted.element, refused.element, attempts.element, usage.element, folded("Configuration", config.element)],
     });
     Object.assign(this, { signals, admitted, refused, attempts, usage, config, traffic, latency, active, load });
+  }
+
+  begin(samples) {
+    replay(samples, ([time, , , active, utilization], rates) => {
+      this.traffic.add(time, rates);
+      this.active.add(time, [active]);
+      this.load.add(time, [utilization]);
+    });
   }
 
   show(server, before, elapsed, time) {
@@ -389,6 +501,7 @@ class UntoldSection extends Section {
 // --- all of it ---------------------------------------------------------------------------------
 
 const sections = new Map();
+let kept = {}; // what the process remembers, by kind and number
 let past = []; // the last snapshots, as far as rates go
 let paused = false;
 
@@ -409,7 +522,7 @@ function show(now) {
     for (const one of now[name]) {
       const base = past.find((snapshot) => snapshot[name].some(({ number }) => number === one.number));
       const before = base[name].find(({ number }) => number === one.number);
-      wanted.set(`${kind}${one.number}`, [Kind, one, before, now.clock - base.clock]);
+      wanted.set(`${kind}${one.number}`, [Kind, one, before, now.clock - base.clock, kept[name]?.[one.number]]);
     }
   };
   list("channel", ChannelSection, "channels");
@@ -421,13 +534,14 @@ function show(now) {
       sections.delete(id);
     }
   }
-  for (const [id, [Kind, one, before, elapsed]] of wanted) {
+  for (const [id, [Kind, one, before, elapsed, samples]] of wanted) {
     let section = sections.get(id);
     if (!section) {
       section = new Kind(id);
       sections.set(id, section);
       find("main").append(section.element);
       find("contents").append(section.entry);
+      if (samples) section.begin(samples);
     }
     section.show(one, before, elapsed, now.time);
   }
@@ -448,10 +562,16 @@ function announce(before, now) {
   write(find("news"), `${clock(now.time)}: ${news.slice(0, NEWS).join("; ")}${more}`);
 }
 
-async function ask() {
-  const answer = await fetch("/lbz.json", { signal: AbortSignal.timeout(TIMEOUT) });
+async function get(path) {
+  const answer = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT) });
   if (!answer.ok) throw new Error(`it says ${answer.status}`);
-  const now = await answer.json();
+  return answer.json();
+}
+
+async function ask() {
+  // First, and after a time without an answer, as it may be another process.
+  if (!past.length || document.body.classList.contains("stale")) kept = await get("/lbz/history.json").catch(() => ({}));
+  const now = await get("/lbz.json");
   if (now.version !== VERSION) throw new Error(`version ${now.version} of the JSON; load this page again`);
   return now;
 }

@@ -31,14 +31,15 @@ LONGEST = 1000  # characters of a text; ours has 400
 DEPTH = 20  # of lists and records; ours has 5
 INTERVAL = 1.0  # seconds
 PICKS = 8  # of the last ones; --json has more
+EVENTS = 10
 
 CLEAR = "\x1b[H\x1b[2J"
 
 EPILOG = """\
 URL is the address of lbclient.admin.page: host:port, or http://host:port/lbz. Rates
 cover the last second; with --watch the time between two updates. Default settings are
-left out, and only the last 8 picks are shown; --json has everything, and docs/admin.md
-explains the fields.
+left out, and only the last 10 events and 8 picks are shown; --json has everything, and
+docs/admin.md explains the fields.
 
 examples:
   lbclient inspect 127.0.0.1:9465
@@ -317,6 +318,11 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     old = {one["address"]: one for one in before["backends"]} if before else {}
     yield from backends(now, old, elapsed)
     yield from troubles(now["backends"])
+    if now["events"]:
+        yield ""
+        for event in now["events"][:EVENTS]:
+            words = f"{event['about']} {event['what']}: {event['why']}"
+            yield item(f"{age(event['age'])} ago", words)
     if now["picks"]:
         yield ""
         for pick in now["picks"][:PICKS]:

@@ -1,0 +1,101 @@
+"""What charts begin with: a few numbers of each channel and server, kept while nobody
+looks at the page, because it is opened after the trouble began.
+
+Kept from when the page is first served, every 5 s and for a quarter of an hour.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lbclient.admin.snapshot import MOST_CHANNELS, MOST_SERVERS
+from lbclient.client.channel import Channel
+from lbclient.core.model import Verdict
+from lbclient.core.registry import CHANNELS, SERVERS
+from lbclient.server import Server
+
+logger = logging.getLogger(__name__)
+
+EVERY = 5.0  # seconds
+KEPT = 180  # samples: a quarter of an hour
+
+Sample = tuple[float | None, ...]
+Samples = dict[int, deque[Sample]]  # by the number of the channel or server
+
+
+class History:
+    """Owned by the page that is served; its `keep` runs for as long."""
+
+    def __init__(self) -> None:
+        self._channels: Samples = {}
+        self._servers: Samples = {}
+
+    def __repr__(self) -> str:
+        channels, servers = len(self._channels), len(self._servers)
+        return f"<history of {channels} channels and {servers} servers>"
+
+    async def keep(self) -> None:
+        while True:
+            self.sample(time.time())
+            await asyncio.sleep(EVERY)
+
+    def sample(self, now: float) -> None:
+        channels = {n: c for n, c in CHANNELS.present() if isinstance(c, Channel)}
+        servers = {n: s for n, s in SERVERS.present() if isinstance(s, Server)}
+        _add(self._channels, channels, MOST_CHANNELS, now, of_channel)
+        _add(self._servers, servers, MOST_SERVERS, now, of_server)
+
+    def told(self) -> dict[str, dict[int, list[Sample]]]:
+        """As JSON has it: of each its samples, the oldest first."""
+        return {
+            "channels": {n: list(kept) for n, kept in self._channels.items()},
+            "servers": {n: list(kept) for n, kept in self._servers.items()},
+        }
+
+
+def _add(
+    samples: Samples,
+    present: Mapping[int, Any],
+    most: int,
+    now: float,
+    read: Callable[[Any], Sample | None],
+) -> None:
+    for number in samples.keys() - present.keys():
+        del samples[number]
+    for number in list(present)[:most]:
+        try:
+            values = read(present[number])
+        except Exception:  # of one that is amiss; the others are told of as ever
+            logger.exception("%r could not be sampled", present[number])
+            continue
+        if values is not None:
+            kept = samples.setdefault(number, deque(maxlen=KEPT))
+            kept.append((round(now, 3), *values))
+
+
+def of_channel(channel: Channel) -> Sample | None:
+    """Attempts so far and errors of these; calls in flight and waiting; the highest and
+    the lowest utilization. None: it has not been used yet."""
+    balancer = channel._balancer
+    if balancer is None:
+        return None
+    loads = [backend.load for backend in list(balancer.pool.nodes.values())]
+    finished = sum(sum(load.counts.values()) for load in loads)
+    errors = sum(
+        load.counts[Verdict.FAILED] + load.counts[Verdict.REJECTED] for load in loads
+    )
+    in_flight = sum(load.in_flight for load in loads)
+    told = [used for load in loads if (used := load.utilization())]
+    highest, lowest = (max(told), min(told)) if told else (None, None)
+    return finished, errors, in_flight, len(balancer.waiting), highest, lowest
+
+
+def of_server(server: Server) -> Sample | None:
+    """Requests so far and errors of these; active ones, and the utilization."""
+    seen = server.statistics()
+    done = sum(seen.requests.values())
+    errors = done - seen.requests.get("OK", 0)
+    return done, errors, seen.active, seen.utilization

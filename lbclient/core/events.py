@@ -1,0 +1,35 @@
+"""The last events of a channel: what a reader of the status page wants to know first.
+
+Kept always, as the page is opened after the trouble began. Events are rare, and few.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+MOST = 100
+
+
+class Event(NamedTuple):
+    """`about` is a backend's address, or what else it happened to."""
+
+    at: float
+    about: str
+    what: str
+    why: str
+
+
+class Events:
+    """Owned by a channel's balancer."""
+
+    def __init__(self) -> None:
+        self._last: deque[Event] = deque(maxlen=MOST)
+
+    def __repr__(self) -> str:
+        return f"<{len(self._last)} events>"
+
+    def add(self, now: float, about: str, what: str, why: str) -> None:
+        self._last.append(Event(now, about, what, why))
+
+    def newest_first(self) -> list[Event]:
+        # A copy, as another thread may look.
+        return list(reversed(list(self._last)))
