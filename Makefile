@@ -3,15 +3,18 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SHOWS  := $(VENV)/.shows
 OUT    := .
 PROTOC := .tools/grpcio-tools-1.62.3
 
 # An environment that was moved, or whose Python is gone, is made again.
-$(shell grep -qsxF '$(CURDIR)' $(READY) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY))
+$(shell grep -qsxF '$(CURDIR)' $(READY) $(SHOWS) && $(BIN)/python -c '' 2>/dev/null || rm -f $(READY) $(SHOWS))
 
 .PHONY: demo fleet venv check check-laws check-sim test matrix bench site node proto settings book format clean
 
-demo: $(READY)
+# An environment for tests will do; else there is one for the demo alone, which is made
+# sooner.
+demo: $(if $(wildcard $(READY)),$(READY),$(SHOWS))
 	$(BIN)/lbclient demo $(ARGS)
 
 # A fleet that is larger than a subset: 40 backends x 40 clients.
@@ -60,12 +63,14 @@ clean:
 	rm -rf $(VENV) .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # What the last run left unfinished is thrown away; else only what changed is installed.
-$(READY): pyproject.toml
+$(READY): EXTRA := dev
+$(SHOWS): EXTRA := demo
+$(READY) $(SHOWS): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "lbclient needs Python 3.11 or newer; try make PYTHON=python3.12"; exit 1; }
-	@test -e $@ || { echo "Setting up $(VENV)" && $(MAKE_VENV); } \
+	@test -e $(READY) -o -e $(SHOWS) || { echo "Setting up $(VENV)" && $(MAKE_VENV); } \
 	  || { rm -rf $(VENV); echo "No venv: sudo apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --editable '.[$(EXTRA)]'
 	@echo '$(CURDIR)' > $@
 
 # Debian keeps what venv installs pip from, ensurepip, in python3-venv. Root gets that

@@ -119,7 +119,7 @@ async def real(fleet: Any, picker: str, seed: int, seconds: float) -> Figures:
     lasted = sorted(c.ended_at - c.sent_at for c in calls if c.sent_at >= since)
     failed = sum(call.code != "OK" for call in calls) + fleet.skipped
     return Figures(
-        balance(before, after).max_over_mean or 1.0,
+        balance([before, after]).max_over_mean or 1.0,
         percentile(lasted, 0.50) or 0.0,
         percentile(lasted, 0.99) or 0.0,
         failed,

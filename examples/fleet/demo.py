@@ -15,12 +15,24 @@ from typing import Any
 
 import report
 from child import run_or_exit
-from figures import Call, Phase, balance, failed_on, in_flight, last_sent
+from figures import (
+    Balance,
+    Call,
+    Phase,
+    balance,
+    failed_on,
+    in_flight,
+    last_sent,
+    percentile,
+)
 from fleet import Backend, Fleet
 from options import BLACKOUT, CORES, HEALTH_INTERVAL, Options, parse
 from view import Row, Scene, View, choose_view
 
 FAULT_POLICY = "weighted_least_loaded"  # the library's default
+SLICE = 0.5  # seconds between two readings of what backends have used
+PRECISE = 0.03  # standard error of max/mean with which a measurement may end
+PAUSE = 0.05  # seconds between two looks at how late timers are
 SEEN_WITHIN = 5.0  # seconds; for all clients to notice that a backend is back
 
 
@@ -30,6 +42,7 @@ class Demo:
     def __init__(self, options: Options, fleet: Fleet, view: View) -> None:
         self.options = options
         self.phases: list[Phase] = []
+        self.late: list[float] = []  # seconds, of timers
         self._fleet = fleet
         self._view = view
         self._clock = asyncio.get_running_loop().time
@@ -53,12 +66,31 @@ class Demo:
         phase = Phase(policy, policy.replace("_", " "))
         async with self._load(phase, policy, timing.settle + timing.measure) as calls:
             await asyncio.sleep(timing.settle)
-            before, since = await self._fleet.usages(), self._clock()
-            await asyncio.sleep(timing.measure)
-            phase.balance = balance(before, await self._fleet.usages())
+            since = self._clock()
+            phase.balance = await self._measure(since)
         phase.count(calls, since)
-        ratio = report.number(phase.balance.max_over_mean, ".2f")
-        self._say(phase, f"max/mean utilization {ratio}")
+        self._say(phase, f"max/mean utilization {report.ratio(phase.balance)}")
+
+    async def _measure(self, since: float) -> Balance:
+        """For as long as it takes to know max/mean, within bounds."""
+        timing = self.options.timing
+        readings = [await self._fleet.usages()]
+        while True:
+            await asyncio.sleep(SLICE)
+            readings.append(await self._fleet.usages())
+            found, took = balance(readings), self._clock() - since
+            is_known = found.error is not None and found.error <= PRECISE
+            enough = timing.measure if is_known else timing.measure_most
+            if took + SLICE / 2 >= enough:
+                return found
+            self._ends_at = max(self._ends_at, self._clock() + SLICE)
+
+    async def keep_lateness(self) -> None:
+        """How late this process wakes up, which has little to do: others are busy."""
+        while True:
+            due = self._clock() + PAUSE
+            await asyncio.sleep(PAUSE)
+            self.late.append(self._clock() - due)
 
     async def _restart(self) -> None:
         phase = Phase("restart", "rolling restart")
@@ -206,8 +238,11 @@ class Demo:
         )
 
 
-async def run(options: Options) -> list[Phase]:
-    """Plays the whole demo; no process is left behind, however it ends."""
+async def run(options: Options) -> tuple[list[Phase], float]:
+    """Plays the whole demo; no process is left behind, however it ends.
+
+    Returns the phases, and by how many seconds a tenth of the timers were late.
+    """
     loop = asyncio.get_running_loop()
     this = asyncio.current_task()
     assert this is not None
@@ -220,16 +255,19 @@ async def run(options: Options) -> list[Phase]:
             await fleet.start()
             view.say(f"look into {fleet.clients[0].name} at {fleet.clients[0].page}")
             demo = Demo(options, fleet, view)
-            showing = asyncio.create_task(demo.keep_showing())
+            beside = (demo.keep_showing(), demo.keep_lateness())
+            tasks = [asyncio.create_task(one) for one in beside]
             try:
                 await demo.play()
             finally:
-                showing.cancel()
-            return demo.phases
+                for task in tasks:
+                    task.cancel()
+            return demo.phases, percentile(sorted(demo.late), 0.9) or 0.0
 
 
-def conclude(options: Options, phases: Sequence[Phase]) -> int:
+def conclude(options: Options, phases: Sequence[Phase], late: float = 0.0) -> int:
     findings = report.verdict(phases, HEALTH_INTERVAL, options.judges_balance)
+    findings += report.on_certainty(phases, late)
     print(f"\n{report.table(phases)}\n\n{report.as_text(findings)}")
     if failures := report.failures(phases):
         print(f"\nfailures:\n{failures}")
@@ -242,7 +280,8 @@ def conclude(options: Options, phases: Sequence[Phase]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
-    return conclude(options, run_or_exit("lbclient demo", run(options)))
+    phases, late = run_or_exit("lbclient demo", run(options))
+    return conclude(options, phases, late)
 
 
 if __name__ == "__main__":

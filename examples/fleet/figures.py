@@ -1,9 +1,13 @@
 """What the measurements say: balance, latency, and who paid for a fault. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from math import ceil
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import ceil, sqrt
+from statistics import fmean
 from typing import NamedTuple
+
+FEWEST_SLICES = 4  # between readings, to tell an error from
 
 
 class Call(NamedTuple):
@@ -28,6 +32,7 @@ class Balance:
     """How evenly the backends were used, each over what it has."""
 
     utilization: tuple[float, ...]
+    error: float | None = None  # standard error of max/mean, where it is known
 
     @property
     def mean(self) -> float:
@@ -52,13 +57,54 @@ class Balance:
         return max(self.utilization) - self.mean
 
 
-def balance(before: Sequence[Usage], after: Sequence[Usage]) -> Balance:
-    return Balance(
-        tuple(
-            (new.busy - old.busy) / (new.cores * (new.elapsed - old.elapsed))
-            for old, new in zip(before, after, strict=True)
-        )
+def balance(readings: Sequence[Sequence[Usage]]) -> Balance:
+    """From the first reading of all backends to the last; those between tell the error.
+
+    The error is the jackknife's: how much max/mean changes when any one of the slices
+    between two readings is left out.
+    """
+    before, after = readings[0], readings[-1]
+    whole = Balance(_utilization(before, after))
+    slices = list(pairwise(readings))
+    if len(slices) < FEWEST_SLICES:
+        return whole
+    without = [
+        Balance(_utilization(before, after, left_out)).max_over_mean
+        for left_out in slices
+    ]
+    ratios = [ratio for ratio in without if ratio is not None]
+    if len(ratios) < len(slices):
+        return whole
+    center, count = fmean(ratios), len(ratios)
+    squares = sum((ratio - center) ** 2 for ratio in ratios)
+    return replace(whole, error=sqrt((count - 1) / count * squares))
+
+
+def _utilization(
+    before: Sequence[Usage],
+    after: Sequence[Usage],
+    left_out: tuple[Sequence[Usage], Sequence[Usage]] | None = None,
+) -> tuple[float, ...]:
+    from_, to = left_out or (before, before)
+    return tuple(
+        (new.busy - old.busy - (end.busy - begin.busy))
+        / (new.cores * (new.elapsed - old.elapsed - (end.elapsed - begin.elapsed)))
+        for old, new, begin, end in zip(before, after, from_, to, strict=True)
     )
+
+
+def differ(one: Balance, other: Balance) -> bool:
+    """Whether their max/mean differ by more than chance: by two standard errors.
+
+    >>> differ(Balance((1.5, 0.5), 0.1), Balance((1.1, 0.9), 0.1))
+    True
+    >>> differ(Balance((1.5, 0.5), 0.3), Balance((1.1, 0.9), 0.1))
+    False
+    """
+    if one.error is None or other.error is None:
+        return False
+    gap = abs((one.max_over_mean or 0.0) - (other.max_over_mean or 0.0))
+    return gap > 2.0 * sqrt(one.error**2 + other.error**2)
 
 
 def percentile(sorted_values: Sequence[float], share: float) -> float | None:

@@ -3,13 +3,17 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
-from figures import Phase
+from figures import Balance, Phase, differ
 
 # What the weighted policies promise where round robin shows at least 1.3: an
 # independent simulation of such a fleet gives 1.06 for A58, 1.47 for round robin.
 BALANCED = 1.15
+# Seconds by which a tenth of the timers of an idle process are late. Quiet, it is a
+# fraction of a millisecond; calls take some 10 ms, and 30 ms is the cost of one.
+TOO_LATE = 0.01
 HEADINGS = (
     "phase",
     "max/mean",
@@ -34,11 +38,19 @@ def number(value: float | None, form: str, scale: float = 1.0) -> str:
     return "-" if value is None else format(value * scale, form)
 
 
+def ratio(even: Balance | None) -> str:
+    """Of max over mean, with its error where that is known."""
+    if even is None:
+        return "-"
+    error = "" if even.error is None else f" ±{even.error:.2f}"
+    return number(even.max_over_mean, ".2f") + error
+
+
 def cells(phase: Phase) -> tuple[str, ...]:
     even = phase.balance
     return (
         phase.title,
-        number(even.max_over_mean if even else None, ".2f"),
+        ratio(even),
         number(even.max_over_min if even else None, ".2f"),
         number(even.wasted if even else None, ".1%"),
         number(phase.p50, ".0f", 1000),
@@ -114,6 +126,29 @@ def _on_balance(phases: Sequence[Phase], judge: bool) -> Iterable[Finding]:
         )
 
 
+def on_certainty(phases: Sequence[Phase], late: float) -> list[Finding]:
+    """What the table cannot tell: differences of chance, and a machine too busy."""
+    findings = []
+    measured = [phase for phase in phases if phase.balance and phase.balance.error]
+    measured.sort(key=lambda phase: phase.balance.max_over_mean or 0.0)  # type: ignore[union-attr]
+    unsure = [
+        f"{one.title} {ratio(one.balance)} and {other.title} {ratio(other.balance)}"
+        for one, other in pairwise(measured)
+        if one.balance and other.balance and not differ(one.balance, other.balance)
+    ]
+    if unsure:
+        said = f"Not significant, within two standard errors: {'; '.join(unsure)}."
+        findings.append(Finding(said, None))
+    if late > TOO_LATE:
+        said = (
+            f"This machine is too busy to tell: a tenth of the timers were {late:.3f} s"
+            " late or more. Run it again while nothing else runs, or with a lower"
+            " --rate."
+        )
+        findings.append(Finding(said, None))
+    return findings
+
+
 def as_text(findings: Iterable[Finding]) -> str:
     marks = {True: "kept  ", False: "MISSED", None: "      "}
     return "\n".join(
@@ -154,6 +189,7 @@ def _phase(phase: Phase) -> dict[str, Any]:
             "utilization": even.utilization,
             "mean": even.mean,
             "max_over_mean": even.max_over_mean,
+            "max_over_mean_error": even.error,
             "max_over_min": even.max_over_min,
             "wasted": even.wasted,
         }

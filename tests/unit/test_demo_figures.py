@@ -2,7 +2,7 @@
 
 from math import exp, log
 from random import Random
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 
@@ -30,7 +30,30 @@ CALLS = [
 def test_utilization_is_over_what_a_backend_has_and_its_own_time() -> None:
     before = [Usage(1.0, 10.0, 2.0), Usage(0.0, 5.0, 2.0)]
     after = [Usage(9.0, 15.0, 2.0), Usage(2.0, 9.0, 2.0)]
-    assert balance(before, after).utilization == pytest.approx((0.8, 0.25))
+    assert balance([before, after]).utilization == pytest.approx((0.8, 0.25))
+    assert balance([before, after]).error is None
+
+
+def test_the_error_of_a_balance_is_how_far_it_is_off() -> None:
+    """Over many runs of a fleet whose shares are 0.6, 0.5, 0.4, with noise."""
+    rng = Random(7)
+
+    def measured() -> Balance:
+        busy = [0.0, 0.0, 0.0]
+        readings = [[Usage(0.0, 0.0, 1.0)] * 3]
+        for at in range(1, 11):
+            busy = [
+                sum_ + 0.5 * max(0.0, rng.gauss(share, 0.1))
+                for sum_, share in zip(busy, (0.6, 0.5, 0.4), strict=True)
+            ]
+            readings.append([Usage(one, 0.5 * at, 1.0) for one in busy])
+        return balance(readings)
+
+    runs = [measured() for _ in range(200)]
+    ratios = [run.max_over_mean or 0.0 for run in runs]
+    told = fmean(run.error or 0.0 for run in runs)
+    assert fmean(ratios) == pytest.approx(1.2, abs=0.02)
+    assert told == pytest.approx(stdev(ratios), rel=0.3)
 
 
 def test_waste_is_what_the_busiest_keeps_the_others_from_using() -> None:
