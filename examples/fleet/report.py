@@ -129,12 +129,16 @@ def _on_balance(phases: Sequence[Phase], judge: bool) -> Iterable[Finding]:
 def on_certainty(phases: Sequence[Phase], late: float) -> list[Finding]:
     """What the table cannot tell: differences of chance, and a machine too busy."""
     findings = []
-    measured = [phase for phase in phases if phase.balance and phase.balance.error]
-    measured.sort(key=lambda phase: phase.balance.max_over_mean or 0.0)  # type: ignore[union-attr]
+    known = [
+        (phase.balance, f"{phase.title} {ratio(phase.balance)}")
+        for phase in phases
+        if phase.balance is not None and phase.balance.error is not None
+    ]
+    known.sort(key=lambda one: one[0].max_over_mean or 0.0)
     unsure = [
-        f"{one.title} {ratio(one.balance)} and {other.title} {ratio(other.balance)}"
-        for one, other in pairwise(measured)
-        if one.balance and other.balance and not differ(one.balance, other.balance)
+        f"{title} and {next_title}"
+        for (one, title), (other, next_title) in pairwise(known)
+        if not differ(one, other)
     ]
     if unsure:
         said = f"Not significant, within two standard errors: {'; '.join(unsure)}."
