@@ -30,7 +30,7 @@ from options import BLACKOUT, CORES, HEALTH_INTERVAL, Options, parse
 from view import Row, Scene, View, choose_view
 
 FAULT_POLICY = "weighted_least_loaded"  # the library's default
-SLICE = 0.5  # seconds between two readings of what backends have used
+SLICE = 0.25  # seconds between two readings of what backends have used
 PRECISE = 0.03  # standard error of max/mean with which a measurement may end
 PAUSE = 0.05  # seconds between two looks at how late timers are
 SEEN_WITHIN = 5.0  # seconds; for all clients to notice that a backend is back

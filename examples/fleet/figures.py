@@ -7,7 +7,7 @@ from math import ceil, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
-FEWEST_SLICES = 4  # between readings, to tell an error from
+FEWEST_SLICES = 8  # between readings: an error told from fewer is too small by chance
 
 
 class Call(NamedTuple):

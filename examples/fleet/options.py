@@ -46,7 +46,7 @@ class Timing:
 
 
 DEFAULT = Timing(4.5, 5.5, 5.5, restart=9.0, down=1.0, frozen=2.5, around=1.0)
-QUICK = Timing(2.25, 2.0, 6.0, restart=4.0, down=0.3, frozen=1.5, around=0.3)
+QUICK = Timing(2.25, 3.0, 6.0, restart=4.0, down=0.3, frozen=1.5, around=0.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--quick", action="store_true", help="about 30 s instead of 60, 4 backends")
+    add("--quick", action="store_true", help="about 40 s instead of 60, 4 backends")
     add("--json", metavar="FILE", help="write all figures and the configuration there")
     add("--backends", type=whole(2, 32), metavar="N", help="default: 8")
     add("--clients", type=whole(1, 16), metavar="N", help="default: 4")

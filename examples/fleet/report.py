@@ -11,8 +11,8 @@ from figures import Balance, Phase, differ
 # What the weighted policies promise where round robin shows at least 1.3: an
 # independent simulation of such a fleet gives 1.06 for A58, 1.47 for round robin.
 BALANCED = 1.15
-# Seconds by which a tenth of the timers of an idle process are late. Quiet, it is a
-# fraction of a millisecond; calls take some 10 ms, and 30 ms is the cost of one.
+# Seconds by which a tenth of the timers of an idle process are late: as much as half of
+# the calls take. Two cores of our own keep below it; beside other tests it was 0.029.
 TOO_LATE = 0.01
 HEADINGS = (
     "phase",
