@@ -23,6 +23,26 @@ from lbclient.testing.fake_calls import (
 Connectivity = grpc.ChannelConnectivity
 
 
+def _method(kind: type[Any]) -> Callable[..., Any]:
+    """What a generated stub calls for each of its methods of this kind."""
+
+    def make(
+        self: "FakeChannel",
+        method: str | bytes,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        path = method if isinstance(method, str) else method.decode()
+        answer = partial(self._next_answer, path)
+        rpc = FakeMethod(path, request_serializer, response_deserializer, answer)
+        begin = partial(self._begin, kind, rpc)
+        has_many = issubclass(kind, ManyRequests)
+        return _with_requests(begin) if has_many else _with_request(begin)
+
+    return make
+
+
 class FakeChannel(grpc.aio.Channel):
     """Answers calls as `answer` says, and keeps all of them in `calls`, in order."""
 
@@ -98,55 +118,10 @@ class FakeChannel(grpc.aio.Channel):
         self.calls.append(call)
         return call
 
-    def _method(
-        self, kind: type[Any], path: str | bytes, codec: tuple[Any, Any]
-    ) -> Any:
-        text = path if isinstance(path, str) else path.decode()
-        method = FakeMethod(text, *codec, partial(self._next_answer, text))
-        begin = partial(self._begin, kind, method)
-        if issubclass(kind, ManyRequests):
-            return _with_requests(begin)
-        return _with_request(begin)
-
-    def unary_unary(
-        self,
-        method: Any,
-        request_serializer: Any = None,
-        response_deserializer: Any = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        codec = (request_serializer, response_deserializer)
-        return self._method(FakeUnaryUnary, method, codec)
-
-    def unary_stream(
-        self,
-        method: Any,
-        request_serializer: Any = None,
-        response_deserializer: Any = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        codec = (request_serializer, response_deserializer)
-        return self._method(FakeUnaryStream, method, codec)
-
-    def stream_unary(
-        self,
-        method: Any,
-        request_serializer: Any = None,
-        response_deserializer: Any = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        codec = (request_serializer, response_deserializer)
-        return self._method(FakeStreamUnary, method, codec)
-
-    def stream_stream(
-        self,
-        method: Any,
-        request_serializer: Any = None,
-        response_deserializer: Any = None,
-        _registered_method: bool | None = False,
-    ) -> Any:
-        codec = (request_serializer, response_deserializer)
-        return self._method(FakeStreamStream, method, codec)
+    unary_unary = _method(FakeUnaryUnary)
+    unary_stream = _method(FakeUnaryStream)
+    stream_unary = _method(FakeStreamUnary)
+    stream_stream = _method(FakeStreamStream)
 
 
 def _names(path: str) -> tuple[str, str]:
