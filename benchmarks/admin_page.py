@@ -25,7 +25,7 @@ FIND = "/search.Search/Find"
 BACKENDS = 5
 CALLERS = 3
 CALM, LEAVING = 20.0, 4.0  # seconds
-WIDTH, HEIGHT = 1200, 1140  # pixels: down to the table of backends
+WIDTH, HEIGHT = 1500, 1400  # pixels: down to the last events
 SEEN = "return document.body.innerText.includes('4 ready, 1 lame duck')"
 
 

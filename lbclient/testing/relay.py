@@ -5,9 +5,14 @@ a relay it looks so: connections are reset, or carry no bytes.
 """
 
 import asyncio
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 HOST = "127.0.0.1"
 CHUNK = 65536  # bytes that are read at once
+TURNS = 5  # of the loop, in which asyncio closes what was aborted
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -17,27 +22,20 @@ class Relay:
 
     def __init__(self) -> None:
         self.port = 0  # where it listens: any free port first, then always this one
-        self._listener: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._thawed = asyncio.Event()
-        self._connections: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._accepted: dict[socket.socket, None] = {}  # that have no transport yet
         self._writers: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self, server_port: int) -> None:
-        loop = asyncio.get_running_loop()
-
-        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if self._listener is None:  # cut since it was accepted
-                writer.transport.abort()
-                return
-            self._writers[writer] = None
-            # asyncio complains of a task that it makes itself when that is cancelled.
-            task = loop.create_task(self._carry((reader, writer), server_port))
-            self._connections[task] = None
-            task.add_done_callback(self._connections.pop)
-
+        # Not by asyncio's own server, which may lose a connection that is accepted
+        # while it closes.
+        self._listener = socket.create_server((HOST, self.port))
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
         self._thawed.set()
-        self._listener = await asyncio.start_server(accept, HOST, self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
+        self._start(self._accept(self._listener, server_port))
 
     def freeze(self) -> None:
         """Nothing passes, in either direction, until `thaw`."""
@@ -48,33 +46,54 @@ class Relay:
 
     async def cut(self) -> None:
         """Resets all connections, and refuses new ones until `open`."""
+        for writer in self._writers:
+            writer.transport.abort()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for accepted in self._accepted:
+            accepted.close()
+        self._accepted.clear()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        writers, self._writers = self._writers, {}
-        for writer in writers:
-            writer.transport.abort()
-        connections = list(self._connections)
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
-        await asyncio.sleep(0)  # in which asyncio closes the sockets
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
-    async def _carry(self, client: Streams, server_port: int) -> None:
-        try:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _accept(self, listener: socket.socket, server_port: int) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            accepted, _ = await loop.sock_accept(listener)
+            self._accepted[accepted] = None
+            self._start(self._carry(accepted, server_port))
+
+    async def _carry(self, accepted: socket.socket, server_port: int) -> None:
+        with suppress(OSError):  # either side has gone, and now the other one
             await self._thawed.wait()
-            server = await asyncio.open_connection(HOST, server_port)
-            self._writers[server[1]] = None
-            try:
-                await asyncio.gather(
-                    self._pump(client[0], server[1]), self._pump(server[0], client[1])
-                )
-            finally:
-                self._drop(server[1])
-        except OSError:
-            pass  # either side has gone, and now the other one
+            del self._accepted[accepted]
+            async with self._connected(sock=accepted) as (from_client, to_client):
+                place = {"host": HOST, "port": server_port}
+                async with self._connected(**place) as (from_server, to_server):
+                    await asyncio.gather(
+                        self._pump(from_client, to_server),
+                        self._pump(from_server, to_client),
+                    )
+
+    @asynccontextmanager
+    async def _connected(self, **where: Any) -> AsyncIterator[Streams]:
+        streams = await asyncio.open_connection(**where)
+        self._writers[streams[1]] = None
+        try:
+            yield streams
         finally:
-            self._drop(client[1])
+            self._writers.pop(streams[1])
+            streams[1].transport.close()
 
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter
@@ -84,7 +103,3 @@ class Relay:
             sink.write(data)
             await sink.drain()
         raise ConnectionResetError("one side has closed")
-
-    def _drop(self, writer: asyncio.StreamWriter) -> None:
-        self._writers.pop(writer, None)
-        writer.transport.close()

@@ -53,7 +53,8 @@ def search(request: Any) -> Any:
 
 
 def pages(request: Any) -> Any:
-    last = {"plastic": [NOT_FOUND], "wait": [FakeReply.never()]}.get(request.text, [])
+    ends: dict[str, Any] = {"plastic": [NOT_FOUND], "wait": [FakeReply.never()]}
+    last = ends.get(request.text, [])
     return [Answer(text="one"), Answer(text="two"), *last]
 
 
