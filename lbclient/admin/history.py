@@ -69,7 +69,7 @@ def _add(
         try:
             values = read(present[number])
         except Exception:  # of one that is amiss; the others are told of as ever
-            logger.exception("%r could not be sampled", present[number])
+            logger.exception("%r could not be described", present[number])
             continue
         if values is not None:
             kept = samples.setdefault(number, deque(maxlen=KEPT))

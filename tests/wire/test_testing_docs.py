@@ -19,9 +19,11 @@ RUNNERS = {
     ),
     "anyio": ("-p", "no:asyncio", "-o", "anyio_mode=auto"),
 }
-QUIET = ("-q", "-p", "no:cacheprovider", "-W", "error")
-# A connection that is accepted in the turn in which its server is killed.
-QUIET += ("-W", "ignore::pytest.PytestUnraisableExceptionWarning")
+QUIET = (
+    *("-q", "-p", "no:cacheprovider", "-W", "error"),
+    # A connection that is accepted in the turn in which its server is killed.
+    *("-W", "ignore::pytest.PytestUnraisableExceptionWarning"),
+)
 
 
 def run(*arguments: str, cwd: Path = EXAMPLES) -> str:
