@@ -12,6 +12,7 @@ from lbclient.core.criticality import Criticality
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
+    from lbclient.client.observers import ObservedCall
 
 
 class Attempt(NamedTuple):
@@ -19,7 +20,7 @@ class Attempt(NamedTuple):
 
     `number` is 1 for the first time that it was sent; `sent_at` is the clock then.
     `counts` are those of its method, by the number of the status; `metadata` is that
-    of the request, which says who pays.
+    of the request, which says who pays; `observed` is what observers keep of the call.
     """
 
     backend: "Backend"
@@ -29,6 +30,7 @@ class Attempt(NamedTuple):
     criticality: Criticality
     counts: dict[int, int]
     metadata: Any = None
+    observed: "ObservedCall | None" = None
 
 
 new_attempt: Callable[[tuple[object, ...]], Attempt]

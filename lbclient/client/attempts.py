@@ -38,6 +38,7 @@ from lbclient.wire import ATTEMPT_KEY, propagation
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
     from lbclient.client.balancer import Balancer
+    from lbclient.client.observers import ObservedCall
 
 logger = logging.getLogger(__name__)
 
@@ -84,11 +85,13 @@ class Attempts:
         criticality: Criticality,
         options: dict[str, Any],
         counts: dict[int, int] | None = None,
+        observed: "ObservedCall | None" = None,
     ) -> None:
         self.balancer = balancer
         self.requests = message if isinstance(message, Requests) else None
         self.criticality = criticality
         self.counts = method.counts(balancer) if counts is None else counts
+        self.observed = observed
         self.tried: tuple[Backend, ...] = ()
         self.last_error: grpc.aio.AioRpcError | None = None
         self.was_closed = False
@@ -107,11 +110,21 @@ class Attempts:
         It fails fast: to wait for this backend is no use while there are others.
         """
         assert self._method is not None
-        of_call = (self.criticality, self.counts, self._options.get("metadata"))
-        attempt = new_attempt((backend, waited, len(self.tried) + 1, now, *of_call))
+        observed, tries = self.observed, len(self.tried) + 1
+        of_call = (
+            self.criticality,
+            self.counts,
+            self._options.get("metadata"),
+            observed,
+        )
+        attempt = new_attempt((backend, waited, tries, now, *of_call))
         requests, options = self.requests, self._options
         if self._retry is not None and (number := self._retry.attempt):
             options = {**options, "metadata": _numbered(options["metadata"], number)}
+        if observed is not None:
+            metadata, address = options.get("metadata"), backend.endpoint.address
+            metadata = observed.attempt_begins(address, tries, waited, now, metadata)
+            options = {**options, "metadata": metadata}
         method, siblings, _ = self._method.on[backend.channel]
         begin = partial(method, timeout=left, **options)
         if requests is None:

@@ -26,6 +26,7 @@ from lbclient.client.connections import Connections
 from lbclient.client.connectivity import IDLE, TRANSIENT_FAILURE, Connectivity
 from lbclient.client.discovery import Discovery
 from lbclient.client.idleness import Idleness
+from lbclient.client.observers import ObservedCall, Observers
 from lbclient.client.outlier_detection import OutlierDetection
 from lbclient.client.pending import Waiting
 from lbclient.client.probing import Probing
@@ -47,6 +48,7 @@ from lbclient.core.retry import BURST, Budget, Decision, Refusal, RetryPolicy
 from lbclient.core.spillover import Spillover
 from lbclient.core.throttling import Throttling
 from lbclient.grpc_seam import (
+    CANCELLED,
     DEADLINE_EXCEEDED,
     REASONS,
     LocalRpcError,
@@ -90,9 +92,11 @@ class Balancer:
         clock: Clock,
         rng: Random,
         spillover: PickerFactory | None = None,
+        observers: Observers | None = None,
     ) -> None:
         """`spillover` makes the picker once endpoints have several priorities."""
         self.loop = asyncio.get_running_loop()
+        self.observers = Observers() if observers is None else observers
         self.thread = get_ident()
         self.clock = clock
         self.config = config
@@ -296,6 +300,9 @@ class Balancer:
             backend.condition.call_failed(code, now)
         backend.load.finish(learned, now)
         self.counters.attempt_over(attempt.counts, code, outcome.latency, then)
+        if (observed := attempt.observed) is not None:
+            took = outcome.latency + attempt.waited
+            observed.attempt_over(code, took, outcome.verdict.value, then, now)
         if code == DEADLINE_EXCEEDED and (then is None or then.delay is None):
             self.connections.miss_deadline(backend)
         if self.recent is not None:
@@ -326,6 +333,10 @@ class Balancer:
         if self.outliers.count:
             key, now = id(attempt.counts), self.clock()
             self.outliers.given_up(key, attempt.backend, attempt.sent_at, now)
+        if (observed := attempt.observed) is not None:
+            now, code = self.clock(), CANCELLED
+            took = now - attempt.sent_at + attempt.waited
+            observed.attempt_over(code, took, ABANDONED.value, None, now)
         self.count(grpc.StatusCode.CANCELLED, attempt.counts, was_sent=tried > 0)
         self._left(attempt.backend)
 
@@ -348,18 +359,29 @@ class Balancer:
             recent.finished(backend.endpoint.address, outcome.latency, now)
 
     def count(
-        self, code: grpc.StatusCode, counts: dict[int, int], was_sent: bool = False
+        self,
+        code: grpc.StatusCode,
+        counts: dict[int, int],
+        was_sent: bool = False,
+        observed: ObservedCall | None = None,
     ) -> None:
         """A call is over otherwise than by an attempt; `counts` are its method's."""
-        self.counters.call_over(counts, code.value[0], was_sent)
+        number = code.value[0]
+        self.counters.call_over(counts, number, was_sent)
+        if observed is not None:
+            observed.over(number, self.clock())
 
     def refuse(
-        self, error: grpc.aio.AioRpcError, counts: dict[int, int], was_sent: bool
+        self,
+        error: grpc.aio.AioRpcError,
+        counts: dict[int, int],
+        was_sent: bool,
+        observed: ObservedCall | None = None,
     ) -> None:
         """A call ends with an error of our own, or with that of its last attempt."""
         if isinstance(error, LocalRpcError):
             self.counters.refuse(error.REASON)
-        self.count(error.code(), counts, was_sent)
+        self.count(error.code(), counts, was_sent, observed)
 
     # --- backends ------------------------------------------------------------
 

@@ -21,8 +21,10 @@ from lbclient.client.attempts import Attempts
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls import wrapped
 from lbclient.client.disabled import plain_channel
+from lbclient.client.observers import Observers
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.config.identity import find_identity, home_zone
+from lbclient.core.call_times import CallTimes, Trace
 from lbclient.core.errors import ConfigError
 from lbclient.core.locality import Mixed
 from lbclient.core.model import Endpoint
@@ -40,6 +42,7 @@ from lbclient.grpc_seam import (
     marked,
 )
 from lbclient.pickers import picker_factory
+from lbclient.pickers.scheduler_updates import SchedulerUpdates
 from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import Choice
 from lbclient.wire import find_cost
@@ -136,6 +139,7 @@ class Channel(grpc.aio.Channel):
         subset = Mixed(_subset(config, rng), zone)
         picker = picker_factory(config.picker, config.slow_start)
         spillover = partial(Spillover, picker, zone, limit=config.spill_above)
+        self._observers = observers = Observers()
         label = self._label()  # a function that knew `self` would keep us alive
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
             label,
@@ -147,6 +151,7 @@ class Channel(grpc.aio.Channel):
             clock,
             rng,
             spillover,
+            observers,
         )
         self._config = config
         self._number = CHANNELS.enter(self)
@@ -185,6 +190,19 @@ class Channel(grpc.aio.Channel):
             state = self.get_state().name.lower()
             return statistics.ChannelStatistics(self._target, state, name=self._name)
         return statistics.channel_statistics(self._balancer, self._target, self._name)
+
+    def _keep_times(self, find_trace: Callable[[], Trace | None]) -> CallTimes:
+        """How long its calls and attempts take, from now on; for metrics."""
+        return self._observers.keep_times(find_trace)
+
+    def _scheduler_updates(self) -> tuple[SchedulerUpdates, ...]:
+        """What its picker counts if it is weighted round robin; for metrics."""
+        if self._balancer is None:
+            return ()
+        picker = self._balancer.picker
+        pickers = getattr(picker, "pickers", (picker,))
+        found = (getattr(one, "updates", None) for one in pickers)
+        return tuple(one for one in found if isinstance(one, SchedulerUpdates))
 
     def _label(self) -> str:
         return self._name or self._target

@@ -11,10 +11,12 @@ import grpc
 
 from lbclient.client.attempt import new_attempt
 from lbclient.client.attempts import Attempts, Next
+from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls import streams, wrapped
 from lbclient.client.calls.request_stream import Requests
 from lbclient.client.inner_methods import InnerMethods
+from lbclient.client.observers import ObservedCall
 from lbclient.core.criticality import DEFAULT, Criticality, current, parse
 from lbclient.core.customer import current as customer_served
 from lbclient.core.customer import payer
@@ -140,8 +142,13 @@ class StubMethod:
         )
 
     def _throttled(self, balancer: Balancer, refusal: Throttled) -> Any:
-        balancer.refuse(refusal, self.counts(balancer), was_sent=False)
+        observed = self._observed(balancer, balancer.clock())
+        balancer.refuse(refusal, self.counts(balancer), False, observed)
         return self._failed(balancer, refusal)
+
+    def _observed(self, balancer: Balancer, now: float) -> ObservedCall | None:
+        observer = balancer.observers.current
+        return None if observer is None else observer.begin((self.kind, self.path), now)
 
     def _wrapped(
         self,
@@ -154,7 +161,13 @@ class StubMethod:
         then: Next | None = None,
         **options: Any,
     ) -> Any:
-        attempts = Attempts(balancer, self, message, criticality, options)
+        observed = None
+        if balancer.observers.current is not None:
+            now = balancer.clock() if then is None else then.at
+            observed = self._observed(balancer, now)
+        attempts = Attempts(
+            balancer, self, message, criticality, options, None, observed
+        )
         return self.wrapper(attempts, timeout, wait_for_ready, then=then)
 
     def _call_intercepted(
@@ -263,7 +276,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
     kind = "unary_unary"
     wrapper = wrapped.UnaryUnaryCall
 
-    def __call__(
+    def __call__(  # noqa: C901  # the hot path, written out
         self,
         request: Any,
         *,
@@ -320,10 +333,13 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             )
         if compression is not None:
             metadata = with_compression(metadata, compression)
+        observed = None
+        if balancer.observers.current is not None:
+            observed, metadata = self._observed_on(balancer, backend, now, metadata)
         make, arguments = inner.direct
         return make(
             balancer,
-            new_attempt((backend, 0.0, 1, now, level, counts, metadata)),
+            new_attempt((backend, 0.0, 1, now, level, counts, metadata, observed)),
             self,
             message,
             timeout,
@@ -333,6 +349,17 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             inner.siblings,
             arguments,
         )
+
+    def _observed_on(
+        self, balancer: Balancer, backend: Backend | None, now: float, metadata: Any
+    ) -> tuple[ObservedCall | None, Any]:
+        """The observed call, whose first attempt begins, and the metadata to send."""
+        observed = self._observed(balancer, now)
+        if observed is not None:
+            assert backend is not None
+            address = backend.endpoint.address
+            metadata = observed.attempt_begins(address, 1, 0.0, now, metadata)
+        return observed, metadata
 
 
 class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable[Any, Any]):

@@ -195,6 +195,11 @@ class Spillover:
         self.inner = self._known[self._first].picker  # one of those that are wrapped
 
     @property
+    def pickers(self) -> tuple[Picker, ...]:
+        """Those that it has, one of each level."""
+        return tuple(level.picker for level in self._known.values())
+
+    @property
     def share(self) -> float:
         """Of all calls, that stays in the first level."""
         first = self._levels[0] if self._levels else None

@@ -10,10 +10,13 @@ from weakref import WeakKeyDictionary
 
 import grpc
 from prometheus_client import REGISTRY, CollectorRegistry, Metric
+from prometheus_client import samples as exposition
 from prometheus_client.registry import Collector
 
 from lbclient.client.channel import Channel
 from lbclient.config import is_disabled
+from lbclient.core.call_times import Exemplar
+from lbclient.metrics.durations import samples_of
 from lbclient.metrics.families import FAMILIES, HANDLED, SAMPLES, Family
 from lbclient.metrics.sums import Sums, labelled
 from lbclient.server import Server, SyncServer
@@ -76,7 +79,19 @@ class _Collector(Collector):
                 metrics[family.name].add_sample(
                     sample[0], labelled(labels, sample), number
                 )
+        for name, values, number, exemplar in samples_of(self.sums.durations()):
+            family, labels = SAMPLES[name]
+            shown = dict(zip(labels, values, strict=True))
+            of_trace = None if exemplar is None else _shown(exemplar)
+            metrics[family.name].add_sample(name, shown, number, exemplar=of_trace)
         return [metric for metric in metrics.values() if metric.samples]
+
+
+def _shown(exemplar: Exemplar) -> exposition.Exemplar:
+    """As OpenMetrics has it; the format of old leaves exemplars out."""
+    trace = exemplar.trace
+    ids = {"trace_id": f"{trace.trace_id:032x}", "span_id": f"{trace.span_id:016x}"}
+    return exposition.Exemplar(ids, exemplar.value)
 
 
 _collectors: WeakKeyDictionary[CollectorRegistry, _Collector] = WeakKeyDictionary()

@@ -50,6 +50,14 @@ OURS = _families(
      "reason."),
     ("lbclient_attempt_latency_seconds", "histogram", "target",
      "Latency of attempts, from picking a backend to the end of the attempt."),
+    ("lbclient_call_duration_seconds", "histogram",
+     "target grpc_service grpc_method grpc_code",
+     "Duration of whole calls as the caller sees them, with waiting for a backend and "
+     "all retries, by method and status code."),
+    ("lbclient_attempt_duration_seconds", "histogram",
+     "target grpc_service grpc_method grpc_code",
+     "Duration of single attempts, with waiting for a backend, by method and status "
+     "code. A call that is retried has several attempts."),
     ("lbclient_in_flight", "gauge", "target", "Attempts in flight."),
     ("lbclient_waiting", "gauge", "target", "Calls waiting for a backend."),
     ("lbclient_waited", "counter", "target",
@@ -100,6 +108,10 @@ OURS = _families(
      "Requests that have ended, by status code."),
     ("lbclient_server_latency_seconds", "histogram", "",
      "Latency of requests, from their acceptance to their end."),
+    ("lbclient_server_request_duration_seconds", "histogram",
+     "grpc_service grpc_method grpc_code",
+     "Duration of requests that the server has ended, refused ones included, by method "
+     "and status code."),
     ("lbclient_server_active_requests", "gauge", "", "Requests in progress."),
     ("lbclient_server_utilization", "gauge", "",
      "Utilization that the server reports to clients; 1 is full."),

@@ -14,10 +14,13 @@ from weakref import ReferenceType, ref
 import grpc
 
 from lbclient.client.channel import Channel
+from lbclient.core.call_times import CallTimes
 from lbclient.core.errors import ConfigError
 from lbclient.metrics import samples
+from lbclient.metrics.durations import MAX_TIMED, Durations, find_trace
 from lbclient.metrics.families import HIGHEST
 from lbclient.metrics.samples import MAX_LABEL, OTHER, Sample
+from lbclient.pickers.scheduler_updates import SchedulerUpdates
 from lbclient.server import Server, SyncServer
 from lbclient.server.statistics import ServerStatistics
 
@@ -27,6 +30,8 @@ logger = logging.getLogger("lbclient.metrics")
 MAX_TARGETS = 100
 MAX_METHODS = 500
 MAX_CUSTOMERS = 200  # by cost: as many listed as unlisted ones of one server
+
+SCHEMES = ("dns", "file", "ipv4", "ipv6", "k8s", "srv", "unix", "unix-abstract")
 
 SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
 
@@ -42,6 +47,9 @@ class _Known(NamedTuple):
     counts: Numbers
     of_backends: Numbers
     most: int  # backends that are shown
+    times: CallTimes
+    updates: tuple[SchedulerUpdates, ...] = ()
+    target: str | None = None  # as it was last shown; empty on a server
 
 
 class Sums:
@@ -55,6 +63,9 @@ class Sums:
         self._left: Numbers = {}  # of backends that some have left, and others have not
         self._targets: dict[str, None] = {}
         self._methods: dict[tuple[str, str, str], None] = {}
+        self._timed: dict[tuple[str, str, str], None] = {}
+        self.grpc_targets: dict[str, str] = {}  # by label, as OpenTelemetry's are told
+        self._durations = Durations()  # of sources that are gone
         self._customers: dict[str, None] = {}
 
     def __repr__(self) -> str:
@@ -76,7 +87,11 @@ class Sums:
             raise ConfigError("backends", backends, "a whole number, at least 0")
         with self._lock:
             self._bury()
-            known = self._sources.get(ref(source), _Known({}, {}, 0))
+            known = self._sources.get(ref(source))
+            if known is None:
+                target = "" if isinstance(source, Server) else None
+                times = source._keep_times(find_trace)
+                known = _Known({}, {}, 0, times, target=target)
             self._sources[ref(source)] = known._replace(most=backends)
 
     def collect(self) -> Numbers:
@@ -96,6 +111,26 @@ class Sums:
             _merge(sums, self._left)
             sums["lbclient_disabled",] = float(self._is_disabled)
             return sums
+
+    def durations(self) -> Durations:
+        """As `collect` has last found the sources; to be called after it."""
+        with self._lock:
+            found = Durations()
+            found.add_all(self._durations)
+            for known in self._sources.values():
+                self._add_durations(found, known)
+            return found
+
+    def _add_durations(self, found: Durations, known: _Known) -> None:
+        if known.target is not None:
+            found.add(known.times, known.target, self._timed_method)
+            for updates in known.updates:
+                found.add_updates(updates, known.target)
+
+    def _timed_method(self, method: tuple[str, str, str]) -> tuple[str, str, str]:
+        kind, service, name = method
+        method = (kind, service[:MAX_LABEL], name[:MAX_LABEL])
+        return self._bounded(self._timed, method, MAX_TIMED, samples.UNKNOWN)
 
     def _collect_source(
         self, reference: ReferenceType[Source], source: Source, sums: Numbers
@@ -128,6 +163,12 @@ class Sums:
         channel, most = source.statistics(), self._sources[reference].most
         target = channel.label[:MAX_LABEL]
         target = self._bounded(self._targets, target, MAX_TARGETS, OTHER)
+        self._sources[reference] = self._sources[reference]._replace(
+            target=target, updates=source._scheduler_updates()
+        )
+        if target not in self.grpc_targets:
+            known = channel.name or canonical(channel.target)[:MAX_LABEL]
+            self.grpc_targets[target] = OTHER if target == OTHER else known
         counts = dict(samples.channel_counts(channel, target))
         self._count_methods(counts, "client", channel.methods)
         if source.get_state() is SHUTDOWN:
@@ -179,7 +220,9 @@ class Sums:
             # Read while it changes, a sum of two counts can be one too few.
             counts[sample] = max(count, counts.get(sample, 0.0))
         self._leave(before.of_backends, of_backends)
-        self._sources[reference] = _Known(counts, of_backends, before.most)
+        self._sources[reference] = before._replace(
+            counts=counts, of_backends=of_backends
+        )
 
     def _leave(self, before: Numbers, now: Numbers) -> None:
         """What was told of backends that are gone, or came back as new ones."""
@@ -192,12 +235,24 @@ class Sums:
             known = self._sources.pop(reference)
             _merge(self._kept, known.counts)
             self._leave(known.of_backends, {})
+            self._add_durations(self._durations, known)
 
 
 def _merge(sums: Numbers, more: Numbers) -> None:
     for sample, number in more.items():
         before = sums.get(sample, 0.0)
         sums[sample] = max(before, number) if sample[0] in HIGHEST else before + number
+
+
+def canonical(target: str) -> str:
+    """With its scheme, as in gRFC A66.
+
+    >>> canonical("search:50051"), canonical("ipv4:10.0.0.3:50051")
+    ('dns:///search:50051', 'ipv4:10.0.0.3:50051')
+    """
+    scheme, colon, rest = target.partition(":")
+    has_scheme = "://" in target or (bool(colon) and scheme in SCHEMES and bool(rest))
+    return target if has_scheme or target.startswith("<") else f"dns:///{target}"
 
 
 def labelled(names: Iterable[str], sample: Sample) -> dict[str, str]:

@@ -13,6 +13,7 @@ from random import Random
 from lbclient.core.load import Load
 from lbclient.core.protocols import N, Node
 from lbclient.pickers.options import between
+from lbclient.pickers.scheduler_updates import SchedulerUpdates
 from lbclient.pickers.slow_start import SLOW_START, SlowStart
 
 MAX_WEIGHT = 65535  # "scaled such that the largest weight is 65535", gRFC A58
@@ -50,6 +51,7 @@ class WeightedRoundRobin:
         self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
         # A random start, so that many clients do not march in step.
         self._sequence = rng.getrandbits(32)
+        self.updates = SchedulerUpdates()
         self._built_for: Sequence[Node] = ()
         self._update_at = 0.0
         self._strides: list[int] = []
@@ -57,7 +59,9 @@ class WeightedRoundRobin:
     def pick(self, ready: Sequence[N], now: float) -> N:
         if ready is not self._built_for or now >= self._update_at:
             self._slow_start.look(ready, now)
-            self._strides = strides(self._capacities(ready, now))
+            known = [self._capacity(node.load, now) for node in ready]
+            self.updates.count(known, self._stale(ready, known, now))
+            self._strides = strides(self._capacities(known, ready, now))
             self._built_for = ready
             self._update_at = now + self._update_period
         weights = self._strides
@@ -73,14 +77,25 @@ class WeightedRoundRobin:
                 return ready[i]
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
-        weights = strides(self._capacities(ready, now))
+        known = [self._capacity(node.load, now) for node in ready]
+        weights = strides(self._capacities(known, ready, now))
         mean = sum(weights) / len(weights)
         return [weight / mean for weight in weights]
 
-    def _capacities(self, ready: Sequence[Node], now: float) -> list[float]:
+    def _stale(self, ready: Sequence[Node], known: Sequence[float], now: float) -> int:
+        """How many have no weight because their last report is too old."""
+        return sum(
+            not weight
+            and node.load.report is not None
+            and now - node.load.reported_at >= self._expiration
+            for node, weight in zip(ready, known, strict=True)
+        )
+
+    def _capacities(
+        self, known: list[float], ready: Sequence[Node], now: float
+    ) -> list[float]:
         """Weights in requests per second; of an unknown one, the mean of the known,
         times what its resolver says that it is worth."""
-        known = [self._capacity(node.load, now) for node in ready]
         sound = [weight for weight in known if weight]
         if len(sound) < 2:
             # "If fewer than two subchannels have load info, use round robin."

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from asyncio import FIRST_COMPLETED
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
 from dataclasses import replace
@@ -23,6 +23,7 @@ import grpc.aio
 from lbclient import grpc_seam
 from lbclient.config import ServerConfig, is_disabled
 from lbclient.core import criticality, customer
+from lbclient.core.call_times import CallTimes, Trace
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
@@ -315,6 +316,10 @@ class Server(grpc.aio.Server):
             services=tuple(self._services),
             udp=self._udp.statistics(),
         )
+
+    def _keep_times(self, find_trace: Callable[[], Trace | None]) -> CallTimes:
+        """How long its requests take, from now on; for metrics."""
+        return self._parts.tally.keep_times(find_trace)
 
     def _keep_recent(self) -> Recent:
         """Returns recent latencies, and keeps them for a minute from now on."""

@@ -504,6 +504,7 @@ class Fleet:
             config,
             asyncio.get_running_loop().time,
             Random(7),
+            observers=self.channel._observers,
         )
 
     def __getitem__(self, address: str) -> Server:

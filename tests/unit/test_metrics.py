@@ -11,11 +11,13 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lbclient import Channel, ChannelStatistics, Server, ServerStatistics, metrics
+from lbclient.client.observers import Observers
 from lbclient.client.statistics import (
     BackendStatistics,
     LatencyStatistics,
     ResolverStatistics,
 )
+from lbclient.core.call_times import CallTimes
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
 from lbclient.metrics import samples, sums
@@ -115,6 +117,8 @@ class FakeChannel(Channel):
     def __init__(self, said: ChannelStatistics = CHANNEL) -> None:
         self.said: ChannelStatistics | Exception = said
         self.state = READY
+        self._observers = Observers()
+        self._balancer = None
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         return self.state
@@ -131,6 +135,10 @@ class FakeChannel(Channel):
 class FakeServer(Server):
     def __init__(self, said: ServerStatistics = SERVER) -> None:
         self.said = said
+        self.times = CallTimes(lambda: None)
+
+    def _keep_times(self, find_trace: object) -> CallTimes:
+        return self.times
 
     def statistics(self) -> ServerStatistics:
         return self.said

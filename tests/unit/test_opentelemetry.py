@@ -14,9 +14,15 @@ from tests.unit.test_metrics import CHANNEL, FakeChannel, FakeServer
 
 
 class Collected:
-    def __init__(self, *sources: Any, backends: int = 0) -> None:
+    def __init__(
+        self,
+        *sources: Any,
+        backends: int = 0,
+        kind: type[MeterProvider] = MeterProvider,
+    ) -> None:
         self._reader = InMemoryMetricReader()
-        self.provider = MeterProvider([self._reader], shutdown_on_exit=False)
+        self.provider = kind([self._reader], shutdown_on_exit=False)
+        self.provider.__dict__["is_made"] = True
         for source in sources:
             opentelemetry.export(source, self.provider, backends=backends)
 
@@ -48,14 +54,36 @@ def test_a_channel_and_a_server_are_shown() -> None:
     assert seen("lbclient.server_utilization") == 0.4
 
 
-def test_a_histogram_is_three_instruments() -> None:
+def test_a_histogram_is_one_in_the_sdk_and_a_distribution_of_now_three() -> None:
     seen = Collected(_channel := FakeChannel())
+    metrics = seen.metrics()
+    latency = metrics["lbclient.attempt_latency"]
+    (point,) = latency.data.data_points
+    assert latency.unit == "s"
+    assert (point.count, point.sum) == (8, 4.5)
+    assert len(point.bucket_counts) == len(point.explicit_bounds) + 1
+    assert point.attributes == {"target": "dns:///search"}
+    assert "lbclient.attempt_latency.bucket" not in metrics
+    assert seen("lbclient.weights.count") == 3
+
+
+class OtherMeters(MeterProvider):
+    """As of another SDK, which has no door for histograms."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "_metric_readers" and "is_made" in self.__dict__:
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+def test_with_another_sdk_a_histogram_is_three_instruments() -> None:
+    seen = Collected(_channel := FakeChannel(), kind=OtherMeters)
     assert seen("lbclient.attempt_latency.bucket", le="1.0") == 7
     assert seen("lbclient.attempt_latency.bucket", le="+Inf") == 8
     assert seen("lbclient.attempt_latency.count") == 8
     assert seen("lbclient.attempt_latency.sum") == 4.5
-    assert seen("lbclient.weights.count") == 3
     metrics = seen.metrics()
+    assert "lbclient.attempt_latency" not in metrics
     assert metrics["lbclient.attempt_latency.sum"].unit == "s"
     assert metrics["lbclient.attempt_latency.count"].unit == "1"
 

@@ -107,7 +107,13 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         }
         method, request, error = self._method, self.message, None
         attempts = self.attempts = Attempts(
-            balancer, method, request, attempt.criticality, options, attempt.counts
+            balancer,
+            method,
+            request,
+            attempt.criticality,
+            options,
+            attempt.counts,
+            attempt.observed,
         )
         then = attempts.failed(attempt, self, code, trailers, left)
         if then is None:

@@ -197,7 +197,8 @@ class Call:
         last = attempts.last_error
         if last is not None and isinstance(error, NoBackend | BackendsFull):
             error = last
-        self._balancer.refuse(error, self.counts, bool(attempts.tried))
+        was_sent, observed = bool(attempts.tried), attempts.observed
+        self._balancer.refuse(error, self.counts, was_sent, observed)
         self._end(error)
 
     def _is_late(self, now: float) -> bool:
@@ -284,7 +285,9 @@ class Call:
             return False
         self._balancer.waiting.leave(self)
         was_sent = bool(self.attempts.tried)
-        self._balancer.count(grpc.StatusCode.CANCELLED, self.counts, was_sent)
+        self._balancer.count(
+            grpc.StatusCode.CANCELLED, self.counts, was_sent, self.attempts.observed
+        )
         self._end(asyncio.CancelledError())
         return True
 

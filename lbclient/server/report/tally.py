@@ -4,12 +4,14 @@ Served requests are counted in bulk: to count many at once takes a fifth of the 
 a request runs with cold caches. So whoever reads counts calls `count_served` first.
 """
 
+from collections.abc import Callable
 from threading import RLock, get_ident
 
 from grpc import StatusCode
 
 from lbclient.core.admission import Quickest
 from lbclient.core.call_counts import CallCounts
+from lbclient.core.call_times import CallTimes, MethodTimes, Trace
 from lbclient.core.histogram import Histogram
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import Verdict
@@ -47,6 +49,8 @@ class RequestTally:
         self.handled = CallCounts(code.name for code in StatusCode)
         self.recent: Recent | None = None  # as long as somebody looks
         self.latency = Histogram()
+        self.times: CallTimes | None = None  # as long as somebody exports them
+        self._times_of: dict[int, MethodTimes] = {}  # by the id of a method's counts
         self._thread = get_ident()  # of the loop
         self._counting = RLock()
 
@@ -70,9 +74,11 @@ class RequestTally:
         verdict = verdict_of(code) if is_error else Verdict.ABANDONED
         monitor.finish(verdict)
         method.counts[code.name] += 1
-        if verdict is not Verdict.ABANDONED:
-            with self._counting:
+        with self._counting:
+            if verdict is not Verdict.ABANDONED:
                 self._observe(took)
+            if self.times is not None:
+                self._time(self.times, method.counts, code.value[0], took)
 
     def refuse(self, code: StatusCode, counts: Counts, is_error: bool) -> None:
         """A request that never began: an error to whoever looks for one."""
@@ -80,11 +86,30 @@ class RequestTally:
         monitor.active += 1
         monitor.finish(Verdict.REJECTED if is_error else Verdict.ABANDONED)
         counts[code.name] += 1
+        if self.times is not None:
+            with self._counting:
+                self._time(self.times, counts, code.value[0], 0.0)
+
+    def keep_times(self, find_trace: Callable[[], Trace | None]) -> CallTimes:
+        """How long requests take, from now on; once more is never too much."""
+        if self.times is None:
+            self.count_served()
+            self.times = CallTimes(find_trace)
+        return self.times
+
+    def _time(self, times: CallTimes, counts: Counts, code: int, took: float) -> None:
+        known = self._times_of.get(id(counts))
+        if known is None:  # the counts are kept, so nothing else has their id
+            known = times.of(self.handled.method_of(counts))
+            self._times_of[id(counts)] = known
+        known.started += 1  # told when it has ended, as with what is served
+        known.call_over(code, took)
 
     def count_served(self) -> None:
         """Counts served requests for `statistics`, in any thread."""
         uncounted, counted = self._monitor.uncounted, self._monitor.counted
         observe = self._observe if self.recent else self.latency.observe
+        times = self.times
         with self._counting:
             while uncounted:
                 try:
@@ -94,6 +119,8 @@ class RequestTally:
                 method, _, took = one
                 method.counts["OK"] += 1
                 observe(took)
+                if times is not None:
+                    self._time(times, method.counts, 0, took)
                 counted.append(one)
 
     def learn_served(self) -> None:

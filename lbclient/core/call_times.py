@@ -1,0 +1,224 @@
+"""How long calls and attempts took, by method and status, while somebody exports them.
+
+Plain numbers that only grow: metrics read them, Prometheus' at a scrape and
+OpenTelemetry's at an export. What is counted, and the bounds, are those of gRPC's own
+OpenTelemetry metrics: gRFC A66, and A96 for retries. Bounded as `call_counts` is.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from lbclient.core.call_counts import LONGEST, MOST, OTHERS, Method
+from lbclient.core.retry import Decision
+from lbclient.core.text import is_printable
+
+# Seconds; gRFC A66: "Latency Buckets".
+# fmt: off
+BOUNDS = (
+    0.0, 0.00001, 0.00005, 0.0001, 0.0003, 0.0006, 0.0008, 0.001, 0.002, 0.003, 0.004,
+    0.005, 0.006, 0.008, 0.01, 0.013, 0.016, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08,
+    0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 2.0, 5.0, 10.0, 20.0,
+    50.0, 100.0,
+)
+# fmt: on
+RETRY_BOUNDS = (1.0, 2.0, 3.0, 4.0, 5.0)  # retries; gRFC A96
+RESEND_BOUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0)  # transparent retries; gRFC A96
+
+
+class Trace(NamedTuple):
+    """The trace, and the span in it, within which a call was made."""
+
+    trace_id: int
+    span_id: int
+
+
+class Exemplar(NamedTuple):
+    """One of the values of a bucket, observed `at` that time of the channel's clock."""
+
+    value: float
+    trace: Trace
+    at: float
+
+
+class Times:
+    """A histogram, with the last exemplar of each bucket."""
+
+    __slots__ = ("bounds", "counts", "exemplars", "highest", "lowest", "sum")
+
+    def __init__(self, bounds: tuple[float, ...] = BOUNDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+        self.lowest, self.highest = float("inf"), float("-inf")
+        self.exemplars: dict[int, Exemplar] = {}  # by bucket
+
+    def observe(self, value: float, trace: Trace | None = None, now: float = 0) -> None:
+        bucket = bisect_left(self.bounds, value)
+        self.counts[bucket] += 1
+        self.sum += value
+        if value < self.lowest:
+            self.lowest = value
+        if value > self.highest:
+            self.highest = value
+        if trace is not None:
+            self.exemplars[bucket] = Exemplar(value, trace, now)
+
+    def add(self, other: "Times") -> None:
+        """What another one of the same bounds has observed."""
+        counts = list(other.counts)
+        self.counts = [a + b for a, b in zip(self.counts, counts, strict=True)]
+        self.sum += other.sum
+        self.lowest = min(self.lowest, other.lowest)
+        self.highest = max(self.highest, other.highest)
+        for bucket, exemplar in list(other.exemplars.items()):
+            known = self.exemplars.get(bucket)
+            if known is None or known.at < exemplar.at:
+                self.exemplars[bucket] = exemplar
+
+    def last_exemplar(self, first: int, last: int) -> Exemplar | None:
+        """The latest one of these buckets, both ends included."""
+        found = (self.exemplars.get(bucket) for bucket in range(first, last + 1))
+        known = [exemplar for exemplar in found if exemplar is not None]
+        return max(known, key=lambda exemplar: exemplar.at, default=None)
+
+    def __repr__(self) -> str:
+        return f"<{sum(self.counts)} observed, {self.sum:.3f} s in all>"
+
+
+class MethodTimes:
+    """Of one method. `calls` and `attempts` are by the number of their status.
+
+    `started` attempts include those in flight. `retries`, `resends` and `delays` are of
+    calls that had any: of transparent retries, and seconds between two attempts.
+    """
+
+    __slots__ = ("attempts", "calls", "delays", "resends", "retries", "started")
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.calls: dict[int, Times] = {}
+        self.attempts: dict[int, Times] = {}
+        self.retries = Times(RETRY_BOUNDS)
+        self.resends = Times(RESEND_BOUNDS)
+        self.delays = Times()
+
+    def attempt_over(
+        self, code: int, took: float, trace: Trace | None, now: float
+    ) -> None:
+        times = self.attempts.get(code)
+        if times is None:
+            times = self.attempts[code] = Times()
+        times.observe(took, trace, now)
+
+    def call_over(
+        self, code: int, took: float, trace: Trace | None = None, now: float = 0.0
+    ) -> None:
+        times = self.calls.get(code)
+        if times is None:
+            times = self.calls[code] = Times()
+        times.observe(took, trace, now)
+
+    def read(self) -> Iterator[tuple[str, int, Times]]:
+        """What was timed, the status or -1, and the times. From any thread."""
+        for code, times in list(self.calls.items()):
+            yield "call", code, times
+        for code, times in list(self.attempts.items()):
+            yield "attempt", code, times
+        yield "retries", -1, self.retries
+        yield "resends", -1, self.resends
+        yield "delays", -1, self.delays
+
+    def __repr__(self) -> str:
+        return f"<{self.started} attempts>"
+
+
+class CallTimes:
+    """Of all methods of a channel or a server; on its loop's thread but for `read`.
+
+    `find_trace` returns the trace in whose context it is called; None: there is none.
+    """
+
+    def __init__(self, find_trace: Callable[[], Trace | None]) -> None:
+        self._find_trace = find_trace
+        self._methods: dict[Method, MethodTimes] = {}
+
+    def begin(self, method: Method, now: float) -> "CallTimer":
+        """A call begins; it ends with `over`, or with its last attempt."""
+        return CallTimer(self.of(method), now, self._find_trace())
+
+    def of(self, method: Method) -> MethodTimes:
+        known = self._methods.get(method)
+        if known is None:
+            _, path = method
+            is_full = len(self._methods) >= MOST
+            if is_full or len(path) > LONGEST or not is_printable(path):
+                method = OTHERS
+            known = self._methods.setdefault(method, MethodTimes())
+        return known
+
+    def read(self) -> list[tuple[Method, MethodTimes]]:
+        """May be called from any thread; the times go on changing."""
+        return list(self._methods.items())
+
+    def __repr__(self) -> str:
+        return f"<times of {len(self._methods)} methods>"
+
+
+class CallTimer:
+    """One call, from its beginning to its end. Told by the call's attempts."""
+
+    __slots__ = (
+        "_began_at",
+        "_delay",
+        "_idle_since",
+        "_method",
+        "_resends",
+        "_retries",
+        "_trace",
+    )
+
+    def __init__(self, method: MethodTimes, now: float, trace: Trace | None) -> None:
+        self._method = method
+        self._began_at = now
+        self._trace = trace
+        self._idle_since: float | None = None
+        self._retries = self._resends = 0
+        self._delay = 0.0
+
+    def attempt_begins(
+        self, address: str, number: int, waited: float, now: float, metadata: Any
+    ) -> Any:
+        """After so many seconds of looking for a backend, which are the attempt's."""
+        self._method.started += 1
+        if self._idle_since is not None:
+            self._delay += max(0.0, now - waited - self._idle_since)
+            self._idle_since = None
+        return metadata
+
+    def attempt_over(
+        self, code: int, took: float, verdict: str, then: Decision | None, now: float
+    ) -> None:
+        """`then` says whether another follows; if none does, the call is over, too."""
+        self._method.attempt_over(code, took, self._trace, now)
+        if then is None or then.delay is None:
+            self.over(code, now)
+            return
+        self._idle_since = now
+        if then.is_resend:
+            self._resends += 1
+        else:
+            self._retries += 1
+
+    def over(self, code: int, now: float) -> None:
+        method, trace = self._method, self._trace
+        method.call_over(code, now - self._began_at, trace, now)
+        if self._retries:
+            method.retries.observe(self._retries, trace, now)
+        if self._resends:
+            method.resends.observe(self._resends, trace, now)
+        if self._delay > 0.0:
+            method.delays.observe(self._delay, trace, now)
+
+    def __repr__(self) -> str:
+        return f"<call with {self._retries + self._resends} further attempts>"

@@ -1,0 +1,121 @@
+"""Spans of calls and of their attempts, as gRFC A72 names them: `Sent.` and `Attempt.`.
+
+A call's span lasts from the call to its end; each attempt has one below it, whose
+context is sent to the server. So a trace shows which backend each attempt went to, how
+long it waited for that backend, and why there was another.
+"""
+
+import logging
+from typing import Any
+
+import grpc
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+
+from lbclient.core.call_counts import Method
+from lbclient.core.retry import Decision
+from lbclient.wire.codes import STATUS_OF_NUMBER
+
+logger = logging.getLogger("lbclient.metrics")
+
+FIRST = "the call's first attempt"
+
+
+class Tracing:
+    """An observer of one channel."""
+
+    def __init__(self, tracer: Tracer, target: str) -> None:
+        self._tracer = tracer
+        self._target = target
+
+    def begin(self, method: Method, now: float) -> "TracedCall":
+        return TracedCall(self._tracer, method[1], self._target)
+
+    def __repr__(self) -> str:
+        return f"<tracing of {self._target}>"
+
+
+class TracedCall:
+    """One call. What a span processor raises is logged, and costs no call."""
+
+    __slots__ = ("_attempt", "_name", "_reason", "_retries", "_sent",
+                 "_tracer", "_was_resent")  # fmt: skip
+
+    def __init__(self, tracer: Tracer, path: str, target: str) -> None:
+        self._tracer = tracer
+        self._name = name = path.removeprefix("/").replace("/", ".")
+        self._reason = FIRST
+        self._retries = 0
+        self._was_resent = False
+        self._attempt: Span | None = None
+        self._sent = tracer.start_span(
+            f"Sent.{name}",
+            kind=SpanKind.CLIENT,
+            attributes={"grpc.method": path.removeprefix("/"), "grpc.target": target},
+        )
+
+    def attempt_begins(
+        self, address: str, number: int, waited: float, now: float, metadata: Any
+    ) -> Any:
+        context = trace.set_span_in_context(self._sent)
+        span = self._attempt = self._tracer.start_span(
+            f"Attempt.{self._name}",
+            context,
+            kind=SpanKind.CLIENT,
+            attributes={
+                "previous-rpc-attempts": self._retries,
+                "transparent-retry": self._was_resent,
+                "lbclient.backend": address,
+                "lbclient.attempt": number,
+                "lbclient.wait": waited,
+                "lbclient.reason": self._reason,
+            },
+        )
+        if waited > 0.0 and span.is_recording():
+            span.add_event("Delayed LB pick complete")
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier, trace.set_span_in_context(span))
+        if not carrier:
+            return metadata
+        # In place of what the attempt before was sent with.
+        kept = [pair for pair in metadata or () if pair[0] not in carrier]
+        return grpc.aio.Metadata(*kept, *carrier.items())
+
+    def attempt_over(
+        self, code: int, took: float, verdict: str, then: Decision | None, now: float
+    ) -> None:
+        span, self._attempt = self._attempt, None
+        reason = "" if then is None else then.reason
+        if span is not None:
+            span.set_attribute("lbclient.verdict", verdict)
+            _end(span, code, reason)
+        if then is None or then.delay is None:
+            self._over(code, reason)
+            return
+        self._was_resent = then.is_resend
+        self._retries += not then.is_resend
+        self._reason = reason
+
+    def over(self, code: int, now: float) -> None:
+        self._over(code, "")
+
+    def _over(self, code: int, reason: str) -> None:
+        _end(self._sent, code, reason)
+
+    def __repr__(self) -> str:
+        return f"<traced call {self._name}>"
+
+
+def _end(span: Span, code: int, reason: str) -> None:
+    """'"OK" is recorded with status "OK", while other gRPC statuses are marked as
+    "ERROR"' and 'include their code as a description', gRFC A72."""
+    if code:
+        name = STATUS_OF_NUMBER[code].name
+        text = f"{name}, {reason}" if reason else name
+        span.set_status(Status(StatusCode.ERROR, text))
+    else:
+        span.set_status(Status(StatusCode.OK))
+    try:
+        span.end()
+    except Exception:
+        logger.exception("a span processor failed")

@@ -1,0 +1,36 @@
+"""What weighted round robin's scheduler had to go by: the counts of gRFC A78."""
+
+from collections.abc import Sequence
+
+from lbclient.core.call_times import Times
+
+# Requests per second. OpenTelemetry's default bounds, for the gRFC names none.
+BOUNDS = (
+    0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0,
+    5000.0, 7500.0, 10000.0,
+)  # fmt: skip
+
+
+class SchedulerUpdates:
+    """Owned by a picker. Each counts over all updates of its scheduler.
+
+    `fallbacks` are updates with fewer than two usable weights, `not_yet_usable` and
+    `stale` are backends without one, `weights` has that of every backend.
+    """
+
+    def __init__(self) -> None:
+        self.fallbacks = self.not_yet_usable = self.stale = 0
+        self.weights = Times(BOUNDS)
+
+    def count(self, weights: Sequence[float], stale: int) -> None:
+        """An update; 0.0 is a backend without a usable weight, `stale` of them old."""
+        usable = 0
+        for weight in weights:
+            usable += weight > 0.0
+            self.weights.observe(weight)
+        self.fallbacks += usable < 2
+        self.stale += stale
+        self.not_yet_usable += len(weights) - usable - stale
+
+    def __repr__(self) -> str:
+        return f"<{self.fallbacks} fallbacks, {self.stale} stale weights>"

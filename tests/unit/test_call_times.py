@@ -1,0 +1,95 @@
+"""What is counted of calls and attempts, and in which bucket."""
+
+import pytest
+
+from lbclient.core.call_counts import MOST, OTHERS
+from lbclient.core.call_times import CallTimer, CallTimes, Exemplar, Times, Trace
+from lbclient.core.retry import Decision
+
+METHOD = ("unary_unary", "/search.Search/Search")
+OK, UNAVAILABLE, DEADLINE_EXCEEDED = 0, 14, 4
+RETRY = Decision(0.5, "attempt 2 of 3", attempt=1)
+RESEND = Decision(0.0, "no server took it", is_resend=True)
+
+
+def seconds(times: Times) -> tuple[int, float]:
+    return sum(times.counts), round(times.sum, 6)
+
+
+class Calls:
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.times = CallTimes(lambda: trace)
+
+    def begin(self, now: float) -> CallTimer:
+        return self.times.begin(METHOD, now)
+
+    def read(self, what: str, code: int = -1) -> tuple[int, float]:
+        found = self.times.of(METHOD).read()
+        return next((seconds(t) for w, c, t in found if (w, c) == (what, code)), (0, 0))
+
+
+def test_a_call_with_one_attempt_takes_as_long_as_the_attempt() -> None:
+    calls = Calls()
+    call = calls.begin(1.0)
+    call.attempt_begins("b:1", 1, 0.25, 1.25, None)
+    call.attempt_over(OK, 2.0, "served", None, 3.0)
+    assert calls.read("call", OK) == calls.read("attempt", OK) == (1, 2.0)
+    assert calls.read("retries") == calls.read("delays") == (0, 0)
+
+
+def test_a_retried_call_lasts_from_its_beginning_with_the_pause_between() -> None:
+    calls = Calls()
+    call = calls.begin(0.0)
+    call.attempt_begins("b:1", 1, 0.0, 0.0, None)
+    call.attempt_over(UNAVAILABLE, 1.0, "failed", RESEND, 1.0)
+    call.attempt_begins("b:2", 2, 0.0, 1.0, None)
+    call.attempt_over(UNAVAILABLE, 1.0, "failed", RETRY, 2.0)
+    call.attempt_begins("b:1", 3, 0.25, 2.75, None)  # it waited for a backend, too
+    call.attempt_over(OK, 1.25, "served", None, 3.75)
+    assert calls.read("call", OK) == (1, 3.75)
+    assert calls.read("attempt", UNAVAILABLE) == (2, 2.0)
+    assert calls.read("attempt", OK) == (1, 1.25)
+    assert calls.read("retries") == calls.read("resends") == (1, 1)
+    assert calls.read("delays") == (1, 0.5)
+    assert calls.times.of(METHOD).started == 3
+
+
+def test_a_call_that_never_found_a_backend_has_a_duration_and_no_attempt() -> None:
+    calls = Calls()
+    calls.begin(1.0).over(DEADLINE_EXCEEDED, 6.0)
+    assert calls.read("call", DEADLINE_EXCEEDED) == (1, 5.0)
+    assert calls.times.of(METHOD).started == 0
+
+
+def test_a_bucket_keeps_the_last_trace_of_it() -> None:
+    trace = Trace(7, 8)
+    calls = Calls(trace)
+    for began_at in (0.0, 1.0):
+        calls.begin(began_at).over(OK, began_at + 0.007)
+    times = calls.times.of(METHOD).calls[OK]
+    (bucket,) = times.exemplars
+    assert times.bounds[bucket - 1] < 0.007 <= times.bounds[bucket]
+    assert times.last_exemplar(0, bucket) == Exemplar(
+        pytest.approx(0.007), trace, 1.007
+    )
+    assert times.last_exemplar(bucket + 1, len(times.bounds)) is None
+
+
+def test_times_add_up_and_the_later_exemplar_stays() -> None:
+    one, other = Times((1.0,)), Times((1.0,))
+    one.observe(0.5, Trace(1, 1), 1.0)
+    other.observe(0.75, Trace(2, 2), 2.0)
+    other.observe(4.0)
+    one.add(other)
+    assert (one.counts, one.sum, one.lowest, one.highest) == ([2, 1], 5.25, 0.5, 4.0)
+    assert one.exemplars[0].trace == Trace(2, 2)
+
+
+def test_methods_are_bounded_and_the_rest_share_one_entry() -> None:
+    times = CallTimes(lambda: None)
+    for number in range(MOST + 10):
+        times.begin(("unary_unary", f"/s/m{number}"), 0.0).over(OK, 1.0)
+    times.begin(("unary_unary", "/s/" + "x" * 1000), 0.0).over(OK, 1.0)
+    known = dict(times.read())
+    assert len(known) == MOST + 1
+    assert sum(known[OTHERS].calls[OK].counts) == 11
