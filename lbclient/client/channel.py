@@ -5,10 +5,11 @@ also when it starts to resolve and to connect.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from functools import partial
+from functools import cache, partial
 from random import Random
 from threading import get_ident
 from typing import Any, Self, TypeVar, cast
@@ -155,6 +156,7 @@ class Channel(grpc.aio.Channel):
         )
         self._config = config
         self._number = CHANNELS.enter(self)
+        _watch_forks()
 
     def balancer(self) -> Balancer:
         """The working half, started on first use.
@@ -177,6 +179,23 @@ class Channel(grpc.aio.Channel):
         elif self._is_closed:
             raise grpc.aio.UsageError("Channel is closed.")
         return balancer
+
+    def _forked(self) -> None:
+        """In the child of a fork. One that was used before is of no use there: gRPC's
+        threads and connections are its parent's."""
+        if self._balancer is None:
+            return
+        parent = os.getppid()
+
+        def refuse() -> Balancer:
+            raise RuntimeError(
+                f"this channel was used before a fork, by process {parent}, which gRPC "
+                "does not survive: fork first, then use channels, in each child its own"
+            )
+
+        _OF_PARENTS.append(self._balancer)
+        self._balancer = None
+        self._make_balancer = refuse
 
     def statistics(self) -> "client.statistics.ChannelStatistics":
         """What the channel knows and has done, as frozen numbers and words.
@@ -355,6 +374,20 @@ def info(call: object) -> "client.statistics.CallInfo":
         )
     waited = sent.waited() if isinstance(sent, wrapped.Call) else 0.0
     return CallInfo(None, 0, waited, history)
+
+
+_OF_PARENTS: list[Balancer] = []
+"""Used before a fork, and kept in the child: to drop one would wait for threads."""
+
+
+@cache
+def _watch_forks() -> None:
+    def forked() -> None:
+        for _, channel in CHANNELS.present():
+            if isinstance(channel, Channel):
+                channel._forked()
+
+    os.register_at_fork(after_in_child=forked)
 
 
 def _check_name(name: Any) -> None:

@@ -1,10 +1,9 @@
 """Prometheus metrics, pulled: a scrape reads `statistics()` and adds up.
 
-Nothing is registered before `export`, and nothing is written between scrapes.
+Nothing is registered before `export`. From then on durations are counted where calls end.
 """
 
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from weakref import WeakKeyDictionary
 
@@ -16,6 +15,7 @@ from prometheus_client.registry import Collector
 from lbclient.client.channel import Channel
 from lbclient.config import is_disabled
 from lbclient.core.call_times import Exemplar
+from lbclient.metrics import multiprocess
 from lbclient.metrics.durations import samples_of
 from lbclient.metrics.families import FAMILIES, HANDLED, SAMPLES, Family
 from lbclient.metrics.sums import Sums, labelled
@@ -24,8 +24,6 @@ from lbclient.server import Server, SyncServer
 __all__ = ["export"]
 
 logger = logging.getLogger(__name__)
-
-MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 
 def export(
@@ -48,6 +46,8 @@ def export(
         if collector is None:
             collector = _collectors[registry] = _register(registry)
         collector.sums.enter(ours, backends)
+        if multiprocess.is_on():
+            multiprocess.mirror().sums.enter(ours, backends)
 
 
 def own(source: object) -> Channel | Server | SyncServer | None:
@@ -98,10 +98,10 @@ _collectors: WeakKeyDictionary[CollectorRegistry, _Collector] = WeakKeyDictionar
 
 
 def _register(registry: CollectorRegistry) -> _Collector:
-    if any(os.environ.get(name) for name in MULTIPROCESS):
+    if multiprocess.is_late():
         logger.warning(
-            "prometheus_client's multiprocess mode shows what processes write to files,"
-            " and so nothing of lbclient's, which is read on demand"
+            "prometheus_client's multiprocess mode is off: set PROMETHEUS_MULTIPROC_DIR"
+            " before prometheus_client is imported"
         )
     collector = _Collector()
     try:

@@ -78,6 +78,19 @@ class Sums:
         else:
             self.add(source, backends)
 
+    def after_fork(self) -> "Sums":
+        """For a child process: with what it can use, and without what its parent did.
+
+        Its parent's lock may be held by a thread that is not there.
+        """
+        sums = Sums()
+        sums._is_disabled = self._is_disabled
+        for reference, known in self._sources.items():
+            source = reference()
+            if isinstance(source, Server) or (source and source._balancer is None):
+                sums.add(source, known.most)
+        return sums
+
     def add(self, source: Source, backends: int = 0) -> None:
         """Once more is never too much; then `backends` is what was said last.
 

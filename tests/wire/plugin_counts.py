@@ -14,8 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 path: str = sys.argv[1]
 workload: list[int] = json.loads(sys.argv[2])
-# sys.argv[1], json.loads(sys.argv[2])
-_, service, name = path.split("/")
+_, service, method_name = path.split("/")
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -30,7 +29,7 @@ reader = InMemoryMetricReader()
 plugin = grpc_observability.OpenTelemetryPlugin(meter_provider=MeterProvider([reader]))
 plugin.register_global()
 server = grpc.server(ThreadPoolExecutor(2))
-handlers: Any = {name: grpc.unary_unary_rpc_method_handler(as_asked)}
+handlers: Any = {method_name: grpc.unary_unary_rpc_method_handler(as_asked)}
 server.add_registered_method_handlers(service, handlers)
 generic = grpc.method_handlers_generic_handler(service, handlers)
 server.add_generic_rpc_handlers((generic,))
@@ -38,9 +37,9 @@ port = server.add_insecure_port("127.0.0.1:0")
 server.start()
 with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
     method: Any = channel.unary_unary(path, _registered_method=True)  # type: ignore[call-arg,unused-ignore]
-    for number in workload:
+    for asked in workload:
         with suppress(grpc.RpcError):
-            method(str(number).encode())
+            method(str(asked).encode())
 server.stop(None).wait()
 
 
@@ -58,7 +57,7 @@ def counts() -> dict[tuple[str, ...], int]:
 
 
 # A thread of the plugin's hands them over every half second.
-for _ in range(100):
+for _turn in range(100):
     found = counts()
     ended = [n for key, n in found.items() if key[0] == "grpc.server.call.duration"]
     sent = [n for key, n in found.items() if key[0] == "grpc.client.attempt.duration"]
