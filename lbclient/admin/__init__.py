@@ -9,23 +9,29 @@ latencies: see `lbclient.core.recent`. It asks nobody who they are, hence 127.0.
 import asyncio
 import errno
 import json
+import logging
 import mimetypes
 import socket
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
+from typing import Any
 
+from lbclient.admin.asgi_site import AsgiSite
 from lbclient.admin.debug import register
 from lbclient.admin.history import History
 from lbclient.admin.http import HttpRequest, HttpResponse, Site
 from lbclient.admin.snapshot import snapshot
 from lbclient.core.errors import ConfigError
 
-__all__ = ["page", "register"]
+__all__ = ["asgi", "page", "register"]
+
+logger = logging.getLogger(__name__)
 
 PORT = 9465  # Ours: beside 9464, which OpenTelemetry gives to its metrics
 JSON = "application/json; charset=utf-8"
+NEXT, MOST_PORT = 16, 65535  # ports that are tried if one is taken, and the last
 KEPT = 0.25  # seconds; so many lookers cost as much as four
 
 
@@ -35,18 +41,16 @@ async def page(
 ) -> AsyncIterator[str]:
     """Serves the page for as long as the block runs; yields its URL.
 
-    `port` 0 is any that is free. Requests must name an address, localhost, `host` or
-    one of `names`. Raises ConfigError for a port or a host that cannot be had, and for
-    one text as `names`.
+    `port` 0 is any that is free. Where it is taken, as by another worker of the same
+    program, it is the next free one of the 16 that follow, which the log tells.
+    Requests must name an address, localhost, `host` or one of `names`. Raises
+    ConfigError for a port or a host that cannot be had, and for one text as `names`.
     """
-    if isinstance(names, str):
-        raise ConfigError("names", names, f"a collection of names: [{names!r}]")
-    if not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
-        raise ConfigError("names", names, "a collection of names, each a text")
+    _check_names(names)
     history = History()
     site = Site(_pages(history), {"localhost", host, *names})
     try:
-        port = await site.open(host, port)
+        port = await _open(site, host, port)
     except (OSError, OverflowError) as error:
         if _is_of_host(error):
             want = f"a name or an address of this machine: {error}"
@@ -62,6 +66,38 @@ async def page(
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         await site.close()
+
+
+async def _open(site: Site, host: str, port: int) -> int:
+    for tried in range(port, port + NEXT + 1 if port else 1):
+        try:
+            found = await site.open(host, tried)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or tried in (port + NEXT, MOST_PORT):
+                raise
+        else:
+            if port and found != port:
+                logger.info("port %d is taken: the page is on port %d", port, found)
+            return found
+    raise AssertionError("the last one raises")
+
+
+def asgi(*, names: Collection[str] = ()) -> Callable[..., Awaitable[None]]:
+    """The page as an ASGI application: `app.mount("/debug", lbclient.admin.asgi())`.
+
+    It is then at `/debug/lbz`, for whoever reaches the application it is mounted in:
+    keep that path from strangers. Requests must name an address, localhost or one of
+    `names`, as with `page`. Of several workers, it shows the one that answers.
+    """
+    _check_names(names)
+    return AsgiSite(Site(_pages(History()), {"localhost", *names}))
+
+
+def _check_names(names: Any) -> None:
+    if isinstance(names, str):
+        raise ConfigError("names", names, f"a collection of names: [{names!r}]")
+    if not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
+        raise ConfigError("names", names, "a collection of names, each a text")
 
 
 def _is_of_host(error: Exception) -> bool:

@@ -130,17 +130,11 @@ class Site:
         with_body = True
         try:
             request = await read(reader)
-            with_body = request.method != "HEAD"
-            answer, status = self._find(request), HTTPStatus.OK
-        except asyncio.IncompleteReadError:
-            raise  # the client has gone, which is not worth a line of the log
         except HttpError as refusal:
-            status = refusal.status
-            answer = HttpResponse(PLAIN, f"{refusal.why}\n".encode())
-        except Exception:  # of what reads the statistics
-            logger.exception("the page could not be made")
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-            answer = HttpResponse(PLAIN, b"this could not be made; see the log\n")
+            status, answer = refusal.status, _told(refusal)
+        else:
+            with_body = request.method != "HEAD"
+            status, answer = self.answer(request)
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}",
             f"Content-Type: {answer.kind}",
@@ -149,6 +143,17 @@ class Site:
         )
         text = "\r\n".join((*head, "", "")).encode()
         return text + answer.body if with_body else text
+
+    def answer(self, request: HttpRequest) -> tuple[HTTPStatus, HttpResponse]:
+        """Never fails."""
+        try:
+            return HTTPStatus.OK, self._find(request)
+        except HttpError as refusal:
+            return refusal.status, _told(refusal)
+        except Exception:  # of what reads the statistics
+            logger.exception("the page could not be made")
+            told = HttpResponse(PLAIN, b"this could not be made; see the log\n")
+            return HTTPStatus.INTERNAL_SERVER_ERROR, told
 
     def _find(self, request: HttpRequest) -> HttpResponse:
         if request.method not in ("GET", "HEAD"):
@@ -172,6 +177,10 @@ class Site:
             return
         why = f"this is known by address, or as {', '.join(sorted(self._names))}"
         raise HttpError(HTTPStatus.MISDIRECTED_REQUEST, why)
+
+
+def _told(refusal: HttpError) -> HttpResponse:
+    return HttpResponse(PLAIN, f"{refusal.why}\n".encode())
 
 
 def neighbourhood(peer: object) -> str:

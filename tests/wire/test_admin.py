@@ -347,7 +347,10 @@ async def test_who_does_not_come_to_an_end_is_left() -> None:
     await site.close()
 
 
-async def test_a_port_that_is_taken_is_named(port: int) -> None:
+async def test_a_port_is_named_if_it_and_those_after_it_are_taken(
+    monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    monkeypatch.setattr(admin, "NEXT", 0)
     with pytest.raises(ConfigError, match=f"port = {port}: want one that is free"):
         async with admin.page(port=port):
             pass

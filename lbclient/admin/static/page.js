@@ -570,8 +570,8 @@ async function get(path) {
 
 async function ask() {
   // First, and after a time without an answer, as it may be another process.
-  if (!past.length || document.body.classList.contains("stale")) kept = await get("/lbz/history.json").catch(() => ({}));
-  const now = await get("/lbz.json");
+  if (!past.length || document.body.classList.contains("stale")) kept = await get("lbz/history.json").catch(() => ({}));
+  const now = await get("lbz.json");
   if (now.version !== VERSION) throw new Error(`version ${now.version} of the JSON; load this page again`);
   return now;
 }

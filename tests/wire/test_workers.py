@@ -1,0 +1,156 @@
+"""Several workers of one program: forks, one scrape of all, and their pages."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+import lbclient
+from lbclient import admin
+from lbclient.client.channel import _OF_PARENTS
+from tests import needs
+from tests.hosts import PATH, Host, unary_unary
+from tests.ports import free_ports
+
+WIRE = Path(__file__).parent
+WORKERS = 2
+CALLS = 20
+
+SERVERS = {
+    "gunicorn": ("--preload", "--worker-class=asgi", "--bind=127.0.0.1:{port}"),
+    "uvicorn": ("--host=127.0.0.1", "--port={port}"),
+}
+
+
+async def echo(request: bytes, _: object) -> bytes:
+    return request
+
+
+def read(url: str) -> str:
+    with urlopen(url, timeout=20) as response:
+        return str(response.read().decode())
+
+
+def wait_until_up(url: str) -> None:
+    while True:
+        try:
+            read(f"{url}/metrics")
+            return
+        except OSError:
+            time.sleep(0.05)
+
+
+@asynccontextmanager
+async def serving(kind: str, backend: str, directory: Path) -> AsyncIterator[str]:
+    port = free_ports(1)[0]
+    options = [option.format(port=port) for option in SERVERS[kind]]
+    environment = {
+        **os.environ,
+        "BACKEND": backend,
+        "PROMETHEUS_MULTIPROC_DIR": str(directory),
+        "PYTHONPATH": str(WIRE),
+    }
+    command = [sys.executable, "-m", kind, f"--workers={WORKERS}", *options]
+    process = subprocess.Popen(  # noqa: ASYNC220  # it only starts it
+        [*command, "worker_app:app"],
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.to_thread(process.communicate, timeout=20)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await asyncio.to_thread(process.communicate)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_one_scrape_shows_all_workers(
+    kind: str, host: Host, tmp_path: Path
+) -> None:
+    needs.module(kind)
+    _, address, _ = await host(unary_unary(echo))
+    async with serving(kind, address, tmp_path) as url:
+        answered: set[str] = set()
+
+        await asyncio.to_thread(wait_until_up, url)
+        for _ in range(CALLS):
+            answered.add(await asyncio.to_thread(read, f"{url}/call"))
+        page = json.loads(await asyncio.to_thread(read, f"{url}/lbz.json"))
+        assert [one["name"] for one in page["channels"]] == ["backend"]
+
+        async def counted() -> dict[str, float]:
+            text = await asyncio.to_thread(read, f"{url}/metrics")
+            found = re.findall(r"^(lbclient_\w+)\{([^}]*)\} (\S+)$", text, re.MULTILINE)
+            return {
+                name: float(number)
+                for name, labels, number in found
+                if 'target="backend"' in labels
+                and ('code="OK"' in labels or "code" not in labels)
+                and ('le="+Inf"' in labels or "le=" not in labels)
+            }
+
+        seen: dict[str, float] = {}
+        while seen.get("lbclient_calls_total") != CALLS:
+            await asyncio.sleep(0.2)
+            seen = await counted()
+        assert seen["lbclient_call_duration_seconds_count"] == CALLS
+        assert seen["lbclient_call_duration_seconds_bucket"] == CALLS
+        assert seen["lbclient_attempt_latency_seconds_bucket"] == CALLS
+        assert seen["lbclient_channels"] >= len(answered)
+
+
+async def test_a_channel_made_before_a_fork_works_in_the_child(host: Host) -> None:
+    _, address, _ = await host(unary_unary(echo))
+    told = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, str(WIRE / "forking.py"), address],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (told.stdout, told.returncode) == ("b''", 0), told.stderr
+
+
+async def test_a_channel_used_before_a_fork_says_so_in_the_child(host: Host) -> None:
+    """Without a fork: gRPC's threads are not to be forked in the tests' process."""
+    _, address, _ = await host(unary_unary(echo))
+    async with lbclient.insecure_channel(address) as channel:
+        await channel.unary_unary(PATH)(b"")
+        channel._forked()
+        try:
+            with pytest.raises(RuntimeError, match="used before a fork, by"):
+                await channel.unary_unary(PATH)(b"")
+        finally:
+            channel._balancer = _OF_PARENTS.pop()
+
+
+async def test_a_second_page_takes_the_next_port() -> None:
+    async with (
+        admin.page(port=free_ports(1)[0]) as one,
+        admin.page(port=port_of(one)) as two,
+    ):
+        assert port_of(one) < port_of(two) <= port_of(one) + admin.NEXT
+        for url in (one, two):
+            shown = json.loads(await asyncio.to_thread(read, f"{url}.json"))
+            assert "channels" in shown
+
+
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1].split("/")[0])
