@@ -1,6 +1,7 @@
 """Prometheus metrics, pulled: a scrape reads `statistics()` and adds up.
 
-Nothing is registered before `export`. From then on durations are counted where calls end.
+Nothing is registered before `export`. From then on durations are
+counted where calls end.
 """
 
 import logging

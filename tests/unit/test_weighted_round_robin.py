@@ -210,3 +210,16 @@ def test_when_all_fail_all_get_their_turn() -> None:
         fail(node)
     picker = WeightedRoundRobin(Start(0))
     assert [nodes.index(picker.pick(nodes, READY)) for _ in range(6)] == [0, 1, 2] * 2
+
+
+def test_updates_of_the_scheduler_are_counted_as_grpc_counts_them() -> None:
+    report = LoadReport(utilization=1.0, qps=30.0)
+    nodes = nodes_with(report, report, None)
+    picker = WeightedRoundRobin(Start(0))
+    for now in (READY, READY, READY + 300.0):
+        picker.pick(nodes, now)
+    seen = picker.updates
+    assert (seen.fallbacks, seen.not_yet_usable, seen.stale) == (1, 2, 2)
+    assert (seen.weights.sum, sum(seen.weights.counts)) == (60.0, 6)
+    picker.weights(nodes, READY)  # a look is no update
+    assert sum(seen.weights.counts) == 6

@@ -374,3 +374,28 @@ async def test_it_ends_with_its_block_whoever_is_connected() -> None:
     with pytest.raises(OSError, match=r"refused|Connect"):
         await asyncio.open_connection("127.0.0.1", port)
     writer.close()
+
+
+async def mounted(path: str, host: str, method: str = "GET") -> tuple[int, bytes]:
+    """What the application answers where another one has mounted it at /debug."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", host.encode())]
+    scope = {"type": "http", "method": method, "headers": headers}
+    scope |= {"path": f"/debug{path}", "root_path": "/debug"}
+    await admin.asgi(names=["shop.test"])(scope, None, send)
+    start, body = sent
+    return start["status"], body["body"]
+
+
+async def test_a_web_application_can_mount_the_page() -> None:
+    status, page = await mounted("/lbz", "shop.test")
+    assert (status, b'src="lbz/page.js"' in page) == (200, True)
+    assert "channels" in json.loads((await mounted("/lbz.json", "127.0.0.1:80"))[1])
+    assert await mounted("/lbz/page.js", "shop.test", "HEAD") == (200, b"")
+    assert (await mounted("/lbz", "elsewhere.test"))[0] == 421
+    assert (await mounted("/lbz", "shop.test", "POST"))[0] == 405
+    assert (await mounted("/else", "shop.test"))[0] == 404

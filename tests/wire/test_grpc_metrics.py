@@ -78,17 +78,36 @@ class Seen:
         return counts
 
 
-async def test_calls_attempts_and_requests_have_grpcs_names_and_counts(
-    host: Host,
-) -> None:
+async def workload(host: Host) -> tuple[Seen, str]:
+    """Calls all, on an exported server and channel; and the server's address."""
     server, address, _ = await host(unary_unary(as_asked))
     seen = Seen()
     opentelemetry.export(server, seen.provider)
     async with lbclient.insecure_channel(address) as channel:
         opentelemetry.export(channel, seen.provider)
         await call_all(channel)
-        assert seen.counts() == expected(seen.counts())
-        points = seen.points()
+        seen.points()  # what is read last outlives the channel
+    return seen, address
+
+
+# What gRFC A66 makes of the workload.
+EXPECTED: Counts = {
+    ("grpc.client.attempt.started", METHOD): len(WORKLOAD),
+    ("grpc.server.call.started", METHOD): len(WORKLOAD),
+    **{
+        (f"grpc.{name}.duration", METHOD, STATUS_OF_NUMBER[number].name): count
+        for number, count in Counter(WORKLOAD).items()
+        for name in ("client.attempt", "client.call", "server.call")
+    },
+}
+
+
+async def test_calls_attempts_and_requests_have_grpcs_names_and_counts(
+    host: Host,
+) -> None:
+    seen, address = await workload(host)
+    assert seen.counts() == EXPECTED
+    points = seen.points()
     for point in points["grpc.client.call.duration"]:
         assert point.explicit_bounds == BOUNDS
         assert len(point.bucket_counts) == len(BOUNDS) + 1
@@ -96,19 +115,6 @@ async def test_calls_attempts_and_requests_have_grpcs_names_and_counts(
         assert 0.0 < point.min <= point.sum <= point.max * point.count
     for point in points["grpc.server.call.duration"]:
         assert "grpc.target" not in point.attributes
-
-
-def expected(counts: Counts) -> Counts:
-    """What gRFC A66 makes of the workload; the number of resends is as it is."""
-    found: Counts = {
-        ("grpc.client.attempt.started", METHOD): len(WORKLOAD),
-        ("grpc.server.call.started", METHOD): len(WORKLOAD),
-    }
-    for number, count in Counter(WORKLOAD).items():
-        status = STATUS_OF_NUMBER[number].name
-        for name in ("client.attempt", "client.call", "server.call"):
-            found[f"grpc.{name}.duration", METHOD, status] = count
-    return found
 
 
 async def test_the_counts_are_those_of_grpcs_own_plugin(host: Host) -> None:
@@ -128,13 +134,8 @@ async def test_the_counts_are_those_of_grpcs_own_plugin(host: Host) -> None:
     )
     assert told.returncode == 0, told.stderr
     theirs = {tuple(key): count for key, count in json.loads(told.stdout)}
-    server, address, _ = await host(unary_unary(as_asked))
-    seen = Seen()
-    opentelemetry.export(server, seen.provider)
-    async with lbclient.insecure_channel(address) as channel:
-        opentelemetry.export(channel, seen.provider)
-        await call_all(channel)
-        ours = seen.counts()
+    seen, _ = await workload(host)
+    ours = seen.counts()
     sizes = {key for key in theirs if "message_size" in key[0]}
     assert {key: theirs[key] for key in theirs.keys() - sizes} == {
         key: count for key, count in ours.items() if "client.call" not in key[0]
@@ -275,3 +276,19 @@ async def test_a_sampled_trace_is_an_exemplar_of_its_bucket(
     assert len(lines) == 2  # of the call and of the attempt
     assert all("_duration_seconds_bucket" in line for line in lines)
     assert [one.trace_id for one in point.exemplars] == [trace_id]
+
+
+async def test_the_scheduler_of_weighted_round_robin_has_grpcs_names(
+    host: Host,
+) -> None:
+    _, address, _ = await host(unary_unary(as_asked))
+    config = lbclient.ChannelConfig(picker="weighted_round_robin")
+    seen = Seen()
+    async with lbclient.insecure_channel(address, config=config) as channel:
+        opentelemetry.export(channel, seen.provider)
+        await call_all(channel, (0,))
+        found = {key[0]: n for key, n in seen.counts().items() if ".lb." in key[0]}
+    assert found["grpc.lb.wrr.rr_fallback"] >= 1
+    assert found["grpc.lb.wrr.endpoint_weights"] >= 1
+    assert found["grpc.lb.wrr.endpoint_weight_not_yet_usable"] >= 1
+    assert found["grpc.lb.wrr.endpoint_weight_stale"] == 0
