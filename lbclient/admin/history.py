@@ -15,7 +15,7 @@ from lbclient.admin.snapshot import MOST_CHANNELS, MOST_SERVERS
 from lbclient.client.channel import Channel
 from lbclient.core.model import Verdict
 from lbclient.core.registry import CHANNELS, SERVERS
-from lbclient.server import Server
+from lbclient.server import Server, SyncServer
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,9 @@ class History:
 
     def sample(self, now: float) -> None:
         channels = {n: c for n, c in CHANNELS.present() if isinstance(c, Channel)}
-        servers = {n: s for n, s in SERVERS.present() if isinstance(s, Server)}
+        servers = {
+            n: s for n, s in SERVERS.present() if isinstance(s, Server | SyncServer)
+        }
         _add(self._channels, channels, MOST_CHANNELS, now, of_channel)
         _add(self._servers, servers, MOST_SERVERS, now, of_server)
 
@@ -93,7 +95,7 @@ def of_channel(channel: Channel) -> Sample | None:
     return finished, errors, in_flight, len(balancer.waiting), highest, lowest
 
 
-def of_server(server: Server) -> Sample | None:
+def of_server(server: Server | SyncServer) -> Sample | None:
     """Requests so far and errors of these; active ones, and the utilization."""
     seen = server.statistics()
     done = sum(seen.requests.values())

@@ -36,7 +36,7 @@ from lbclient.metrics.sdk_histograms import (
 )
 from lbclient.metrics.spans import Tracing
 from lbclient.metrics.sums import Sums, canonical, labelled
-from lbclient.server import Server
+from lbclient.server import Server, SyncServer
 
 __all__ = ["export", "trace"]
 
@@ -87,7 +87,7 @@ STARTED = (
 
 
 def export(
-    source: grpc.aio.Channel | grpc.aio.Server,
+    source: grpc.aio.Channel | grpc.aio.Server | grpc.Server,
     provider: MeterProvider | None = None,
     *,
     backends: int = 0,
@@ -115,7 +115,7 @@ def trace(channel: grpc.aio.Channel, provider: TracerProvider | None = None) -> 
     what is no channel.
     """
     ours = own(channel)
-    if isinstance(ours, Server):
+    if isinstance(ours, Server | SyncServer):
         raise TypeError(f"not a channel: {channel!r}")
     if ours is not None and not ours._observers.has(Tracing):
         tracer = get_tracer("lbclient", tracer_provider=provider)

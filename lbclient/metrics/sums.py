@@ -87,7 +87,9 @@ class Sums:
         sums._is_disabled = self._is_disabled
         for reference, known in self._sources.items():
             source = reference()
-            if isinstance(source, Server) or (source and source._balancer is None):
+            if isinstance(source, Server | SyncServer) or (
+                source and source._balancer is None
+            ):
                 sums.add(source, known.most)
         return sums
 
@@ -102,7 +104,7 @@ class Sums:
             self._bury()
             known = self._sources.get(ref(source))
             if known is None:
-                target = "" if isinstance(source, Server) else None
+                target = None if isinstance(source, Channel) else ""
                 times = source._keep_times(find_trace)
                 known = _Known({}, {}, 0, times, target=target)
             self._sources[ref(source)] = known._replace(most=backends)

@@ -239,6 +239,11 @@ async def test_a_sync_server_is_in_the_metrics_and_on_the_page(
         export(server, registry)
         text = generate_latest(registry).decode()
         assert 'lbclient_server_requests_total{code="OK"} 4.0' in text
+        assert call_all(channel) == ANSWERS
+        await eventually(lambda: server.statistics().requests["OK"] == 8)
+        text = generate_latest(registry).decode()
+        timed = "lbclient_server_request_duration_seconds_count"
+        assert sum(line.startswith(timed) for line in text.splitlines()) == 4
         [shown] = [one for one in snapshot()["servers"] if at in one["ports"]]
         assert shown["state"] == "serving"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from random import Random
@@ -20,6 +20,7 @@ import grpc
 
 from lbclient import grpc_seam
 from lbclient.config import ServerConfig, is_disabled
+from lbclient.core.call_times import CallTimes, Trace
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
@@ -291,6 +292,10 @@ class SyncServer(grpc.Server):
             services=tuple(self._services),
             udp=self._udp.statistics(),
         )
+
+    def _keep_times(self, find_trace: Callable[[], Trace | None]) -> CallTimes:
+        """How long its requests take, from now on; for metrics."""
+        return self._parts.tally.keep_times(find_trace)
 
     def _keep_recent(self) -> Recent:
         """Returns recent latencies, and keeps them for a minute from now on."""
