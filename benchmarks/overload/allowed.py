@@ -58,14 +58,31 @@ def allowed(served: Served, cost: float, available: float, refused: float) -> fl
     return fits if served.busy >= BUSY else min(served.capacity, fits)
 
 
-def fitting(offered: dict[str, float], goodput: float) -> dict[str, float]:
+def servable(share: float, served: Served, cost: float, available: float) -> float:
+    """Requests a second of a criticality with this share of the load.
+
+    All others are taken in, too, and refused at that cost.
+
+    >>> dear, cheap = Served(98.0, 0.01, 1.0), Served(5000.0, 0.0002, 1.0)
+    >>> round(servable(0.5, dear, 0.0002, 1.0)), servable(0.5, cheap, 0.0002, 1.0)
+    (98, 2500.0)
+    """
+    return share * available / (share * served.cost + (1.0 - share) * cost)
+
+
+def fitting(
+    offered: dict[str, float], most: dict[str, float], goodput: float
+) -> dict[str, float]:
     """Of what was served, what each criticality would have, the highest first.
 
-    >>> fitting({"CRITICAL": 50.0, "SHEDDABLE": 150.0}, 80.0)
+    `most`: what is `servable` of it.
+
+    >>> offered = {"CRITICAL": 50.0, "SHEDDABLE": 150.0}
+    >>> fitting(offered, {"CRITICAL": 98.0, "SHEDDABLE": 98.0}, 80.0)
     {'CRITICAL': 50.0, 'SHEDDABLE': 30.0}
     """
     fits = {}
     for name, demand in offered.items():
-        fits[name] = min(demand, goodput)
+        fits[name] = min(demand, most[name], goodput)
         goodput -= fits[name]
     return fits

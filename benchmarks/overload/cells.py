@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks.frames import saturated
 from benchmarks.harness.figures import quantile
 from benchmarks.overload import handlers, neighbours
-from benchmarks.overload.allowed import Served, allowed, available, fitting
+from benchmarks.overload.allowed import Served, allowed, available, fitting, servable
 from benchmarks.overload.handlers import PATH
 from benchmarks.overload.load import loading
 from benchmarks.overload.serve import BARE, REFUSES
@@ -174,18 +174,23 @@ def figures(
     goodput = len(took) / seconds
     offered = {name: of.sent / seconds for name, of in counts.items()}
     could = available(rates.ran, rates.waited, rates.others, place.quota)
+    total = sum(offered.values())
+    most = {
+        name: servable(rate / total, bare, cost, could)
+        for name, rate in offered.items()
+    }
     ends = sum((Counter(of.ends) for of in counts.values()), Counter[str]())
     last = int(tally.end + AFTER)
     return Figures(
         cell=cell,
         capacity=bare.capacity,
-        allowed=min(sum(offered.values()), allowed(bare, cost, could, rates.refused)),
+        allowed=min(total, allowed(bare, cost, could, rates.refused)),
         goodput=goodput,
         p50=quantile(took, 0.5),
         p99=quantile(took, 0.99),
         offered=offered,
         served={name: len(of.took) / seconds for name, of in counts.items()},
-        fits=fitting(offered, goodput),
+        fits=fitting(offered, most, goodput),
         ends=dict(ends),
         lateness=tally.latest(0.99),
         normal_after=max(0.0, tally.failed_at - tally.end),

@@ -1,6 +1,7 @@
 """What the handlers of the benchmark do, by name.
 
-A number is milliseconds of CPU. `mixed` is 1 ms, and 50 ms for one in ten. `waiting`
+A number is milliseconds of CPU. `mixed` is 1 ms, and 50 ms for one in ten, in each ten
+in another place: by chance alone ten seconds of it would differ by a tenth. `waiting`
 waits for 50 ms for something that never has too much to do. `threads` does the same in
 one of ten threads. `emulated` takes 10 ms of an emulated processor: the real one has
 next to nothing to do, so the load and the neighbours take nothing from the server.
@@ -9,7 +10,7 @@ next to nothing to do, so the load and the neighbours take nothing from the serv
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -23,7 +24,7 @@ PATH = "/benchmark.Overload/Work"
 NAMES = ("1", "10", "100", "mixed", "waiting", "threads")
 WAIT = 0.05  # seconds
 THREADS = 10
-SHORT, LONG, LONG_SHARE = 0.001, 0.05, 0.1  # of `mixed`, seconds of CPU
+MIX = (0.05, *[0.001] * 9)  # of `mixed`, seconds of CPU of each ten
 EMULATED = 0.01  # seconds
 
 
@@ -71,16 +72,19 @@ def make(name: str) -> Made:
             return request
 
         return Made(emulate, runnable=lambda: cpu.runnable)
-    rng = Random(1)
+    costs = _costs(MIX if name == "mixed" else (float(name) / 1e3,))
 
     async def work(request: bytes, context: Any) -> bytes:
-        if name == "mixed":
-            burn(LONG if rng.random() < LONG_SHARE else SHORT)
-        else:
-            burn(float(name) / 1e3)
+        burn(next(costs))
         return request
 
     return Made(work)
+
+
+def _costs(mix: tuple[float, ...]) -> Iterator[float]:
+    rng = Random(1)
+    while True:
+        yield from rng.sample(mix, len(mix))
 
 
 async def _wait(request: bytes, context: Any) -> bytes:
