@@ -192,6 +192,10 @@ def arrivals(phases: Phases, rng: Random) -> Iterator[float]:
             yield at
 
 
+def half_critical(rng: Random) -> str:
+    return CRITICALITIES[rng.random() >= 0.5]
+
+
 @contextlib.asynccontextmanager
 async def connected(
     port: int, path: str, take: Take
@@ -217,10 +221,10 @@ async def send(
     phases: Phases,
     seed: int,
     take: Callable[[Call], None],
-    critical: float = 0.5,
+    choose: Callable[[Random], str] = half_critical,
     began: Callable[[], None] = lambda: None,
 ) -> None:
-    """Poisson arrivals, this share of them CRITICAL; returns when all have ended.
+    """Poisson arrivals, of criticalities as chosen; returns when all have ended.
 
     `began` is called at the beginning.
     """
@@ -241,7 +245,7 @@ async def send(
             now = time.monotonic()
             batch = []
             while due < now - began_at:
-                batch.append((due, CRITICALITIES[mix.random() >= critical]))
+                batch.append((due, choose(mix)))
                 due = next(dues, inf)
             if batch:
                 mix.choice(connections).send(batch, now)

@@ -7,21 +7,22 @@
     python -m benchmarks.overload --handler emulated --times 12.5 --critical 0.04
     python -m benchmarks.overload --read FILE FILE --plot FILE
 
-Load is open: Poisson arrivals from a process of its own, half of them CRITICAL and half
-SHEDDABLE, with a deadline of 1 s. A cell is a server, a handler, its surroundings
-(quiet; beside a neighbour that burns one core; in a cgroup of half a core) and a load
-in times of the capacity, which is what a bare server gets done of that handler in these
-surroundings when it has just enough to do. Goodput is what is answered in time.
+Load is open: Poisson arrivals from a process of its own, half of them SHEDDABLE, a
+twentieth CRITICAL_PLUS and the others CRITICAL, with a deadline of 1 s. A cell is a
+server, a handler, its surroundings (quiet; beside a neighbour that burns one core; in a
+cgroup of half a core) and a load in times of the capacity, which is what a bare server
+gets done of that handler in these surroundings when it has just enough to do. Goodput
+is what is answered in time.
 
 What is allowed is what fits in the CPU that the server could have, less what refusing
-takes: see `allowed`. What would fit of CRITICAL is the smaller of what is offered of it
-and what was served at all; of SHEDDABLE, what that leaves.
+takes: see `allowed`. What would fit of CRITICAL_PLUS is the smaller of what is offered
+of it and what was served at all; of CRITICAL what that leaves, and so on.
 
 Exit status 1 if a server of ours misses a target: goodput of 0.9 of what is allowed up
 to 20 times where it is quiet, and 0.8 beside the neighbour; p99 of half the deadline;
 all is served within 2 s of the flood; at no load less goodput than grpc.aio alone; of
-CRITICAL 0.99 of what would fit. Where the load itself was sent late (p99: 100 ms) the
-cell is not judged.
+CRITICAL_PLUS and of CRITICAL 0.99 of what would fit. Where the load itself was sent
+late (p99: 100 ms) the cell is not judged.
 """
 
 import argparse

@@ -16,8 +16,13 @@ as it can. What the core ends by itself is taken to cost nothing. So a server th
 idle while it refuses, that refuses at more cost than is needed, or that serves who has
 stopped waiting, is below what is allowed. One that serves at less cost than grpcio may
 be above it.
+
+CRITICAL is to have all that would fit of it. But what the loop does not take in the
+core ends, of whatever criticality. So to serve all CRITICAL a server has to take in all
+SHEDDABLE, too, and refuse it, of which it can do no more than `servable` says.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 BUSY = 0.9  # share of the time; a loop's thread that is, is what bounds the capacity
@@ -59,7 +64,7 @@ def allowed(served: Served, cost: float, available: float, refused: float) -> fl
 
 
 def servable(share: float, served: Served, cost: float, available: float) -> float:
-    """Requests a second of a criticality with this share of the load.
+    """Requests a second, of those criticalities that have this share of the load.
 
     All others are taken in, too, and refused at that cost.
 
@@ -71,18 +76,20 @@ def servable(share: float, served: Served, cost: float, available: float) -> flo
 
 
 def fitting(
-    offered: dict[str, float], most: dict[str, float], goodput: float
+    offered: dict[str, float], goodput: float, most: Callable[[float], float]
 ) -> dict[str, float]:
     """Of what was served, what each criticality would have, the highest first.
 
-    `most`: what is `servable` of it.
+    `most` is what is `servable` of a share of the load.
 
     >>> offered = {"CRITICAL": 50.0, "SHEDDABLE": 150.0}
-    >>> fitting(offered, {"CRITICAL": 98.0, "SHEDDABLE": 98.0}, 80.0)
+    >>> fitting(offered, 80.0, most=lambda share: 98.0)
     {'CRITICAL': 50.0, 'SHEDDABLE': 30.0}
     """
-    fits = {}
-    for name, demand in offered.items():
-        fits[name] = min(demand, most[name], goodput)
-        goodput -= fits[name]
+    fits: dict[str, float] = {}
+    total, demand = sum(offered.values()), 0.0
+    for name, rate in offered.items():
+        demand += rate
+        room = min(demand, goodput, most(demand / max(total, 1e-9)))
+        fits[name] = max(0.0, room - sum(fits.values()))
     return fits

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -174,23 +175,19 @@ def figures(
     goodput = len(took) / seconds
     offered = {name: of.sent / seconds for name, of in counts.items()}
     could = available(rates.ran, rates.waited, rates.others, place.quota)
-    total = sum(offered.values())
-    most = {
-        name: servable(rate / total, bare, cost, could)
-        for name, rate in offered.items()
-    }
+    most = partial(servable, served=bare, cost=cost, available=could)
     ends = sum((Counter(of.ends) for of in counts.values()), Counter[str]())
     last = int(tally.end + AFTER)
     return Figures(
         cell=cell,
         capacity=bare.capacity,
-        allowed=min(total, allowed(bare, cost, could, rates.refused)),
+        allowed=min(sum(offered.values()), allowed(bare, cost, could, rates.refused)),
         goodput=goodput,
         p50=quantile(took, 0.5),
         p99=quantile(took, 0.99),
         offered=offered,
         served={name: len(of.took) / seconds for name, of in counts.items()},
-        fits=fitting(offered, most, goodput),
+        fits=fitting(offered, goodput, most),
         ends=dict(ends),
         lateness=tally.latest(0.99),
         normal_after=max(0.0, tally.failed_at - tally.end),

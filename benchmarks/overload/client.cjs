@@ -28,7 +28,8 @@ function next() {
 }
 
 function send(at, beganAt) {
-  const criticality = Math.random() < critical ? "CRITICAL" : "SHEDDABLE";
+  const drawn = Math.random() / critical; // as `choose` in load.py
+  const criticality = drawn < 0.1 ? "CRITICAL_PLUS" : drawn < 1 ? "CRITICAL" : "SHEDDABLE";
   const metadata = new grpc.Metadata();
   metadata.set("lbclient-criticality", criticality);
   const sentAt = now();

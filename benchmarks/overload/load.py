@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,16 +21,17 @@ import grpc
 
 import lbclient
 from benchmarks import frames
-from benchmarks.frames import CRITICALITIES, DEADLINE, Call
+from benchmarks.frames import DEADLINE, Call
 from benchmarks.harness.load import open_loop
 from benchmarks.harness.processes import Process, command_of, program, say
 from benchmarks.overload.handlers import PATH
-from benchmarks.overload.tally import Tally, from_json, total
+from benchmarks.overload.tally import CRITICALITIES, Tally, from_json, total
 from lbclient import wire
 
 CLIENTS = ("frames", "stock", "node", "ours")
 PROCESSES = {"frames": 1, "stock": 2, "node": 1, "ours": 2}
 CHANNELS = 4  # of a process of stubs
+PLUS = 0.1  # of what is CRITICAL, this share is CRITICAL_PLUS
 NODE = Path(__file__).parents[2] / ".tools" / "node" / "node_modules"
 NODE_CLIENT = Path(__file__).with_name("client.cjs")
 Phases = list[tuple[float, float]]
@@ -37,6 +39,12 @@ Phases = list[tuple[float, float]]
 
 def begun() -> None:
     say("begun")
+
+
+def choose(critical: float, rng: Random) -> str:
+    """A criticality. `critical`: the share of CRITICAL and CRITICAL_PLUS."""
+    drawn = rng.random() / critical
+    return CRITICALITIES[0 if drawn < PLUS else 1 if drawn < 1.0 else 2]
 
 
 def channel_of(clients: str, port: int) -> grpc.aio.Channel:
@@ -52,7 +60,7 @@ async def by_stubs(
     mix, began_at = Random(f"mix {seed}"), 0.0
 
     async def call(at: float) -> None:
-        criticality = CRITICALITIES[mix.random() >= critical]
+        criticality = choose(critical, mix)
         metadata = ((wire.CRITICALITY_KEY, criticality),)
         sent_at, code, refusal = time.monotonic(), "OK", ""
         try:
@@ -90,7 +98,8 @@ async def send(
 ) -> Tally:
     tally = Tally(begin, end)
     if clients == "frames":
-        await frames.send(port, PATH, phases, seed, tally.add, critical, begun)
+        chosen = partial(choose, critical)
+        await frames.send(port, PATH, phases, seed, tally.add, chosen, begun)
     else:
         await by_stubs(clients, port, phases, seed, critical, tally)
     return tally

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.frames import CRITICALITIES, DEADLINE, Call
+from benchmarks.frames import DEADLINE, Call
+
+CRITICALITIES = ("CRITICAL_PLUS", "CRITICAL", "SHEDDABLE")  # the highest first
 
 
 @dataclass

@@ -1,12 +1,13 @@
 """What a server of ours is to reach, and which cells do not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from benchmarks.frames import DEADLINE
 from benchmarks.overload import handlers
 from benchmarks.overload.cells import Cell, Figures
 from benchmarks.overload.serve import BARE, OURS
+from benchmarks.overload.tally import CRITICALITIES
 
 # Goodput, of what is allowed, by surroundings; and up to which load.
 GOODPUT = {"quiet": 0.9, "neighbour": 0.8}
@@ -14,8 +15,8 @@ UP_TO = 20.0  # times the capacity
 P99 = DEADLINE / 2
 NORMAL_AFTER = 2.0
 CRITICAL = 0.99  # of what would fit of it
-# Times the capacity, of CRITICAL: some of what comes at just that is refused also where
-# nothing else comes, for arrivals come in clusters.
+# Times the capacity, of CRITICAL and above it: some of what comes at just that is
+# refused also where nothing else comes, for arrivals come in clusters.
 ABOUT_CAPACITY = (0.8, 1.2)
 # Of the goodput of grpc.aio alone: what two runs of one server may differ by.
 AS_GOOD = 0.97
@@ -71,12 +72,16 @@ def _of_one(run: Figures, bare: Figures | None) -> list[str]:
     if bare is not None and run.goodput < AS_GOOD * bare.goodput:
         rates = f"{run.goodput:.1f}/s, of grpc.aio alone {bare.goodput:.1f}/s"
         found.append(f"goodput is {rates}")
-    fits = run.fits["CRITICAL"]
-    kept = run.served["CRITICAL"] / fits if fits else 1.0
+    return found + list(_of_criticalities(run))
+
+
+def _of_criticalities(run: Figures) -> Iterator[str]:
     least, most = ABOUT_CAPACITY
-    is_judged = not least < run.cell.times * run.cell.critical < most
-    if is_judged and kept < CRITICAL:
-        found.append(
-            f"CRITICAL has {kept:.3f} of what would fit of it, target {CRITICAL:g}"
-        )
-    return found
+    demand = 0.0
+    for name in CRITICALITIES[:-1]:
+        demand += run.offered[name]
+        fits = run.fits[name]
+        kept = run.served[name] / fits if fits else 1.0
+        is_judged = not least * run.capacity < demand < most * run.capacity
+        if is_judged and kept < CRITICAL:
+            yield f"{name} has {kept:.3f} of what would fit of it, target {CRITICAL:g}"

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
-from benchmarks.frames import Call, saturated, send
+from benchmarks.frames import CRITICALITIES, Call, saturated, send
 from benchmarks.harness.figures import say_machine
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.refusals.costs import Cost, Slices, Used, costs, for_each
@@ -60,7 +60,7 @@ class Slice(NamedTuple):
 
         phases = [(rate, WARMUP + self.seconds + WARMUP)]
         sending = asyncio.create_task(
-            send(self.server.port, PATH, phases, 1, ended, critical=1.0)
+            send(self.server.port, PATH, phases, 1, ended, lambda _: CRITICALITIES[0])
         )
         used = await self.used(ends)
         await sending

@@ -21,9 +21,9 @@ RUN = Figures(
     goodput=90.0,
     p50=0.1,
     p99=0.3,
-    offered={"CRITICAL": 80.0, "SHEDDABLE": 120.0},
-    served={"CRITICAL": 80.0, "SHEDDABLE": 10.0},
-    fits={"CRITICAL": 80.0, "SHEDDABLE": 10.0},
+    offered={"CRITICAL_PLUS": 10.0, "CRITICAL": 60.0, "SHEDDABLE": 130.0},
+    served={"CRITICAL_PLUS": 10.0, "CRITICAL": 60.0, "SHEDDABLE": 20.0},
+    fits={"CRITICAL_PLUS": 10.0, "CRITICAL": 60.0, "SHEDDABLE": 20.0},
     ends={"OK": 900, "overloaded": 1100},
     lateness=0.002,
     normal_after=0.1,
@@ -54,8 +54,12 @@ def test_what_is_promised_holds() -> None:
         (of(surroundings="cgroup", p99=0.51), "p99 is 510 ms, target 500 ms"),
         (of(normal_after=2.1), "normal 2.1 s after the flood, target 2 s"),
         (
-            of(times=5.0, served={"CRITICAL": 79.0}),
-            "CRITICAL has 0.988 of what would fit of it",
+            of(served={"CRITICAL_PLUS": 10.0, "CRITICAL": 57.0}),
+            "CRITICAL has 0.950 of what would fit of it",
+        ),
+        (
+            of(served={"CRITICAL_PLUS": 9.0, "CRITICAL": 60.0}),
+            "CRITICAL_PLUS has 0.900 of what would fit of it",
         ),
     ],
 )
@@ -66,7 +70,9 @@ def test_each_target_can_be_missed(run: Figures, said: str) -> None:
 
 
 def test_at_the_capacity_some_of_what_is_critical_is_refused_anyway() -> None:
-    assert missed([of(times=2.0, served={"CRITICAL": 79.0})]) == []
+    about = {"CRITICAL_PLUS": 10.0, "CRITICAL": 80.0, "SHEDDABLE": 110.0}
+    some = {"CRITICAL_PLUS": 10.0, "CRITICAL": 57.0}
+    assert missed([of(offered=about, served=some)]) == []
 
 
 def test_goodput_is_no_less_than_that_of_a_bare_server() -> None:
