@@ -178,6 +178,24 @@ async def test_it_tells_how_long_who_comes_now_would_wait() -> None:
     assert task.queue.wait() == 0.0
 
 
+async def test_who_is_refused_at_its_turn_does_not_make_the_wait_look_short() -> None:
+    task = Task()
+    await task.close()
+
+    async def refuse() -> None:
+        turn = task.queue.enter(task.clock())
+        assert turn is not None
+        await turn
+        task.queue.refuse()
+
+    for number in range(40):
+        task.request(number, LONG)
+        task.tasks.append(asyncio.ensure_future(refuse()))
+    await turns_until(lambda: len(task.queue) == 10)
+    assert task.queue.wait() == pytest.approx(10 * LONG, rel=0.1)
+    await task.end()
+
+
 async def test_a_stall_is_not_followed_by_as_long_a_look_for_arrivals() -> None:
     task = Task()
     task.request(0, 100 * STALL)

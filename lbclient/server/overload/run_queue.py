@@ -93,8 +93,8 @@ class RunQueue:
         self._give_up_at = self._quiet_at = 0.0
         self._cost = 0.0  # seconds that one takes until it gives the loop back
         self._known = 0  # such costs, up to the memory of their mean
-        # Seconds from one to the next: with what handlers that have begun do then, and
-        # what it takes to refuse others.
+        # Seconds from one that begins to the next: with what handlers that have begun
+        # do then, and what it takes to refuse others, also those whose turn it was.
         self._pace = 0.0
         self._began_at: float | None = None  # the last one, if the next one waits
         self._is_refused = False  # the one whose turn it is
@@ -221,16 +221,16 @@ class RunQueue:
         return self._new if self._was_new else self._going_on
 
     def _begins(self) -> None:
-        now, before = self._clock(), self._began_at
-        self._turn_at = self._began_at = now
-        if before is not None:
-            self._pace += (now - before - self._pace) / MEMORY
+        self._turn_at = self._clock()
 
     def _began(self) -> None:
         now, took = self._timed()
         if not self._is_refused:
             self._known = min(self._known + 1, MEMORY)
             self._cost += (took - self._cost) / self._known
+            before, self._began_at = self._began_at, now - took
+            if before is not None:
+                self._pace += (self._began_at - before - self._pace) / MEMORY
         self._is_refused = False
         self._busy += took if took >= LONG else 0.0
         if self._busy >= SLICE:
