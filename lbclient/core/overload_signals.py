@@ -40,7 +40,7 @@ CPU_SMOOTHING = 1.0  # seconds
 MEMORY_WIDTH = 0.01
 USER_WIDTH = 0.1
 
-# Of the time that requests have, which they may wait for their turn.
+# Of the time that requests have, in which their turn may come and end.
 LINE_SHARE = 0.15
 
 # Seconds since something more critical was refused, in which a request is refused, too:
@@ -156,10 +156,10 @@ class Pressure:
             self.admission.observe(self._values, self._admissible())
 
     def load_of_line(self, wait: float, time: float) -> float:
-        """What load it is if the last in line waits so long; requests have `time`.
+        """What load it is if one more in line is done after so long.
 
         Few are too many where each takes long: as many as there may be at most, once
-        the last of them would wait for a good part of the time that it has.
+        one more would need a good part of the `time` that requests have.
         """
         return 0.0 if self._most == inf else self._most * wait / (LINE_SHARE * time)
 

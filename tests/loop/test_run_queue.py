@@ -173,7 +173,7 @@ async def test_it_tells_how_long_who_comes_now_would_wait() -> None:
     for number in range(100):
         task.request(number, LONG)
     await turns_until(lambda: len(task.queue) == 50)
-    assert task.queue.wait() == pytest.approx(50 * LONG, rel=0.1)
+    assert task.queue.wait() == pytest.approx(51 * LONG, rel=0.1)
     await task.end()
     assert task.queue.wait() == 0.0
 
@@ -192,8 +192,18 @@ async def test_who_is_refused_at_its_turn_does_not_make_the_wait_look_short() ->
         task.request(number, LONG)
         task.tasks.append(asyncio.ensure_future(refuse()))
     await turns_until(lambda: len(task.queue) == 10)
-    assert task.queue.wait() == pytest.approx(10 * LONG, rel=0.1)
+    assert task.queue.wait() == pytest.approx(11 * LONG, rel=0.1)
     await task.end()
+
+
+async def test_what_comes_while_a_handler_has_the_loop_has_waited_unseen() -> None:
+    task = Task()
+    assert task.queue.unseen(task.now) == 0.0
+    await task.close()
+    task.request(1, 0.0)
+    assert 0.0 < task.queue.unseen(task.now) <= LONG
+    await task.end()
+    assert task.queue.unseen(task.now) == 0.0
 
 
 async def test_a_stall_is_not_followed_by_as_long_a_look_for_arrivals() -> None:

@@ -140,13 +140,26 @@ class RunQueue:
             return 0.0  # as good as: less than one
         new = self._new.load(max(self._cost, self._pace))
         queued = new + min(self.of_streams(), new + 1.0)
-        lag = self._lag * exp(min(0.0, self._lag_at - now) / SMOOTHING)
         active -= max(0.0, self.streams - self._stepped)
-        return max(queued, min(active, lag / UNIT))
+        return max(queued, min(active, self._lag_now(now) / UNIT))
+
+    def unseen(self, now: float) -> float:
+        """Seconds for which who comes waits until anybody here sees it, at most.
+
+        While others wait for their turns, a handler may have had the loop meanwhile.
+        """
+        return self._lag_now(now) if self.is_closed else 0.0
+
+    def _lag_now(self, now: float) -> float:
+        return self._lag * exp(min(0.0, self._lag_at - now) / SMOOTHING)
 
     def wait(self) -> float:
-        """Seconds that a new request would wait until its handler begins."""
-        return len(self._new) * self._pace if len(self._new) else 0.0
+        """Seconds that a new request would wait until its handler is done.
+
+        0.0 if nobody else waits: then it takes what it takes.
+        """
+        waiting = len(self._new)
+        return (waiting + 1) * self._pace if waiting else 0.0
 
     def of_streams(self) -> float:
         """The load of the streams that wait to go on, before a new one adds to it."""

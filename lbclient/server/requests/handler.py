@@ -123,7 +123,7 @@ class Wrapped:
         A request that has lost much of its time in the queue counts as such.
         """
         left = call.inner.time_remaining()
-        waited = self._core.waited(now - call.begun_at, left)
+        waited = self._core.waited(now - call.begun_at + self._queue.unseen(now), left)
         if left is None:
             return None
         if left <= 0.0:
