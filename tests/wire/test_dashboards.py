@@ -190,7 +190,13 @@ async def asked(
         tasks = [await start(make) for _ in range(2)]
         for task in tasks:
             export(task.server, registries["backend"])
-        target = "ipv4:" + ",".join(task.address for task in tasks)
+        groups = [
+            {"targets": [task.address], "labels": {"zone": zone}}
+            for task, zone in zip(tasks, "ab", strict=True)
+        ]
+        names = tmp_path / "backends.json"
+        names.write_text(json.dumps(groups))
+        target = f"file://{names}"
         text = re.sub(r"\[\dm\]", f"[{WINDOW}]", RULES.read_text())
         running = stack.enter_context(prometheus(tmp_path, ports, text))
         async with lbclient.insecure_channel(target) as channel:

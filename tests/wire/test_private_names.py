@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.client import methods
+from lbclient.client import inner_methods
 from lbclient.client.channel import Channel
 from tests.private_names import names_in
 
@@ -46,7 +46,7 @@ async def test_a_wrapped_call_has_the_time_that_it_was_given(
     monkeypatch: pytest.MonkeyPatch, start: Any
 ) -> None:
     """On a clock that goes on with each look, for a call takes its time to make."""
-    monkeypatch.setattr(methods, "call_arguments", lambda *_: None)
+    monkeypatch.setattr(inner_methods, "call_arguments", lambda *_: None)
     task, begun, looks = await start(), time.monotonic(), count()
     channel = Channel(
         *(task.address, None, None, None, None, None),

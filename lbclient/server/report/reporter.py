@@ -106,9 +106,12 @@ class Reporter:
         client parses only once for all requests that have the same.
         """
         own, *orca = trailers
+        told = (wire.COST_KEY, f"{cost:.7f}")
+        if not orca:
+            return own, told
+        [(key, report)] = orca
         field: Any = wire.cost_field(cost)
-        told = ((key, report + field) for key, report in orca)
-        return own, *told, (wire.COST_KEY, f"{cost:.7f}")
+        return own, (key, report + field), told
 
     def load(self) -> load_pb2.LoadReport:
         self._tally.learn_served()
