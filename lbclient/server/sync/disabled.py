@@ -132,7 +132,8 @@ class _Health:
             watching, self._watching = self._watching, []
         for service, send in watching:
             self._pool.submit(self._end_stream, service, send)
-        self._pool.shutdown(wait=False)
+        # The pool stays open: grpcio hands it checks until the server has stopped, and
+        # a closed pool would end the thread that serves.
 
     def _end_stream(self, service: str, send: Callable[[Any], None]) -> None:
         send(self._status(service))
