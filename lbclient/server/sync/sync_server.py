@@ -302,11 +302,10 @@ class SyncServer(grpc.Server):
         return self._reporter.keep_recent()
 
     def __del__(self) -> None:
-        # grpcio's own server stops when it is dropped; so does what is beside it.
+        # grpcio's own server stops when it is dropped; so does what is beside it. The
+        # pools are left to end by themselves: grpcio's thread may still submit to them,
+        # and this may run within a submit, which holds the lock that a shutdown takes.
         if hasattr(self, "_number") and not self._ended.is_set():
-            if self._health is not None:
-                self._health.stop()
-            self._requests.stop()
             self._loop.drop(self._parts.stop, self._udp.close)
 
     def __repr__(self) -> str:
