@@ -56,8 +56,12 @@ class Counting:
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        while self._dropped:
-            self._dropped.popleft().end()
+        try:
+            while self._dropped:
+                self._dropped.popleft().end()
+        except BaseException:
+            self._lock.release()  # nobody calls __exit__
+            raise
 
     def __exit__(self, *_: object) -> Literal[False]:
         self._lock.release()
