@@ -7,7 +7,7 @@ the server's pool.
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from threading import Thread
+from threading import Lock, Thread, current_thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -26,22 +26,30 @@ class LoopThread:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run, name="lbclient server", daemon=True)
+        self._asking = Lock()
+        self._takes_work = False
 
     def start(self) -> None:
+        self._takes_work = True
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+            with self._asking:
+                self._takes_work = False
             self.loop.run_until_complete(_end(asyncio.all_tasks(self.loop)))
         finally:
             asyncio.set_event_loop(None)
             self.loop.close()
 
     def call(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Returns what `work` returns on the loop; here, if the loop does not run."""
-        if not self._thread.is_alive():
+        """Returns what `work` returns on the loop; here, if the loop does not run.
+
+        Also here on the loop's own thread, as in a warmup that stops the server.
+        """
+        if current_thread() is self._thread:
             return work(*arguments)
         answered: Future[T] = Future()
 
@@ -51,7 +59,14 @@ class LoopThread:
             except BaseException as error:
                 answered.set_exception(error)
 
-        self.loop.call_soon_threadsafe(answer)
+        with self._asking:
+            takes_work = self._takes_work and self._thread.is_alive()
+            if takes_work:
+                self.loop.call_soon_threadsafe(answer)
+        if not takes_work:
+            if self._thread.is_alive():
+                self._thread.join()  # it is ending
+            return work(*arguments)
         return answered.result()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
