@@ -3,6 +3,7 @@
 What the code under test gets is a `grpc.aio.Channel`, so its generated stubs take it.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
@@ -50,6 +51,7 @@ class FakeChannel(grpc.aio.Channel):
         self.calls: list[FakeCall] = []
         self._scripts: dict[str, list[Any]] = {}
         self._is_closed = False
+        self._closed = asyncio.Event()
 
     def answer(self, method: str, *answers: Any) -> None:
         """Sets the answers to the next calls of a method; the last one to all later.
@@ -93,6 +95,7 @@ class FakeChannel(grpc.aio.Channel):
     async def close(self, grace: float | None = None) -> None:
         """Cancels the calls in flight, whatever the grace."""
         self._is_closed = True
+        self._closed.set()
         for call in self.calls:
             call.cancel()
 
@@ -101,6 +104,9 @@ class FakeChannel(grpc.aio.Channel):
 
     async def wait_for_state_change(self, last_observed_state: Connectivity) -> None:
         """Returns at once if the state is another; it only changes by `close`."""
+        self._check_open()
+        if self.get_state() is last_observed_state:
+            await self._closed.wait()
 
     async def channel_ready(self) -> None:
         self._check_open()
