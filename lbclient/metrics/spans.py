@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 from opentelemetry import propagate, trace
+from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from lbclient.core.call_counts import Method
@@ -48,21 +49,18 @@ class TracedCall:
         self._retries = 0
         self._was_resent = False
         self._attempt: Span | None = None
-        self._sent = tracer.start_span(
-            f"Sent.{name}",
-            kind=SpanKind.CLIENT,
-            attributes={"grpc.method": path.removeprefix("/"), "grpc.target": target},
-        )
+        attributes = {"grpc.method": path.removeprefix("/"), "grpc.target": target}
+        self._sent = _start(tracer, f"Sent.{name}", None, attributes)
 
     def attempt_begins(
         self, address: str, number: int, waited: float, now: float, metadata: Any
     ) -> Any:
         context = trace.set_span_in_context(self._sent)
-        span = self._attempt = self._tracer.start_span(
+        span = self._attempt = _start(
+            self._tracer,
             f"Attempt.{self._name}",
             context,
-            kind=SpanKind.CLIENT,
-            attributes={
+            {
                 "previous-rpc-attempts": self._retries,
                 "transparent-retry": self._was_resent,
                 "lbclient.backend": address,
@@ -104,6 +102,19 @@ class TracedCall:
 
     def __repr__(self) -> str:
         return f"<traced call {self._name}>"
+
+
+def _start(
+    tracer: Tracer, name: str, context: Context | None, attributes: dict[str, Any]
+) -> Span:
+    """A span that records nothing, if a sampler or a span processor fails."""
+    try:
+        return tracer.start_span(
+            name, context, kind=SpanKind.CLIENT, attributes=attributes
+        )
+    except Exception:
+        logger.exception("a span could not be started")
+        return trace.INVALID_SPAN
 
 
 def _end(span: Span, code: int, reason: str) -> None:
