@@ -29,13 +29,14 @@ class Relay:
         self._writers: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self, server_port: int) -> None:
-        # Not by asyncio's own server, which may lose a connection that is accepted
-        # while it closes.
+        # Neither by asyncio's own server nor by `sock_accept`: both may lose a
+        # connection that is accepted while they are closed or cancelled.
         self._listener = socket.create_server((HOST, self.port))
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
         self._thawed.set()
-        self._start(self._accept(self._listener, server_port))
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._listener, self._accept, self._listener, server_port)
 
     def freeze(self) -> None:
         """Nothing passes, in either direction, until `thaw`."""
@@ -46,6 +47,10 @@ class Relay:
 
     async def cut(self) -> None:
         """Resets all connections, and refuses new ones until `open`."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
         for writer in self._writers:
             writer.transport.abort()
         tasks = list(self._tasks)
@@ -55,9 +60,6 @@ class Relay:
         for accepted in self._accepted:
             accepted.close()
         self._accepted.clear()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
         for _ in range(TURNS):
             await asyncio.sleep(0)
 
@@ -66,10 +68,10 @@ class Relay:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    async def _accept(self, listener: socket.socket, server_port: int) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            accepted, _ = await loop.sock_accept(listener)
+    def _accept(self, listener: socket.socket, server_port: int) -> None:
+        with suppress(OSError):  # the client has gone meanwhile
+            accepted, _ = listener.accept()
+            accepted.setblocking(False)
             self._accepted[accepted] = None
             self._start(self._carry(accepted, server_port))
 
