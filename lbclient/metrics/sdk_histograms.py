@@ -7,6 +7,7 @@ public door for that (its specification calls it a MetricProducer): `attach` tak
 private one, and where that is missing says so, and the caller goes another way.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from lbclient.metrics.families import Family
 from lbclient.metrics.samples import UNKNOWN, Sample
 from lbclient.metrics.sums import labelled
 from lbclient.wire.codes import STATUS_OF_NUMBER
+
+logger = logging.getLogger("lbclient.metrics")
 
 # What is timed, in gRPC's words: name, unit, description.
 NAMES = {
@@ -150,7 +153,12 @@ class SdkHistograms:
             return False
 
         def with_ours(reader: Any, timeout_millis: float = 10_000) -> Any:
-            return self._with_ours(reader, collect(reader, timeout_millis))
+            data = collect(reader, timeout_millis)
+            try:
+                return self._with_ours(reader, data)
+            except Exception:  # of an SDK that has changed
+                logger.exception("no histograms of lbclient's in this export")
+                return data
 
         consumer.collect = with_ours  # of readers that come later
         for reader in readers:
