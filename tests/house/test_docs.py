@@ -178,7 +178,7 @@ def test_commands_that_verify_statements_exist(file: Path) -> None:
     for name in re.findall(r"python -m benchmarks\.(\w+)", page):
         one = ROOT / "benchmarks" / name
         assert one.with_suffix(".py").exists() or (one / "__main__.py").exists(), name
-    assert set(re.findall(r"lbclient sim book --figure (\w+)", page)) <= {*EXPERIMENTS}
+    assert set(re.findall(r"lbclient sim book --only (\w+)", page)) <= {*EXPERIMENTS}
     assert set(re.findall(r"lbclient sim (?!book)(\w+)", page)) <= {*SCENARIOS}
 
 
