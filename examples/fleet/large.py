@@ -5,7 +5,7 @@
     python examples/fleet/large.py --json FILE
 
 Real servers, channels and connections: each backend has a port of its own, ten share a
-process, and so do ten clients. Each client has task number and a subset of the
+process, and so do ten clients. Each client has a task number and a subset of the
 backends, which it finds in a file. Four things are shown, each as a table:
 
 1. Connections are even: every backend has as many clients as the others.
@@ -40,11 +40,8 @@ from lbclient.subsets.properties import balance, choose, churn, ideal_churn
 PROCESSES = 4  # of backends, and of clients
 WITHIN = 60.0  # seconds; for processes and connections, on a machine that is busy
 ALGORITHM = "rocksteadier"  # what channels take where both sides have numbers
-WEB, REPORTS, STOCK = (
-    "web",
-    "reports",
-    "stock",
-)  # customers; and the batch job's clients
+WEB, REPORTS = "web", "reports"  # customers
+STOCK = "stock"  # the clients of the batch job, which have no customer
 GREEDY = 8  # one client in so many is the customer `reports`
 EVEN = 1.25  # the busiest backend after a resize, over the mean
 LEAST_SERVED = 0.9  # of the interactive calls, beside the batch job behind the proxy
@@ -53,9 +50,8 @@ LEAST_SERVED = 0.9  # of the interactive calls, beside the batch job behind the 
 # `reports` may make about 40 calls a second, and `web` more than it ever does here.
 QUOTAS = {WEB: 4.0, REPORTS: 0.04}
 WANTS = 160.0  # calls a second of `reports`
-HOLDS = (
-    1.0  # seconds that a call holds one of a backend's eight places, in the last part
-)
+# Seconds that a call holds one of a backend's eight places, in the last part.
+HOLDS = 1.0
 
 
 # `python -m lbclient`, which ends with whoever started it, as the other programs do.
@@ -114,9 +110,8 @@ class Fleet:
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan = plan
-        self.ports: list[
-            int
-        ] = []  # by task number; only the first ones are in the file
+        # By task number; only the first ones are in the file.
+        self.ports: list[int] = []
         self.listed = 0
         self.backends: list[Worker] = []
         self.clients: list[Worker] = []
