@@ -50,5 +50,6 @@ async def test_clients_leave_whom_too_many_have_chosen(
             channel = lbclient.insecure_channel(target, config=config)
             channels.append(await stack.enter_async_context(channel))
             await channel.channel_ready()
-        assert clients_of(channels)[tasks[0].address] == CLIENTS
+            # Now: the first may leave before the last is there.
+            assert clients_of([channel])[tasks[0].address] == 1
         await eventually(lambda: max(clients_of(channels).values()) <= 0.75 * CLIENTS)

@@ -2,8 +2,9 @@
 
 The services are those of asyncio's servers (`lbclient.server.report.health`); they run
 on the server's loop. grpcio hands a stream over with a callback that sends, as it does
-for `grpc_health`'s `experimental_non_blocking`; a send takes one of few threads that
-are for health alone.
+for `grpc_health`'s `experimental_non_blocking`. Requests take one of few threads that
+are for health alone, and sends one of few others: a client that opens a stream and
+sends no request holds up none that is open.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from lbclient.server.report.health import HealthServices
 from lbclient.server.requests.handler import Handler
 from lbclient.server.sync.loop_thread import LoopThread
 
-SENDERS = 16  # threads; a send waits only for a client that does not read
+THREADS = 16  # for requests, and as many to send; a send waits only for its client
 LONGEST_SEND = 10.0  # seconds until the stream of such a client is cancelled
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ class SyncHealth:
 
     def __init__(self, services: HealthServices, loop: LoopThread) -> None:
         self._loop = loop
-        self._pool = ThreadPoolExecutor(SENDERS, "lbclient health")
+        self._pool = ThreadPoolExecutor(THREADS, "lbclient health")
+        self._senders = ThreadPoolExecutor(THREADS, "lbclient health sends")
         self._tasks: set[asyncio.Task[None]] = set()
         self.handlers = {
             path: self._method(handler) for path, handler in services.methods().items()
@@ -99,7 +101,7 @@ class SyncHealth:
             send(None)  # ends the stream, and does not wait
 
     async def _send(self, context: Any, send: Any, message: bytes) -> None:
-        sending = self._loop.loop.run_in_executor(self._pool, send, message)
+        sending = self._loop.loop.run_in_executor(self._senders, send, message)
         # Not `wait_for`, which may swallow the cancellation by a client that leaves.
         await asyncio.wait((sending,), timeout=LONGEST_SEND)
         if not sending.done():
@@ -108,7 +110,8 @@ class SyncHealth:
         sending.result()
 
     def stop(self) -> None:
-        self._pool.shutdown(wait=False)
+        for pool in (self._pool, self._senders):
+            pool.shutdown(wait=False)
 
     def __repr__(self) -> str:
         return f"<{len(self._tasks)} streams>"
