@@ -26,7 +26,7 @@ from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.core.registry import SERVERS
-from lbclient.server.lame_duck import Drain
+from lbclient.server.lame_duck import POLL_INTERVAL, Drain
 from lbclient.server.parts import Parts
 from lbclient.server.report.health import HealthServices
 from lbclient.server.report.udp import host_of
@@ -38,8 +38,6 @@ from lbclient.server.sync.health import SyncHealth
 from lbclient.server.sync.loop_thread import LoopThread
 from lbclient.server.sync.requests import Counting, SyncRequests
 from lbclient.server.warmup import Warmup, check, warm_up
-
-POLL_INTERVAL = 0.02  # seconds; as `lame_duck.POLL_INTERVAL`
 
 logger = logging.getLogger(__name__)
 
