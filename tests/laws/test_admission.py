@@ -370,6 +370,7 @@ def placed(limit: int, demand: dict[Criticality, float]) -> dict[Criticality, fl
     return {one: placed[one] / came[one] for one in demand}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "least"), [(10, 0.88), (30, 0.985), (100, 0.997)])
 def test_the_last_places_are_for_who_is_critical(limit: int, least: float) -> None:
     """By the limit alone 0.08 of either got a place. With ten places chance is large:

@@ -110,6 +110,7 @@ class Fleet:
         return max(counts.values()) / (counts.total() / alive)
 
 
+@pytest.mark.slow
 def test_in_a_minute_the_busiest_has_little_more_than_the_mean() -> None:
     busiest = []
     for seed in range(8):
@@ -126,6 +127,7 @@ def test_in_a_minute_the_busiest_has_little_more_than_the_mean() -> None:
     assert max(busiest) <= 1.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backends", [306, 320, 290, 350])
 def test_a_resize_opens_little_more_than_it_must(backends: int) -> None:
     plain, even = (Fleet(200, 305, 20, seed=1) for _ in range(2))
@@ -139,6 +141,7 @@ def test_a_resize_opens_little_more_than_it_must(backends: int) -> None:
     assert even.busiest() <= 1.25
 
 
+@pytest.mark.slow
 def test_with_a_twentieth_dead_the_rest_becomes_even_and_stays_so() -> None:
     fleet = Fleet(clients=200, backends=305, size=20, seed=1, dead=15)
     assert fleet.busiest() > 1.5

@@ -25,6 +25,7 @@ def test_the_default_balances_a_fleet_of_fast_and_slow_machines() -> None:
     assert result.errors == 0.0
 
 
+@pytest.mark.slow
 def test_only_load_reports_tell_fast_from_slow() -> None:
     assert run("round_robin", FLEET).spread >= 1.3
     assert run("least_loaded", FLEET).spread >= 1.1
@@ -44,6 +45,7 @@ def test_clients_with_hardly_a_request_balance_too(load: float) -> None:
     assert run("weighted_least_loaded", fleet).spread <= 1.1
 
 
+@pytest.mark.slow
 def test_a_backend_that_fails_at_once_draws_no_traffic() -> None:
     """It says nothing and is always idle: round robin fails an eighth."""
     fleet = Fleet(backends=8, clients=4, fast=1.0, failing=1, warm_up=5.0)

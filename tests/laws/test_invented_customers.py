@@ -158,6 +158,7 @@ def test_who_wants_more_gets_the_limit_whoever_else_comes(
     assert quota.forgotten == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [0.5, 4.0])
 def test_places_are_short_only_where_a_thousand_limits_are_used(times: float) -> None:
     """So many times that, by names that come once. Some are forgotten then; but not who

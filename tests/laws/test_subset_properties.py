@@ -145,6 +145,7 @@ def test_rocksteadier_is_never_far_from_even() -> None:
     assert worst >= 0.85
 
 
+@pytest.mark.slow
 def test_deterministic_subsets_with_leftovers_converge_to_even() -> None:
     _, others = figure_2("deterministic_leftover")
     assert min(others) >= 0.94

@@ -376,6 +376,7 @@ class Calling:
         await asyncio.sleep(until - self.loop.time())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("gap", "backends"), [(600.0, 20), (60.0, 200), (10.0, 50)])
 async def test_but_for_the_first_of_each_watch_probes_are_paid_for_by_calls(

@@ -138,6 +138,7 @@ class Broken:
         return await self._inner.exchange(task, usage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_slow", [False, True])
 async def test_without_its_store_the_last_word_holds_for_a_while(
     is_slow: bool, caplog: pytest.LogCaptureFixture

@@ -96,6 +96,7 @@ def test_the_page_says_of_each_figure_what_came_of_its_claims() -> None:
     assert "FAILS" not in verdicts
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_is_drawn_and_every_figure_is_in_the_docs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ def test_without_reports_weighted_least_loaded_goes_by_what_is_in_flight() -> No
     assert ours.p99 < least.p99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("picker", WEIGHTED)
 def test_a_tenth_of_the_reports_may_be_lost(picker: str) -> None:
     """It changes next to nothing: the next one comes with the next answer."""
@@ -48,6 +49,7 @@ def test_a_tenth_of_the_reports_may_be_lost(picker: str) -> None:
     assert lost.errors == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_reports_that_end_are_missed_at_once(share: float) -> None:
     """Then it goes by its own requests, as where there were no reports from the first.

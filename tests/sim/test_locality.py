@@ -49,6 +49,7 @@ def is_left(place: int, left: int) -> bool:
     return int((place + 1) * share) == int(place * share)
 
 
+@pytest.mark.slow
 @pickers
 def test_when_calm_calls_stay_in_their_zone(picker: str) -> None:
     result, stayed = play("zones", picker)
@@ -56,6 +57,7 @@ def test_when_calm_calls_stay_in_their_zone(picker: str) -> None:
     assert result.errors == 0.0
 
 
+@pytest.mark.slow
 @pickers
 def test_a_zone_that_loses_half_its_backends_spills_what_is_too_much(
     picker: str,
@@ -87,6 +89,7 @@ def test_a_zone_that_loses_nearly_all_its_backends_costs_no_call(
     assert 0.7 < stayed < 0.9
 
 
+@pytest.mark.slow
 @pickers
 def test_a_zone_with_twice_the_load_spills_what_is_too_much(picker: str) -> None:
     """All of it would be 0.9 there; elsewhere it is half of that."""
@@ -97,12 +100,14 @@ def test_a_zone_with_twice_the_load_spills_what_is_too_much(picker: str) -> None
     assert 0.8 < stayed < 0.95
 
 
+@pytest.mark.slow
 def test_the_spill_is_smooth() -> None:
     """No second differs by more than arrivals by chance and one step of control do."""
     used = of_first_zone(play("zone_lost")[0], left=5)
     assert max(abs(one - other) for one, other in pairwise(used)) < 0.25
 
 
+@pytest.mark.slow
 def test_a_zone_that_is_asked_for_more_than_it_can_do_spills_without_errors() -> None:
     """Of three zones one is asked for 130 % of what it can do, the others for 45 %."""
     ours, stayed = play("zone_full")
@@ -115,6 +120,7 @@ def test_a_zone_that_is_asked_for_more_than_it_can_do_spills_without_errors() ->
     assert stayed > 0.6 > 0.4 > 1.0 - nowhere.away  # a third stays by chance
 
 
+@pytest.mark.slow
 def test_what_leaves_goes_where_there_is_room() -> None:
     """0.3 is too much in the first; the second has 0.1 to spare, the third 0.6."""
     result, stayed = play("zone_unequal")
@@ -133,6 +139,7 @@ def test_the_calls_of_a_zone_that_is_gone_go_to_the_others() -> None:
     assert used[1:] == pytest.approx([0.6, 0.6], abs=0.05)
 
 
+@pytest.mark.slow
 def test_who_stands_by_gets_calls_only_while_the_first_are_full() -> None:
     scenario = SCENARIOS["priorities"]
     calm, _ = play("priorities", load=0.3)

@@ -69,6 +69,7 @@ def test_a_task_that_refuses_all_costs_a_fleet_nothing() -> None:
     assert once.errors > result.errors
 
 
+@pytest.mark.slow
 def test_all_refusing_retries_stay_below_a_tenth_and_less_if_told() -> None:
     """SRE book, ch. 21: 1.1 times, not three times.
 

@@ -47,6 +47,7 @@ def play(scenario: Scenario, load: float, seed: int) -> Looking:
     return simulation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.3, 0.7])
 def test_backends_that_become_half_as_fast_are_told_of_within_a_minute(
     load: float,
@@ -58,6 +59,7 @@ def test_backends_that_become_half_as_fast_are_told_of_within_a_minute(
     assert all(AFTER < at <= AFTER + 60.0 for at, _ in fleet.told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scenario",
     [FLEET, replace(FLEET, neighbour=0.8), replace(FLEET, costs="exponential")],

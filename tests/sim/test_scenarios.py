@@ -42,6 +42,7 @@ def test_every_scenario_can_be_played(name: str) -> None:
     assert scenario.summary
 
 
+@pytest.mark.slow
 def test_round_robin_overloads_slow_machines_with_capacity_to_spare() -> None:
     assert play("S2_diverse", "round_robin", 0.7).errors > 0.05
     assert play("S2_diverse", "weighted_round_robin", 0.7).errors == 0.0
@@ -91,6 +92,7 @@ def test_neighbours_and_restarts_are_followed() -> None:
     assert others.errors > 0.001
 
 
+@pytest.mark.slow
 def test_dear_requests_are_passed_by() -> None:
     """One of a hundred costs 100 to 1000 times as much as the others."""
     ours, others = both("S4_heavy", warm_up=10.0)
@@ -98,6 +100,7 @@ def test_dear_requests_are_passed_by() -> None:
     assert others.spread > 1.15
 
 
+@pytest.mark.slow
 def test_a_step_is_made_up_for_in_seconds() -> None:
     """A58's reports are smoothed over 5 s, and its weights know no neighbours."""
     step = {"slowed": 2, "slowed_after": 5.0, "warm_up": 10.0}
@@ -116,6 +119,7 @@ def test_where_news_is_old_a_probe_makes_up_for_it() -> None:
     assert ours.probes <= 1.0 < asking.probes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "picker", ["least_loaded", "p2c", "peak_ewma", "weighted_least_loaded"]
 )
@@ -125,6 +129,7 @@ def test_a_sinkhole_loses_its_traffic(picker: str) -> None:
     assert share < (0.25 if picker in ("p2c", "peak_ewma") else 0.1)
 
 
+@pytest.mark.slow
 def test_latency_tells_nothing_where_requests_wait() -> None:
     """Peak EWMA takes slow machines for as good as fast ones there."""
     waiting = play("S5_io", "peak_ewma", 0.7)
@@ -138,6 +143,7 @@ def test_a_liar_draws_more_but_not_without_bound() -> None:
     assert lied_to.errors <= 0.001
 
 
+@pytest.mark.slow
 def test_of_few_that_send_most_no_call_fails_once_subsets_have_grown() -> None:
     fixed, grown = (
         play(name, "weighted_least_loaded", 0.7, **SMALL)

@@ -122,6 +122,7 @@ def test_restarts_cost_capacity_until_they_are_over() -> None:
     assert busy.mean > 1.1 * calm.mean
 
 
+@pytest.mark.slow
 def test_silence_and_lies_hurt_only_who_listens() -> None:
     for misfortune in ({"silent_share": 0.5}, {"liars": 1}, {"report_loss": 0.5}):
         scenario = replace(MIXED, **misfortune)

@@ -75,6 +75,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect_pacer, "HOLD", 0.0)
 
 
+@pytest.mark.slow
 async def test_no_turn_grows_faster_than_the_number_of_backends() -> None:
     """By the shortest of some runs: on a busy machine more timers are due in a turn."""
     few, many = await longest_turns(FEW), await longest_turns(MANY)

@@ -329,6 +329,7 @@ def test_a_figure_is_written_and_named(
     assert file.read_bytes().startswith(start)
 
 
+@pytest.mark.slow
 def test_a_figure_is_of_the_article_s_sizes_only_if_none_is_given(
     capsys: Capture, tmp_path: Path
 ) -> None:
