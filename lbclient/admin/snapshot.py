@@ -1,4 +1,4 @@
-"""What this process would like to tell, as `shape` says: read from `statistics()`.
+"""Builds `/lbz.json`, whose schema is `shape`, from `statistics()`.
 
 All of it is bounded: how many there are of each, and how long a text may be. A channel
 or server that raises meanwhile, as code of its user's may, is told of by its error; the

@@ -1,4 +1,4 @@
-"""One job at a time, which others can end so that its owner goes on with the next."""
+"""Runs jobs one by one; others may cancel the present one."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""Numbers of a command line: text that is none goes to whoever knows its bounds.
+"""Parses numbers of a command line; text that is no number is for the config to refuse.
 
 argparse's own `invalid int value` does not say what would be right.
 """

@@ -1,4 +1,4 @@
-"""Carries out what a backend's lifecycle decides, and wakes it when it is time."""
+"""Does the steps that a backend's lifecycle decides on, and keeps its timer."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""One method on each backend: grpc.aio's own method objects, made when first called."""
+"""grpc.aio's multicallables of one method, one a backend, made when first called."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

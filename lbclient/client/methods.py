@@ -1,4 +1,4 @@
-"""Where calls begin: what a stub calls, one object per method.
+"""What a stub calls, one object a method: begins each call's first attempt.
 
 A unary-unary call on a ready backend costs no task and no wrapper; every other case
 is `calls`' business.

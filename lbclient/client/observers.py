@@ -1,4 +1,4 @@
-"""Who is told of each call and each attempt: nobody, unless metrics or traces want it.
+"""What metrics and traces are told of each call and each attempt.
 
 One seam for both: `metrics.export` has times kept (`lbclient.core.call_times`), and
 `metrics.opentelemetry.trace` has spans made. A call without observers pays a comparison

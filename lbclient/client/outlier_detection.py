@@ -1,4 +1,4 @@
-"""Judges each attempt by what other backends answer, and logs ejections."""
+"""Runs outlier detection for each attempt, and logs ejections."""
 
 import logging
 from collections.abc import Callable

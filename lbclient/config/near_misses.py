@@ -1,4 +1,4 @@
-"""What somebody meant who wrote a name that is not there."""
+"""Suggestions for misspelt names."""
 
 from collections.abc import Collection
 

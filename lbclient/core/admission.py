@@ -1,4 +1,4 @@
-"""Turns overload signals into the share of requests admitted, by criticality.
+"""From values of overload signals to the share of requests admitted, by criticality.
 
 Each signal of how busy the task is says what share may come in: all up to its target,
 e times less for each width beyond that. An exponential answers twofold and tenfold

@@ -1,4 +1,4 @@
-"""The attempts of a server's requests, and whether the retries among them are in vain.
+"""Histogram of the attempt numbers that requests carry: do other servers refuse, too?
 
 A client sends the number of the attempt with each retry: our channels in
 `lbclient-attempt`, gRPC's own `retryPolicy` in `grpc-previous-rpc-attempts` (gRFC A6).

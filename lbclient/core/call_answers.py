@@ -1,4 +1,4 @@
-"""What calls say for a connection, or against it: answers and missed deadlines."""
+"""Evidence from calls that a connection lives or is dead: answers, missed deadlines."""
 
 # Deadlines in a row, with nothing served in between, until a backend must say how it
 # is. With one in ten missed for other reasons, five in a row are one in 100,000.

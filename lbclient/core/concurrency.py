@@ -1,4 +1,4 @@
-"""A concurrency limit that finds itself, for handlers that wait for a pool.
+"""An adaptive concurrency limit, for handlers that share a pool, say of connections.
 
 A pool of 8 connections serves 8 requests at a time, whatever is in flight. The others
 queue in the pool, and under overload all of them end late. Little's law gives the size

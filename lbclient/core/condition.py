@@ -1,4 +1,4 @@
-"""Why a backend is in its state, since when, and what last went wrong with it."""
+"""A backend's state for people: its reason, since when, and its last trouble."""
 
 from lbclient.core.model import State
 from lbclient.core.pool import LOST

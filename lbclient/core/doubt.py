@@ -1,4 +1,4 @@
-"""Why a connection is asked whether it lives, and when it is asked next.
+"""When a connection is suspect, and when its next health check is due.
 
 A connection is doubted when it has said nothing since it was made, when calls on it
 miss their deadlines, and when calls on it are not answered. Then a health check (CHECK)

@@ -1,4 +1,4 @@
-"""How long requests take just now, by how many of them there are.
+"""The latency to expect, by the number of requests in flight, as Prequal estimates it.
 
 Prequal's estimate (NSDI 2024): what is answered to a probe is the median of recent
 latencies of requests that met about as many others as there are now. Counts are told

@@ -1,4 +1,4 @@
-"""When to lower the limit for a moment, so that requests find a free place.
+"""Lowers an adaptive concurrency limit briefly, to measure latency without a queue.
 
 Sustained overload leaves no place free, so nobody would see the baseline latency. A
 probe lowers the limit until the queue has drained and some have been measured,

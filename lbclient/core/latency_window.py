@@ -1,4 +1,4 @@
-"""How many requests a pool serves at a time, from latencies seen outside of it.
+"""Estimates a pool's size from the latency of requests that use it.
 
 Little's law: requests in flight = throughput * latency. While every place of the
 pool is taken, throughput does not depend on the queue, so

@@ -1,4 +1,4 @@
-"""The values that flow: endpoints in, outcomes out; all of them immutable.
+"""The values that flow: endpoint, load report, outcome, states. All are immutable.
 
 Nothing here knows how it travels (`wire`) or what is concluded from it (`load`).
 """

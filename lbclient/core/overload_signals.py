@@ -1,4 +1,4 @@
-"""Overload signals and their targets: decides whether a request is admitted.
+"""The overload signals of a server with their targets; refuses by them (`admission`).
 
 Signals are numbers that somebody else has read: the load, looked at for each request,
 and CPU, memory, the user's own signals and the queue delay, sampled ten times a second.

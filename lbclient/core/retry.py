@@ -1,4 +1,4 @@
-"""Whether a failed request is sent once more, and when: never so that it multiplies.
+"""Whether a failed attempt is retried, and when. A budget prevents retry storms.
 
 Three bounds, each for its own reason. Three attempts a request: one that met three
 overloaded tasks would meet a fourth. A tenth of a client's requests may be retries: a

@@ -1,4 +1,4 @@
-"""A value that holds within a block or a function: the base of two context managers.
+"""A context variable's value within a block: the base of `criticality`, `customer`.
 
 `criticality` and `customer` are such values. They are kept in context variables, so
 tasks that start within the block have them, too.

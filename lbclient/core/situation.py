@@ -1,4 +1,4 @@
-"""Where a backend is in its lifecycle, and what is known of its connection.
+"""The state and connection of a backend, which `Lifecycle` and `Trust` share.
 
 `Lifecycle` and `Trust` decide what follows. Here is what both go by, and the one way to
 another state, which the resolver's word may turn into that of a lame duck.

@@ -1,4 +1,4 @@
-"""The retry budget of clients that keep none, kept by the server that refuses them.
+"""A retry budget for stock gRPC clients, which the server that refuses them keeps.
 
 gRPC's `retryPolicy` has no budget: of eight tasks that refuse everything it makes three
 times the load. Our channels obey the word of a refusal and keep their own budget; stock

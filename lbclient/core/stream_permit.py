@@ -1,4 +1,4 @@
-"""Whether our own streams may take streams of one endpoint's connections.
+"""Whether health streams may stay open on the connections of one endpoint.
 
 A stream counts towards the peer's MAX_CONCURRENT_STREAMS, and in a server of threads it
 may hold a thread. gRPC does not tell a client the peer's limit: calls beyond it wait in

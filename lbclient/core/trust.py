@@ -1,4 +1,4 @@
-"""Whether a connection is trusted: why it is doubted, and how that ends.
+"""What follows once a connection is suspect: a check, a look, a new connection.
 
 A connection that says nothing may be dead, or its server may be busy. Only servers of
 ours owe a report every so often. Every other connection is asked (CHECK) when it has

@@ -1,4 +1,4 @@
-"""What share of a status is usual for one method: by what the other backends answer.
+"""How often a method answers with each status: the baseline of outlier detection.
 
 They are the healthier half, so that a fault of several backends does not become usual
 before they are ejected. `outliers` tells the rule that this is for, and its source.

@@ -21,6 +21,7 @@ from lbclient.metrics.durations import MAX_TIMED, Durations, find_trace
 from lbclient.metrics.families import HIGHEST
 from lbclient.metrics.samples import MAX_LABEL, OTHER, Sample
 from lbclient.pickers.scheduler_updates import SchedulerUpdates
+from lbclient.resolvers.target import SCHEMES
 from lbclient.server import Server, SyncServer
 from lbclient.server.statistics import ServerStatistics
 
@@ -31,7 +32,7 @@ MAX_TARGETS = 100
 MAX_METHODS = 500
 MAX_CUSTOMERS = 200  # by cost: as many listed as unlisted ones of one server
 
-SCHEMES = ("dns", "file", "ipv4", "ipv6", "k8s", "srv", "unix", "unix-abstract")
+KNOWN_SCHEMES = (*SCHEMES, "unix-abstract")
 
 SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
 
@@ -266,8 +267,10 @@ def canonical(target: str) -> str:
     ('dns:///search:50051', 'ipv4:10.0.0.3:50051')
     """
     scheme, colon, rest = target.partition(":")
-    has_scheme = "://" in target or (bool(colon) and scheme in SCHEMES and bool(rest))
-    return target if has_scheme or target.startswith("<") else f"dns:///{target}"
+    is_known = bool(colon and rest) and scheme.lower() in KNOWN_SCHEMES
+    if is_known or "://" in target or target.startswith("<"):
+        return target
+    return f"dns:///{target}"
 
 
 def labelled(names: Iterable[str], sample: Sample) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Policies that choose among ready backends, one a file."""
+"""Policies that choose among ready backends, and the dict of their names.
+
+A file for each policy; the other files are parts that some policies share.
+"""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,7 @@
-"""Where endpoints come from, one source a file; `target` reads the strings."""
+"""Where endpoints come from; `target` reads the strings.
+
+A file for each source; the other files are parts that some sources share.
+"""
 
 from lbclient.resolvers.dns import Dns
 from lbclient.resolvers.file import File

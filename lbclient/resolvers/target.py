@@ -1,4 +1,4 @@
-"""From a target string to a resolver, by gRPC's rules and with better errors.
+"""Reads a target string: which scheme means which resolver, by gRPC's rules.
 
 The rules: github.com/grpc/grpc, doc/naming.md, and where that is silent what
 grpcio 1.85.1 was seen to do. We are stricter in one thing: what grpcio takes and

@@ -1,4 +1,4 @@
-"""Stops a server that nobody has stopped, when all tasks of its loop are cancelled.
+"""Stops a server that was not stopped, when `asyncio.run` ends its loop.
 
 `asyncio.run` cancels them when its coroutine returns, as test runners do, and then
 closes the loop. The core answers after that for each request that it was asked for, and

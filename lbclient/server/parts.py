@@ -1,4 +1,4 @@
-"""What reports and what lets in, side by side: a server without ports and grpcio.
+"""Builds a server's gate, reporter and sampler, without ports and without grpcio.
 
 None of the parts owns another; each is given those that it asks.
 """

@@ -1,5 +1,4 @@
-"""Ten times a second reads the CPU, and calls the gate and the reporter, which read
-all else."""
+"""Ten times a second reads the CPU, and has gate and reporter read all else."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The bytes between client and server: keys, method paths, reports.
+"""The bytes between client and server: keys, method paths, and how reports are parsed.
 
 A report from the network is not to be trusted: what does not parse is None, and
 NaN, infinite or negative numbers count as missing (gRFC A58).

@@ -1,4 +1,4 @@
-"""The request within which a call is made: its deadline goes down, refusals come up.
+"""The request being served: its deadline reaches its calls, their refusals its client.
 
 A server of ours sets it for each request, and the tasks begun there inherit it. Of
 three layers only the one right above the one that refuses may retry, or the lowest got

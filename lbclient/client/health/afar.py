@@ -1,4 +1,4 @@
-"""Watches a backend without a connection: by UDP where that is answered, and by looks.
+"""Follows the health of a backend without a connection: by UDP or short connections.
 
 How a LOOK goes is in `ordered_checks`, how UDP does in `udp`.
 """

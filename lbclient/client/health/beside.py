@@ -1,4 +1,4 @@
-"""Unary checks of one backend, and whether our streams beside them block calls.
+"""Unary health checks beside a health stream, which show whether it blocks calls.
 
 A stream takes a stream of the connection from calls, and in a server of threads a
 thread. If a check beside it is not answered the stream is ended; if the next one is

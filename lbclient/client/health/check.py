@@ -1,4 +1,4 @@
-"""Asks one backend once how it is, over a connection that is there or not.
+"""One unary health check of one backend, over its connection or a new one.
 
 The same services as `watch`, in the same order. A server that offers neither and
 answers nevertheless is taken to be serving.

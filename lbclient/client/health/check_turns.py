@@ -1,4 +1,4 @@
-"""When a backend that is followed is asked by the next unary check.
+"""When the next unary check of a watched backend is due.
 
 A server that is not ours is asked every so often. A server of ours tells its state by
 its stream, and is checked beside the stream where calls wait and none is answered.

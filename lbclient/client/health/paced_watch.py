@@ -1,4 +1,4 @@
-"""Has a backend report its health as often as the calls on it are worth."""
+"""Sets the interval of health reports by how often the backend is called."""
 
 import grpc
 

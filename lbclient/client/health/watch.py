@@ -1,4 +1,4 @@
-"""Follows one backend's health over its connection, by the best means it offers.
+"""Follows one backend's health over its connection: our protocol, grpc.health.v1, ORCA.
 
 `lbclient.v1.BackendHealth` tells state and load. A server that is not ours is asked
 for its state by `grpc.health.v1`'s unary `Check`, now and then, and sends its load by

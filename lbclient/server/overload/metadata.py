@@ -1,4 +1,4 @@
-"""What a request says of itself in its metadata: it matters, was tried, is paid for."""
+"""Reads a request's criticality, attempt number and customer from its metadata."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,7 @@
-"""Answers sent to refused requests, and the refusal reasons that are counted."""
+"""Answers sent to refused requests, and reasons that only we count.
+
+The reasons that clients are told are `core.retry.Refusal`.
+"""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""How many threads run, or want to, for each processor; and who waits for a thread.
+"""Load of handlers in threads: the run queue of each processor, and the pool's queue.
 
 The kernel adds up for each thread how long it ran and how long it was ready and did
 not: /proc/PID/task/*/schedstat. Who waits for Python's own lock is not ready for the

@@ -1,4 +1,4 @@
-"""CPU seconds by request, although handlers share one loop.
+"""Measures the CPU time of each request on an event loop that requests share.
 
 Each step of a handler's coroutine is timed by the clock of its thread, and so are the
 steps of tasks that it starts, and theirs: a context variable says whose they are. What

@@ -1,4 +1,4 @@
-"""Where the tasks of a fleet tell each other what they gave whom."""
+"""A quota store in this process's memory, for its own servers and for tests."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Who pays for a request, and what all tasks together have given whom.
+"""Quotas at work: who pays for a request, the fleet's usage, and where it is stored.
 
 `lbclient.core.quota` decides; here it gets the customer, the CPU seconds that were
 used, and the fleet's word. That word comes from a store which all tasks share, asked

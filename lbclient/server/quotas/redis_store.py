@@ -1,4 +1,4 @@
-"""What a fleet's tasks tell each other by way of a Redis that they share.
+"""A quota store in a Redis that all tasks of a fleet share.
 
 Redis adds up, so a task's exchange is one round trip that costs what its own customers
 are, however many tasks there are. By Redis's clock, as those of machines differ, time

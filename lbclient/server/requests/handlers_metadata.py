@@ -1,4 +1,4 @@
-"""What of a handler's metadata may be sent: nothing lethal, and no other's report."""
+"""Filters handlers' metadata: keys that crash gRPC's core, other servers' reports."""
 
 import logging
 from collections.abc import Iterable

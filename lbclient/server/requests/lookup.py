@@ -1,4 +1,4 @@
-"""Where handlers are wrapped: as the outermost of the interceptors, or in their stead.
+"""Where handlers are wrapped: in an interceptor outside of the user's, or without one.
 
 Only from outside of the user's interceptors are their refusals seen. But any
 interceptor costs 5 % of a small call, so where the user has none there is none:
