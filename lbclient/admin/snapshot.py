@@ -22,7 +22,7 @@ import grpc
 import lbclient
 from lbclient.admin import shape
 from lbclient.client.channel import Channel
-from lbclient.client.statistics import picker_of
+from lbclient.client.statistics import MOST_ZONES, picker_of
 from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
 from lbclient.core.errors import ConfigError
 from lbclient.core.events import Events
@@ -37,7 +37,6 @@ MOST_SERVERS = 20
 MOST_BACKENDS = 1000  # of all channels together; half a megabyte
 MOST_CUSTOMERS = 100
 MOST_TABLES = 20
-MOST_ZONES = 50  # of a channel
 MOST_EJECTIONS = 5  # of a backend; who fails more fails for one cause, most likely
 LONGEST = 400  # characters
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+MOST_ZONES = 50  # of a channel that are shown, in its order of preference
+
+
 class EjectionStatistics:
     """A method for which a backend is ejected: the picks of that method pass it by.
 

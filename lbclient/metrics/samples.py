@@ -9,7 +9,7 @@ from itertools import accumulate
 
 import grpc
 
-from lbclient.client.statistics import ChannelStatistics
+from lbclient.client.statistics import MOST_ZONES, ChannelStatistics
 from lbclient.core.histogram import Histogram
 from lbclient.core.model import State, TaskState, Verdict
 from lbclient.core.retry import ATTEMPTS
@@ -24,8 +24,6 @@ Samples = Iterator[tuple[Sample, float]]
 
 Methods = Mapping[tuple[str, str], Mapping[str, int]]
 """Calls that are over, by the kind and the path of the method, and code."""
-
-MOST_ZONES = 50  # of a channel, in its order of preference
 
 POLICIES = {picker.__name__: name for name, picker in PICKERS.items()}
 
