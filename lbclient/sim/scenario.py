@@ -40,7 +40,7 @@ class Scenario:
     # What a client of each zone sends, relative to others; 1 for zones beyond the list.
     zone_traffic: tuple[float, ...] = (1.0,)
     zone_lost: float = 0.0  # share of the first one's backends that leave after warm-up
-    zone_priorities: tuple[float, ...] = (0.0,)  # of backends; 0 beyond the list
+    zone_priorities: tuple[int, ...] = (0,)  # of backends; 0 beyond the list
     locality: str = "spill"  # or strict: calls never leave their zone; or off
     spill_above: float = 0.7  # see ChannelConfig
     cores: int = 4
@@ -152,7 +152,7 @@ class Scenario:
         return self._of_zone(self.zone_traffic, client, 1.0)
 
     def priority_of(self, backend: int) -> int:
-        return int(self._of_zone(self.zone_priorities, backend, 0.0))
+        return int(self._of_zone(self.zone_priorities, backend, 0))
 
     def _of_zone(self, values: tuple[float, ...], number: int, other: float) -> float:
         zone = number % self.zones if self.zones else 0
@@ -179,7 +179,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "zones": (0, 100),
     "zone_traffic": (0.01, 100.0),
     "zone_lost": (0.0, 1.0),
-    "zone_priorities": (0.0, 65535.0),
+    "zone_priorities": (0, 65535),
     "spill_above": (0.1, 0.95),
     "timeout": (0.001, 1000.0),
     "hot_share": (0.0, 1.0),
@@ -219,7 +219,7 @@ def _check(name: str, value: object, default: object) -> None:
         if not isinstance(value, tuple) or not value:
             raise ConfigError(name, value, "a list of numbers, one at least")
         for one in value:
-            _check_number(name, one, low, high, float)
+            _check_number(name, one, low, high, type(default[0]))
     else:
         _check_number(name, value, low, high, type(default))
 

@@ -189,6 +189,10 @@ def test_what_cannot_be_is_refused_before_any_run(
             "zones = 2\nzone_traffic = [2]\nhot_share = 0.1",
             "hot_share = 0.1: want 0 where zone_traffic is not 1",
         ),
+        (
+            "zones = 2\nzone_priorities = [0, 0.5]",
+            "zone_priorities = 0.5: want a whole number, 0 to 65535",
+        ),
         ("slowed = 41", "slowed = 41: want no more than backends"),
         ("liars = 41", "liars = 41: want no more than backends"),
         ("[fleet]", "fleet = {}: want one of "),
