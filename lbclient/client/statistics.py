@@ -182,7 +182,7 @@ class ChannelStatistics:
 
     `zones` has the subset by zone and priority, first those that calls should go to;
     empty where backends have neither. `spilled` counts picks elsewhere, as the first
-    ones were full or gone.
+    ones were full or gone; a call that is sent again has several picks.
 
     `throttle` is empty while nothing is refused; `retries_left` is what the budget has
     for now.

@@ -84,8 +84,8 @@ OURS = _families(
     ("lbclient_shared_backends", "gauge", "target",
      "Backends whose address is shared by several tasks, as behind a proxy."),
     ("lbclient_spilled", "counter", "target",
-     "Picks in another zone or priority than calls should go to, because that one was "
-     "full or gone."),
+     "Picks in another zone or priority than the first one, because the first one was "
+     "full or gone. A call that is sent again has several picks."),
     ("lbclient_zone_ready_backends", "gauge", "target zone priority",
      "Ready backends, by zone and priority; only where the resolver tells any."),
     ("lbclient_zone_utilization", "gauge", "target zone priority",

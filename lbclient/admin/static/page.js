@@ -388,7 +388,7 @@ class ChannelSection extends Section {
     facts.set("Beyond the subset", `${count(channel.replacements)} stand in, ${count(channel.draining)} draining`);
     if (channel.ejections) facts.set("Ejected", `${count(channel.ejected)} backends now, ${count(channel.ejections)} so far`, { kind: channel.ejected ? "warn" : "" });
     if (channel.zones.length) facts.set("Zones", zones(channel), { wide: true });
-    if (channel.spilled) facts.set("Spilled to other zones", count(channel.spilled));
+    if (channel.spilled) facts.set("Picks outside the first zone or priority", count(channel.spilled));
     if (channel.task_failures) facts.set("Background jobs failed", count(channel.task_failures), { kind: "ill" });
     facts.set("Picker", `${channel.picker}. ${channel.rule}`, { wide: true });
     facts.set("Subset", `${count(channel.subset_size)} of ${count(resolver.endpoints)}: ${channel.subset}`, { wide: true });

@@ -342,7 +342,7 @@ def _zones(now: Any) -> Iterator[str]:
         words = f"{one['share']:.0%} of calls; {ready}{busy}"
         yield item(", ".join(names) or "no zone", words)
     if now["spilled"]:
-        yield item("spilled", f"{count(now['spilled'], 'call')} so far")
+        yield item("spilled", f"{count(now['spilled'], 'pick')} so far")
 
 
 def _sent(now: Any, before: Any) -> Iterator[str]:
