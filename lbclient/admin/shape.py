@@ -57,6 +57,7 @@ ZONE = {
     "backends": NUMBER,
     "ready": NUMBER,
     "utilization": MAYBE,
+    "limit": MAYBE,
     "share": NUMBER,
     "in_flight": NUMBER,
 }

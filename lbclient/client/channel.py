@@ -139,7 +139,7 @@ class Channel(grpc.aio.Channel):
         zone = home_zone(config)
         subset = Mixed(_subset(config, rng), zone)
         picker = picker_factory(config.picker, config.slow_start)
-        spillover = partial(Spillover, picker, zone, limit=config.spill_above)
+        spillover = partial(Spillover, picker, zone, limits=config.spill_above)
         self._observers = observers = Observers()
         label = self._label()  # a function that knew `self` would keep us alive
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(

@@ -11,7 +11,8 @@ from lbclient.config.identity import home_zone
 from lbclient.core.locality import Rank, rank
 from lbclient.core.protocols import Picker
 from lbclient.core.relative_costs import RelativeCost
-from lbclient.core.spillover import Spillover, utilization
+from lbclient.core.spill_control import limit_of, utilization
+from lbclient.core.spillover import Spillover
 from lbclient.core.text import printable
 from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     from lbclient.core.histogram import Histogram
 
 
-@dataclass(frozen=True, slots=True)
 MOST_ZONES = 50  # of a channel that are shown, in its order of preference
 
 
+@dataclass(frozen=True, slots=True)
 class EjectionStatistics:
     """A method for which a backend is ejected: the picks of that method pass it by.
 
@@ -107,8 +108,9 @@ class ZoneStatistics:
     """The channel's backends of one zone and priority.
 
     `utilization` is their mean, as spill-over sees it, None while none is `ready`: by
-    reports, and of a backend without any by this channel's own calls. `share` is that
-    of the channel's calls that go there now.
+    reports, and of a backend without any by this channel's own calls. `limit` is the
+    utilization above which calls leave, None without spill-over. `share` is that of the
+    channel's calls that go there now.
     """
 
     zone: str
@@ -118,6 +120,7 @@ class ZoneStatistics:
     utilization: float | None
     share: float
     in_flight: int
+    limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,8 +372,17 @@ def zone_statistics(
     if not any(name or its.priority for its, name in by_zone):
         return ()
     total = sum(weights.values()) or 1.0
+    spills = isinstance(balancer.picker, Spillover)
     return tuple(
-        _zone_statistics(name, its.priority, nodes, weights, total, now)
+        _zone_statistics(
+            name,
+            its.priority,
+            nodes,
+            weights,
+            total,
+            limit_of(name, balancer.config.spill_above) if spills else None,
+            now,
+        )
         for (its, name), nodes in sorted(by_zone.items(), key=lambda item: item[0])
     )
 
@@ -381,6 +393,7 @@ def _zone_statistics(
     nodes: list["Backend"],
     weights: dict["Backend", float],
     total: float,
+    limit: float | None,
     now: float,
 ) -> ZoneStatistics:
     ready = [node for node in nodes if node in weights]
@@ -392,6 +405,7 @@ def _zone_statistics(
         utilization(ready, now) if ready else None,
         sum(weights[node] for node in ready) / total,
         sum(node.load.in_flight for node in nodes),
+        limit,
     )
 
 

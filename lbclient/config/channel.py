@@ -27,7 +27,7 @@ from lbclient.core import customer, retry
 from lbclient.core.criticality import DEFAULT, Criticality, named
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import PickerFactory, Subset
-from lbclient.core.spillover import LEVEL
+from lbclient.core.spill_control import SPILL_ABOVE
 from lbclient.core.throttle import K
 from lbclient.core.utilization import METRIC
 from lbclient.pickers import picker_factory
@@ -62,6 +62,23 @@ def _check_metrics(field: str, value: Any) -> tuple[str, ...]:
     return names
 
 
+def _check_spill_limits(field: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return SPILL_LIMIT.check(field, value)
+    for zone, limit in value.items():
+        if not isinstance(zone, str):
+            raise ConfigError(field, zone, "names of zones")
+        SPILL_LIMIT.check(f"{field}[{zone!r}]", limit)
+    return value
+
+
+SPILL_LIMIT = number(0.1, 0.95)
+SPILL_LIMITS = Kind(
+    f"{SPILL_LIMIT.want}, or such numbers by zone",
+    _check_spill_limits,
+    float,
+    note="one number",
+)
 METRICS = Kind(
     "names such as 'named_metrics.pool', 'utilization.disk', 'mem_utilization', "
     "'cpu_utilization' or 'application_utilization'",
@@ -141,11 +158,12 @@ class ChannelConfig(Sourced):
         help="Whether calls stay in the client's zone while its backends there are "
         "ready and have room: see `lbclient.core.spillover`.",
     )
-    spill_above: float = setting(
-        LEVEL,
-        number(0.1, 0.95),
+    spill_above: float | Mapping[str, float] = setting(
+        SPILL_ABOVE,
+        SPILL_LIMITS,
         help="The utilization of a zone, or of the backends of a priority, above which "
-        "calls go on to others that are less utilized.",
+        "calls go on to others that are less utilized; or such numbers by zone. Zones "
+        f"that are not named have {SPILL_ABOVE}.",
         source="Ours: below the knee of the latency, so calls go on before any fails.",
     )
     picker: str | PickerFactory = setting(

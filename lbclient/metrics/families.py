@@ -89,7 +89,11 @@ OURS = _families(
     ("lbclient_zone_ready_backends", "gauge", "target zone priority",
      "Ready backends, by zone and priority; only where the resolver tells any."),
     ("lbclient_zone_utilization", "gauge", "target zone priority",
-     "Mean utilization of the ready backends of a zone and priority."),
+     "Mean utilization of the ready backends of a zone and priority, of those in the "
+     "channel's subset."),
+    ("lbclient_zone_utilization_limit", "gauge", "target zone priority",
+     "Utilization above which calls leave a zone and priority: spill_above; only with "
+     "spill-over."),
     ("lbclient_ejections", "counter", "target",
      "Ejections: one backend for one method that only it failed."),
     ("lbclient_weights", "gaugehistogram", "target",
@@ -209,6 +213,7 @@ FAMILIES = (*OURS, *OF_BACKENDS, *HANDLED)
 HIGHEST = frozenset(
     {
         "lbclient_zone_utilization",
+        "lbclient_zone_utilization_limit",
         "lbclient_disabled",
         "lbclient_backend_fronts",
         "lbclient_backend_utilization",

@@ -115,6 +115,8 @@ def channel_gauges(channel: ChannelStatistics, target: str) -> Samples:
         yield ("lbclient_zone_ready_backends", *labels), zone.ready
         if zone.utilization is not None:
             yield ("lbclient_zone_utilization", *labels), zone.utilization
+        if zone.limit is not None:
+            yield ("lbclient_zone_utilization_limit", *labels), zone.limit
     resolver = channel.resolver
     yield ("lbclient_resolver_endpoints", target), resolver.endpoints
     yield ("lbclient_resolver_failing", target), bool(resolver.error)

@@ -133,8 +133,9 @@ class Client:
 
     def _make_picker(self, factory: PickerFactory, rng: Random) -> Picker:
         if self._spills:
-            zone, limit = self.zone if self._is_near else "", self._scenario.spill_above
-            factory = partial(Spillover, factory, zone, limit=limit)
+            zone = self.zone if self._is_near else ""
+            limits = self._scenario.spill_limits()
+            factory = partial(Spillover, factory, zone, limits=limits)
         return factory(Random(rng.getrandbits(64)))
 
     def switch(self, factory: PickerFactory) -> None:

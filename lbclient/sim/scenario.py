@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lbclient.core.errors import ConfigError
+from lbclient.core.spill_control import SPILL_ABOVE
 from lbclient.subsets import ALGORITHMS
 
 LOCALITIES = ("spill", "strict", "off")
@@ -42,7 +43,8 @@ class Scenario:
     zone_lost: float = 0.0  # share of the first one's backends that leave after warm-up
     zone_priorities: tuple[int, ...] = (0,)  # of backends; 0 beyond the list
     locality: str = "spill"  # or strict: calls never leave their zone; or off
-    spill_above: float = 0.7  # see ChannelConfig
+    # The limit of each zone, see ChannelConfig; the default for zones beyond the list.
+    spill_above: tuple[float, ...] = (SPILL_ABOVE,)
     cores: int = 4
     speeds: tuple[float, ...] = (1.0,)  # each of as many backends as any other
 
@@ -153,6 +155,10 @@ class Scenario:
 
     def priority_of(self, backend: int) -> int:
         return int(self._of_zone(self.zone_priorities, backend, 0))
+
+    def spill_limits(self) -> dict[str, float]:
+        """As `ChannelConfig.spill_above` has them."""
+        return {self.zone_of(i): limit for i, limit in enumerate(self.spill_above)}
 
     def _of_zone(self, values: tuple[float, ...], number: int, other: float) -> float:
         zone = number % self.zones if self.zones else 0

@@ -247,6 +247,13 @@ SCENARIOS: dict[str, Scenario] = {
         summary="the same, but calls never leave their zone",
         locality="strict",
     ),
+    "zone_limits": replace(
+        ZONE_FULL,
+        summary="three zones asked for 140, 5 and 10 %, with limits of 0.8, 0.3, 0.7",
+        loads=(1.55 / 3,),
+        zone_traffic=(14.0, 0.5),
+        spill_above=(0.8, 0.3, 0.7),
+    ),
     "zone_unequal": replace(
         ZONE_FULL,
         summary="three zones, whose clients send 100, 60 and 10 % of what each can do",

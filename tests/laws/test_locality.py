@@ -14,22 +14,23 @@ from lbclient.core.load import Load
 from lbclient.core.locality import FAR, NEAR, Mixed, mixed
 from lbclient.core.model import Endpoint, Identity, LoadReport, snapshot
 from lbclient.core.protocols import PickerFactory
-from lbclient.core.spillover import (
-    FLOOR,
+from lbclient.core.spill_control import (
     GAIN,
-    LEVEL,
-    SETTLED,
-    Before,
-    Spillover,
-    moved,
+    MIN_SHARE,
+    RAMP,
+    SETTLE,
+    SPILL_ABOVE,
+    LevelState,
+    next_share,
 )
+from lbclient.core.spillover import Spillover
 from lbclient.pickers import PICKERS, RoundRobin
 from lbclient.subsets.numbered import Choice
 from lbclient.testing import FakeNode
 from tests.examples import examples
 
-shares = st.floats(FLOOR, 1.0)
-used = st.floats(0.0, 2.0)
+shares = st.floats(MIN_SHARE, 1.0)
+full = st.floats(0.0, 3.0)  # of the limit
 seconds = st.floats(0.0, 1.0)
 
 every_picker = pytest.mark.parametrize("name", PICKERS)
@@ -53,53 +54,57 @@ def report(nodes: Sequence[FakeNode], utilization: float, now: float) -> None:
         node.load.observe(LoadReport(utilization, 100.0), now)
 
 
-@given(shares, used, used, used, seconds)
+@given(shares, full, full, full, seconds)
 def test_more_load_in_the_zone_never_keeps_more_calls_there(
     share: float, one: float, other: float, far: float, lasted: float
 ) -> None:
     less, more = sorted((one, other))
-    assert moved(share, more, far, lasted) <= moved(share, less, far, lasted)
+    assert next_share(share, more, far, lasted) <= next_share(share, less, far, lasted)
 
 
-@given(shares, used, used, used, seconds)
+@given(shares, full, full, full, seconds)
 def test_more_load_elsewhere_never_sends_more_calls_there(
     share: float, near: float, one: float, other: float, lasted: float
 ) -> None:
     less, more = sorted((one, other))
-    assert moved(share, near, more, lasted) >= moved(share, near, less, lasted)
+    assert next_share(share, near, more, lasted) >= next_share(
+        share, near, less, lasted
+    )
 
 
-@given(shares, used, used, used, used, seconds)
+@given(shares, full, full, full, full, seconds)
 def test_a_small_change_of_load_is_a_small_change_of_the_share(
     share: float, near: float, far: float, near2: float, far2: float, lasted: float
 ) -> None:
-    """By at most GAIN / (1 - LEVEL) times as much a second: there is no cliff."""
-    steepest = GAIN / (1.0 - LEVEL) * lasted
-    change = moved(share, near, far, lasted) - moved(share, near2, far2, lasted)
+    """By at most GAIN / RAMP times as much a second: there is no cliff."""
+    steepest = GAIN / RAMP * lasted
+    change = next_share(share, near, far, lasted) - next_share(
+        share, near2, far2, lasted
+    )
     # e^x is at most 1.17 times as steep as x, for as long as a step counts.
     assert abs(change) <= 1.17 * steepest * (abs(near - near2) + abs(far - far2)) + 1e-9
 
 
-@given(shares, used, used, seconds)
+@given(shares, full, full, seconds)
 def test_a_step_is_short_whatever_is_reported(
     share: float, near: float, far: float, lasted: float
 ) -> None:
-    after = moved(share, near, far, lasted)
-    assert FLOOR <= after <= 1.0
+    after = next_share(share, near, far, lasted)
+    assert MIN_SHARE <= after <= 1.0
     assert abs(after - share) <= 1.17 * GAIN * lasted + 1e-9
 
 
-@given(used, used, st.floats(0.1, 3.0))
+@given(full, full, st.floats(0.1, 3.0))
 def test_it_settles_where_the_zone_is_no_busier_than_it_may_be(
     capacity: float, elsewhere: float, demand: float
 ) -> None:
-    """At `LEVEL`, or as busy as elsewhere; or all stay, or the least share does."""
-    capacity, elsewhere = max(0.3, capacity), min(1.0, elsewhere)
+    """At its limit, or as full as elsewhere; or all stay, or the least share does."""
+    capacity, elsewhere = max(0.3, capacity), min(1.5, elsewhere)
     share = 1.0
     for _ in range(400):
-        share = moved(share, demand * share / capacity, elsewhere, 0.25)
+        share = next_share(share, demand * share / capacity, elsewhere, 0.25)
     at = demand * share / capacity
-    level = max(LEVEL, elsewhere)
+    level = max(1.0, elsewhere)
     assert (
         at == pytest.approx(level, abs=0.02)
         or (share == 1.0 and at <= level)
@@ -107,16 +112,16 @@ def test_it_settles_where_the_zone_is_no_busier_than_it_may_be(
     )
 
 
-@given(shares, used, used, st.integers(1, 20), st.integers(1, 20))
+@given(shares, full, full, st.integers(1, 20), st.integers(1, 20))
 def test_who_is_left_gets_no_more_than_there_is_room_for(
     share: float, near: float, far: float, one: int, other: int
 ) -> None:
     left, count = sorted((one, other))
-    bound = Before(share, count, near, far).bound(left)
+    bound = LevelState(share, count, near, far).max_share(left)
     demand = near * count / share
-    assert bound * demand / left <= max(LEVEL, far) + 1e-9 or bound == FLOOR
-    assert bound == 1.0 or demand > max(LEVEL, far) * left
-    assert bound <= Before(share, count, near, far).bound(count)
+    assert bound * demand / left <= max(1.0, far) + 1e-9 or bound == MIN_SHARE
+    assert bound == 1.0 or demand > max(1.0, far) * left
+    assert bound <= LevelState(share, count, near, far).max_share(count)
 
 
 def called(
@@ -139,11 +144,11 @@ def test_calls_leave_a_zone_that_loses_backends_at_once() -> None:
     assert picker.share == 1.0
     left = ready[6:]
     picker.pick(left, 5.0)
-    assert picker.share == pytest.approx(LEVEL / 0.5 / 4)
-    called(picker, left, 0.5, 5.0, 5.0 + SETTLED)  # reports lag behind
-    assert picker.share == pytest.approx(LEVEL / 0.5 / 4)
-    called(picker, left, 0.5, 5.0 + SETTLED, 7.0 + SETTLED)  # there is room indeed
-    assert picker.share > 1.1 * LEVEL / 0.5 / 4
+    assert picker.share == pytest.approx(SPILL_ABOVE / 0.5 / 4)
+    called(picker, left, 0.5, 5.0, 5.0 + SETTLE)  # reports lag behind
+    assert picker.share == pytest.approx(SPILL_ABOVE / 0.5 / 4)
+    called(picker, left, 0.5, 5.0 + SETTLE, 7.0 + SETTLE)  # there is room indeed
+    assert picker.share > 1.1 * SPILL_ABOVE / 0.5 / 4
 
 
 def test_it_is_the_same_whether_they_are_lost_at_once_or_one_by_one() -> None:
@@ -153,7 +158,7 @@ def test_it_is_the_same_whether_they_are_lost_at_once_or_one_by_one() -> None:
     for lost in range(1, 7):
         left = ready[lost:]
         called(picker, left, 0.5, 5.0 + lost / 2, 5.5 + lost / 2)
-    assert picker.share == pytest.approx(LEVEL / 0.5 / 4)
+    assert picker.share == pytest.approx(SPILL_ABOVE / 0.5 / 4)
 
 
 def test_a_backend_that_is_not_missed_moves_no_call() -> None:
@@ -171,7 +176,7 @@ def test_the_first_one_that_is_back_of_a_zone_does_not_get_all_its_calls() -> No
     called(picker, ready[8:], 0.3, 5.0, 60.0)
     back = ready[7:]
     picker.pick(back, 60.0)
-    assert picker.share == pytest.approx(LEVEL / 0.5 / 8)
+    assert picker.share == pytest.approx(SPILL_ABOVE / 0.5 / 8)
 
 
 def test_a_zone_that_loses_backends_while_there_was_nobody_elsewhere() -> None:
@@ -179,7 +184,7 @@ def test_a_zone_that_loses_backends_while_there_was_nobody_elsewhere() -> None:
     picker = near()
     called(picker, ready, 0.5, 0.0, 5.0)
     picker.pick(ready[3:], 5.0)
-    assert picker._levels[0].share == pytest.approx(LEVEL / 0.5 / 4)
+    assert picker._levels[0].control.share == pytest.approx(SPILL_ABOVE / 0.5 / 4)
 
 
 @every_picker
@@ -236,7 +241,7 @@ def test_weights_tell_who_gets_how_much() -> None:
     ready = nodes_in("a", "a", "b", "b")
     picker = near()
     picker.pick(ready, 0.0)
-    picker._levels[0].share = 0.75
+    picker._levels[0].control.share = 0.75
     assert picker.weights(ready, 0.0) == pytest.approx([1.5, 1.5, 0.5, 0.5])
 
 

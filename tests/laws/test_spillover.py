@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from lbclient.core.locality import Mixed
 from lbclient.core.model import Endpoint, LoadReport
-from lbclient.core.spillover import LEVEL, Spillover
-from lbclient.pickers import RoundRobin
+from lbclient.core.protocols import PickerFactory
+from lbclient.core.spill_control import SPILL_ABOVE, SpillLimits
+from lbclient.core.spillover import Spillover
+from lbclient.pickers import RoundRobin, WeightedLeastLoaded
 from lbclient.testing import FakeNode
 from tests.examples import examples
 
@@ -37,8 +39,8 @@ def tell(nodes: Sequence[FakeNode], utilization: float, now: float) -> None:
 class Play:
     """Picks every quarter of a second, of backends that report what they are told."""
 
-    def __init__(self, zone: str = "", limit: float = LEVEL) -> None:
-        self.picker = Spillover(RoundRobin, zone, Random(7), limit)
+    def __init__(self, zone: str = "", limits: SpillLimits = SPILL_ABOVE) -> None:
+        self.picker = Spillover(RoundRobin, zone, Random(7), limits)
         self.now = 0.0
 
     def picks(
@@ -109,9 +111,55 @@ def test_a_zone_goes_before_the_next_priority() -> None:
 
 def test_the_limit_is_a_setting() -> None:
     first, second = backends("a0"), backends("b0", priority=1)
-    assert set(Play(limit=0.9).picks(10.0, {first: 0.8, second: 0.0})) == set(first)
-    picked = Play(limit=0.5).picks(10.0, {first: 0.8, second: 0.0})
+    assert set(Play(limits=0.9).picks(10.0, {first: 0.8, second: 0.0})) == set(first)
+    picked = Play(limits=0.5).picks(10.0, {first: 0.8, second: 0.0})
     assert set(picked) == {*first, *second}
+
+
+def test_zones_have_limits_of_their_own_and_others_the_default() -> None:
+    home, away = backends("a0"), backends("b0", "c0")
+    limits = {"a": 0.9, "b": 0.5}
+    assert set(Play("a", limits).picks(10.0, {home: 0.8, away: 0.0})) == set(home)
+    home, away = backends("c0"), backends("a0", "b0")
+    picked = Play("c", limits).picks(10.0, {home: 0.8, away: 0.0})
+    assert set(picked) == {*home, *away}
+
+
+@pytest.mark.parametrize("picker", [RoundRobin, WeightedLeastLoaded])
+def test_what_leaves_is_divided_so_that_other_zones_are_equally_full(
+    picker: PickerFactory,
+) -> None:
+    """Calls take 1.6 of a backend: 0.8 stay, of 0.3 and 0.7 there is half too much."""
+    zones = {name: backends(f"{name}0") for name in "abc"}
+    ready = tuple(node for nodes in zones.values() for node in nodes)
+    spillover = Spillover(picker, "a", Random(7), {"a": 0.8, "b": 0.3})
+    used = dict.fromkeys("abc", 0.0)
+    for step in range(round(120.0 / STEP)):
+        now = step * STEP
+        for zone, nodes in zones.items():
+            tell(nodes, used[zone], now)
+        spillover.pick(ready, now)
+        weights = spillover.weights(ready, now)
+        for node, weight in zip(ready, weights, strict=True):
+            now_used = used[node.endpoint.zone]
+            change = STEP / 2.0 * (1.6 * weight / 3.0 - now_used)
+            used[node.endpoint.zone] = now_used + change
+    assert used["a"] == pytest.approx(0.8, abs=0.02)
+    assert used["b"] / 0.3 == pytest.approx(used["c"] / 0.7, abs=0.05)
+
+
+def test_picks_are_divided_as_weights_say() -> None:
+    home, away = backends("a0"), backends("b0", "c0", "c1")
+    play = Play("a", {"b": 0.3})
+    used = {home: 1.5, away[:1]: 0.25, away[1:]: 0.3}
+    play.picks(30.0, used)
+    ready = (*home, *away)
+    weights = play.picker.weights(ready, play.now)
+    assert sum(weights) == pytest.approx(4.0)
+    picked = play.picks(5.0, used)
+    assert 0 < weights[1] < weights[2]
+    shares = [picked.count(node) / len(picked) for node in ready]
+    assert shares == pytest.approx([weight / 4.0 for weight in weights], abs=0.1)
 
 
 def test_a_pick_says_why_it_left_its_zone() -> None:
@@ -120,7 +168,8 @@ def test_a_pick_says_why_it_left_its_zone() -> None:
     play.picks(10.0, {home: 0.95, away: 0.2})
     assert play.picker.why_spilled(home[0]) == ""
     words = play.picker.why_spilled(away[0])
-    assert words.startswith("spilled: priority 0 in zone 'a' is 0.95 utilized, and ")
+    says = "priority 0 in zone 'a' is 0.95 utilized, 136% of the limit"
+    assert words.startswith(f"spilled: {says}, and ")
 
 
 def test_weights_tell_of_levels_and_zones() -> None:

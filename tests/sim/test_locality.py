@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from lbclient.core.spillover import LEVEL
+from lbclient.core.spill_control import SPILL_ABOVE
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS
 from lbclient.sim.result import Result, of_zones
@@ -65,7 +65,7 @@ def test_a_zone_that_loses_half_its_backends_spills_what_is_too_much(
     """All of it would be 1.0 there; elsewhere it is half of that."""
     result, stayed = play("zone_lost", picker)
     used = of_first_zone(result, left=5)
-    assert fmean(used[15:]) == pytest.approx(LEVEL, abs=0.05)
+    assert fmean(used[15:]) == pytest.approx(SPILL_ABOVE, abs=0.05)
     assert result.errors == 0.0
     assert 0.8 < stayed < 0.99  # it kept what it can do
     assert fmean(result.utilization) == pytest.approx(0.5, abs=0.05)
@@ -81,7 +81,7 @@ def test_a_zone_that_loses_nearly_all_its_backends_costs_no_call(
     took calls away, it was full for 13 to 20 s, and 2 to 4 % of all calls timed out."""
     result, stayed = play("zone_lost", picker, 1.0 - left / 10)
     used = of_first_zone(result, left)
-    assert fmean(used[5:]) == pytest.approx(LEVEL, abs=0.1)
+    assert fmean(used[5:]) == pytest.approx(SPILL_ABOVE, abs=0.1)
     assert sum(second > 0.95 for second in used) <= 4  # by chance, with one backend
     assert max(used[:5]) < 0.95
     assert result.errors == 0.0
@@ -94,7 +94,7 @@ def test_a_zone_that_loses_nearly_all_its_backends_costs_no_call(
 def test_a_zone_with_twice_the_load_spills_what_is_too_much(picker: str) -> None:
     """All of it would be 0.9 there; elsewhere it is half of that."""
     result, stayed = play("zone_hot", picker)
-    assert fmean(of_first_zone(result)) == pytest.approx(LEVEL, abs=0.05)
+    assert fmean(of_first_zone(result)) == pytest.approx(SPILL_ABOVE, abs=0.05)
     assert max(of_first_zone(result)) < 0.9
     assert result.errors == 0.0
     assert 0.8 < stayed < 0.95
@@ -121,11 +121,25 @@ def test_a_zone_that_is_asked_for_more_than_it_can_do_spills_without_errors() ->
 
 
 @pytest.mark.slow
+@pickers
+def test_each_zone_has_a_limit_of_its_own(picker: str) -> None:
+    """One at 140 %, whose limit is 0.8. Another has hardly any clients of its own, who
+    could leave it, and is not filled beyond its 0.3; the third has room up to 0.7."""
+    result, _ = play("zone_limits", picker)
+    used = of_zones(SCENARIOS["zone_limits"], result.utilization)
+    assert used[0] == pytest.approx(0.8, abs=0.05)
+    assert used[1] < 0.3
+    assert used[2] < 0.7
+    assert used[1] / 0.3 == pytest.approx(used[2] / 0.7, abs=0.1)
+    assert result.errors < 0.001
+
+
+@pytest.mark.slow
 def test_what_leaves_goes_where_there_is_room() -> None:
     """0.3 is too much in the first; the second has 0.1 to spare, the third 0.6."""
     result, stayed = play("zone_unequal")
     used = of_zones(SCENARIOS["zone_unequal"], result.utilization)
-    assert used[0] == pytest.approx(LEVEL, abs=0.05)
+    assert used[0] == pytest.approx(SPILL_ABOVE, abs=0.05)
     assert used[1] == pytest.approx(0.6, abs=0.05)
     assert result.errors == 0.0
     assert stayed > 0.75

@@ -40,6 +40,8 @@ from tests import needs
         ("picker", 7, "a name or a factory"),
         ("slow_start", -1.0, "0 to 3600"),
         ("active_limit", 0, "at least 1"),
+        ("spill_above", 1.0, "a number, 0.1 to 0.95"),
+        ("spill_above", "high", "a number, 0.1 to 0.95"),
         ("max_attempts", 0, "a whole number, 1 to 5"),
         ("max_attempts", 6, "a whole number, 1 to 5"),
         ("max_attempts", True, "a whole number"),
@@ -175,6 +177,30 @@ def test_a_star_stands_for_all_methods_of_a_service_and_nothing_else(path: str) 
     for field, value in values.items():
         with pytest.raises(ConfigError, match=re.escape(f"{field} = {want}")):
             ChannelConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"eu-a": 1.2}, "spill_above['eu-a'] = 1.2: want a number, 0.1 to 0.95"),
+        ({"eu-a": "0.8"}, "spill_above['eu-a'] = '0.8': want a number, 0.1 to 0.95"),
+        ({7: 0.8}, "spill_above = 7: want names of zones"),
+    ],
+)
+def test_limits_of_zones_are_checked(limits: dict[Any, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ChannelConfig(spill_above=limits)
+    assert str(caught.value) == said
+
+
+def test_limits_of_zones_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "lb.toml"
+    path.write_text("[channel.spill_above]\neu-a = 0.8\neu-b = 0.6\n")
+    environ = {"LBCLIENT_CONFIG": str(path)}
+    config = ChannelConfig.from_environment(environ)
+    assert config.spill_above == {"eu-a": 0.8, "eu-b": 0.6}
+    environ["LBCLIENT_SPILL_ABOVE"] = "0.5"
+    assert ChannelConfig.from_environment(environ).spill_above == 0.5
 
 
 def test_attempts_of_methods_come_from_a_file(tmp_path: Path) -> None:

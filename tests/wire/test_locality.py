@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -53,7 +54,8 @@ async def test_calls_stay_in_their_zone_spill_over_and_come_back(
 ) -> None:
     zones = Zones(start, tmp_path / "backends.json")
     target = await zones.begin()
-    async with lbclient.insecure_channel(target, config=LOCAL) as channel:
+    config = replace(LOCAL, spill_above={"a": 0.9, "elsewhere": 0.5})
+    async with lbclient.insecure_channel(target, config=config) as channel:
         stub = search.SearchStub(channel)
 
         async def went(calls: int = 50) -> Counter[str]:
@@ -70,6 +72,8 @@ async def test_calls_stay_in_their_zone_spill_over_and_come_back(
         )
         assert await went() == {"a": 50}
         assert "3 of 4 in zone 'a'" in channel.statistics().subset
+        zones.used["a"] = 0.8  # above the default limit, and below that of its zone
+        assert await went(100) == {"a": 100}
         zones.used["a"] = 1.5
         shares = [(await went())["b"]]
         while shares[-1] < 10 and len(shares) < 60:
@@ -82,6 +86,7 @@ async def test_calls_stay_in_their_zone_spill_over_and_come_back(
         home, other = channel.statistics().zones
         assert (home.zone, home.ready, other.zone, other.ready) == ("a", 2, "b", 2)
         assert home.utilization == pytest.approx(1.5, abs=0.1)
+        assert (home.limit, other.limit) == (0.9, 0.7)
         assert home.share + other.share == pytest.approx(1.0)
         assert channel.statistics().spilled == sum(shares)
         zones.used["a"] = 0.1

@@ -401,7 +401,8 @@ function zones(channel) {
   const ranked = channel.zones.some((one) => one.priority);
   return channel.zones.map((one) => {
     const name = [one.zone || "no zone", ...(ranked ? [`priority ${one.priority}`] : [])].join(", ");
-    return `${name}: ${percent(one.share)} of calls, ${one.ready} of ${one.backends} ready, ${percent(one.utilization)} utilized`;
+    const limit = one.limit ? `, spills above ${percent(one.limit)}` : "";
+    return `${name}: ${percent(one.share)} of calls, ${one.ready} of ${one.backends} ready, ${percent(one.utilization)} utilized${limit}`;
   }).join("; ");
 }
 

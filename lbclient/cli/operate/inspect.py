@@ -338,6 +338,8 @@ def _zones(now: Any) -> Iterator[str]:
             names.append(f"priority {one['priority']}")
         used = one["utilization"]
         busy = "" if used is None else f", utilization {used:.2f}"
+        # Older processes tell no limit.
+        busy += f", spills above {one['limit']:.2f}" if one.get("limit") else ""
         ready = f"{one['ready']} of {one['backends']} ready"
         words = f"{one['share']:.0%} of calls; {ready}{busy}"
         yield item(", ".join(names) or "no zone", words)
