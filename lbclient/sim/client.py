@@ -19,6 +19,7 @@ from lbclient.core.next_backend import two_others
 from lbclient.core.pool import Change, Limits, Pool
 from lbclient.core.protocols import Picker, PickerFactory, ProbingPicker
 from lbclient.core.retry import Budget, Failure, Retry
+from lbclient.core.spill_control import utilization
 from lbclient.core.spillover import Spillover
 from lbclient.core.subset_size import SubsetSize
 from lbclient.core.throttling import Throttling
@@ -174,6 +175,11 @@ class Client:
         for node in self.pool.nodes.values():
             if (report := node.backend.report()) is not None:
                 node.load.observe(report, now)
+
+    def zone_utilization(self, now: float) -> float | None:
+        """Of its zone, by what it knows: by the backends of its subset alone."""
+        near = [one for one in self.pool.ready if one.endpoint.zone == self.zone]
+        return utilization(near, now) if near else None
 
     def pick(self, ready: Sequence[SimulatedNode], now: float) -> SimulatedNode:
         """Whom the picker picks, which first hears the answers that have come by now.

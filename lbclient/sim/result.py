@@ -42,6 +42,9 @@ class Result(NamedTuple):
     away: float  # share of all attempts, of the warm-up too, that left their zone
     utilization: list[float]  # of each backend
     seconds: list[list[float]]  # the same for each second
+    # Root mean square, over clients and seconds, of how far the utilization of the
+    # zone's backends in a client's subset is from that of all the zone's backends.
+    zone_error: float
 
 
 SINKHOLE_KNOWN = 5.0  # seconds
@@ -55,6 +58,7 @@ def measure(
     attempts: int,
     probes: int = 0,
     away: float = 0.0,
+    zone_error: float = 0.0,
 ) -> Result:
     """Raises ValueError if the window is so short that no request came in it."""
     if not latencies:
@@ -83,6 +87,7 @@ def measure(
             rates(one.busy, other.busy, other.at - one.at)
             for one, other in pairwise(inside)
         ],
+        zone_error,
     )
 
 
@@ -90,6 +95,11 @@ def of_zones(scenario: Scenario, values: Sequence[float]) -> list[float]:
     """The mean of each zone, of values of all backends."""
     zones = max(1, scenario.zones)
     return [fmean(values[first::zones]) for first in range(zones)]
+
+
+def rms(values: Sequence[float]) -> float:
+    """The root mean square; 0.0 without values."""
+    return sqrt(fmean(value * value for value in values)) if values else 0.0
 
 
 def during(scenario: Scenario, seconds: Sequence[Second], after: float) -> list[Second]:

@@ -142,6 +142,11 @@ class Scenario:
         return mean * (1.0 + self.neighbour) / 2.0
 
     @property
+    def samples_zones(self) -> bool:
+        """Whether clients go by the utilization of zones, of which they see a part."""
+        return self.zones > 1 and self.locality == "spill" and not self.zone_lost
+
+    @property
     def has_zone_traffic(self) -> bool:
         return any(sends != 1.0 for sends in self.zone_traffic)
 

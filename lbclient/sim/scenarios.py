@@ -49,6 +49,21 @@ ZONE_FULL = Scenario(
     subset="rocksteadier",
 )
 
+# The clients of one send 130 % of what it can do, those of the others 30 %.
+ZONE_PART = replace(
+    ZONE_FULL,
+    summary="three zones, one at 130 %, of whose 30 backends a client starts with 6",
+    loads=(1.9 / 3,),
+    clients=30,
+    backends=90,
+    subset_size=8,
+    max_subset_size=100,
+    speeds=(1.0, 2.5),
+    cost=0.1,
+    warm_up=60.0,  # in which subsets may grow
+    zone_traffic=(1.3 / 0.3,),
+)
+
 PRIORITIES = Scenario(
     summary="half the backends stand by, for when the others are full",
     loads=(0.3, 0.5),
@@ -253,6 +268,13 @@ SCENARIOS: dict[str, Scenario] = {
         loads=(1.55 / 3,),
         zone_traffic=(14.0, 0.5),
         spill_above=(0.8, 0.3, 0.7),
+    ),
+    "zone_part": ZONE_PART,
+    "zone_part_many": replace(
+        ZONE_PART, summary="the same, with three times as many clients", clients=90
+    ),
+    "zone_part_fixed": replace(
+        ZONE_PART, summary="as zone_part, but subsets do not grow", max_subset_size=0
     ),
     "zone_unequal": replace(
         ZONE_FULL,

@@ -23,7 +23,7 @@ from lbclient.core.verdict import UNAVAILABLE, Ending
 from lbclient.sim.backend import Answer, Heap, SimulatedBackend
 from lbclient.sim.client import Client, Question, SimulatedNode
 from lbclient.sim.reports import TICK
-from lbclient.sim.result import Result, Second, measure
+from lbclient.sim.result import Result, Second, measure, of_zones, rms
 from lbclient.sim.scenario import Scenario
 from lbclient.sim.traffic import Traffic
 
@@ -56,6 +56,8 @@ class Simulation:
         self._end = scenario.warm_up + scenario.window
         self._seconds: list[Second] = []
         self._ticks = 0
+        self._zone_errors: list[float] = []
+        self._samples_zones = scenario.samples_zones
         # Of those that came after the warm-up; inf: failed, or not finished.
         self._first = bisect_left(traffic.times, scenario.warm_up)
         self.latencies = array("d", [inf]) * (len(traffic.times) - self._first)
@@ -146,6 +148,8 @@ class Simulation:
             backend.sample(now)
         if self._ticks % round(1.0 / TICK) == 0:
             self._note(now)
+            if self._samples_zones and self.scenario.warm_up <= now < self._end:
+                self._compare_zones(now)
         self._ticks += 1
         self._at(self._ticks * TICK, self._tick)
 
@@ -157,6 +161,16 @@ class Simulation:
                 [backend.received for backend in self.backends],
             )
         )
+
+    def _compare_zones(self, now: float) -> None:
+        """How far what each client knows of its zone is from what is so."""
+        said = [backend.reports.said[0] for backend in self.backends]
+        whole = of_zones(self.scenario, said)
+        for number, client in enumerate(self.clients):
+            known = client.zone_utilization(now)
+            if known is not None:
+                error = known - whole[number % self.scenario.zones]
+                self._zone_errors.append(error)
 
     def _check_health(self, now: float, client: Client) -> None:
         client.check_health(now)
@@ -315,6 +329,7 @@ class Simulation:
             self.attempts if self._is_careful else len(self.latencies),
             self.probes,
             self._away(),
+            rms(self._zone_errors),
         )
 
     def _away(self) -> float:

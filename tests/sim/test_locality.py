@@ -135,6 +135,21 @@ def test_each_zone_has_a_limit_of_its_own(picker: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_whole_zone_keeps_its_limit_though_clients_know_a_part_of_it() -> None:
+    """Each of 15 clients begins with 6 of 15 backends of its zone; subsets grow."""
+    scenario = replace(
+        SCENARIOS["zone_part"],
+        clients=15, backends=45, warm_up=30.0, window=15.0, cost=0.2,
+    )  # fmt: skip
+    traffic = draw(scenario, scenario.loads[0], 1)
+    fleet = Simulation(scenario, PICKERS["weighted_least_loaded"], traffic, 1)
+    result = fleet.run()
+    assert of_zones(scenario, result.utilization)[0] == pytest.approx(0.7, abs=0.03)
+    assert result.errors == 0.0
+    assert 0.0 < result.zone_error < 0.05
+
+
+@pytest.mark.slow
 def test_what_leaves_goes_where_there_is_room() -> None:
     """0.3 is too much in the first; the second has 0.1 to spare, the third 0.6."""
     result, stayed = play("zone_unequal")

@@ -81,6 +81,7 @@ MOST_ZONES = 5  # that have a column
 SINKHOLE = Column("sinkhole's share", lambda result: result.sinkhole, ".3f")
 ATTEMPTS = Column("attempts", lambda result: result.attempts, ".3f")
 AWAY = Column("other zones %", lambda result: 100.0 * result.away, ".1f")
+ZONE_ERROR = Column("zone error", lambda result: result.zone_error, ".3f")
 PROBES = Column("probes", lambda result: result.probes, ".3f")
 THROTTLED = Column("held back %", lambda result: 100.0 * result.throttled, ".1f")
 
@@ -255,6 +256,8 @@ def columns(scenario: Scenario, rows: list[Row]) -> Iterator[Column]:
         yield from (
             of_zone(scenario, zone) for zone in range(min(MOST_ZONES, scenario.zones))
         )
+    if scenario.samples_zones:
+        yield ZONE_ERROR
     if scenario.sinkholes:
         yield SINKHOLE
     if scenario.attempts > 1:
