@@ -13,19 +13,18 @@ import asyncio
 import json
 import os
 import sys
-from collections import Counter
 from random import Random
 from typing import Any
 
 import fleet_pb2
 import fleet_pb2_grpc
 import grpc
+from large_ends import STOCK, Ends, gather
 
 import lbclient
 
 DEADLINE = 4.0  # seconds
 MAX_IN_FLIGHT = 500  # calls of a client; arrivals above it are skipped
-STOCK = "stock"  # the customer's place of a client that is no lbclient's
 
 ROUND_ROBIN = '{"loadBalancingConfig": [{"round_robin": {}}]}'
 
@@ -57,7 +56,7 @@ class Client:
         self._stub: Any = fleet_pb2_grpc.FleetStub(self._channel)
         self._rng = Random(who.get("number"))
 
-    async def send(self, rate: float, cost: float, seconds: float) -> "Ends":
+    async def send(self, rate: float, cost: float, seconds: float) -> Ends:
         """Open loop: calls at random times, however slow the answers are."""
         loop = asyncio.get_running_loop()
         ends, calls = Ends(), set[asyncio.Task[None]]()
@@ -70,7 +69,7 @@ class Client:
         await asyncio.gather(*calls)
         return ends
 
-    async def _call(self, cost: float, ends: "Ends") -> None:
+    async def _call(self, cost: float, ends: Ends) -> None:
         started_at = asyncio.get_running_loop().time()
         try:
             await self._stub.Work(fleet_pb2.WorkRequest(cost=cost), timeout=DEADLINE)
@@ -79,14 +78,6 @@ class Client:
         else:
             ends.codes["OK"] += 1
             ends.latencies.append(asyncio.get_running_loop().time() - started_at)
-
-
-class Ends:
-    """How calls ended: by status, and the seconds that each served one took."""
-
-    def __init__(self) -> None:
-        self.codes = Counter[str]()
-        self.latencies: list[float] = []
 
 
 async def main() -> None:
@@ -105,13 +96,11 @@ async def main() -> None:
                 for one in sending
             )
         )
-        said: dict[str, Any] = {}
-        for client, end in zip(sending, ends, strict=True):
-            one = said.setdefault(
-                client.customer, {"codes": Counter(), "latencies": []}
-            )
-            one["codes"] += end.codes
-            one["latencies"] += end.latencies
+        told = [
+            {client.customer: end.told()}
+            for client, end in zip(sending, ends, strict=True)
+        ]
+        said = {name: end.told() for name, end in gather(told).items()}
         print(json.dumps(said), flush=True)
     os._exit(0)  # whoever gave the orders is gone
 
