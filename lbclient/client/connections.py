@@ -148,7 +148,9 @@ class Connections:
         connected = self.pool.connected_since(self._looked_at)
         self._looked_at = now
         if leaving := self._crowding.to_leave(clients, connected):
-            self._do(self.pool.avoid(leaving, now))
+            change = self.pool.avoid(leaving, now)
+            self._crowding.replaced_by(b.endpoint.address for b in change.opened)
+            self._do(change)
             self._review.set_unless_sooner(0.0)
         self._look_for_crowds()
 

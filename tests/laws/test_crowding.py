@@ -1,5 +1,9 @@
-"""Clients that each choose by chance, and leave crowds, are even before long."""
+"""Clients that each choose by chance, and leave crowds, are even before long.
 
+`python -m tests.laws.test_crowding` tries 64 fleets, in a minute and a half.
+"""
+
+import sys
 from collections import Counter
 from math import inf
 from random import Random
@@ -14,6 +18,7 @@ from lbclient.testing import FakeNode
 
 OUT = State.REFUSING
 STEP = 1.0  # seconds, in which reports come
+CONNECTS = 0.1  # seconds that it takes
 MINUTE = 60.0
 
 
@@ -64,7 +69,7 @@ class Fleet:
                 is_dead = node.endpoint.address in self.dead
                 self.opened += not is_dead
                 state = OUT if is_dead else State.READY
-                client.pool.observe(node, state, self.now)
+                client.pool.observe(node, state, self.now + CONNECTS)
             change = client.pool.review(self.now)
 
     def counts(self) -> Counter[str]:
@@ -101,7 +106,9 @@ class Fleet:
         connected = pool.connected_since(client.looked_at)
         client.looked_at = self.now
         if leaving := client.crowding.to_leave(told, connected):
-            self.connect(client, pool.avoid(leaving, self.now))
+            change = pool.avoid(leaving, self.now)
+            client.crowding.replaced_by(b.endpoint.address for b in change.opened)
+            self.connect(client, change)
         client.due = self.now + client.crowding.pause()
 
     def busiest(self) -> float:
@@ -110,21 +117,25 @@ class Fleet:
         return max(counts.values()) / (counts.total() / alive)
 
 
+def after_a_minute(seed: int) -> tuple[float, float]:
+    """The busiest, over the mean, and the connections opened since the start, over
+    those there are: of 200 clients with 20 of 305 backends each."""
+    fleet = Fleet(clients=200, backends=305, size=20, seed=seed)
+    opened = fleet.opened
+    assert fleet.busiest() > 1.5
+    fleet.run(MINUTE)
+    assert {len(client.pool.nodes) for client in fleet.clients} == {20}
+    return fleet.busiest(), (fleet.opened - opened) / opened
+
+
+# As long as who came to a crowd stayed as others do, the first three of these were not
+# even after a minute.
 @pytest.mark.slow
-def test_in_a_minute_the_busiest_has_little_more_than_the_mean() -> None:
-    busiest = []
-    for seed in range(8):
-        fleet = Fleet(clients=200, backends=305, size=20, seed=seed)
-        opened = fleet.opened
-        assert fleet.busiest() > 1.5
-        fleet.run(MINUTE)
-        busiest.append(fleet.busiest())
-        assert fleet.opened - opened <= 0.16 * opened
-        assert {len(client.pool.nodes) for client in fleet.clients} == {20}
-    # 16 or 17 connections of 13.1. Of 32 seeds one has a backend with 17, after a
-    # minute, and it is one of these.
-    assert sum(times <= 1.25 for times in busiest) >= 7, busiest
-    assert max(busiest) <= 1.3
+@pytest.mark.parametrize("seed", [0, 37, 43, 1, 2, 3])
+def test_in_a_minute_the_busiest_has_little_more_than_the_mean(seed: int) -> None:
+    busiest, opened = after_a_minute(seed)
+    assert busiest <= 1.25  # 16 connections of 13.1
+    assert opened <= 0.18
 
 
 @pytest.mark.slow
@@ -148,10 +159,11 @@ def test_with_a_twentieth_dead_the_rest_becomes_even_and_stays_so() -> None:
     fleet.run(MINUTE)
     assert fleet.busiest() <= 1.25
     fleet.run(3 * MINUTE)
-    opened, wanted = fleet.opened, fleet.counts().total() * 15 / 305
+    opened = fleet.opened
     fleet.come_back()
+    must = fleet.opened - opened  # as many as come back by rendezvous
     fleet.run(2 * MINUTE)
-    assert fleet.opened - opened <= 1.5 * wanted
+    assert fleet.opened - opened <= 1.5 * must
     assert fleet.busiest() <= 1.25
 
 
@@ -187,3 +199,29 @@ def test_all_of_a_crowd_do_not_leave_at_once() -> None:
     excess = (20 - SLACK * 4 / (3 / 10 + 1 / 20)) / 20
     assert left.count(["d:1"]) / len(left) == pytest.approx(excess, abs=0.05)
     assert left.count([]) + left.count(["d:1"]) == len(left)
+
+
+def test_who_has_just_come_to_a_crowd_leaves_it_again() -> None:
+    told = {"a:1": 15, "b:1": 15, "c:1": 15, "d:1": 19}
+    others = [Crowding(Random(seed)) for seed in range(200)]
+    newcomers = [Crowding(Random(seed)) for seed in range(200)]
+    for crowding in newcomers:
+        crowding.replaced_by(["d:1"])
+    assert all(crowding.to_leave(told, 4) == ["d:1"] for crowding in newcomers)
+    assert sum(bool(crowding.to_leave(told, 4)) for crowding in others) < 50
+    # Once: then it stays as the others do, and so it does if it has left too often.
+    assert sum(bool(crowding.to_leave(told, 0)) for crowding in newcomers) < 50
+    restless = Crowding(Random(1))
+    for _ in range(10):
+        restless.replaced_by(["d:1"])
+        left = restless.to_leave(told, 0)
+    assert not left
+
+
+if __name__ == "__main__":
+    found = [after_a_minute(seed) for seed in range(64)]
+    busiest, opened = (sorted(figures) for figures in zip(*found, strict=True))
+    sys.stdout.write(
+        f"the busiest: {busiest[32]:.2f} times the mean, at most {busiest[-1]:.2f};"
+        f" opened: {opened[32]:.1%}, at most {opened[-1]:.1%}\n"
+    )
