@@ -46,6 +46,7 @@ BACKEND = {
     "relative_cost": MAYBE,
     "cost_rise": MAYBE,
     "is_slowed": NUMBER,
+    "own_cost_rise": MAYBE,
     "ejected": [EJECTION],
     "p50": MAYBE,
     "p99": MAYBE,
@@ -145,6 +146,13 @@ CONTENTION = {
     "lag": NUMBER,
 }
 
+COST = {
+    "relative": MAYBE,
+    "rise": MAYBE,
+    "is_slowed": NUMBER,
+    "clients": NUMBER,
+}
+
 SERVER = {
     "number": NUMBER,
     "ports": [TEXT],
@@ -152,6 +160,7 @@ SERVER = {
     "state": TEXT,
     "utilization": NUMBER,
     "contention": CONTENTION,
+    "cost": COST,
     "load": NUMBER,
     "qps": NUMBER,
     "eps": NUMBER,

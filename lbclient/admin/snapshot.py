@@ -172,6 +172,10 @@ def of_server(number: int, server: Server | SyncServer) -> dict[str, Any]:
         "ports": [plain(port) for port in seen.ports],
         "services": [plain(service) for service in seen.services],
         "contention": told_of(seen.contention, shape.CONTENTION),
+        "cost": {
+            **told_of(seen.cost, shape.COST),
+            "is_slowed": int(seen.cost.is_slowed),
+        },
         "attempts": {
             **told_of(seen.attempts, shape.ATTEMPTS),
             "others_refuse": int(seen.attempts.others_refuse),

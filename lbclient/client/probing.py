@@ -1,18 +1,19 @@
-"""Sends the probes that a picker wants, in the background.
+"""Asks servers of ours for their health over the open connection, in the background.
 
-A probe is a small call of our health service over the open connection. No call waits
-for it; its answer is for later picks.
+A picker wants probes: no call waits for them, and answers are for later picks. Others
+have something to tell with a question.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import grpc
 
 from lbclient import wire
 from lbclient.background.tasks import is_cancelled, is_fatal, leaving_no_trace
-from lbclient.core.model import LoadReport
 from lbclient.core.protocols import Clock, Picker, ProbingPicker
 from lbclient.grpc_seam import cause_of
 
@@ -21,8 +22,63 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST = 64  # that are not answered yet; ours, what is beyond is not asked
+MOST = 64  # questions that are not answered yet; ours, what is beyond is not asked
 TIMEOUT = 1.0  # seconds; as long as Prequal believes an answer
+
+
+class Questions:
+    """One channel's, to servers of ours: small calls of our health service."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def ask(
+        self,
+        channel: grpc.aio.Channel,
+        request: bytes = b"",
+        answered: Callable[[wire.Health | None], None] = lambda _: None,
+    ) -> bool:
+        """Returns False if too many are not answered yet."""
+        if len(self._tasks) >= MOST:
+            return False
+        task = leaving_no_trace(_ask(channel, request, answered))
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return True
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} not answered>"
+
+
+async def _ask(
+    channel: grpc.aio.Channel,
+    request: bytes,
+    answered: Callable[[wire.Health | None], None],
+) -> None:
+    ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+    health: wire.Health | None = None
+    try:
+        ask = channel.unary_unary(wire.CHECK_METHOD)
+        call = ask(request, timeout=TIMEOUT)
+        try:
+            health = wire.parse_health(await call)
+        except asyncio.CancelledError:
+            if not cause_of(call):
+                raise
+            # Its connection was given up, and so was the question.
+    except (grpc.aio.AioRpcError, grpc.aio.UsageError):
+        pass  # or it was closed
+    except asyncio.CancelledError:
+        if is_cancelled():
+            raise
+    answered(health)
 
 
 class Probing:
@@ -33,7 +89,7 @@ class Probing:
         self.sent = 0
         self._label = label
         self._clock = clock
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._questions = Questions()
 
     def serve(self, picker: Picker) -> None:
         """Asks for this picker from now on."""
@@ -44,30 +100,12 @@ class Probing:
         """Takes who is wanted; servers that are not ours would have no answer."""
         wanted = [backend for backend in self.wanted if backend.reported.is_ours]
         self.wanted.clear()
-        for backend in wanted[: MOST - len(self._tasks)]:
-            task = leaving_no_trace(self._ask(backend))
-            self._tasks[task] = None
-            task.add_done_callback(self._tasks.pop)
-            self.sent += 1
+        for backend in wanted:
+            answered = partial(self._answered, backend)
+            self.sent += self._questions.ask(backend.channel, answered=answered)
 
-    async def _ask(self, backend: "Backend") -> None:
-        report: LoadReport | None = None
-        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-        try:
-            ask = backend.channel.unary_unary(wire.CHECK_METHOD)
-            call = ask(b"", timeout=TIMEOUT)
-            try:
-                health = wire.parse_health(await call)
-            except asyncio.CancelledError:
-                if not cause_of(call):
-                    raise
-                health = None  # its connection was given up, and so was the probe
-            report = None if health is None else health.report
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError):
-            pass  # or it was closed
-        except asyncio.CancelledError:
-            if is_cancelled():
-                raise
+    def _answered(self, backend: "Backend", health: wire.Health | None) -> None:
+        report = None if health is None else health.report
         now = self._clock()
         if report is not None:
             if backend.load.ready_at is None:
@@ -81,8 +119,7 @@ class Probing:
             logger.exception("%s: the picker failed; probing goes on", self._label)
 
     def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._questions.close()
 
     def __repr__(self) -> str:
-        return f"<{self.sent} probes, {len(self._tasks)} not answered>"
+        return f"<{self.sent} probes, {len(self._questions)} not answered>"

@@ -19,8 +19,9 @@ class Reported:
     """Owned by a backend. Others read its fields; only its methods write them.
 
     `is_ours` is what a health stream last told of the server, and `clients` how many
-    are connected to it; None: not known. `udp_seal` is what the task gave this client
-    for UDP; None: nothing. `task_id` is the task of the last report; -1:
+    are connected to it; None: not known. `cost_rise`, too: what the task says of what
+    requests cost it, compared with the fleet. `udp_seal` is what the task gave this
+    client for UDP; None: nothing. `task_id` is the task of the last report; -1:
     as several tasks answer, each report is wanted. `refusals` are of its health
     services.
     """
@@ -39,6 +40,7 @@ class Reported:
         self._udp_port = 0
         self.udp_seal: Seal | None = None
         self.clients: int | None = None
+        self.cost_rise: float | None = None
         self.task_id = 0
         self.shared_address = SharedAddress()
         self.refusals = Refusals(address)
@@ -65,7 +67,7 @@ class Reported:
     def connected(self) -> None:
         """There is a new connection, perhaps to a new task."""
         self._connected_at = self._clock()
-        self.clients = None
+        self.clients = self.cost_rise = None
         self.shared_address.connected()
         self.task_id = -1 if self.is_shared() else 0
         self.refusals.clear()
@@ -100,12 +102,15 @@ class Reported:
         udp_port: int,
         udp_session: wire.UdpSession | None = None,
         clients: int | None = None,
+        cost_rise: float | None = None,
     ) -> None:
         """What the health stream has told of the server until now."""
         self.is_ours = is_ours
         if is_ours:
             self._note_udp(udp_port, udp_session)
-            self.clients = None if self.is_shared() else clients
+            is_shared = self.is_shared()
+            self.clients = None if is_shared else clients
+            self.cost_rise = None if is_shared else cost_rise
 
     def _note_udp(self, port: int, session: wire.UdpSession | None) -> None:
         self._udp_port, self.udp_seal = port, None

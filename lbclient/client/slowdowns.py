@@ -1,12 +1,19 @@
-"""Looks now and then whether requests cost a backend more than usual, and logs it."""
+"""Looks now and then whether requests cost a backend more than usual, and logs it.
+
+Tells backends what requests cost the others, so that they notice it themselves.
+"""
 
 import logging
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm
 from lbclient.client.common import Common
+from lbclient.client.probing import Questions
+from lbclient.core.fleet_cost import tell_after
 from lbclient.core.relative_costs import RelativeCosts
+from lbclient.v1 import health_pb2
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
@@ -25,26 +32,51 @@ class Slowdowns:
         self.costs = RelativeCosts()
         self._label = common.label
         self._clock = common.clock
+        self._rng = common.rng
         self._ready = ready
         self._look = Alarm(common.tasks, self.look)
+        self._questions = Questions()
+        # Of backends, by address: when they were told, and how many clients they have.
+        self._told: dict[str, tuple[float, int | None]] = {}
 
     def look_soon(self) -> None:
         if not self._look.is_set():
             self._look.set(PAUSE)
 
     def look(self) -> None:
-        ready = self._ready()
+        ready, now = self._ready(), self._clock()
         loads = [(backend.endpoint.address, backend.load) for backend in ready]
-        for address, cost in self.costs.observe(loads, self._clock()):
+        for address, cost in self.costs.observe(loads, now):
             said = "is as usual again"
             if cost.is_slowed:
                 said = f"is {cost.rise:.1f} times its usual one"
             logger.info("%s: %s: the cost of requests %s", self._label, address, said)
+        self._tell(ready, now)
         if ready:
             self.look_soon()
 
+    def _tell(self, ready: "tuple[Backend, ...]", now: float) -> None:
+        """Tells the median to those backends whose costs are in it."""
+        before, self._told = self._told, {}
+        if not (median := self.costs.median):
+            return
+        request = health_pb2.HealthRequest(fleet_cost=median).SerializeToString()
+        for backend in ready:
+            address, reported = backend.endpoint.address, backend.reported
+            is_counted = address in self.costs.counted
+            if not (is_counted and reported.is_ours) or reported.is_shared():
+                continue
+            told_at, clients = before.get(address, (-inf, None))
+            if reported.clients is not None:
+                clients = reported.clients
+            pause = tell_after(clients) * self._rng.uniform(0.75, 1.25)
+            if now >= told_at + pause and self._questions.ask(backend.channel, request):
+                told_at = now
+            self._told[address] = told_at, clients
+
     def close(self) -> None:
         self._look.clear()
+        self._questions.close()
 
     def __repr__(self) -> str:
         return repr(self.costs)

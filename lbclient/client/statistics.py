@@ -67,7 +67,8 @@ class BackendStatistics:
     takes than is usual of this backend, if that of the others is as usual; None where
     it is not known, for the first minute, with few requests or fewer than three
     backends. It `is_slowed` from a rise of 1.5 until it is below 1.25: perhaps others
-    use its machine.
+    use its machine. `own_cost_rise` is the same by the task's own account, which goes
+    by what all of its clients tell; None where it does not tell.
     """
 
     address: str
@@ -101,6 +102,7 @@ class BackendStatistics:
     relative_cost: float | None = None
     cost_rise: float | None = None
     is_slowed: bool = False
+    own_cost_rise: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +311,7 @@ def backend_statistics(
         relative_cost=None if cost is None else cost.relative,
         cost_rise=None if cost is None else cost.rise,
         is_slowed=cost is not None and cost.is_slowed,
+        own_cost_rise=backend.reported.cost_rise,
     )
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from lbclient.core.ewma import Ewma
 from lbclient.core.load import Load
 from lbclient.core.median import median
+from lbclient.core.model import LoadReport
 
 # Ours. Requests differ: where the costs of single ones have a standard deviation as
 # large as their mean, that of 15 s of 5 requests a second has one of 10 %.
@@ -41,7 +42,7 @@ class RelativeCost(NamedTuple):
     is_slowed: bool
 
 
-class _History:
+class CostHistory:
     """Of one backend: logarithms of its cost, as costs are compared by their ratio."""
 
     __slots__ = ("cost", "known_until", "now", "reported_at", "since", "usual")
@@ -77,7 +78,10 @@ class RelativeCosts:
     """Owned by a balancer, which calls `observe` every few seconds."""
 
     def __init__(self) -> None:
-        self._histories: dict[str, _History] = {}
+        self._histories: dict[str, CostHistory] = {}
+        # Seconds of a backend's capacity that a request takes; 0.0 while not known.
+        self.median = 0.0
+        self.counted: tuple[str, ...] = ()  # the backends whose costs are in it
 
     def observe(
         self, ready: Iterable[tuple[str, Load]], now: float
@@ -85,14 +89,19 @@ class RelativeCosts:
         """Takes the last reports of all ready backends, by address; others are
         forgotten. Returns those that have slowed down, or are as usual again."""
         before, self._histories = self._histories, {}
-        known: dict[str, _History] = {}
+        counted: dict[str, CostHistory] = {}
         for address, load in ready:
-            history = before.get(address) or _History(now)
+            history = before.get(address) or CostHistory(now)
             self._histories[address] = history
             if cost := _cost(load, now):
                 history.observe(log(cost), load.reported_at, now)
-                if now >= history.since + LEARNING:
-                    known[address] = history
+                counted[address] = history
+        self._count(counted)
+        known = {
+            address: history
+            for address, history in counted.items()
+            if now >= history.since + LEARNING
+        }
         if len(known) < LEAST_BACKENDS:
             return []
         height = median(history.now.value for history in known.values())
@@ -102,6 +111,13 @@ class RelativeCosts:
             for address, history in known.items()
             if history.compare(height, change, now) and history.cost is not None
         ]
+
+    def _count(self, histories: dict[str, CostHistory]) -> None:
+        """For others: new backends, too, as whoever is told follows it for long."""
+        self.counted, self.median = (), 0.0
+        if len(histories) >= LEAST_BACKENDS:
+            self.counted = tuple(histories)
+            self.median = exp(median(each.now.value for each in histories.values()))
 
     def read(self, address: str, now: float) -> RelativeCost | None:
         """None while it is not known, as there are too few requests or backends, or
@@ -116,9 +132,14 @@ class RelativeCosts:
 
 
 def _cost(load: Load, now: float) -> float | None:
-    report = load.report
-    if report is None or now > load.reported_at + FRESH:
+    if load.report is None or now > load.reported_at + FRESH:
         return None
+    return cost_of(load.report)
+
+
+def cost_of(report: LoadReport) -> float | None:
+    """The share of its capacity that a request takes, in seconds; None if the task does
+    too little to tell."""
     served = report.qps - report.eps
     if not LEAST_UTILIZATION <= report.utilization < inf or not served >= LEAST_SERVED:
         return None

@@ -121,6 +121,12 @@ OURS = _families(
      "Utilization that the server reports to clients; 1 is full."),
     ("lbclient_server_contention", "gauge", "kind",
      "Share of time in which the server needed a CPU and got none, by cause."),
+    ("lbclient_server_cost_rise", "gauge", "",
+     "Cost of a request, in capacity of the server, over its usual cost, compared with "
+     "the fleet as clients tell it; 1 is usual."),
+    ("lbclient_server_slowed", "gauge", "",
+     "1 if a request takes more of the server's capacity than usual, compared with the "
+     "fleet, else 0."),
     ("lbclient_server_loop_utilization", "gauge", "",
      "Share of time in which the server's event loop was busy; 1 is full."),
     ("lbclient_server_loop_lag_seconds", "gauge", "",
@@ -220,12 +226,14 @@ HIGHEST = frozenset(
         "lbclient_resolver_age_seconds",
         "lbclient_resolver_endpoints",
         "lbclient_server_contention",
+        "lbclient_server_cost_rise",
         "lbclient_server_load",
         "lbclient_server_loop_lag_seconds",
         "lbclient_server_loop_utilization",
         "lbclient_server_quota_share",
         "lbclient_server_retries_in_vain",
         "lbclient_server_signal",
+        "lbclient_server_slowed",
         "lbclient_server_utilization",
     }
 )

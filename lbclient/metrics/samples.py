@@ -190,6 +190,9 @@ def server_gauges(server: ServerStatistics) -> Samples:
     for kind in ("waiting", "throttled", "stolen"):
         if (share := getattr(kept, kind)) is not None:
             yield ("lbclient_server_contention", kind), share
+    if server.cost.rise is not None:
+        yield ("lbclient_server_cost_rise",), server.cost.rise
+    yield ("lbclient_server_slowed",), server.cost.is_slowed
     yield ("lbclient_server_loop_utilization",), kept.loop
     yield ("lbclient_server_loop_lag_seconds",), kept.lag
     yield ("lbclient_server_load",), server.load

@@ -112,6 +112,24 @@ class AttemptStatistics:
     """Refusals that only our own channels may retry: stock clients have no budget."""
 
 
+@dataclass(frozen=True, slots=True)
+class CostStatistics:
+    """What a request takes of the task's capacity, compared with the fleet: other
+    programs on its machine, for instance, make it rise. None is not known."""
+
+    relative: float | None = None
+    """Over the median of other tasks, as clients tell it."""
+
+    rise: float | None = None
+    """`relative`, over what is usual of it here."""
+
+    is_slowed: bool = False
+    """From a rise of 1.5 until it is below 1.25."""
+
+    clients: int = 0
+    """That have told the median within 30 s, of at most 64."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
     """Rates are per second, latencies in seconds."""
@@ -196,3 +214,4 @@ class ServerStatistics:
     0.0: each has the pace that it asked for."""
 
     contention: ContentionStatistics = ContentionStatistics()
+    cost: CostStatistics = CostStatistics()

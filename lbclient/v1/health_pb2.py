@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from lbclient.v1 import load_pb2 as lbclient_dot_v1_dot_load__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18lbclient/v1/health.proto\x12\x0blbclient.v1\x1a\x16lbclient/v1/load.proto\"(\n\rHealthRequest\x12\x17\n\x0freport_interval\x18\x01 \x01(\x01\"\xd4\x01\n\x0cHealthReport\x12%\n\x05state\x18\x01 \x01(\x0e\x32\x16.lbclient.v1.TaskState\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.lbclient.v1.LoadReport\x12\x10\n\x08udp_port\x18\x03 \x01(\r\x12\x14\n\x0creport_floor\x18\x04 \x01(\x01\x12\x14\n\x07\x63lients\x18\x05 \x01(\rH\x00\x88\x01\x01\x12,\n\x0budp_session\x18\x06 \x01(\x0b\x32\x17.lbclient.v1.UdpSessionB\n\n\x08_clients\"6\n\nUdpSession\x12\x0c\n\x04port\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x06\x12\x0e\n\x06secret\x18\x03 \x01(\x0c\x32\x91\x01\n\rBackendHealth\x12>\n\x05\x43heck\x12\x1a.lbclient.v1.HealthRequest\x1a\x19.lbclient.v1.HealthReport\x12@\n\x05Watch\x12\x1a.lbclient.v1.HealthRequest\x1a\x19.lbclient.v1.HealthReport0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18lbclient/v1/health.proto\x12\x0blbclient.v1\x1a\x16lbclient/v1/load.proto\"<\n\rHealthRequest\x12\x17\n\x0freport_interval\x18\x01 \x01(\x01\x12\x12\n\nfleet_cost\x18\x02 \x01(\x01\"\xfa\x01\n\x0cHealthReport\x12%\n\x05state\x18\x01 \x01(\x0e\x32\x16.lbclient.v1.TaskState\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.lbclient.v1.LoadReport\x12\x10\n\x08udp_port\x18\x03 \x01(\r\x12\x14\n\x0creport_floor\x18\x04 \x01(\x01\x12\x14\n\x07\x63lients\x18\x05 \x01(\rH\x00\x88\x01\x01\x12,\n\x0budp_session\x18\x06 \x01(\x0b\x32\x17.lbclient.v1.UdpSession\x12\x16\n\tcost_rise\x18\x07 \x01(\x01H\x01\x88\x01\x01\x42\n\n\x08_clientsB\x0c\n\n_cost_rise\"6\n\nUdpSession\x12\x0c\n\x04port\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x06\x12\x0e\n\x06secret\x18\x03 \x01(\x0c\x32\x91\x01\n\rBackendHealth\x12>\n\x05\x43heck\x12\x1a.lbclient.v1.HealthRequest\x1a\x19.lbclient.v1.HealthReport\x12@\n\x05Watch\x12\x1a.lbclient.v1.HealthRequest\x1a\x19.lbclient.v1.HealthReport0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -23,11 +23,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lbclient.v1.health_pb2', _g
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_HEALTHREQUEST']._serialized_start=65
-  _globals['_HEALTHREQUEST']._serialized_end=105
-  _globals['_HEALTHREPORT']._serialized_start=108
-  _globals['_HEALTHREPORT']._serialized_end=320
-  _globals['_UDPSESSION']._serialized_start=322
-  _globals['_UDPSESSION']._serialized_end=376
-  _globals['_BACKENDHEALTH']._serialized_start=379
-  _globals['_BACKENDHEALTH']._serialized_end=524
+  _globals['_HEALTHREQUEST']._serialized_end=125
+  _globals['_HEALTHREPORT']._serialized_start=128
+  _globals['_HEALTHREPORT']._serialized_end=378
+  _globals['_UDPSESSION']._serialized_start=380
+  _globals['_UDPSESSION']._serialized_end=434
+  _globals['_BACKENDHEALTH']._serialized_start=437
+  _globals['_BACKENDHEALTH']._serialized_end=582
 # @@protoc_insertion_point(module_scope)

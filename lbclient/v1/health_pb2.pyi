@@ -6,26 +6,30 @@ from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Opti
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HealthRequest(_message.Message):
-    __slots__ = ("report_interval",)
+    __slots__ = ("report_interval", "fleet_cost")
     REPORT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    FLEET_COST_FIELD_NUMBER: _ClassVar[int]
     report_interval: float
-    def __init__(self, report_interval: _Optional[float] = ...) -> None: ...
+    fleet_cost: float
+    def __init__(self, report_interval: _Optional[float] = ..., fleet_cost: _Optional[float] = ...) -> None: ...
 
 class HealthReport(_message.Message):
-    __slots__ = ("state", "load", "udp_port", "report_floor", "clients", "udp_session")
+    __slots__ = ("state", "load", "udp_port", "report_floor", "clients", "udp_session", "cost_rise")
     STATE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UDP_PORT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FLOOR_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     UDP_SESSION_FIELD_NUMBER: _ClassVar[int]
+    COST_RISE_FIELD_NUMBER: _ClassVar[int]
     state: _load_pb2.TaskState
     load: _load_pb2.LoadReport
     udp_port: int
     report_floor: float
     clients: int
     udp_session: UdpSession
-    def __init__(self, state: _Optional[_Union[_load_pb2.TaskState, str]] = ..., load: _Optional[_Union[_load_pb2.LoadReport, _Mapping]] = ..., udp_port: _Optional[int] = ..., report_floor: _Optional[float] = ..., clients: _Optional[int] = ..., udp_session: _Optional[_Union[UdpSession, _Mapping]] = ...) -> None: ...
+    cost_rise: float
+    def __init__(self, state: _Optional[_Union[_load_pb2.TaskState, str]] = ..., load: _Optional[_Union[_load_pb2.LoadReport, _Mapping]] = ..., udp_port: _Optional[int] = ..., report_floor: _Optional[float] = ..., clients: _Optional[int] = ..., udp_session: _Optional[_Union[UdpSession, _Mapping]] = ..., cost_rise: _Optional[float] = ...) -> None: ...
 
 class UdpSession(_message.Message):
     __slots__ = ("port", "id", "secret")

@@ -219,7 +219,8 @@ class Health(NamedTuple):
 
     `report_floor` is how many seconds are between two reports of a stream, at least.
     `reason` is what a server that is not ours said, where that is not the state's name.
-    `clients` are connected to the task; None: it does not tell.
+    `clients` are connected to the task; None: it does not tell. `cost_rise`, too: by
+    what factor requests cost the task more than usual, compared with the fleet.
     Not `is_own`: it was told by grpc.health.v1, and who tells so owes no reports.
     """
 
@@ -231,6 +232,7 @@ class Health(NamedTuple):
     clients: int | None = None
     is_own: bool = True
     udp_session: UdpSession | None = None
+    cost_rise: float | None = None
 
 
 def parse_health(data: bytes) -> Health | None:
@@ -249,7 +251,15 @@ def parse_health(data: bytes) -> Health | None:
     floor = min(sound(message.report_floor), REPORT_FLOOR_CEILING)
     clients = message.clients if message.HasField("clients") else None
     session = _udp_session(message.udp_session)
-    return Health(state, report, port, floor, clients=clients, udp_session=session)
+    return Health(
+        state,
+        report,
+        port,
+        floor,
+        clients=clients,
+        udp_session=session,
+        cost_rise=sound(message.cost_rise) or None,
+    )
 
 
 def _udp_session(message: health_pb2.UdpSession) -> UdpSession | None:

@@ -24,6 +24,7 @@ from lbclient.metrics import samples, sums
 from lbclient.server.statistics import (
     AttemptStatistics,
     ContentionStatistics,
+    CostStatistics,
     QuotaStatistics,
     SignalStatistics,
     UdpStatistics,
@@ -105,6 +106,7 @@ SERVER = ServerStatistics(
     contention=ContentionStatistics(
         waiting=0.1, throttled=0.2, stolen=0.3, loop=0.5, lag=0.004
     ),
+    cost=CostStatistics(1.2, 1.6, is_slowed=True, clients=3),
     udp=UdpStatistics(50051, 11, 12, 13, 14, 15),
     methods={("stream_stream", "/search.Search/Chat"): {"OK": 5, "UNKNOWN": 0}},
     signals=(SignalStatistics("load", 4.0, 8.0), SignalStatistics("disk", 1.2, 1.0)),
@@ -220,6 +222,8 @@ def test_a_server_is_shown() -> None:
     assert scraped("lbclient_server_contention", kind="waiting") == 0.1
     assert scraped("lbclient_server_contention", kind="throttled") == 0.2
     assert scraped("lbclient_server_contention", kind="stolen") == 0.3
+    assert scraped("lbclient_server_cost_rise") == 1.6
+    assert scraped("lbclient_server_slowed") == 1
     assert scraped("lbclient_server_loop_utilization") == 0.5
     assert scraped("lbclient_server_loop_lag_seconds") == 0.004
     said = {"reason": "overloaded", "criticality": "SHEDDABLE"}

@@ -39,6 +39,8 @@ const NONE = "–";
 const count = (value) => (value === null || value === undefined ? NONE : Math.round(value).toLocaleString("en"));
 const fixed = (value, digits = 2) => (value === null || value === undefined ? NONE : value.toFixed(digits));
 const rate = (value) => (value === null || value === undefined ? NONE : value >= 100 ? count(value) : fixed(value, 1));
+const SLOWED = 1.5; // rise of a request's cost, as in lbclient.core.relative_costs
+const costed = ({ rise, is_slowed }) => (rise === null ? "not compared with the fleet's" : `${fixed(rise, 1)} times the usual one, compared with the fleet${is_slowed ? ": slowed" : ""}`);
 const percent = (value) => (value === null || value === undefined ? NONE : `${(100 * value).toFixed(value > 0 && value < 0.1 ? 1 : 0)} %`);
 
 function milliseconds(value) {
@@ -344,6 +346,7 @@ class ChannelSection extends Section {
     const last = backend.last_error && `${backend.last_error}, ${age(backend.last_error_age)} ago`;
     const held = backend.recent_errors >= 0.05 ? [`${fixed(backend.recent_errors, 1)} recent errors held against it`] : [];
     const slowed = backend.is_slowed ? [`a request costs it ${fixed(backend.cost_rise, 1)} times as much as usual, compared with the others`] : [];
+    if (backend.own_cost_rise >= SLOWED) slowed.push(`it says itself that a request costs it ${fixed(backend.own_cost_rise, 1)} times as much as usual, compared with the fleet`);
     const refused = backend.health_refused && !backend.reason.includes("are refused: ") ? [backend.health_refused] : [];
     const zone = backend.zone ? `, zone ${backend.zone}` : "";
     const place = backend.why + zone + (backend.priority ? `, priority ${backend.priority}` : "");
@@ -445,6 +448,7 @@ class ServerSection extends Section {
     const lost = ["waiting", "throttled", "stolen"].map((kind) => `${kind} ${kept[kind] === null ? "unknown" : percent(kept[kind])}`);
     facts.set("Contention", lost.join(", "));
     facts.set("Event loop", `${percent(kept.loop)} busy, timers ${milliseconds(kept.lag)} late`);
+    facts.set("Cost of requests", costed(server.cost), { kind: server.cost.is_slowed ? "ill" : "" });
     facts.set("Load for each processor", fixed(server.load, 1));
     facts.set("Requests a second", rate(server.qps));
     facts.set("Errors a second", rate(server.eps), { kind: server.eps >= 0.05 ? "ill" : "" });

@@ -22,6 +22,7 @@ from lbclient.cli.layout import count, item, short, table
 from lbclient.cli.run import run
 from lbclient.core.errors import ConfigError
 from lbclient.core.load import errors_held
+from lbclient.core.relative_costs import SLOWED
 from lbclient.core.text import harmless, printable
 
 TIMEOUT = 5.0  # seconds; for a whole answer, however it comes
@@ -420,6 +421,9 @@ def troubles(told: list[Any]) -> Iterator[str]:
         if one["is_slowed"]:
             rise = f"{one['cost_rise']:.1f} times as much as usual"
             words.append(f"a request costs it {rise}, compared with the others")
+        if (one["own_cost_rise"] or 0.0) >= SLOWED:
+            rise = f"{one['own_cost_rise']:.1f} times as much as usual"
+            words.append(f"it says itself that a request costs it {rise}")
         words += [
             f"ejected for {each['method']} since {age(each['age'])}: {each['why']}"
             for each in one["ejected"]
@@ -428,6 +432,15 @@ def troubles(told: list[Any]) -> Iterator[str]:
             words.append(one["why"])
         if words:
             yield item(one["address"], "; ".join(words))
+
+
+def _cost(told: Any) -> str:
+    """What requests cost it, compared with the fleet."""
+    if told["rise"] is None:
+        return "not compared with the fleet's"
+    rise = f"{told['rise']:.1f} times as much as usual"
+    slowed = ": it has slowed down" if told["is_slowed"] else ""
+    return f"a request costs {rise}, compared with the fleet{slowed}"
 
 
 def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
@@ -443,6 +456,7 @@ def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     yield item("contention", lost)
     loop = f"{percent(kept['loop'])} busy, timers {ms(kept['lag'])} late"
     yield item("event loop", loop)
+    yield item("cost", _cost(now["cost"]))
     yield item("latency", f"p50 {ms(now['p50'])}, p99 {ms(now['p99'])}")
     yield item("requests", counts(now["requests"]))
     for signal in now["signals"]:

@@ -79,7 +79,11 @@ class PacedWatch:
         if self._watch is not None:
             told = self._watch.told
             self._reported.note_server(
-                told.is_ours, told.udp_port, told.udp_session, told.clients
+                told.is_ours,
+                told.udp_port,
+                told.udp_session,
+                told.clients,
+                told.cost_rise,
             )
             self._expect_reports(self._watch)
         return is_believed

@@ -39,9 +39,9 @@ class Told:
     `state` is the last one that was believed. `is_ours` once it spoke as our servers
     do, which report every so often; `is_other` once it answered and has no health
     service of ours. `udp_port`, `udp_session`, `clients`, which are connected to it,
-    and `floor`, the least time between two reports in seconds, are what a server of
-    ours last said of them. `has_load` is set once a load was told by a server of
-    others, or is not waited for.
+    `cost_rise`, and `floor`, the least time between two reports in seconds, are what a
+    server of ours last said of them. `has_load` is set once a load was told by a server
+    of others, or is not waited for.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Told:
         self.is_other = False
         self.udp_port = 0
         self.clients: int | None = None
+        self.cost_rise: float | None = None
         self.udp_session: wire.UdpSession | None = None
         self.floor = 0.0
         self.has_load = asyncio.Event()
@@ -77,7 +78,7 @@ class Told:
         """State and report together, by a stream. Raises TaskNotServing."""
         self.note_ours()
         self.udp_port, self.floor = health.udp_port, health.report_floor
-        self.clients = health.clients
+        self.clients, self.cost_rise = health.clients, health.cost_rise
         # Only the first report of a stream has it.
         self.udp_session = health.udp_session or self.udp_session
         is_believed = self._tell(health.state, health.report)

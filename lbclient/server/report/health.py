@@ -110,9 +110,12 @@ class HealthServices:
         }
 
     async def _check(
-        self, _request: health_pb2.HealthRequest, context: Context
+        self, request: health_pb2.HealthRequest, context: Context
     ) -> health_pb2.HealthReport:
-        report = self._reporter.health()
+        reporter = self._reporter
+        cost = wire.sound(request.fleet_cost)
+        reporter.fleet_cost.hear(context.peer(), cost, reporter.clock())
+        report = reporter.health()
         report.MergeFromString(self._udp_session(context))
         return report
 

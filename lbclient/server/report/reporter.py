@@ -5,11 +5,13 @@ are active, is appended to the sample's bytes: a protobuf message is the sum of 
 fields in any order.
 """
 
+import logging
 from collections import Counter
 from random import SystemRandom
 from typing import Any
 
 from lbclient import wire
+from lbclient.core.fleet_cost import FleetCost
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
@@ -20,8 +22,10 @@ from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.report.streams import ReportStreams, StreamKind
 from lbclient.server.report.tally import RequestTally
 from lbclient.server.report.udp_sessions import UdpSessions
-from lbclient.server.statistics import ServerStatistics
+from lbclient.server.statistics import CostStatistics, ServerStatistics
 from lbclient.v1 import health_pb2, load_pb2
+
+logger = logging.getLogger(__name__)
 
 Trailers = tuple[tuple[str, str | bytes], ...]
 
@@ -44,6 +48,7 @@ class Reporter:
         self._own = own
         self._streams = streams
         self._shares = shares
+        self.fleet_cost = FleetCost()
         self.state = TaskState.STARTING
         self.stopping = False
         self.udp_port = 0  # where this task answers UDP health checks
@@ -62,10 +67,20 @@ class Reporter:
     def sample(self, now: float, cpu: float) -> None:
         self._tally.sample()
         self.monitor.sample(now, cpu, self._own.utilization(cpu))
+        if self.fleet_cost.observe(self.monitor.report(), now):
+            self._log_cost(now)
         self._encode()
         self._streams.tick(now)
         if self._shares.is_news:
             self._streams.push(StreamKind.HEALTH)
+
+    def _log_cost(self, now: float) -> None:
+        if (cost := self.fleet_cost.read(now)) is None:
+            return
+        said = "is as usual again"
+        if cost.is_slowed:
+            said = f"is {cost.rise:.1f} times its usual one"
+        logger.info("the cost of requests %s, compared with the fleet", said)
 
     def enter(self, state: TaskState, *, stopping: bool = False) -> None:
         """Enters a state, and tells every watcher at once."""
@@ -121,12 +136,14 @@ class Reporter:
         return load
 
     def health(self) -> health_pb2.HealthReport:
+        cost = self.fleet_cost.read(self.clock())
         return health_pb2.HealthReport(
             state=self.state.name,
             load=self.load(),
             udp_port=self.udp_port,
             report_floor=self._streams.floor,
             clients=len(self._streams.watched),
+            cost_rise=None if cost is None else cost.rise,
         )
 
     def encoded_health(self) -> bytes:
@@ -165,7 +182,15 @@ class Reporter:
             latency_bounds=tally.latency.bounds,
             latency_counts=tuple(tally.latency.counts),
             latency_sum=tally.latency.sum,
+            cost=self._cost(),
         )
+
+    def _cost(self) -> CostStatistics:
+        now = self.clock()
+        clients, cost = self.fleet_cost.clients(now), self.fleet_cost.read(now)
+        if cost is None:
+            return CostStatistics(clients=clients)
+        return CostStatistics(cost.relative, cost.rise, cost.is_slowed, clients)
 
     def _encode(self) -> None:
         report = self.monitor.report()
