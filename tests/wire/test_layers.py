@@ -659,7 +659,8 @@ async def failure_at_deadline(hosted: Hosted) -> grpc.aio.AioRpcError:
     method: Any = hosted.channel.unary_unary(PATH)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await method(b"", timeout=0.2)
-    await asyncio.sleep(0.1)  # the server's clock may be a little behind
+    # The server's clock may be a little behind.
+    await eventually(lambda: hosted.server.statistics().active == 0)
     return caught.value
 
 

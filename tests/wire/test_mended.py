@@ -108,19 +108,24 @@ async def test_a_request_that_cannot_be_sent_gives_its_place_back(
 async def test_a_call_that_an_interceptor_begins_after_close_is_refused(
     start: Any, search: Any
 ) -> None:
+    begun, is_closed = asyncio.Event(), asyncio.Event()
+
     class Slow(grpc.aio.UnaryUnaryClientInterceptor):
         async def intercept_unary_unary(
             self, continuation: Any, client_call_details: Any, request: Any
         ) -> Any:
-            await asyncio.sleep(0.1)
+            begun.set()
+            await is_closed.wait()
             return await continuation(client_call_details, request)
 
     task = await start()
     channel = lbclient.insecure_channel(task.address, interceptors=[Slow()])
     await channel.channel_ready()
     call = search.SearchStub(channel).Search(search.Query())
-    await asyncio.sleep(0.02)
-    await channel.close()
+    await begun.wait()
+    closing = asyncio.ensure_future(channel.close())
+    is_closed.set()
+    await closing
     with pytest.raises(grpc.aio.UsageError):
         await asyncio.wait_for(call, 5)
 
@@ -229,7 +234,9 @@ def test_no_credentials_are_no_reason_to_speak_in_the_clear(credentials: Any) ->
         lbclient.secure_channel("127.0.0.1:1", credentials)
 
 
-async def test_a_call_that_is_over_is_freed_at_once(start: Any, search: Any) -> None:
+async def test_a_call_that_is_over_is_freed_at_once(
+    start: Any, search: Any, eventually: Any
+) -> None:
     """Not by the next collection: until then its connection could not be closed."""
     task = await start(lbclient.server)
 
@@ -251,8 +258,7 @@ async def test_a_call_that_is_over_is_freed_at_once(start: Any, search: Any) -> 
         gc.disable()
         try:
             waited, at_once = await use(stub), await use(stub)
-            await asyncio.sleep(0.05)
-            assert [call() for call in (*waited, *at_once)] == [None] * 8
+            await eventually(lambda: not any(call() for call in (*waited, *at_once)))
         finally:
             gc.enable()
 

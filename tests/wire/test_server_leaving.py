@@ -36,7 +36,7 @@ ANY_SIZE = [("grpc.max_receive_message_length", -1)]
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 
-class Hosted:
+class TimedServer:
     """A server whose requests last as many seconds as they say."""
 
     def __init__(self, make: Callable[..., Any] = Server, **config: Any) -> None:
@@ -57,23 +57,23 @@ class Hosted:
 
 
 @pytest.fixture
-async def host() -> AsyncIterator[Callable[..., Hosted]]:
+async def timed_server() -> AsyncIterator[Callable[..., TimedServer]]:
     async with AsyncExitStack() as stack:
 
-        def host(*args: Any, **config: Any) -> Hosted:
-            hosted = Hosted(*args, **config)
+        def timed_server(*args: Any, **config: Any) -> TimedServer:
+            hosted = TimedServer(*args, **config)
             stack.push_async_callback(hosted.server.stop, None)
             stack.push_async_callback(hosted.channel.close)
             return hosted
 
-        yield host
+        yield timed_server
 
 
-Host = Callable[..., Hosted]
+MakeServer = Callable[..., TimedServer]
 
 
-async def test_a_lame_duck_says_so_in_every_answer(host: Host) -> None:
-    hosted = host()
+async def test_a_lame_duck_says_so_in_every_answer(timed_server: MakeServer) -> None:
+    hosted = timed_server()
     await hosted.server.start()
     hosted.server.lame_duck()
     hosted.server.lame_duck()
@@ -85,8 +85,10 @@ async def test_a_lame_duck_says_so_in_every_answer(host: Host) -> None:
     assert hosted.server.state is TaskState.LAME_DUCK
 
 
-async def test_drain_serves_what_is_in_flight_and_what_comes_late(host: Host) -> None:
-    hosted = host(lame_duck_quiet=0.2)
+async def test_drain_serves_what_is_in_flight_and_what_comes_late(
+    timed_server: MakeServer,
+) -> None:
+    hosted = timed_server(lame_duck_quiet=0.2)
     await hosted.server.start()
     early = hosted.method(b"0.3")
     await hosted.channel.channel_ready()
@@ -159,8 +161,10 @@ async def test_goaway_waits_for_a_moment_without_unseen_requests() -> None:
     assert seen[-1] == min(counts)
 
 
-async def test_drain_gives_up_after_the_lame_duck_period(host: Host) -> None:
-    hosted = host(lame_duck_quiet=0.1, lame_duck_period=0.3)
+async def test_drain_gives_up_after_the_lame_duck_period(
+    timed_server: MakeServer,
+) -> None:
+    hosted = timed_server(lame_duck_quiet=0.1, lame_duck_period=0.3)
     await hosted.server.start()
     call = hosted.method(b"30")
     await hosted.channel.channel_ready()
@@ -170,9 +174,9 @@ async def test_drain_gives_up_after_the_lame_duck_period(host: Host) -> None:
     assert await call.code() is not StatusCode.OK
 
 
-async def test_a_call_in_flight_at_goaway_is_served(host: Host) -> None:
+async def test_a_call_in_flight_at_goaway_is_served(timed_server: MakeServer) -> None:
     """Its client knows of no health; another's call comes all the while."""
-    hosted = host(lame_duck_quiet=0.1)
+    hosted = timed_server(lame_duck_quiet=0.1)
     await hosted.server.start()
     await hosted.channel.channel_ready()
     draining = asyncio.create_task(hosted.server.drain())
@@ -233,10 +237,10 @@ async def receive_stream(channel: grpc.aio.Channel) -> StatusCode:
     ids=["unary", "stream_unary", "unary_stream"],
 )
 async def test_a_drain_serves_handlers_in_threads(
-    host: Host, handler: Any, send: Any
+    timed_server: MakeServer, handler: Any, send: Any
 ) -> None:
     """Every unary one failed during a drain, which then took its whole period."""
-    hosted = host(lame_duck_quiet=0.3, lame_duck_period=60.0)
+    hosted = timed_server(lame_duck_quiet=0.3, lame_duck_period=60.0)
     hosted.add("test.Sync", handler)
     await hosted.server.start()
     assert await send(hosted.channel) is StatusCode.OK
@@ -318,7 +322,7 @@ class SlowLink:
 )
 @pytest.mark.parametrize("interceptors", [(), (Passing(),)], ids=["", "interceptor"])
 async def test_a_drain_waits_for_a_slow_message(
-    host: Host,
+    timed_server: MakeServer,
     eventually: Any,
     limits: dict[str, int],
     request_size: int,
@@ -329,7 +333,9 @@ async def test_a_drain_waits_for_a_slow_message(
 
     The drain cut it, which `server.stop(10)` does not.
     """
-    hosted = host(partial(Server, interceptors=interceptors), lame_duck_quiet=0.1)
+    hosted = timed_server(
+        partial(Server, interceptors=interceptors), lame_duck_quiet=0.1
+    )
     looked_up, responded = asyncio.Event(), asyncio.Event()
 
     async def respond(request: bytes, context: Any) -> bytes:
@@ -364,12 +370,12 @@ async def test_a_drain_waits_for_a_slow_message(
 
 
 async def test_a_call_in_flight_does_not_delay_goaway(
-    host: Host, eventually: Any
+    timed_server: MakeServer, eventually: Any
 ) -> None:
     """GOAWAY came late when it waited for calls, and little was left of the period for
     the calls that began shortly before GOAWAY.
     """
-    hosted = host(lame_duck_quiet=0.1, lame_duck_period=600.0)
+    hosted = timed_server(lame_duck_quiet=0.1, lame_duck_period=600.0)
     ended = asyncio.Event()
 
     async def respond(request: bytes, context: Any) -> bytes:
@@ -390,7 +396,7 @@ async def test_a_call_in_flight_does_not_delay_goaway(
 
 
 async def test_a_client_that_watches_loses_no_call_in_flight_at_goaway(
-    host: Host, eventually: Any
+    timed_server: MakeServer, eventually: Any
 ) -> None:
     ended = asyncio.Event()
 
@@ -398,7 +404,9 @@ async def test_a_client_that_watches_loses_no_call_in_flight_at_goaway(
         await ended.wait()
         return b"served"
 
-    fleet = [host(lame_duck_quiet=0.1, lame_duck_period=600.0) for _ in range(2)]
+    fleet = [
+        timed_server(lame_duck_quiet=0.1, lame_duck_period=600.0) for _ in range(2)
+    ]
     for hosted in fleet:
         hosted.add("test.Long", unary_unary(respond))
         await hosted.server.start()
@@ -423,9 +431,11 @@ async def test_a_client_that_watches_loses_no_call_in_flight_at_goaway(
         await asyncio.wait_for(draining, 10)
 
 
-async def test_a_stream_that_is_no_request_does_not_hold_a_drain(host: Host) -> None:
+async def test_a_stream_that_is_no_request_does_not_hold_a_drain(
+    timed_server: MakeServer,
+) -> None:
     """A service of the user's own that lasts as long as its connection."""
-    hosted = host(lame_duck_quiet=0.1)
+    hosted = timed_server(lame_duck_quiet=0.1)
 
     async def watch(requests: Any, context: Any) -> AsyncIterator[bytes]:
         yield b"first"
@@ -439,9 +449,11 @@ async def test_a_stream_that_is_no_request_does_not_hold_a_drain(host: Host) -> 
     assert await stream.code() is not StatusCode.OK
 
 
-async def test_a_stopped_server_has_no_timer_and_no_task(host: Host) -> None:
+async def test_a_stopped_server_has_no_timer_and_no_task(
+    timed_server: MakeServer,
+) -> None:
     """The tasks are looked for after every test."""
-    hosted = host()
+    hosted = timed_server()
     await hosted.server.start()
     await hosted.server.stop(None)
     await hosted.server.stop(1.0)
@@ -451,24 +463,24 @@ async def test_a_stopped_server_has_no_timer_and_no_task(host: Host) -> None:
 
 
 async def test_a_server_that_never_started_can_be_stopped_and_then_started(
-    host: Host,
+    timed_server: MakeServer,
 ) -> None:
-    hosted = host()
+    hosted = timed_server()
     await hosted.server.stop(None)
     await hosted.server.start()
     assert hosted.server.state is TaskState.SERVING
     assert await hosted.method(b"0") == b"served"
 
 
-async def test_start_may_be_repeated(host: Host) -> None:
-    hosted = host()
+async def test_start_may_be_repeated(timed_server: MakeServer) -> None:
+    hosted = timed_server()
     await hosted.server.start()
     await hosted.server.start()
     assert await hosted.method(b"0") == b"served"
 
 
 async def test_a_dropped_server_ends_its_samples() -> None:
-    hosted = Hosted()
+    hosted = TimedServer()
     await hosted.server.start()
     sampler = hosted.server._parts.sampler
     await hosted.channel.close()
@@ -478,12 +490,14 @@ async def test_a_dropped_server_ends_its_samples() -> None:
     await asyncio.sleep(0.1)  # grpc.aio's own server stops itself by and by
 
 
-async def test_a_cancelled_wait_for_termination_does_no_harm(host: Host) -> None:
+async def test_a_cancelled_wait_for_termination_does_no_harm(
+    timed_server: MakeServer,
+) -> None:
     """With grpc.aio's own every later `stop` raises CancelledError."""
-    hosted = host()
+    hosted = timed_server()
     await hosted.server.start()
     waiting = asyncio.create_task(hosted.server.wait_for_termination())
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)  # it begins
     waiting.cancel()
     with suppress(asyncio.CancelledError):
         await waiting
@@ -505,9 +519,9 @@ def signals_unchanged() -> Any:
 @pytest.mark.usefixtures("signals_unchanged")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_serve_drains_at_the_first_signal(
-    host: Host, eventually: Any, number: signal.Signals
+    timed_server: MakeServer, eventually: Any, number: signal.Signals
 ) -> None:
-    hosted = host(lame_duck_quiet=0.1)
+    hosted = timed_server(lame_duck_quiet=0.1)
     serving = asyncio.create_task(serve(hosted.server))
     await hosted.channel.channel_ready()
     call = hosted.method(b"0.2")
@@ -519,8 +533,10 @@ async def test_serve_drains_at_the_first_signal(
 
 
 @pytest.mark.usefixtures("signals_unchanged")
-async def test_serve_stops_at_the_second_signal(host: Host, eventually: Any) -> None:
-    hosted = host()
+async def test_serve_stops_at_the_second_signal(
+    timed_server: MakeServer, eventually: Any
+) -> None:
+    hosted = timed_server()
     serving = asyncio.create_task(serve(hosted.server))
     await hosted.channel.channel_ready()
     call = hosted.method(b"30")
@@ -533,8 +549,10 @@ async def test_serve_stops_at_the_second_signal(host: Host, eventually: Any) -> 
 
 
 @pytest.mark.usefixtures("signals_unchanged")
-async def test_serve_that_is_cancelled_stops_the_server(host: Host) -> None:
-    hosted = host()
+async def test_serve_that_is_cancelled_stops_the_server(
+    timed_server: MakeServer,
+) -> None:
+    hosted = timed_server()
     serving = asyncio.create_task(serve(hosted.server))
     await hosted.channel.channel_ready()
     serving.cancel()
@@ -544,8 +562,10 @@ async def test_serve_that_is_cancelled_stops_the_server(host: Host) -> None:
 
 
 @pytest.mark.usefixtures("signals_unchanged")
-async def test_serve_returns_when_somebody_else_stops_the_server(host: Host) -> None:
-    hosted = host()
+async def test_serve_returns_when_somebody_else_stops_the_server(
+    timed_server: MakeServer,
+) -> None:
+    hosted = timed_server()
     await hosted.server.start()
     serving = asyncio.create_task(serve(hosted.server))
     await hosted.channel.channel_ready()
@@ -564,10 +584,10 @@ def told(server: Any, how: str) -> "asyncio.Task[None]":
 @pytest.mark.parametrize("second", ["stop now", "stop 0.1"])
 @pytest.mark.parametrize("first", ["stop 60", "stop now", "drain"])
 async def test_of_two_who_stop_a_server_the_less_patient_decides(
-    host: Host, eventually: Any, first: str, second: str
+    timed_server: MakeServer, eventually: Any, first: str, second: str
 ) -> None:
     """`drain` went on waiting for a quiet moment of a server that had stopped."""
-    hosted = host(lame_duck_quiet=60.0, lame_duck_period=200.0)
+    hosted = timed_server(lame_duck_quiet=60.0, lame_duck_period=200.0)
     await hosted.server.start()
     call = hosted.method(b"60")
     await eventually(lambda: hosted.server.statistics().active == 1)
@@ -581,9 +601,9 @@ async def test_of_two_who_stop_a_server_the_less_patient_decides(
 
 @pytest.mark.parametrize("first", ["stop 60", "drain"])
 async def test_who_gives_up_stopping_a_server_leaves_that_to_others(
-    host: Host, eventually: Any, first: str
+    timed_server: MakeServer, eventually: Any, first: str
 ) -> None:
-    hosted = host(lame_duck_quiet=60.0, lame_duck_period=200.0)
+    hosted = timed_server(lame_duck_quiet=60.0, lame_duck_period=200.0)
     await hosted.server.start()
     call = hosted.method(b"0.5")
     await eventually(lambda: hosted.server.statistics().active == 1)
@@ -600,10 +620,10 @@ async def test_who_gives_up_stopping_a_server_leaves_that_to_others(
 
 @pytest.mark.parametrize("how", ["stop now", "stop 0.1"])
 async def test_a_stop_goes_on_when_its_caller_is_cancelled(
-    host: Host, eventually: Any, how: str
+    timed_server: MakeServer, eventually: Any, how: str
 ) -> None:
     """Cancelling grpc.aio's own spoils every later `stop`, or leaves calls running."""
-    hosted = host()
+    hosted = timed_server()
     await hosted.server.start()
     call = hosted.method(b"60")
     await eventually(lambda: hosted.server.statistics().active == 1)
@@ -617,9 +637,9 @@ async def test_a_stop_goes_on_when_its_caller_is_cancelled(
     assert await call.code() is StatusCode.UNAVAILABLE
 
 
-async def test_at_most_two_of_grpcs_own_stops_overlap(host: Host) -> None:
+async def test_at_most_two_of_grpcs_own_stops_overlap(timed_server: MakeServer) -> None:
     """A third one can crash the process."""
-    hosted = host()
+    hosted = timed_server()
     running: list[float | None] = []
     overlaps: list[tuple[float | None, ...]] = []
     stop = hosted.server._inner.stop
@@ -642,8 +662,10 @@ async def test_at_most_two_of_grpcs_own_stops_overlap(host: Host) -> None:
 
 
 @pytest.mark.parametrize("how", ["stop 60", "stop now", "drain"])
-async def test_a_server_that_has_stopped_stops_at_once(host: Host, how: str) -> None:
-    hosted = host(lame_duck_quiet=60.0, lame_duck_period=200.0)
+async def test_a_server_that_has_stopped_stops_at_once(
+    timed_server: MakeServer, how: str
+) -> None:
+    hosted = timed_server(lame_duck_quiet=60.0, lame_duck_period=200.0)
     await hosted.server.start()
     await hosted.server.stop(None)
     async with asyncio.timeout(20):
@@ -654,7 +676,7 @@ async def test_serve_works_where_signals_cannot_be_handled() -> None:
     """In a thread with a loop of its own."""
 
     async def live() -> TaskState:
-        hosted = Hosted(lame_duck_quiet=0.0)
+        hosted = TimedServer(lame_duck_quiet=0.0)
         serving = asyncio.create_task(serve(hosted.server))
         assert await hosted.method(b"0") == b"served"
         await hosted.server.drain()

@@ -29,7 +29,7 @@ SERVING = compat_pb2.ServingReply.SERVING
 NOT_SERVING = compat_pb2.ServingReply.NOT_SERVING
 
 
-class Hosted:
+class WarmingServer:
     """A server that warms up until `warm` is set, or is told to fail."""
 
     def __init__(self) -> None:
@@ -64,21 +64,21 @@ class Hosted:
 
 
 @pytest.fixture
-async def host() -> AsyncIterator[Callable[[], Hosted]]:
+async def warming_server() -> AsyncIterator[Callable[[], WarmingServer]]:
     async with AsyncExitStack() as stack:
 
-        def host() -> Hosted:
-            hosted = Hosted()
+        def warming_server() -> WarmingServer:
+            hosted = WarmingServer()
             stack.push_async_callback(hosted.server.stop, None)
             stack.push_async_callback(hosted.channel.close)
             return hosted
 
-        yield host
+        yield warming_server
 
 
 @pytest.fixture
-async def hosted(host: Callable[[], Hosted]) -> Hosted:
-    return host()
+async def hosted(warming_server: Callable[[], WarmingServer]) -> WarmingServer:
+    return warming_server()
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def serve() -> AsyncIterator[Callable[..., asyncio.Task[None]]]:
     """Serves in a task, which is cancelled after the test."""
     tasks: list[asyncio.Task[None]] = []
 
-    def serve(hosted: Hosted, warmup: Any) -> asyncio.Task[None]:
+    def serve(hosted: WarmingServer, warmup: Any) -> asyncio.Task[None]:
         tasks.append(asyncio.create_task(lbclient.serve(hosted.server, warmup=warmup)))
         return tasks[-1]
 
@@ -99,7 +99,7 @@ async def serve() -> AsyncIterator[Callable[..., asyncio.Task[None]]]:
 Serve = Callable[..., asyncio.Task[None]]
 
 
-async def state_in_trailers(hosted: Hosted) -> TaskState | None:
+async def state_in_trailers(hosted: WarmingServer) -> TaskState | None:
     call = hosted.method(b"", wait_for_ready=True)
     await call
     report = wire.find_report(await call.trailing_metadata())
@@ -111,7 +111,7 @@ async def state_in_trailers(hosted: Hosted) -> TaskState | None:
 
 
 async def test_a_task_that_warms_up_says_so_and_serves_who_calls_nevertheless(
-    hosted: Hosted, serve: Serve, eventually: Any
+    hosted: WarmingServer, serve: Serve, eventually: Any
 ) -> None:
     serve(hosted, hosted.warmup)
     assert await state_in_trailers(hosted) is TaskState.STARTING
@@ -127,7 +127,7 @@ async def test_a_task_that_warms_up_says_so_and_serves_who_calls_nevertheless(
 
 
 async def test_ready_is_told_to_every_watcher_within_a_round_trip(
-    hosted: Hosted, serve: Serve
+    hosted: WarmingServer, serve: Serve
 ) -> None:
     """Before the answers to requests that are sent right after it."""
     serve(hosted, hosted.warmup)
@@ -154,7 +154,7 @@ async def test_ready_is_told_to_every_watcher_within_a_round_trip(
 
 
 async def test_a_plain_function_warms_up_in_a_thread(
-    hosted: Hosted, serve: Serve, eventually: Any
+    hosted: WarmingServer, serve: Serve, eventually: Any
 ) -> None:
     threads, go = [], threading.Event()
 
@@ -172,7 +172,7 @@ async def test_a_plain_function_warms_up_in_a_thread(
 class Warm:
     """A callable object."""
 
-    def __init__(self, hosted: Hosted) -> None:
+    def __init__(self, hosted: WarmingServer) -> None:
         self.hosted = hosted
 
     async def __call__(self) -> None:
@@ -190,7 +190,10 @@ class Warm:
     ids=["an object", "a lambda", "a partial"],
 )
 async def test_whatever_gives_a_coroutine_is_awaited(
-    hosted: Hosted, serve: Serve, eventually: Any, make: Callable[[Hosted], Any]
+    hosted: WarmingServer,
+    serve: Serve,
+    eventually: Any,
+    make: Callable[[WarmingServer], Any],
 ) -> None:
     serve(hosted, make(hosted))
     assert await state_in_trailers(hosted) is TaskState.STARTING
@@ -198,7 +201,7 @@ async def test_whatever_gives_a_coroutine_is_awaited(
     await eventually(lambda: hosted.server.state is TaskState.SERVING)
 
 
-async def test_start_warms_up_too(hosted: Hosted) -> None:
+async def test_start_warms_up_too(hosted: WarmingServer) -> None:
     starting = asyncio.create_task(hosted.server.start(warmup=hosted.warmup))
     assert await state_in_trailers(hosted) is TaskState.STARTING
     hosted.warm.set()
@@ -216,7 +219,7 @@ def fails_in_a_thread() -> None:
 
 @pytest.mark.parametrize("warmup", [fails, fails_in_a_thread])
 async def test_a_warmup_that_fails_stops_the_server_and_is_raised(
-    hosted: Hosted, warmup: Any
+    hosted: WarmingServer, warmup: Any
 ) -> None:
     with pytest.raises(LookupError, match="no model"):
         await asyncio.wait_for(lbclient.serve(hosted.server, warmup=warmup), 20)
@@ -225,7 +228,7 @@ async def test_a_warmup_that_fails_stops_the_server_and_is_raised(
 
 
 async def test_sigterm_cancels_a_warmup_and_the_server_leaves_in_order(
-    hosted: Hosted, serve: Serve
+    hosted: WarmingServer, serve: Serve
 ) -> None:
     serving = serve(hosted, hosted.warmup)
     await hosted.method(b"", wait_for_ready=True)
@@ -239,7 +242,9 @@ async def test_sigterm_cancels_a_warmup_and_the_server_leaves_in_order(
     assert parsed[0] is TaskState.LAME_DUCK  # it was never told that it serves
 
 
-async def test_sigterm_does_not_wait_for_a_thread(hosted: Hosted, serve: Serve) -> None:
+async def test_sigterm_does_not_wait_for_a_thread(
+    hosted: WarmingServer, serve: Serve
+) -> None:
     go, over = threading.Event(), threading.Event()
 
     def warmup() -> None:
@@ -256,7 +261,7 @@ async def test_sigterm_does_not_wait_for_a_thread(hosted: Hosted, serve: Serve) 
 
 
 async def test_serve_that_is_cancelled_cancels_the_warmup(
-    hosted: Hosted, serve: Serve
+    hosted: WarmingServer, serve: Serve
 ) -> None:
     serving = serve(hosted, hosted.warmup)
     await hosted.method(b"", wait_for_ready=True)
@@ -267,13 +272,15 @@ async def test_serve_that_is_cancelled_cancels_the_warmup(
 
 
 @pytest.mark.parametrize("warmup", [7, "warm", ()])
-async def test_what_cannot_be_called_is_no_warmup(hosted: Hosted, warmup: Any) -> None:
+async def test_what_cannot_be_called_is_no_warmup(
+    hosted: WarmingServer, warmup: Any
+) -> None:
     with pytest.raises(ConfigError, match=r"warmup = .*: want a callable"):
         await lbclient.serve(hosted.server, warmup=warmup)
     assert hosted.server.state is TaskState.STARTING  # and never started
 
 
-async def test_a_server_that_serves_cannot_be_warmed_up(hosted: Hosted) -> None:
+async def test_a_server_that_serves_cannot_be_warmed_up(hosted: WarmingServer) -> None:
     await hosted.server.start()
     with pytest.raises(ConfigError, match="the server has started"):
         await hosted.server.start(warmup=hosted.warmup)
@@ -281,11 +288,13 @@ async def test_a_server_that_serves_cannot_be_warmed_up(hosted: Hosted) -> None:
 
 
 async def test_grpcs_own_server_listens_when_it_is_warm(
-    monkeypatch: pytest.MonkeyPatch, host: Callable[[], Hosted], serve: Serve
+    monkeypatch: pytest.MonkeyPatch,
+    warming_server: Callable[[], WarmingServer],
+    serve: Serve,
 ) -> None:
     """The kill switch: it has no state to tell."""
     monkeypatch.setenv("LBCLIENT_DISABLE", "1")
-    hosted = host()
+    hosted = warming_server()
     serving = serve(hosted, hosted.warmup)
     call = hosted.method(b"", wait_for_ready=True)
     await let_pass(0.1)
@@ -299,7 +308,7 @@ async def test_grpcs_own_server_listens_when_it_is_warm(
 
 
 async def test_a_waiting_call_is_sent_within_a_round_trip_of_ready(
-    hosted: Hosted, serve: Serve, eventually: Any
+    hosted: WarmingServer, serve: Serve, eventually: Any
 ) -> None:
     serve(hosted, hosted.warmup)
     config = ChannelConfig(health_interval=3600)
@@ -335,10 +344,13 @@ BY_LATENCY = ("peak_ewma", "prequal")
 
 @pytest.mark.parametrize("picker", [it for it in PICKERS if it not in BY_LATENCY])
 async def test_a_newcomer_gets_nothing_before_it_is_ready_and_a_part_after(
-    host: Callable[[], Hosted], serve: Serve, eventually: Any, picker: str
+    warming_server: Callable[[], WarmingServer],
+    serve: Serve,
+    eventually: Any,
+    picker: str,
 ) -> None:
     """The ramp takes an hour, so that it stays at its floor here."""
-    old, new = host(), host()
+    old, new = warming_server(), warming_server()
     await old.server.start()
     serve(new, new.warmup)
     target = f"ipv4:{old.address},{new.address}"
@@ -406,7 +418,7 @@ async def child() -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 async def test_a_process_that_warms_up_gets_no_call_before_it_is_ready(
-    hosted: Hosted, child: Any, eventually: Any
+    hosted: WarmingServer, child: Any, eventually: Any
 ) -> None:
     await hosted.server.start()
     port = int(await child.stdout.readline())
