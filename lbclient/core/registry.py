@@ -4,6 +4,7 @@ Each is entered when it is made, so that nobody has to hand them around, and lea
 it is closed. Held weakly: to be known keeps nothing alive.
 """
 
+from collections.abc import Callable
 from itertools import count
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -17,6 +18,7 @@ class Registry(Generic[T]):
     def __init__(self) -> None:
         self._numbers = count(1)
         self._present: WeakValueDictionary[int, T] = WeakValueDictionary()
+        self.tell_when_left: list[Callable[[T], None]] = []  # and closed, in its thread
 
     def enter(self, one: T) -> int:
         """Its number, which stays its own."""
@@ -25,7 +27,10 @@ class Registry(Generic[T]):
         return number
 
     def leave(self, number: int) -> None:
-        self._present.pop(number, None)
+        one = self._present.pop(number, None)
+        if one is not None:
+            for tell in self.tell_when_left:
+                tell(one)
 
     def present(self) -> list[tuple[int, T]]:
         """By number, so the oldest first."""

@@ -2,7 +2,9 @@
 
 There each worker writes its numbers to files of its own, and whichever is scraped adds
 up all files. Ours are read, not written at each call; so a thread reads them every five
-seconds and at exit, and writes them where prometheus_client's own are. It goes through
+seconds, and writes them where prometheus_client's own are. They are also written at
+exit and when a channel or a server is closed: a worker of uvicorn's closes them in its
+lifespan and then ends by the signal that it was sent, without an exit. It goes through
 the class of prometheus_client that all its metrics use, which also sees to forks.
 """
 
@@ -15,6 +17,7 @@ from typing import Any
 
 from prometheus_client import values
 
+from lbclient.core.registry import CHANNELS, SERVERS
 from lbclient.metrics.durations import FAMILY_OF, PROMETHEUS_CODES, SHOWN, Durations
 from lbclient.metrics.families import HIGHEST, SAMPLES, Family
 from lbclient.metrics.samples import Sample
@@ -46,6 +49,8 @@ class Mirror:
         self._writing = threading.Lock()  # held across a fork: no lock stays locked
         self._start()
         atexit.register(self.write)
+        for registry in (CHANNELS, SERVERS):
+            registry.tell_when_left.append(self._closed)
         os.register_at_fork(
             before=self._writing.acquire,
             after_in_parent=self._writing.release,
@@ -65,6 +70,10 @@ class Mirror:
 
     def _run(self) -> None:
         while not self._is_over.wait(EVERY):
+            self.write()
+
+    def _closed(self, source: object) -> None:
+        if self.sums.has(source):
             self.write()
 
     def write(self) -> None:

@@ -79,6 +79,9 @@ class Sums:
         else:
             self.add(source, backends)
 
+    def has(self, source: object) -> bool:
+        return any(reference() is source for reference in self._sources.copy())
+
     def after_fork(self) -> "Sums":
         """For a child process: with what it can use, and without what its parent did.
 
