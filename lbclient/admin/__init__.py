@@ -16,13 +16,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
+from os import getpid
 from typing import Any
 
 from lbclient.admin.asgi_site import AsgiSite
 from lbclient.admin.debug import register
 from lbclient.admin.history import History
 from lbclient.admin.http import HttpRequest, HttpResponse, Site
-from lbclient.admin.snapshot import snapshot
+from lbclient.admin.siblings import PATH, Siblings
+from lbclient.admin.snapshot import program, snapshot
 from lbclient.core.errors import ConfigError
 
 __all__ = ["asgi", "page", "register"]
@@ -42,15 +44,16 @@ async def page(
     """Serves the page for as long as the block runs; yields its URL.
 
     `port` 0 is any that is free. Where it is taken, as by another worker of the same
-    program, it is the next free one of the 16 that follow, which the log tells.
+    program, it is the next free one of the 16 that follow, which the log tells. Each
+    page links to those on the other ones.
     Requests must name an address, localhost, `host` or one of `names`. Raises
     ConfigError for a port or a host that cannot be had, and for one text as `names`.
     """
     _check_names(names)
-    history = History()
-    site = Site(_pages(history), {"localhost", host, *names})
+    history, siblings = History(), Siblings(host)
+    site = Site(_pages(history, siblings), {"localhost", host, *names})
     try:
-        port = await _open(site, host, port)
+        wanted, port = port, await _open(site, host, port)
     except (OSError, OverflowError) as error:
         if _is_of_host(error):
             want = f"a name or an address of this machine: {error}"
@@ -58,6 +61,10 @@ async def page(
         raise ConfigError(
             "port", port, f"one that is free on {host}: {error}"
         ) from None
+    if wanted:
+        siblings.watch(
+            one for one in _tried(wanted) if one != port and one <= MOST_PORT
+        )
     keeping = asyncio.create_task(history.keep())
     try:
         shown = f"[{host}]" if ":" in host else host
@@ -65,11 +72,17 @@ async def page(
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
+        await siblings.close()
         await site.close()
 
 
+def _tried(port: int) -> range:
+    """The ports of which a page takes the first that is free."""
+    return range(port, port + NEXT + 1 if port else 1)
+
+
 async def _open(site: Site, host: str, port: int) -> int:
-    for tried in range(port, port + NEXT + 1 if port else 1):
+    for tried in _tried(port):
         try:
             found = await site.open(host, tried)
         except OSError as error:
@@ -90,7 +103,7 @@ def asgi(*, names: Collection[str] = ()) -> Callable[..., Awaitable[None]]:
     `names`, as with `page`. Of several workers, it shows the one that answers.
     """
     _check_names(names)
-    return AsgiSite(Site(_pages(History()), {"localhost", *names}))
+    return AsgiSite(Site(_pages(History(), Siblings("")), {"localhost", *names}))
 
 
 def _check_names(names: Any) -> None:
@@ -107,7 +120,9 @@ def _is_of_host(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.EADDRNOTAVAIL, None)
 
 
-def _pages(history: History) -> dict[str, Callable[[HttpRequest], HttpResponse]]:
+def _pages(
+    history: History, siblings: Siblings
+) -> dict[str, Callable[[HttpRequest], HttpResponse]]:
     tell = _Telling()
     document = _file("lbz.html")
 
@@ -121,6 +136,10 @@ def _pages(history: History) -> dict[str, Callable[[HttpRequest], HttpResponse]]
         "/lbz": lbz,
         "/lbz.json": tell,
         "/lbz/history.json": lambda _: HttpResponse(JSON, _text(history.told())),
+        "/lbz/siblings.json": lambda _: HttpResponse(JSON, _text(siblings.told())),
+        PATH: lambda _: HttpResponse(
+            JSON, _text({"program": program(), "pid": getpid()})
+        ),
     }
     for name in ("page.css", "page.js", "charts.js", "uplot.css", "uplot.js"):
         pages[f"/lbz/{name}"] = partial(_given, _file(name))

@@ -43,6 +43,10 @@ LONGEST = 400  # characters
 logger = logging.getLogger(__name__)
 
 
+def program() -> str:
+    return str(plain(os.path.basename(sys.argv[0]) or sys.executable))
+
+
 def snapshot() -> dict[str, Any]:
     """To look has an effect: picks and latencies are then kept, for a minute."""
     channels = [(n, one) for n, one in CHANNELS.present() if isinstance(one, Channel)]
@@ -66,7 +70,7 @@ def snapshot() -> dict[str, Any]:
         "lbclient": lbclient.__version__,
         "grpcio": grpc.__version__,
         "python": python_version(),
-        "program": plain(os.path.basename(sys.argv[0]) or sys.executable),
+        "program": program(),
         "host": plain(socket.gethostname()),
         "pid": os.getpid(),
         "time": time.time(),

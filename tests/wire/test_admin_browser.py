@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.chromium import TAB, Browser, browsing
+from tests.ports import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -47,7 +48,8 @@ async def main():
     server.add_insecure_port("127.0.0.1:0")
     await server.start()
     channel = lbclient.insecure_channel(sys.argv[1], name="search")
-    async with admin.page(port=0) as url, channel:
+    port = int(sys.argv[2])
+    async with admin.page(port=port) as url, admin.page(port=port), channel:
         stub = grpc_pb.SearchStub(channel)
         await channel.channel_ready()
         print(url, flush=True)
@@ -89,7 +91,8 @@ def fleet() -> Iterator[tuple[str, dict[str, "subprocess.Popen[str]"]]]:
     processes = [run(SERVER) for _ in range(3)]
     try:
         backends = {f"127.0.0.1:{line(one)}": one for one in processes}
-        processes.append(run(CLIENT, "ipv4:" + ",".join(backends)))
+        target = "ipv4:" + ",".join(backends)
+        processes.append(run(CLIENT, target, str(free_port())))
         yield line(processes[-1]), backends
     finally:
         for process in processes:
@@ -119,6 +122,15 @@ def test_it_loads_and_goes_on_by_itself(page: Browser) -> None:
     page.wait("return document.body.innerText.includes('in flight (')")
     assert "default" in page.run("return document.body.innerText")
     assert page.complaints() == []
+
+
+def test_it_links_to_the_pages_of_other_workers(page: Browser) -> None:
+    links = "return [...document.querySelectorAll('#siblings a')]"
+    page.wait(f"{links}.length > 0")
+    url = page.run(f"{links}[0].href")
+    page.go(url)
+    page.wait(f"{ROWS}.length === 3")
+    assert page.run("return location.href") == url
 
 
 def test_errors_that_are_held_against_a_backend_are_shown(page: Browser) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -17,6 +17,7 @@ import pytest
 
 import lbclient
 from lbclient import admin
+from lbclient.admin.siblings import MOST_BYTES, ask
 from lbclient.client.channel import _OF_PARENTS
 from tests import needs
 from tests.hosts import PATH, Host, unary_unary
@@ -141,15 +142,56 @@ async def test_a_channel_used_before_a_fork_says_so_in_the_child(host: Host) -> 
             channel._balancer = _OF_PARENTS.pop()
 
 
-async def test_a_second_page_takes_the_next_port() -> None:
+async def test_a_second_page_takes_the_next_port_and_they_link_to_each_other() -> None:
     async with (
         admin.page(port=free_ports(1)[0]) as one,
         admin.page(port=port_of(one)) as two,
     ):
         assert port_of(one) < port_of(two) <= port_of(one) + admin.NEXT
-        for url in (one, two):
+        for url, other in ((one, two), (two, one)):
             shown = json.loads(await asyncio.to_thread(read, f"{url}.json"))
+            known = {key: shown[key] for key in ("program", "pid")}
             assert "channels" in shown
+            while not (found := await siblings(url)):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            # Where others have these ports, they are no pages, or of other programs.
+            assert {"port": port_of(other), **known} in found
+
+
+async def test_whatever_else_has_the_next_port_is_no_page() -> None:
+    """It is asked once, and gets no say: whatever it answers, or if it says nothing."""
+    answers = [
+        b"",
+        b"HTTP/1.1 404 Not Found\r\n\r\nnot here",
+        b'HTTP/1.1 200 OK\r\n\r\n{"program": 1, "pid": "x"}',
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * MOST_BYTES,
+        b"x" * 10 * MOST_BYTES,
+        b"SSH-2.0-x\r\n",
+    ]
+    asked: list[bytes] = []
+
+    async def answer(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answers[len(asked) - 1])
+        with suppress(ConnectionError):
+            await reader.read()  # silent until the other one leaves
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        found = await asyncio.gather(*(ask("127.0.0.1", port) for _ in answers))
+    assert found == [None] * len(answers)
+    assert {one.split(b"\r\n")[0] for one in asked} == {
+        b"GET /lbz/process.json HTTP/1.1"
+    }
+
+
+async def siblings(url: str) -> list[dict[str, object]]:
+    text = await asyncio.to_thread(read, f"{url}/siblings.json")
+    return list(json.loads(text))
 
 
 def port_of(url: str) -> int:

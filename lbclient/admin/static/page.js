@@ -5,6 +5,7 @@
 const VERSION = 1;
 const POLL = 1000; // ms
 const TIMEOUT = 5000;
+const SIBLINGS = 5; // polls; the first makes the process look, the second shows what it found
 const NEWS = 3; // states that are announced at a time
 const SPAN = 5; // polls that a rate is the mean of
 
@@ -509,6 +510,8 @@ const sections = new Map();
 let kept = {}; // what the process remembers, by kind and number
 let past = []; // the last snapshots, as far as rates go
 let paused = false;
+let shownSiblings = "[]";
+let polls = 0;
 
 function show(now) {
   const last = past.at(-1);
@@ -567,6 +570,20 @@ function announce(before, now) {
   write(find("news"), `${clock(now.time)}: ${news.slice(0, NEWS).join("; ")}${more}`);
 }
 
+// Pages on the next ports of the same host: other workers of this program, most likely.
+function showSiblings(siblings) {
+  const text = JSON.stringify(siblings);
+  if (text === shownSiblings) return;
+  shownSiblings = text;
+  const links = siblings.flatMap(({ port, program, pid }, at) => {
+    const url = new URL(location.href);
+    url.port = port;
+    url.hash = "";
+    return [at ? ", " : "Other processes: ", make("a", { href: url.href }, `${program} ${pid}`)];
+  });
+  find("siblings").replaceChildren(...links);
+}
+
 async function get(path) {
   const answer = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT) });
   if (!answer.ok) throw new Error(`it says ${answer.status}`);
@@ -586,6 +603,7 @@ async function poll() {
     try {
       const now = await ask();
       if (!paused) show(now);
+      if (polls++ % SIBLINGS < 2) showSiblings(await get("lbz/siblings.json").catch(() => []));
       write(find("status"), `As of ${clock(now.time)}.`);
       document.body.classList.remove("stale");
     } catch (error) {
