@@ -100,9 +100,11 @@ $(NODE)/.ready: benchmarks/faults/node/package.json benchmarks/faults/node/clien
 
 COMPILE = PYTHONPATH=$(PROTOC) $(BIN)/python -m grpc_tools.protoc
 proto: $(PROTOC)/.ready
-	@mkdir -p $(OUT)/examples/fleet
+	@mkdir -p $(OUT)/examples/fleet $(OUT)/examples/fastapi
 	$(COMPILE) -Iproto --python_out=$(OUT) --pyi_out=$(OUT) proto/lbclient/v1/*.proto
 	$(COMPILE) -Iexamples --python_out=$(OUT)/examples --pyi_out=$(OUT)/examples \
 	  --grpc_python_out=$(OUT)/examples examples/search.proto
 	$(COMPILE) -Iexamples/fleet --python_out=$(OUT)/examples/fleet --pyi_out=$(OUT)/examples/fleet \
 	  --grpc_python_out=$(OUT)/examples/fleet examples/fleet/fleet.proto
+	$(COMPILE) -Iexamples/fastapi --python_out=$(OUT)/examples/fastapi --pyi_out=$(OUT)/examples/fastapi \
+	  --grpc_python_out=$(OUT)/examples/fastapi examples/fastapi/shop/catalog.proto

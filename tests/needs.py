@@ -23,6 +23,7 @@ PACKAGES = {
     "apt-cache": "apt",
     "chromedriver": "chromium-driver",
     "chromium": "chromium",
+    "curl": "curl",
     "docker-compose": "docker-compose",
     "dockerd": "docker.io",
     "haproxy": "haproxy",

@@ -1,0 +1,1 @@
+"""A web shop's search: an HTTP API in front of a gRPC catalog."""
