@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lbclient.core.call_counts import CallCounts
 from lbclient.core.events import Events
 from lbclient.core.model import Outcome
-from lbclient.core.outlier_judgement import Judgement, compared
+from lbclient.core.outlier_judgement import compared
 from lbclient.core.outliers import Outliers
 from lbclient.wire.codes import told_against
 
@@ -48,37 +49,23 @@ class OutlierDetection:
 
         What the table of statuses takes for a failure, or a refusal, stays one.
         """
-        judgement = self._judge(attempt, outcome, code, now)
+        backend, counts = attempt.backend, attempt.counts
+        judgement = self._outliers.judge(
+            id(counts), backend, outcome, code, attempt.sent_at, now,
+            partial(self._methods.method_of, counts),
+        )  # fmt: skip
+        if self._outliers.news and outcome.is_answer:
+            self._tell_ejections(now)
         if judgement is None:
             return outcome
-        backend = attempt.backend
+        if not judgement.is_usual:
+            self._wants_another()
         learned, owed = compared(outcome, judgement, backend.load)
         if judgement.is_doubtful:
             backend.condition.call_failed(code, now)
         if owed:
             backend.load.owe(owed, now)
         return learned
-
-    def _judge(
-        self, attempt: "Attempt", outcome: Outcome, code: int, now: float
-    ) -> Judgement | None:
-        """What the others' answers make of this one; None: nothing."""
-        backend, key, outliers = attempt.backend, id(attempt.counts), self._outliers
-        is_watched = key in outliers.watching
-        if not outcome.is_answer:
-            if is_watched:
-                outliers.given_up(key, backend, attempt.sent_at, now)
-            return None
-        if code and not is_watched:
-            outliers.watch(key, self._methods.method_of(attempt.counts), now)
-        judgement = outliers.answered(
-            key, backend, code, outcome.latency, attempt.sent_at, now
-        )
-        if outliers.news:
-            self._tell_ejections(now)
-        if judgement is not None and not judgement.is_usual:
-            self._wants_another()
-        return judgement
 
     def _tell_ejections(self, now: float) -> None:
         news = self._outliers.news.copy()

@@ -25,6 +25,7 @@ It costs nothing while all is well: counts are kept for a method from its first 
 that is not OK, until there was none for a minute.
 """
 
+from collections.abc import Callable
 from itertools import islice
 from math import inf
 from random import Random
@@ -32,7 +33,7 @@ from typing import Generic
 
 from lbclient.core.call_counts import Method
 from lbclient.core.method_outliers import MethodWatch, most_ejected
-from lbclient.core.model import State
+from lbclient.core.model import Outcome, State
 from lbclient.core.outlier_judgement import Judgement
 from lbclient.core.pool import Pool
 from lbclient.core.protocols import N, Picker
@@ -81,6 +82,27 @@ class Outliers(Generic[N]):
             )
             self._drop(oldest[0])
         self.watching[key] = MethodWatch(method, self.pool, self._rng, self._note)
+
+    def judge(
+        self,
+        key: int,
+        node: N,
+        outcome: Outcome,
+        status: int,
+        sent_at: float,
+        now: float,
+        method_of_key: Callable[[], Method],
+    ) -> Judgement | None:
+        """What the end of an attempt says of its backend; None: nothing, or it is OK.
+
+        Watches the method, if it is not watched yet, from its first error on.
+        """
+        if not outcome.is_answer:
+            self.given_up(key, node, sent_at, now)
+            return None
+        if status and key not in self.watching:
+            self.watch(key, method_of_key(), now)
+        return self.answered(key, node, status, outcome.latency, sent_at, now)
 
     def answered(
         self,

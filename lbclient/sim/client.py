@@ -1,4 +1,4 @@
-"""A simulated client: the pool, picker, throttle and retries of a channel.
+"""A simulated client: the pool, picker, ejections, throttle and retries of a channel.
 
 All of them are those that run in production. What a channel does around them, waiting
 and I/O, is left out: every backend is connected all the time.
@@ -11,11 +11,14 @@ from itertools import islice
 from random import Random
 from typing import Protocol, cast
 
+from lbclient.core.call_counts import Method
 from lbclient.core.criticality import DEFAULT
 from lbclient.core.load import Load
 from lbclient.core.locality import mixed
-from lbclient.core.model import Endpoint, Endpoints, LoadReport, State, Verdict
+from lbclient.core.model import Endpoint, Endpoints, LoadReport, Outcome, State, Verdict
 from lbclient.core.next_backend import two_others
+from lbclient.core.outlier_judgement import compared
+from lbclient.core.outliers import Outliers
 from lbclient.core.pool import Change, Limits, Pool
 from lbclient.core.protocols import Picker, PickerFactory, ProbingPicker
 from lbclient.core.retry import Budget, Failure, Retry
@@ -26,6 +29,9 @@ from lbclient.core.throttling import Throttling
 from lbclient.core.verdict import Ending
 from lbclient.sim.scenario import Scenario
 from lbclient.subsets import order
+
+METHOD: Method = ("unary_unary", "/simulated/Call")  # all requests are of this one
+KEY = 0  # of its counts
 
 
 class Accepting(Protocol):
@@ -115,6 +121,8 @@ class Client:
             self._prefer,
             limits,
         )
+        self.outliers = Outliers(self.pool, Random(f"{seed}/outliers {number}"))
+        self._ejects = scenario.ejection
         self._size = SubsetSize(size, scenario.max_subset_size)
         self._served, self._counted_at = 0, -self.phase
         self._connect(self.pool.reconcile(endpoints, -self.phase), -self.phase)
@@ -151,11 +159,17 @@ class Client:
             place = (node.endpoint.task or 0) // max(1, self._scenario.zones)
             is_lost = int((place + 1) * share) > int(place * share)
             if node.endpoint.zone == zone and is_lost:
-                self.pool.observe(node, State.REFUSING, now)
+                self._observe(node, State.REFUSING, now)
 
     def _connect(self, change: Change[SimulatedNode], now: float) -> None:
         for node in change.opened:
-            self.pool.observe(node, State.READY, now)
+            self._observe(node, State.READY, now)
+        for node in change.drained:
+            self.outliers.forget(node)
+
+    def _observe(self, node: SimulatedNode, state: State, now: float) -> None:
+        if self.pool.observe(node, state, now):
+            self.outliers.changed(node, now)
 
     def look_at_size(self, now: float) -> None:
         """Whether the subset is as large as the client's share of the traffic asks."""
@@ -181,11 +195,19 @@ class Client:
         near = [one for one in self.pool.ready if one.endpoint.zone == self.zone]
         return utilization(near, now) if near else None
 
-    def pick(self, ready: Sequence[SimulatedNode], now: float) -> SimulatedNode:
-        """Whom the picker picks, which first hears the answers that have come by now.
+    def pick(self, ready: Sequence[SimulatedNode], now: float) -> SimulatedNode | None:
+        """Returns the picker's choice among the backends that are not ejected.
 
-        Nobody else wants these, so that is soon enough.
+        None if all of these are full. The picker first hears the answers to its probes
+        that have come by now; nobody else wants these.
         """
+        if self.heard:
+            self._hear(now)
+        if self.outliers.count:
+            return self.outliers.pick(self.picker, KEY, now)
+        return self.picker.pick(ready, now)
+
+    def _hear(self, now: float) -> None:
         heard = self.heard
         probed = cast(ProbingPicker, self.picker).probed
         while heard and heard[0][0] <= now:
@@ -195,7 +217,27 @@ class Client:
                 if report is not None and load.reported_at <= at:
                     load.observe(report, at)
                 probed(node, report, at)
-        return self.picker.pick(ready, now)
+
+    def learn(
+        self, node: SimulatedNode, ending: Ending, sent_at: float, now: float
+    ) -> Outcome:
+        """Learns from the end of an attempt, as a channel does.
+
+        Returns the outcome by its status; the backend's load takes what is left of it
+        once it is compared with the answers of the others.
+        """
+        outcome = learned = ending.outcome(now - sent_at)
+        code, outliers = ending.code, self.outliers
+        if self._ejects and (outliers.watching or (code and outcome.is_answer)):
+            judgement = outliers.judge(
+                KEY, node, outcome, code, sent_at, now, lambda: METHOD
+            )
+            if judgement is not None:
+                learned, owed = compared(outcome, judgement, node.load)
+                if owed:
+                    node.load.owe(owed, now)
+        node.load.finish(learned, now)
+        return outcome
 
     # --- what only clients do that throttle or retry ---------------------------
 
@@ -214,10 +256,11 @@ class Client:
         """Whom to send it to; None: nobody has room for it."""
         if not self.pool.ready:
             return None
-        pick = self.pick if self.heard else self.picker.pick
-        node = pick(self.pool.ready, now)
+        node = self.pick(self.pool.ready, now)
+        if node is None:
+            return None
         tried = self.tried.get(number, ()) if self._scenario.avoid_tried else ()
-        if node in tried and (others := two_others(tried, self.pool.ready, self._rng)):
+        if node in tried and (others := two_others(tried, self._allowed(), self._rng)):
             node = others[0]
         node.load.begin()
         self.sent_at[number] = now
@@ -227,8 +270,7 @@ class Client:
         self, node: SimulatedNode, number: int, ending: Ending, now: float
     ) -> float | None:
         """Learns from an attempt; when to begin the next, or None."""
-        outcome = ending.outcome(now - self.sent_at.pop(number))
-        node.load.finish(outcome, now)
+        outcome = self.learn(node, ending, self.sent_at.pop(number), now)
         throttling = self.throttling
         if throttling.is_active or (outcome.refusal is not None and throttling.is_on):
             throttling.finish(DEFAULT, outcome, "", now)
@@ -240,13 +282,16 @@ class Client:
         failure = Failure(ending.refusal, pushback=ending.pushback)
         if not retry.why_not(failure) and not self._may_send(now):
             return None  # to the throttle it is a request like any other
-        is_other = any(other is not node for other in self.pool.ready)
+        is_other = any(other is not node for other in self._allowed())
         delay = retry.decide(failure, None, is_other).delay
         if delay is None:
             return None
         self.retries[number] = retry
         self.tried[number] = (*tried, node)
         return now + delay
+
+    def _allowed(self) -> tuple[SimulatedNode, ...]:
+        return self.outliers.allowed(KEY)
 
     def __repr__(self) -> str:
         return f"<client {self._number}: {self.pool!r}>"

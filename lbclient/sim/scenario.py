@@ -86,6 +86,7 @@ class Scenario:
     wrong_factor: float = 1.0
     liars: int = 0  # always report 0.01
 
+    ejection: bool = True  # clients eject backends that fail what others do not
     active_limit: int = UNLIMITED  # see ChannelConfig
     throttle: float = 0.0  # likewise; 0: none
     attempts: int = 1  # of a refused request, within ...

@@ -24,6 +24,14 @@ OVERLOAD = Scenario(
     warm_up=120.0,  # as long as a throttle remembers
 )
 
+# Pickers alone: what they make of it until the backend is ejected.
+SINKHOLE = Scenario(
+    summary="one backend fails everything at once, and no client ejects it",
+    sinkholes=1,
+    ejection=False,
+    window=60.0,
+)
+
 FEW_SEND_MOST = replace(
     S2,
     summary="as S2, 5 % of the clients send 80 % of the requests, subsets of 10",
@@ -141,10 +149,9 @@ SCENARIOS: dict[str, Scenario] = {
         summary="the same, and subsets grow as channels' do",
         max_subset_size=100,
     ),
-    "S7_sinkhole": Scenario(
-        summary="one backend fails everything at once",
-        sinkholes=1,
-        window=60.0,
+    "S7_sinkhole": SINKHOLE,
+    "S7_ejected": replace(
+        SINKHOLE, summary="the same, and clients eject it", ejection=True
     ),
     "S8_step": replace(
         S2,

@@ -15,9 +15,8 @@ from math import inf, prod
 from random import Random
 from typing import Any
 
-from lbclient.core.model import Endpoint, LoadReport, Outcome, Verdict, snapshot
+from lbclient.core.model import Endpoint, Outcome, Verdict, snapshot
 from lbclient.core.protocols import PickerFactory
-from lbclient.core.retry import Refusal
 from lbclient.core.subset_size import PAUSE
 from lbclient.core.verdict import UNAVAILABLE, Ending
 from lbclient.sim.backend import Answer, Heap, SimulatedBackend
@@ -240,37 +239,36 @@ class Simulation:
         first, latencies = self._first, self.latencies
         waits = waits or array("d", [0.0]) * len(costs)
         self._at(self._end + self.scenario.timeout, self._stop)
-        number, count = 0, len(times)
-        sent_at = times[0] if times else inf
+        times = times + array("d", [inf])  # after the last one no other is sent
+        number, sent_at = 0, times[0]
         while not self._is_over:
             heap_at = heap[0][0]
             there_at = outward[0][0] if outward else inf
             back_at = answers[0][0] if answers else inf
             if sent_at < there_at and sent_at < back_at and sent_at < heap_at:
                 client = clients[indexes[number]]
-                if is_careful:
-                    self._admit(sent_at, (client, number))
+                if is_careful or client.heard or client.outliers.count:
+                    self._admit(sent_at, client, number)
                 elif ready := client.pool.ready:
-                    # The same without throttle and retries, as fast as can be.
-                    pick = client.pick if client.heard else client.picker.pick
-                    node = pick(ready, sent_at)
+                    # The same without all that, as fast as can be.
+                    node = client.picker.pick(ready, sent_at)
                     node.load.begin()
                     outward.append((sent_at + half_trip, node, number))
                     if client.probes:
                         self._ask(client, sent_at)
                 number += 1
-                sent_at = times[number] if number < count else inf
+                sent_at = times[number]
             elif there_at <= heap_at and there_at <= back_at:
                 _, to, it = outward.popleft()
                 to.accept(to, it, costs[it], waits[it], there_at)
             elif back_at <= heap_at:
                 _, node, it, verdict, report, refusal = answers.popleft()
                 latency = back_at - times[it]
-                if is_careful:
-                    self._settle(node, it, verdict, report, refusal, back_at)
+                if is_careful or verdict is not SERVED or node.client.outliers.watching:
+                    ending = Ending(CODES[verdict], report, refusal)
+                    self._settle(node, it, ending, back_at)
                 else:
-                    outcome = Outcome(verdict, latency, report)
-                    node.load.finish(outcome, back_at)
+                    node.load.finish(Outcome(verdict, latency, report), back_at)
                 if it >= first and verdict is SERVED:
                     latencies[it - first] = latency
             else:
@@ -281,10 +279,11 @@ class Simulation:
     def _stop(self, now: float, _: None) -> None:
         self._is_over = True
 
-    def _admit(self, now: float, given: tuple[Client, int]) -> None:
-        client, number = given
-        if client.admits(now):
-            self._attempt(now, given)
+    def _admit(self, now: float, client: Client, number: int) -> None:
+        if not self._is_careful:
+            self._send(now, client, number)
+        elif client.admits(now):
+            self._attempt(now, (client, number))
         else:
             self.throttled += number >= self._first
 
@@ -293,6 +292,16 @@ class Simulation:
         node = client.choose(number, now)
         if node is not None:
             self.attempts += number >= self._first
+            self._outward.append((now + self._half_trip, node, number))
+            if client.probes:
+                self._ask(client, now)
+
+    def _send(self, now: float, client: Client, number: int) -> None:
+        """Sends a request where picks depend on probes or on ejections."""
+        ready = client.pool.ready
+        node = client.pick(ready, now) if ready else None
+        if node is not None:  # else all that are not ejected are full
+            node.load.begin()
             self._outward.append((now + self._half_trip, node, number))
             if client.probes:
                 self._ask(client, now)
@@ -306,16 +315,12 @@ class Simulation:
         self._outward.append((now + self._half_trip, question, 0))
 
     def _settle(
-        self,
-        node: SimulatedNode,
-        number: int,
-        verdict: Verdict,
-        report: LoadReport | None,
-        refusal: Refusal | None,
-        now: float,
+        self, node: SimulatedNode, number: int, ending: Ending, now: float
     ) -> None:
         client = node.client
-        ending = Ending(CODES[verdict], report, refusal)
+        if not self._is_careful:
+            client.learn(node, ending, self._traffic.times[number], now)
+            return
         again_at = client.settle(node, number, ending, now)
         if again_at is not None:
             self._at(again_at, self._attempt, (client, number))

@@ -88,12 +88,20 @@ def test_a_sinkhole_draws_no_more_than_a_share() -> None:
 
     Its share is that of its two clients of four: of 14,000 requests, to 4 %.
     """
-    scenario = replace(SMALL, sinkholes=1)
+    scenario = replace(SMALL, sinkholes=1, ejection=False)
     blind = simulate(scenario, "round_robin", load=0.5, seed=1)
     assert blind.errors == pytest.approx(1 / SMALL.backends, rel=0.04)
     assert blind.sinkhole == pytest.approx(1.0, rel=0.06)
     wise = simulate(scenario, "least_loaded", load=0.5, seed=1)
     assert wise.sinkhole < 0.2
+
+
+@pytest.mark.parametrize("picker", ["round_robin", "prequal"])
+def test_clients_eject_a_sinkhole_whatever_they_pick_by(picker: str) -> None:
+    """It keeps the trial calls. Five errors of a hundred answers eject it."""
+    ejecting = simulate(replace(SMALL, sinkholes=1), picker, load=0.5, seed=1)
+    assert ejecting.sinkhole < 0.02
+    assert ejecting.errors < 0.01
 
 
 def test_slowed_backends_are_busier() -> None:
