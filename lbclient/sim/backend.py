@@ -5,6 +5,9 @@ get on equally fast, and who finishes first is known when they come: `work` is w
 of them has had since the beginning, and a request is finished when it reaches the
 `work` of its arrival plus its cost. A pause, a slow neighbour or a longer queue only
 changes how fast `work` grows.
+
+With event loops each processor has one request at a time, and the others wait before
+anybody has looked at them: see `arrivals`.
 """
 
 from collections import deque
@@ -21,6 +24,7 @@ from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.overload_signals import Pressure
 from lbclient.core.refused_shares import RefusedShares
 from lbclient.core.retry import ATTEMPTS, Refusal
+from lbclient.sim.arrivals import Arrival, Arrivals
 from lbclient.sim.client import SimulatedNode
 from lbclient.sim.reports import SimulatedReports
 from lbclient.sim.scenario import Scenario
@@ -50,6 +54,7 @@ class SimulatedBackend:
     __slots__ = (
         "_active",
         "_answers",
+        "_arrivals",
         "_arrived",
         "_at",
         "_cores",
@@ -101,7 +106,11 @@ class SimulatedBackend:
         self._half_trip = scenario.round_trip / 2.0
         self._heap = heap
         self._answers = answers
-        self._pressure = Pressure(LOAD.target, rng) if scenario.admission else None
+        self._arrivals = Arrivals(scenario.timeout) if scenario.event_loop else None
+        delay = None if self._arrivals is None else self._arrivals.delay
+        self._pressure = (
+            Pressure(LOAD.target, rng, delay=delay) if scenario.admission else None
+        )
         self._is_careful = scenario.is_careful
         self._refusal_cost = scenario.refusal_cost * scenario.cost
         self._refused: dict[int, Refusal] = {}  # those of `_running` that will be
@@ -123,6 +132,9 @@ class SimulatedBackend:
     ) -> None:
         """A request has come over the network."""
         self.received += 1
+        if self._arrivals is not None:
+            self._queue(self._arrivals, Arrival(node, number, cost), now)
+            return
         if self._latencies is not None:
             self._arrived[number] = now, self._active
         self._active += 1
@@ -134,6 +146,30 @@ class SimulatedBackend:
             heappush(self._heap, (now + wait, number, self._wake, given))
         else:
             self._run(node, number, cost, now)
+
+    def _queue(self, arrivals: Arrivals, arrival: Arrival, now: float) -> None:
+        """gRPC's core keeps it, or ends it: then nobody here has seen it."""
+        if len(arrivals) >= self._full:
+            self._active += 1
+            self.refusals[Refusal.OVERLOADED] += 1
+            self._answer(*arrival[:2], REJECTED, Refusal.OVERLOADED, now)
+            return
+        arrivals.add(arrival)
+        self._take(arrivals, now)
+
+    def _take(self, arrivals: Arrivals, now: float) -> None:
+        """Decides on the requests whose turn it is, one for each idle processor."""
+        while len(arrivals) and len(self._running) < self._cores:
+            node, number, cost = arrivals.take()
+            if self._latencies is not None:
+                self._arrived[number] = now, self._active
+            self._active += 1
+            refusal = self._refusal(number, node, now) if self._is_careful else None
+            if refusal is None:
+                arrivals.let_in += 1
+                self._run(node, number, cost, now)
+            else:
+                self._refuse(node, number, refusal, now)
 
     def _refusal(self, number: int, node: SimulatedNode, now: float) -> Refusal | None:
         attempt = node.attempt_of(number)
@@ -216,6 +252,8 @@ class SimulatedBackend:
             due = now + (running[0][0] - work) / self._paces[len(running)]
             self._due = due
             heappush(self._heap, (due, running[0][1], self._answer_done, due))
+        if self._arrivals is not None:
+            self._take(self._arrivals, now)
 
     def advance(self, now: float) -> None:
         """Brings `busy`, and what everybody has had, up to date."""
@@ -272,6 +310,8 @@ class SimulatedBackend:
     def sample(self, now: float) -> None:
         """Every `TICK`: smooths what is reported, as a server does."""
         self.advance(now)
+        if self._arrivals is not None:
+            self._arrivals.sample()
         if self._pressure is not None:
             self._pressure.sample(now, self._load())
         if self._refused_shares is not None:

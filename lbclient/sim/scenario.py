@@ -94,6 +94,8 @@ class Scenario:
     avoid_tried: bool = True  # no attempt goes where one of its request was refused
     admission: bool = False  # backends refuse by load, not only when full
     refusal_cost: float = 0.0  # processor time of a refusal, in mean requests
+    event_loop: bool = False  # a processor has one request at a time, others wait ...
+    # ... unseen in gRPC's core, of which `full` is the length.
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -105,19 +107,24 @@ class Scenario:
             raise ConfigError("subset", self.subset, wanted)
         if self.throttle and self.throttle < 1.05:
             raise ConfigError("throttle", self.throttle, "0, or 1.05 to 1000")
-        if self.hot_share and self.has_zone_traffic:
-            raise ConfigError(
-                "hot_share", self.hot_share, "0 where zone_traffic is not 1"
-            )
-        if self.report_delay and self.rates_delay:
-            wanted = "0 where report_delay is not"
-            raise ConfigError("rates_delay", self.rates_delay, wanted)
+        self._check_pairs()
         self._check_zones()
         if self.sinkholes >= self.backends:
             raise ConfigError("sinkholes", self.sinkholes, "fewer than backends")
         for name in ("slowed", "liars", "refusing"):
             if getattr(self, name) > self.backends:
                 raise ConfigError(name, getattr(self, name), "no more than backends")
+
+    def _check_pairs(self) -> None:
+        """Fields of which at most one of two may be set."""
+        if self.hot_share and self.has_zone_traffic:
+            wanted = "0 where zone_traffic is not 1"
+            raise ConfigError("hot_share", self.hot_share, wanted)
+        if self.report_delay and self.rates_delay:
+            wanted = "0 where report_delay is not"
+            raise ConfigError("rates_delay", self.rates_delay, wanted)
+        if self.event_loop and self.wait:
+            raise ConfigError("wait", self.wait, "0 where event_loop is true")
 
     def _check_zones(self) -> None:
         if self.zones > min(self.clients, self.backends):

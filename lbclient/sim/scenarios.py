@@ -32,6 +32,26 @@ SINKHOLE = Scenario(
     window=60.0,
 )
 
+# Handlers too short for a server to see requests wait. A refusal costs 80 us, as in
+# tests/laws/test_queue_delay.py; gRPC's core keeps 600 requests.
+QUEUE_DELAY = Scenario(
+    summary="short requests wait in gRPC's core: servers go by the queue delay",
+    loads=(0.9, 1.5, 4.0),
+    clients=4,
+    backends=2,
+    subset_size=2,
+    cores=1,
+    event_loop=True,
+    full=600,
+    cost=0.002,
+    costs="equal",
+    timeout=1.0,
+    warm_up=5.0,
+    window=20.0,
+    admission=True,
+    refusal_cost=0.04,
+)
+
 FEW_SEND_MOST = replace(
     S2,
     summary="as S2, 5 % of the clients send 80 % of the requests, subsets of 10",
@@ -309,5 +329,9 @@ SCENARIOS: dict[str, Scenario] = {
         summary="the same, with admission by load and throttling clients",
         throttle=2.0,
         admission=True,
+    ),
+    "queue_delay": QUEUE_DELAY,
+    "queue_delay_without": replace(
+        QUEUE_DELAY, summary="the same, but servers refuse nothing", admission=False
     ),
 }

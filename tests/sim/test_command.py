@@ -185,6 +185,7 @@ def test_what_cannot_be_is_refused_before_any_run(
         ("speeds = ['fast']", "speeds = 'fast': want a number, 0.01 to 100"),
         ("throttle = 1", "throttle = 1: want 0, or 1.05 to 1000"),
         ("sinkholes = 40", "sinkholes = 40: want fewer than backends"),
+        ("event_loop = true\nwait = 1", "wait = 1: want 0 where event_loop is true"),
         (
             "zones = 2\nzone_traffic = [2]\nhot_share = 0.1",
             "hot_share = 0.1: want 0 where zone_traffic is not 1",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lbclient.sim import Result, Scenario, simulate
+from lbclient.sim import SCENARIOS, Result, Scenario, simulate
 from lbclient.sim.book.overload import FLEET
 
 PAGE = (Path(__file__).parents[2] / "docs" / "overload.md").read_text()
@@ -49,6 +49,16 @@ def test_a_task_serves_what_it_can_where_refusals_are_free(load: float) -> None:
     assert goodput(free, load) == pytest.approx(1.0, abs=0.03)
     drowned = replace(free, admission=False)
     assert goodput(drowned, load) < 0.1
+
+
+@pytest.mark.parametrize("load", [1.5, 4.0])
+def test_what_waits_unseen_is_refused_by_the_queue_delay(load: float) -> None:
+    """docs/simulator.md has these figures."""
+    fleet = replace(SCENARIOS["queue_delay"], window=10.0)
+    refused = goodput(fleet, load)
+    all_refused = (1.0 - load * fleet.refusal_cost) / (1.0 - fleet.refusal_cost)
+    assert refused == pytest.approx(all_refused, abs=0.05)
+    assert goodput(replace(fleet, admission=False), load) < 0.01
 
 
 def test_a_burst_is_let_in() -> None:
