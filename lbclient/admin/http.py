@@ -17,7 +17,7 @@ from ipaddress import IPv6Address, ip_address
 
 HEAD_SIZE = 8192  # bytes
 PATIENCE = 10.0  # seconds for a request and its answer
-CONNECTIONS = 32
+CONNECTIONS = 32  # at a time; ours: four addresses with all that each may have
 OF_ONE = 8  # of one address, or IPv6 prefix of 64 bits; a browser has 6
 
 PLAIN = "text/plain; charset=utf-8"

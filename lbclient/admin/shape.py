@@ -9,7 +9,7 @@ what is not known.
 from collections.abc import Mapping
 from typing import Any
 
-VERSION = 1
+VERSION = 1  # of the answer in JSON, see above
 
 TEXT, NUMBER, MAYBE = "text", "number", "number or null"
 COUNTS = "numbers by name"

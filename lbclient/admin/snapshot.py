@@ -32,11 +32,12 @@ from lbclient.core.registry import CHANNELS, SERVERS
 from lbclient.core.text import brief, printable
 from lbclient.server import Server, SyncServer
 
+# Ours: what a page shows of one process, so that it takes no megabytes.
 MOST_CHANNELS = 100
 MOST_SERVERS = 20
 MOST_BACKENDS = 1000  # of all channels together; half a megabyte
-MOST_CUSTOMERS = 100
-MOST_TABLES = 20
+MOST_CUSTOMERS = 100  # of a server, those that use most
+MOST_TABLES = 20  # of the settings file, of which no channel is open
 MOST_EJECTIONS = 5  # of a backend; who fails more fails for one cause, most likely
 LONGEST = 400  # characters
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lbclient.cli.colour import width as shown
 
-WIDTH = 79
-LABEL = 23
+WIDTH = 79  # characters of a line, on a terminal of 80
+LABEL = 23  # characters of the column of labels, with the space behind it
 BAR = 40  # characters of a histogram's longest bar
 ROWS = 12  # of a histogram at most; where there are more values, a row has several
 

@@ -54,8 +54,8 @@ BUILT_IN_SIGNALS = (LOAD.name, CPU_NAME, MEMORY_NAME, PLACES_NAME, QUEUE_NAME)
 # standard deviations of what Poisson arrivals take, but no more than half of them; and
 # how many widths these are. Ours, from the simulation in tests/laws: beside 12 limits'
 # worth of SHEDDABLE half a limit of CRITICAL got 99.1 % of 30 places, and all of 100.
-KEPT = 2.0
-WIDTHS = 7.0
+KEPT = 2.0  # standard deviations
+WIDTHS = 7.0  # of `Signal.width`, in the places kept
 
 MIX_MEMORY = 128  # requests: a spike is known for what it is after as many
 

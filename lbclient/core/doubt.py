@@ -8,7 +8,8 @@ goes over it. Checks that are not answered come again.
 from enum import Enum
 
 # Seconds; the longest pause between two checks of a connection on which calls are not
-# answered. A server that is busy for minutes is not asked every health interval.
+# answered, also beside a health stream that goes on. A server that is busy for minutes
+# is not asked every health interval.
 RAREST_CHECK = 30.0
 
 

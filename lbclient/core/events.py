@@ -6,7 +6,7 @@ Kept always, as the page is opened after the trouble began. Events are rare, and
 from collections import deque
 from typing import NamedTuple
 
-MOST = 100
+MOST = 100  # events. Ours: `lbclient inspect` shows the last ten, the page all
 
 
 class Event(NamedTuple):

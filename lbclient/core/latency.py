@@ -9,7 +9,7 @@ from collections import deque
 from math import log2
 
 KEPT = 8  # latencies for each count; ours: few, so that they are recent
-EXACT = 8
+EXACT = 8  # requests; smaller counts have a step each
 MOST = 256  # steps; 2^32 requests are step 8 + 8 * 29 = 240
 
 

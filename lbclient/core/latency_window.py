@@ -18,7 +18,7 @@ MEMORY = 80  # latencies in a baseline, which is a moving mean: those of some si
 # Requests that end in step, as at the start of a flood, need several latencies.
 LEAST_ENDS = 64  # requests
 LEAST_LATENCIES = 4.0  # baselines
-LEAST_SECONDS = 0.4
+LEAST_SECONDS = 0.4  # seconds; ours
 
 COLLAPSED = 0.1  # the share of requests that are served, below which a queue is likely
 

@@ -15,7 +15,7 @@ ERROR_MEMORY = 10.0  # seconds; benchmarks.fleet --failing 1 shows what it does
 # 10,000 errors of that age count 0.5; most often it spares reading the count.
 FORGOTTEN_AFTER = 10 * ERROR_MEMORY
 RATIO_MEMORY = 2.0  # seconds; as servers smooth what they report of errors
-LATENCY_GAIN = 0.02  # of each served request, in the mean latency
+LATENCY_GAIN = 0.02  # of each OK, in the mean latency: some 50 of them count
 LEAST_TOLD = 0.05  # recent errors; fewer would be shown as 0.0
 
 

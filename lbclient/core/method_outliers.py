@@ -10,7 +10,7 @@ from typing import Generic
 
 from lbclient.core.call_counts import Method
 from lbclient.core.ewma import DecayingCount
-from lbclient.core.load import ERROR_MEMORY
+from lbclient.core.load import ERROR_MEMORY, LATENCY_GAIN
 from lbclient.core.model import State
 from lbclient.core.outlier_judgement import Against, Judgement
 from lbclient.core.pool import Pool
@@ -20,7 +20,7 @@ from lbclient.core.usual_answers import UsualAnswers
 
 BAR = log(1e5)  # of suspicion, which is kept as a logarithm
 DOUBT = BAR / 2  # from here on an error counts as a failure; also after an ejection
-OK = log(0.5)
+OK = log(0.5)  # what an OK adds to it
 
 # Both must pass before an ejection, because in a fleet-wide fault fast failures arrive
 # before slow OKs.
@@ -28,10 +28,9 @@ OTHERS_OK = 5  # OKs of other backends
 MIN_SUSPICION_TIME = 0.5  # seconds
 
 FIRST_ANSWERS = 1.0  # answers; errors beyond these, with no OK yet, count as doubtful
-LATENCY_GAIN = 0.02  # of an OK, in the mean latency of those of a method
 
 FIRST, LONGEST = 1.0, 30.0  # seconds until a trial call; doubled after one that failed
-JITTER = 0.25
+JITTER = 0.25  # of that time, to either side, so that clients do not try together
 MOST_TRIALS = 3  # that must go well in a row; as many as it was ejected of late
 LOOK_AGAIN = 0.1  # seconds; where trials are due, but the backends are lost or full
 

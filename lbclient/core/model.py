@@ -16,7 +16,7 @@ from lbclient.core.text import is_printable
 
 # Characters. A name of DNS has 253, a path of a socket 107, a zone of Kubernetes 63.
 LONGEST_ADDRESS = 400
-LONGEST_ZONE = 200
+LONGEST_ZONE = 200  # characters, likewise
 LARGEST_PRIORITY = 65535  # RFC 2782, of an SRV record
 
 

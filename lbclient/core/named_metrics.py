@@ -14,11 +14,11 @@ from math import inf
 from lbclient.core.ewma import Ewma
 from lbclient.core.text import is_printable
 
-LEAST = 0.001
+LEAST = 0.001  # of the target; the smallest value that is told
 # Names, and bytes of a name. Every response carries them twice, and gRPC's clients
 # refuse more than 8 KiB of metadata.
-MOST = 16
-LONGEST = 40
+MOST = 16  # names
+LONGEST = 40  # bytes
 
 
 class NamedMetrics:

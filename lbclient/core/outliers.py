@@ -43,7 +43,7 @@ QUIET = 60.0  # seconds without an error until a method's counts are let go
 UNUSED = 600.0  # seconds without an answer, likewise, with ejections and all
 REVIEW = 10.0  # seconds between two looks at that
 MOST_NEWS = 100  # of ejections that nobody took away
-MOST_TUPLES = 100
+MOST_TUPLES = 100  # of allowed backends that are kept, one for each set of ejected
 METHODS = 100  # with counts; about 25 kB a backend, which is less than its connection
 
 

@@ -23,11 +23,11 @@ MOMENT = 0.05  # the same until it is known what its requests cost, and twice th
 AHEAD = (24.0, 1.0)
 # What is more critical takes no notice of that, and puts those below it in debt. It is
 # remembered so far: else they got in again between two of the others.
-DEBT = 2.0
+DEBT = 2.0  # times `AHEAD`
 # What arrives is a flood if it runs so far ahead of twice the limit, which by chance
 # it does not; then the account may be ahead by as much, and no more.
 FLOOD = (8.0, 0.25)
-TIMES = 2.0
+TIMES = 2.0  # the limit
 # Where the buckets are half full at most, this part of a flood's bound is let in before
 # they are looked at again, and then counts as if it had come at once.
 UNSEEN = 1 / 16

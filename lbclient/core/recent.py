@@ -14,7 +14,7 @@ from lbclient.core.model import State
 from lbclient.core.protocols import Node
 
 LOOK = 60.0  # seconds; longer than anybody's pause between two looks
-PICKS = 32
+PICKS = 32  # the last ones are kept
 PICK_GAP = 0.01  # seconds between two that are told of: their reasons take some time
 CALLS = 200  # of each backend; so its p99 is the second slowest
 BACKENDS = 2000  # those that come later in one minute are left out

@@ -15,7 +15,7 @@ LONGEST_ANSWER = 5.0  # seconds; for a health check with no stream open
 # Seconds without streams; doubles each time that streams block calls again within
 # as long after it.
 FIRST_PAUSE = 600.0
-LONGEST_PAUSE = 86400.0
+LONGEST_PAUSE = 86400.0  # seconds: a day
 # Seconds. A stream that a client ends is counted by its server a little longer than by
 # the client, and a call that takes its place is refused (REFUSED_STREAM).
 REFUSED_FOR = 1.0

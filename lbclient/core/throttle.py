@@ -52,6 +52,7 @@ TOLD_BELOW = 9.0
 # that say otherwise.
 CONTRADICTED = 4.0
 
+# The same rates as requests in a `WINDOW`.
 COLD = INACTIVE_BELOW * WINDOW
 TOLD = TOLD_BELOW * WINDOW
 PROBED = PROBES * WINDOW

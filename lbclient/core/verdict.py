@@ -13,7 +13,7 @@ from lbclient.core.retry import Refusal
 SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
 REJECTED, FAILED = Verdict.REJECTED, Verdict.FAILED
 
-UNAVAILABLE = 14
+UNAVAILABLE = 14  # the number of gRPC's status
 # The statuses that say more of the backend than that it served, by gRPC's numbers.
 _NOT_SERVED = {
     1: ABANDONED,  # CANCELLED

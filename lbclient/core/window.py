@@ -7,7 +7,7 @@ bucket less.
 
 from math import inf
 
-BUCKETS = 60
+BUCKETS = 60  # in a window: of two minutes each bucket has two seconds
 
 
 class Window:

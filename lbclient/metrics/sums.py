@@ -29,7 +29,7 @@ logger = logging.getLogger("lbclient.metrics")
 
 # Bounds on what one process shows: a target has about 90 time series.
 MAX_TARGETS = 100
-MAX_METHODS = 500
+MAX_METHODS = 500  # of all targets together; as many as one channel counts
 MAX_CUSTOMERS = 200  # by cost: as many listed as unlisted ones of one server
 
 KNOWN_SCHEMES = (*SCHEMES, "unix-abstract")

@@ -35,7 +35,7 @@ RECENT = 64  # counts that the quantile is of; Ours
 # LEAST, or all there are: with 2 of 10 most picks go by lot.
 PART, LEAST = 5, 4
 HOT = 1e9  # more than any latency in seconds
-MOST_ERRORS = 3.0  # times (quantile + 1), as in `WeightedLeastLoaded`
+MOST_ERRORS = 3.0  # times (quantile + 1); as `WeightedLeastLoaded` has times the mean
 FLOOR = 0.01  # of the picks go by lot: who is never picked is never seen to recover
 
 

@@ -21,13 +21,12 @@ from typing import NamedTuple
 
 from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.model import Endpoint, Endpoints
-from lbclient.resolvers.listing import MAX_ENDPOINTS, Listing
+from lbclient.resolvers.listing import MAX_BYTES, MAX_ENDPOINTS, MOST_SHOWN, Listing
 
 LOOK_EVERY = 0.25  # seconds: a change is known within two looks and a read
 
 PATIENCE = 10.0  # seconds: a disk of a network that takes longer is an error
 
-MAX_BYTES = 64 << 20  # 100,000 endpoints at 600 bytes each
 
 YAML = (".yaml", ".yml")
 SUFFIXES = (".json", *YAML)
@@ -260,10 +259,10 @@ def _text(value: object) -> str:
 
 def _short(value: object) -> str:
     text = _brief.repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 
 
 # Aliases in YAML make values that are short to write, and have no end as text.
 _brief = Repr()
-_brief.maxlevel = 2
-_brief.maxstring = _brief.maxother = 60
+_brief.maxlevel = 2  # of lists and records
+_brief.maxstring = _brief.maxother = MOST_SHOWN

@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Iterator
 from typing import Any
 
-MOST_SHOWN = 60  # characters of what is no list
+from lbclient.resolvers.listing import MOST_SHOWN
 
 SPACE = re.compile(r"[ \t\r\n]*")
 

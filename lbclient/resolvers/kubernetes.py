@@ -27,11 +27,10 @@ import aiohttp
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoints
 from lbclient.resolvers.endpoint_slices import GONE, NONSENSE, Gone, Slices
-from lbclient.resolvers.listing import join_host
+from lbclient.resolvers.listing import MAX_BYTES, join_host
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-MAX_BYTES = 64 << 20  # 100,000 endpoints at 600 bytes each
 
 # A rolling update changes a slice for each pod: those of a moment are one answer.
 DEBOUNCE = 0.1  # seconds
@@ -45,8 +44,8 @@ WATCH_FOR = (240, 300)
 # Seconds. An API that is in trouble is asked more and more seldom, and not before it
 # wants to be; without trouble for a while, one that comes is the first.
 MOST_PAUSE = 10.0
-MOST_RETRY_AFTER = 60.0
-CALM = 60.0
+MOST_RETRY_AFTER = 60.0  # of a Retry-After that is obeyed
+CALM = 60.0  # without trouble
 
 HOST = re.compile(r"[\w.:%-]{1,253}")
 

@@ -15,6 +15,8 @@ from lbclient.core.model import Endpoint, Endpoints, snapshot
 # Past any answer that DNS can carry (64 kB hold 4,000 records), and a bound for a
 # source that is not DNS.
 MAX_ENDPOINTS = 100_000
+MOST_SHOWN = 60  # characters of a value in an error
+MAX_BYTES = 64 << 20  # of a source: 100,000 endpoints at 600 bytes each
 
 PIECE = 1_000  # endpoints that the loop makes without a pause: 1 to 3 ms
 

@@ -11,8 +11,9 @@ import yaml
 from yaml.composer import Composer
 
 MERGE = "tag:yaml.org,2002:merge"
-MOST_MERGED = 100
-MOST_KEYS = 1000
+# Ours: an endpoint has half a dozen names.
+MOST_MERGED = 100  # mappings in one merge
+MOST_KEYS = 1000  # names in one mapping, with those merged
 
 
 class Loader(Composer, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

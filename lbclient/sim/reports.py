@@ -8,7 +8,7 @@ from lbclient.core.model import LoadReport
 from lbclient.sim.scenario import Scenario
 
 TICK = 0.1  # seconds between two samples of what is reported; as servers do
-LIE = 0.01
+LIE = 0.01  # utilization that a liar reports
 
 
 class SimulatedReports:

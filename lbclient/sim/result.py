@@ -47,7 +47,7 @@ class Result(NamedTuple):
     zone_error: float
 
 
-SINKHOLE_KNOWN = 5.0  # seconds
+SINKHOLE_KNOWN = 5.0  # seconds until a picker is to have noticed a sinkhole; ours
 
 
 def measure(

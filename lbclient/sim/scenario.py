@@ -18,7 +18,7 @@ from lbclient.subsets import ALGORITHMS
 
 LOCALITIES = ("spill", "strict", "off")
 COSTS = ("lognormal", "exponential", "heavy", "equal")
-UNLIMITED = 10**9
+UNLIMITED = 10**9  # requests in flight: as good as no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from lbclient.subsets.properties import Balance, Subsets, balance, choose
 # Which clients are hot is drawn anew so often; of their excesses, lowest first, the
 # one at this share is reported.
 DRAWS = 100
-PERCENTILE = 0.95
+PERCENTILE = 0.95  # share of the draws
 
 MOST_CONNECTIONS = 5_000_000  # that are looked at together: some 200 MB
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from lbclient.core.model import LoadReport, TaskState
 
 MAGIC = b"LBH\x01"  # the last byte is the version
-PROBE, ANSWER, NEWS = 1, 2, 3
+PROBE, ANSWER, NEWS = 1, 2, 3  # kinds of datagrams, on the wire
 
 SEAL_SIZE = 16  # bytes; RFC 2104, section 5: half of a hash, or 80 bits, at least
 _PROBE = Struct("!4sB3xQQ")

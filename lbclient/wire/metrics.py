@@ -7,8 +7,8 @@ from lbclient.v1 import load_pb2
 
 # Names in a report; of one that has more none is read, as which ones were left out
 # would be chance. And characters of a name, with that of its field.
-MOST = 100
-LONGEST = 100
+MOST = 100  # names
+LONGEST = 100  # characters
 
 
 class Metrics(Mapping[str, float]):

@@ -14,11 +14,11 @@ import pytest
 from lbclient import wire
 from lbclient.client.backend import Backend
 from lbclient.client.health.beside import NO_ROOM
-from lbclient.client.health.check_turns import RAREST_CHECK
 from lbclient.client.health.repeated_checks import ASKED
 from lbclient.client.health.streams import LONGEST_PAUSE
 from lbclient.client.health.told import NO_SERVICE
 from lbclient.client.statistics import BackendStatistics
+from lbclient.core.doubt import RAREST_CHECK
 from lbclient.core.model import State
 from lbclient.core.shared_address import MEMORY, MOST_TASKS, RECENT
 from lbclient.core.stream_permit import FIRST_PAUSE, LEAST_PATIENCE, LONGEST_ANSWER

@@ -21,8 +21,8 @@ from lbclient.core.model import LoadReport, TaskState
 from lbclient.server import Server
 from lbclient.server.requests.context import RequestContext
 from lbclient.server.requests.handler import behavior_of
-from lbclient.server.requests.served_method import ServedMethod
-from lbclient.server.requests.wrapping import KEPT, Wrapper
+from lbclient.server.requests.served_method import MOST_METHODS, ServedMethod
+from lbclient.server.requests.wrapping import Wrapper
 from lbclient.v1 import load_pb2
 from tests.hosts import PATH, Host, method_handler, unary_unary
 from tests.parts import parts
@@ -622,9 +622,9 @@ def test_a_handler_is_wrapped_once_and_many_do_not_fill_the_memory() -> None:
     wrapped = wrapper.wrap_found(PATH, first)
     assert wrapper.wrap_found(PATH, first) is wrapped
     assert wrapper.wrap_found(PATH, second) is not wrapped
-    for number in range(KEPT + 10):
+    for number in range(MOST_METHODS + 10):
         wrapper.wrap_found(f"/test.Service/{number}", first)
-    assert len(wrapper.known) <= KEPT
+    assert len(wrapper.known) <= MOST_METHODS
 
 
 def waiting_handler(arity: str, kind: str, going: asyncio.Event) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from lbclient.cli.lab.book import draw, experiments
 from lbclient.sim.book import EXPERIMENTS, SHOWS, Claim, Finding
 
-SEED = 1
+SEED = 1  # of all runs: the page has the figures of one run
 BEGIN = "<!-- {}: `make book` writes this table -->\n"
 END = "<!-- end of the table -->\n"
 INDEX = "figures"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 USED, LOST, THIRD = BLUE, RED, YELLOW
 COLORS = (RED, YELLOW, GREEN, BLUE)  # of pickers or rules, the best last
 CLIENTS = (RED, BLUE, GREEN, YELLOW)  # in a table
-SMALL = 9
+SMALL = 9  # points, of a panel's title and labels
 
 
 def draw_wasted(found: Wasted) -> "Figure":

@@ -27,7 +27,7 @@ from lbclient.subsets.advice import Bursts
 # The SRE book's own example, and the size that channels have unless told otherwise.
 CLIENTS, BACKENDS, SIZE = 300, 300, 20
 ALGORITHM = "rocksteadier"  # what channels take where all have numbers, as here
-EXCESS = 1.25
+EXCESS = 1.25  # the busiest backend over the mean that advice allows; ours
 FIGURE = "distribution"
 
 # What would be ignored beside, or without, the other is refused.

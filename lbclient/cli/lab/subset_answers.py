@@ -60,8 +60,8 @@ class SubsetAnswer:
 # Algorithms that make no list of all backends; the others sort or shuffle one for every
 # client, 0.1 to 1.3 s for 100,000.
 LAZY = ("random", "round_robin", "ringsteady", "ringsteady_unscaled", "rocksteadier")
-MOST_BACKENDS = 10_000_000
-MOST_LISTED = 500_000
+MOST_BACKENDS = 10_000_000  # for those
+MOST_LISTED = 500_000  # backends, for the others
 
 MOST_PAIRS = 200_000_000  # of clients that share a backend; some 30 s
 

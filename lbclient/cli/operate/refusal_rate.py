@@ -21,8 +21,8 @@ from lbclient.core.errors import LbError
 from lbclient.server.grpc_server import Server
 
 METHOD = "/lbclient.Doctor/Refuse"
-AT_A_TIME = 64
-WARMUP, SECONDS = 0.1, 0.4
+AT_A_TIME = 64  # calls: enough to keep a core busy
+WARMUP, SECONDS = 0.1, 0.4  # seconds before the measurement, and of it
 PATIENCE = 10.0  # seconds, for a process to begin
 REFUSED = grpc.StatusCode.UNAVAILABLE
 

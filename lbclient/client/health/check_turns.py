@@ -11,11 +11,10 @@ from math import inf
 
 from lbclient.client.health.streams import Streams
 from lbclient.client.health.told import Told
+from lbclient.core.doubt import RAREST_CHECK
 from lbclient.core.stream_permit import LONGEST_ANSWER
 
 LEAST_PAUSE = 0.1  # seconds between two checks of a server that is not ours
-# Seconds between two checks beside a stream of ours while the same calls wait.
-RAREST_CHECK = 30.0
 
 # Tells how many calls are in flight, and how many were ever answered.
 Traffic = Callable[[], tuple[int, int]]

@@ -25,17 +25,18 @@ from lbclient.wire import datagram
 
 PERIOD = 10.0  # seconds between probes after a change
 STRETCH = 1.5  # 7 probes in the first 5 minutes after it
-# When nothing changes, up to 30 an hour if so many are paid for by calls. A server
-# remembers for RAREST_PERIOD and some more whom to tell that it leaves.
+# Seconds between probes when nothing changes, if calls pay for them: 30 an hour.
 LONGEST_PERIOD = 120.0
+# Seconds between probes for which no calls pay. A server remembers somewhat longer whom
+# to tell that it leaves: `RECENT_AFTER` of lbclient.server.report.udp.
 RAREST_PERIOD = 4 * 3600.0
 JITTER = 0.1  # of a period, to either side
 TIMEOUT = 1.0  # seconds, as the first one for a lost segment in TCP (RFC 6298)
 PROBES = 3  # in a row without an answer: silent
-# To wake up costs a process more than to probe, so all that is to be done is done at
-# two moments of each timeout, for up to so many backends: 40 a second.
+# To wake up costs a process more than to probe, so probes are sent at two moments of
+# each timeout, to at most `AT_ONCE` backends: 40 a second.
 MOMENTS = 2
-AT_ONCE = 20
+AT_ONCE = 20  # backends
 READ_AT_ONCE = 100  # datagrams, before others have their turn
 
 SocketAddress = Any  # (host, port) or (host, port, flow, scope), as sockets have it

@@ -15,11 +15,11 @@ from time import thread_time
 # Seconds that `REFERENCE_ROUNDS` take where a CPU second is worth 1: an AMD EPYC with
 # CPython 3.11 and nothing else on the core.
 REFERENCE = 75e-6
-REFERENCE_ROUNDS = 500
+REFERENCE_ROUNDS = 500  # of `loop`: long enough for a clock of 1 us
 
 AT_START = 20  # measurements, which together take some 2 ms
 LATER = 60  # more of them, one in `PAUSE` seconds
-PAUSE = 1.0
+PAUSE = 1.0  # seconds
 HIGHEST = 100.0  # of the factor and its inverse: what is beyond is a broken clock
 
 

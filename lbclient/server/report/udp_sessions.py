@@ -15,7 +15,7 @@ from lbclient.v1 import health_pb2
 SESSION_LIFE = 24 * 3600.0
 
 KEY_SIZE = 32  # bytes, as SHA-256 has (RFC 2104, section 3)
-_RANDOM_BITS = 32
+_RANDOM_BITS = 32  # of a session's number; above them is when it began
 
 
 class UdpSessions:

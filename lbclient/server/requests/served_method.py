@@ -9,6 +9,9 @@ from lbclient.server.overload.gate import Gate
 from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.tally import Counts, MethodTally, RequestTally
 
+# Of a server. A generic handler may serve any name that a client invents.
+MOST_METHODS = 1024
+
 
 class ServedMethod(MethodTally):
     """What the requests of one method have in common, in one server.

@@ -23,9 +23,8 @@ from lbclient.server.requests.handler import (
     arity_of,
     behavior_of,
 )
+from lbclient.server.requests.served_method import MOST_METHODS
 from lbclient.server.requests.thread_handlers import SyncResponse, SyncResponses
-
-KEPT = 1024  # methods; a generic handler may serve any name that a client invents
 
 
 class Wrapper:
@@ -86,7 +85,7 @@ class Wrapper:
         """The same as before if the method has the same handler as before."""
         kept = self.known.get(method)
         if kept is None or kept[0] is not handler:
-            if len(self.known) >= KEPT:
+            if len(self.known) >= MOST_METHODS:
                 self.known.clear()
             kept = self.known[method] = (handler, self.wrap(handler, method))
         wrapped = kept[1]

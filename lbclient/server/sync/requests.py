@@ -30,12 +30,11 @@ from lbclient.server.requests.handler import (
     same,
 )
 from lbclient.server.requests.lookup import UNCOUNTED, Lookup
-from lbclient.server.requests.served_method import ServedMethod
+from lbclient.server.requests.served_method import MOST_METHODS, ServedMethod
 from lbclient.server.requests.thread_context import ThreadContext
 from lbclient.server.requests.thread_handlers import SyncResponse, SyncResponses
 from lbclient.server.sync.loop_thread import LoopThread
 
-KEPT = 1024  # methods; a generic handler may serve any name that a client invents
 NO_DEADLINE = 1e9  # seconds; grpcio says some centuries where there is none
 THREADS = ("experimental_thread_pool", "experimental_non_blocking")  # of a behavior
 
@@ -138,7 +137,7 @@ class SyncRequests(grpc.ServerInterceptor):
         kept = self._methods.get(path)
         if kept is not None and kept[0] is handler:
             return kept[1]
-        if len(self._methods) >= KEPT:
+        if len(self._methods) >= MOST_METHODS:
             self._methods.clear()
         kind = _Responses if handler.response_streaming else _Response
         method = kind(self._serving, self._counts(path, handler), handler)

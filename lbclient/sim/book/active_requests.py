@@ -13,6 +13,7 @@ from lbclient.sim.book.claims import Claim, same
 from lbclient.sim.book.resized import Member
 
 SHOWS = ("SRE book, ch. 20, tables of active requests",)
+# Active requests of tasks 0 to 9, as the book prints them: at first, and after picks.
 FIRST = (2, 1, 0, 0, 1, 0, 2, 0, 0, 1)
 SECOND = (2, 1, 1, 0, 1, 0, 2, 0, 0, 1)
 THIRD = (2, 1, 1, 1, 1, 1, 2, 1, 1, 1)

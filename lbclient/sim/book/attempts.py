@@ -22,7 +22,7 @@ UNBOUNDED = 2.0  # retries a request: a budget that all three attempts fit into
 WITHIN, BUDGET, TOLD = "three attempts", "budget of 10 %", "and 'don't retry'"
 ANYWHERE, ELSEWHERE = "retries anywhere", "retries elsewhere"
 LOAD = 0.1  # little: what is left over can do all of it
-SIZE = 10
+SIZE = 10  # clients, and backends
 SHOWS = ("SRE book, figure 21-1",)
 WHERE = "SRE book, ch. 21, Deciding to Retry"
 

@@ -13,7 +13,7 @@ from lbclient.subsets import order
 from lbclient.subsets.properties import Churn, Subsets, choose, churn, ideal_churn
 
 SHOWS = ("CACM 2023, figure 3",)
-BEFORE, AFTER, SIZE = 10, 11, 4
+BEFORE, AFTER, SIZE = 10, 11, 4  # backends, and those of a subset, as in figure 3
 ALGORITHMS = (
     "random", "round_robin", "deterministic_leftover", "consistent", "rocksteadier",
 )  # fmt: skip

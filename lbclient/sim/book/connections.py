@@ -20,7 +20,7 @@ SHOWS = (
     "SRE book, figure 20-5",
     "CACM 2023, figure 1",
 )
-CLIENTS = BACKENDS = 300
+CLIENTS = BACKENDS = 300  # as in figures 20-3 to 20-5
 OF_20_3, OF_20_4, OF_20_5, OF_CACM = 90, 30, 10, 20  # backends of each client
 SHARES = (0.1, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9)  # of all backends, in a subset
 EVEN = 1.1  # the busiest, over the mean. The book's example of what costs too much

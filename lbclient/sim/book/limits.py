@@ -14,12 +14,12 @@ from lbclient.sim.book.claims import ANY, Claim
 
 SHOWS = ("SRE book, ch. 21, list of limits",)
 WHERE = "SRE book, ch. 21, Per-Customer Limits"
-CPUS = 10_000
+CPUS = 10_000  # of the fleet, as in the book
 LISTED = {"Gmail": 4000.0, "Calendar": 4000.0, "Android": 3000.0, "Google+": 2000.0}
 OTHERS = "another user"
 LIMITS = {**LISTED, OTHERS: 500.0}
 COST = 20.0  # CPU seconds a request
-WARM_UP, SECONDS = 20.0, 40.0
+WARM_UP, SECONDS = 20.0, 40.0  # seconds before the measurement, and of it
 MUCH, LITTLE = 3.0, 0.8  # times the limit that a customer wants
 
 

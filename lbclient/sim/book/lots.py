@@ -18,7 +18,7 @@ from lbclient.subsets.rocksteadier import LOT, ROWS, row_by_row, shuffled
 SHOWS = tuple(f"CACM 2023, table {number}" for number in range(1, 6))
 ROUND_ROBIN = "CACM 2023, Round-robin subsetting, table 1"
 ROCKSTEADIER = "CACM 2023, Rocksteadier subsetting"
-BACKENDS, LOTS, CLIENT_LOT = 55, 6, 1
+BACKENDS, LOTS, CLIENT_LOT = 55, 6, 1  # as in tables 2 to 5
 READ = {  # from table 3: the backends that a row begins with, and where it wraps to
     13: ([4, 14, 21, 39, 46, 52], [7, 18]),
     19: ([6, 10, 20, 30, 44], [8, 13, 22]),

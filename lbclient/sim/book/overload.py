@@ -10,8 +10,8 @@ from lbclient.sim import Result, Scenario, simulate
 from lbclient.sim.book.claims import Claim
 from lbclient.sim.traffic import draw
 
-LOADS = (0.8, 1.5, 2.0, 5.0, 10.0)
-KS = (1.1, 1.5, 2.0)
+LOADS = (0.8, 1.5, 2.0, 5.0, 10.0)  # what is offered, in capacities
+KS = (1.1, 1.5, 2.0)  # multipliers of a throttle; the book names 1.1 and 2
 NOTHING, REFUSES, BOTH = "nothing", "admission", "admission, throttling"
 THROTTLING = "SRE book, ch. 21, Client-Side Throttling"
 SHOWS = ()  # the text has no figure of it

@@ -9,15 +9,14 @@ from random import Random
 
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Verdict
-from lbclient.core.throttle import INACTIVE_BELOW, PROBES, WINDOW, Throttle
+from lbclient.core.throttle import INACTIVE_BELOW, PROBED, WINDOW, Throttle
 from lbclient.sim.book.claims import Claim, same
+from lbclient.sim.book.overload import KS
 
 SHOWS = ("SRE book, equation 21-1",)
 WHERE = "SRE book, ch. 21, Client-Side Throttling, equation 21-1"
-KS = (1.1, 1.5, 2.0)
 REQUESTS = 1000  # in two minutes
 ACCEPTED = range(0, REQUESTS + 1, 20)
-PROBED = PROBES * WINDOW  # requests that may go out whatever is refused
 
 
 @dataclass(frozen=True, slots=True)

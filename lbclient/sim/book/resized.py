@@ -17,8 +17,9 @@ from lbclient.sim.book.claims import ANY, Claim
 from lbclient.subsets import order
 
 JOBS = ("deterministic", "rocksteadier")
-CLIENTS = 60
-SUBSET_SIZE = 20
+CLIENTS = 60  # of each job
+SUBSET_SIZE = 20  # backends of a client
+# Backends of the job, step by step: doubling the change, and back.
 SIZES = (200, 201, 202, 204, 208, 216, 232, 264, 240, 220, 210, 205, 202, 200)
 STEP = 60.0  # seconds
 SHOWS = ("CACM 2023, figure 5",)

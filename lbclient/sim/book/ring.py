@@ -15,7 +15,7 @@ from lbclient.subsets.ring import rank, reverse
 
 SHOWS = ("CACM 2023, figure 4",)
 RINGS = {"4a": "consistent", "4b": "ringsteady_unscaled", "4c": "ringsteady"}
-CLIENTS, BACKENDS, SIZE = 4, 6, 2
+CLIENTS, BACKENDS, SIZE = 4, 6, 2  # as in figure 4; `SIZE` backends a client
 CONSISTENT = "CACM 2023, Consistent subsetting"
 RINGSTEADY = "CACM 2023, Ringsteady subsetting"
 MANY = 1000  # clients, for distinct subsets

@@ -18,13 +18,13 @@ PICKERS = (
     "weighted_least_loaded",
 )
 SHOWS = ()  # the text has no figure of it
-LOAD = 0.35
+LOAD = 0.35  # of all processors
 WHERE = "SRE book, ch. 20, Simple Round Robin"
 
 EVEN = Scenario(
     clients=40, backends=20, subset_size=10, costs="equal", warm_up=15.0, window=25.0
 )
-MIXED = (1.0, 2.0)
+MIXED = (1.0, 2.0)  # speeds of the machines
 
 
 def hot(scenario: Scenario) -> Scenario:

@@ -10,7 +10,7 @@ from lbclient.sim.simulation import Simulation
 from lbclient.sim.traffic import draw
 
 BEFORE, AFTER = "least_loaded", "weighted_round_robin"
-LOAD = 0.6
+LOAD = 0.6  # of all processors
 SETTLED = 10.0  # seconds after the switch; reports are smoothed over 5 s
 SHOWS = ("SRE book, figure 20-6",)
 WHERE = "SRE book, ch. 20, Weighted Round Robin"

@@ -19,7 +19,7 @@ from lbclient.subsets.properties import balance, choose, scenarios
 from lbclient.subsets.ringsteady import ringsteady
 
 SHOWS = ("CACM 2023, figure 2",)
-SIZE, MOST = 20, 256
+SIZE, MOST = 20, 256  # k, and the largest N of either job
 PANELS = {  # of the figure, from a on
     "2a": "random",
     "2b": "deterministic_leftover",
