@@ -11,6 +11,7 @@ from math import inf
 
 from lbclient.core.load import Load
 from lbclient.core.protocols import Node
+from lbclient.pickers.missed_reports import ReportGaps
 from lbclient.pickers.slow_start import MOMENT, SlowStart
 
 REPORT_LAG = 3.0  # seconds; servers smooth over 2 s what they report
@@ -30,18 +31,16 @@ class Candidate:
         "credit",
         "doubted_until",
         "extra",
-        "gap",
         "index",
         "load",
         "others",
         "picks",
+        "report_gaps",
         "reported_at",
-        "served",
         "share",
         "slot",
         "started",
         "suspected_at",
-        "told_at",
         "weight",
     )
 
@@ -59,9 +58,7 @@ class Candidate:
         self.doubted_until = -inf  # its counts are old
         self.suspected_at = -inf
         self.others: int | None = None  # requests of other clients, as last told
-        self.told_at = -inf  # of the last report, when last looked at
-        self.gap = 0.0  # mean seconds between these
-        self.served = 0  # requests, when its last report came
+        self.report_gaps = ReportGaps()
         self.started = load.started  # when last looked at for a floor
 
 

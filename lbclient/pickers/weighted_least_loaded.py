@@ -29,8 +29,8 @@ was idle long ago: in simulation 15 % failed that were 1 s old. It shows where t
 fewer requests in it than we ourselves had there. Who tells old counts is not believed
 for a minute, and nobody is if two of them do; our own requests decide then.
 
-Reports may end, while answers still come. They are missed when several should have come
-since the last, see `_is_missed`; from then on that backend is one that tells nothing.
+Reports may end while answers still come, see `missed_reports`. From then on the backend
+is one that tells nothing.
 
 Where answers come too seldom, see `Asking`, it would have the next in line asked.
 """
@@ -40,7 +40,7 @@ from math import exp, inf
 from random import Random
 
 from lbclient.core.load import FORGOTTEN_AFTER, Load
-from lbclient.core.model import LoadReport, Verdict
+from lbclient.core.model import LoadReport
 from lbclient.core.protocols import N, Node
 from lbclient.pickers.asking import MOST_WANTED, Asking
 from lbclient.pickers.equalizer import Equalizer
@@ -60,16 +60,10 @@ SUSPICION = 0.1, 1.0  # seconds from a count that is too low until the next
 MARGIN = 3  # of our requests on their way, which no count can have; ours
 REFRESH_PERIOD = 0.25  # seconds; errors fade by 2.5 % in it, picks by 5 %
 FLOOR = 0.01  # of a fair share; less is noticed and made up for
-MISSED = 3.0  # mean gaps between reports without one, ...
-UNTOLD = 5  # ... and so many answers: where 10 % lose theirs that is 1 time in 10^5
-LONG_MISSED = 10.0, 15.0  # gaps, and seconds: three times how often health is checked
-GAP_GAIN = 0.2  # of a new gap in their mean
 AGEING_STEP = 0.125  # of the horizon; what is told may look older by so much
 MOST_ERRORS = 3.0  # times (mean requests + 1); ours: who has them is picked last
 STALE = 2.0  # mean latencies; asking by then took 0.7 probes a request in S10_sparse
 PROBE_RATE = 10.0  # a second and client; ours: a client of 200 requests/s adds 5 %
-
-SERVED = Verdict.SERVED  # a member is looked up in Python up to 3.11
 
 
 class WeightedLeastLoaded:
@@ -190,7 +184,7 @@ class WeightedLeastLoaded:
         """Takes from a new report how many requests others have there."""
         load = candidate.load
         candidate.reported_at = load.reported_at
-        candidate.served = load.counts[SERVED]
+        candidate.report_gaps.observe(load)
         report = load.report
         known, candidate.others = candidate.others, None
         if report is not None:
@@ -303,17 +297,8 @@ class WeightedLeastLoaded:
         """Whose reports have ended. What they said of others' requests is forgotten."""
         missed = set()
         for candidate in self._candidates:
-            load = candidate.load
-            if load.report is None:
-                candidate.told_at = -inf
-            elif load.reported_at != candidate.told_at:
-                if candidate.told_at > -inf:
-                    gap = load.reported_at - candidate.told_at
-                    mean = candidate.gap or gap
-                    candidate.gap = mean + GAP_GAIN * (gap - mean)
-                candidate.told_at = load.reported_at
-            elif _is_missed(candidate, now):
-                missed.add(load)
+            if candidate.report_gaps.look(candidate.load, now):
+                missed.add(candidate.load)
                 candidate.others = None
         return missed
 
@@ -404,17 +389,6 @@ class WeightedLeastLoaded:
             f"<weighted least loaded over {len(self._candidates)}, "
             f"{self._busy:.0%} busy, horizon {self._horizon * 1000:.0f} ms>"
         )
-
-
-def _is_missed(candidate: Candidate, now: float) -> bool:
-    """Whether a report should have come: answers did, or it is very long ago."""
-    age = now - candidate.told_at
-    # What we gave up, or timed out, is no answer: it could not bring one.
-    answers = candidate.load.counts[SERVED] - candidate.served
-    if answers >= UNTOLD and age > MISSED * candidate.gap:
-        return True
-    gaps, seconds = LONG_MISSED
-    return age > max(seconds, gaps * candidate.gap)
 
 
 def _scaled(weights: list[float], shares: list[float]) -> list[float]:
