@@ -48,76 +48,40 @@ What decides imports no asyncio, grpc, time or logging: time is an argument, cha
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+# For type checkers: "as" makes a name public. The same names as in `_MODULES`.
 if TYPE_CHECKING:
-    from lbclient.client.channel import (
-        Channel,
-        info,
-        insecure_channel,
-        secure_channel,
-    )
-    from lbclient.client.statistics import (
-        BackendStatistics,
-        CallInfo,
-        ChannelStatistics,
-    )
-    from lbclient.config import ChannelConfig, ServerConfig
-    from lbclient.core.criticality import Criticality, criticality
-    from lbclient.core.customer import customer
-    from lbclient.core.errors import ConfigError, LbError, ResolveError
-    from lbclient.core.model import Endpoint
-    from lbclient.grpc_seam.errors import (
-        BackendsFull,
-        DeadlineWhileWaiting,
-        LocalRpcError,
-        NoBackend,
-        OutOfQuota,
-        Throttled,
-    )
-    from lbclient.server import (
-        Server,
-        ServerStatistics,
-        SyncServer,
-        degraded,
-        serve,
-        serve_sync,
-        server,
-        sync_server,
-    )
+    from lbclient.client.channel import Channel as Channel
+    from lbclient.client.channel import info as info
+    from lbclient.client.channel import insecure_channel as insecure_channel
+    from lbclient.client.channel import secure_channel as secure_channel
+    from lbclient.client.statistics import BackendStatistics as BackendStatistics
+    from lbclient.client.statistics import CallInfo as CallInfo
+    from lbclient.client.statistics import ChannelStatistics as ChannelStatistics
+    from lbclient.config import ChannelConfig as ChannelConfig
+    from lbclient.config import ServerConfig as ServerConfig
+    from lbclient.core.criticality import Criticality as Criticality
+    from lbclient.core.criticality import criticality as criticality
+    from lbclient.core.customer import customer as customer
+    from lbclient.core.errors import ConfigError as ConfigError
+    from lbclient.core.errors import LbError as LbError
+    from lbclient.core.errors import ResolveError as ResolveError
+    from lbclient.core.model import Endpoint as Endpoint
+    from lbclient.grpc_seam.errors import BackendsFull as BackendsFull
+    from lbclient.grpc_seam.errors import DeadlineWhileWaiting as DeadlineWhileWaiting
+    from lbclient.grpc_seam.errors import LocalRpcError as LocalRpcError
+    from lbclient.grpc_seam.errors import NoBackend as NoBackend
+    from lbclient.grpc_seam.errors import OutOfQuota as OutOfQuota
+    from lbclient.grpc_seam.errors import Throttled as Throttled
+    from lbclient.server import Server as Server
+    from lbclient.server import ServerStatistics as ServerStatistics
+    from lbclient.server import SyncServer as SyncServer
+    from lbclient.server import degraded as degraded
+    from lbclient.server import serve as serve
+    from lbclient.server import serve_sync as serve_sync
+    from lbclient.server import server as server
+    from lbclient.server import sync_server as sync_server
 
     __version__: str
-
-__all__ = [
-    "BackendStatistics",
-    "BackendsFull",
-    "CallInfo",
-    "Channel",
-    "ChannelConfig",
-    "ChannelStatistics",
-    "ConfigError",
-    "Criticality",
-    "DeadlineWhileWaiting",
-    "Endpoint",
-    "LbError",
-    "LocalRpcError",
-    "NoBackend",
-    "OutOfQuota",
-    "ResolveError",
-    "Server",
-    "ServerConfig",
-    "ServerStatistics",
-    "SyncServer",
-    "Throttled",
-    "criticality",
-    "customer",
-    "degraded",
-    "info",
-    "insecure_channel",
-    "secure_channel",
-    "serve",
-    "serve_sync",
-    "server",
-    "sync_server",
-]
 
 # Where each public name is imported from when it is first used: so a client loads no
 # server, and a server no client.
@@ -158,6 +122,8 @@ _FOLDERS = ("client", "config", "core", "pickers", "resolvers", "server", "subse
 
 
 if not TYPE_CHECKING:  # type checkers would believe in any name
+    # Not for type checkers, which can read no list that is computed.
+    __all__ = sorted([*_MODULES, "server"])
 
     def __getattr__(name: str) -> object:
         """Python calls this for a name that the module does not have (PEP 562)."""

@@ -13,7 +13,7 @@ import lbclient
 
 def with_hints() -> Iterator[tuple[str, Any]]:
     """Public functions and classes, and the classes' public methods."""
-    for name in lbclient.__all__:
+    for name in vars(lbclient)["__all__"]:
         thing = getattr(lbclient, name)
         if inspect.isfunction(thing) or inspect.isclass(thing):
             yield name, thing
