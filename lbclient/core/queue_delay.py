@@ -1,13 +1,15 @@
-"""How long requests wait where nobody can look at them, and how many may come in so.
+"""Estimates how long requests wait in gRPC's core, and limits them by it.
 
-Before a server has taken a request it waits in a queue of gRPC's core, first in, first
-out. Nothing is known of it there but that it has come. So the wait is inferred by
-Little's law: how many are there, over how many are taken in a second. If it stays
-longer than a part of the time that requests have, a rate is set at which they may come
-in: at first that at which they did till then, and from then on what keeps the
-wait where it should be. What is beyond that is refused as soon as it is taken, so that
-what is served next has not waited for long. (Controlled delay: CoDel, RFC 8289;
-Breakwater, OSDI 2020.)
+Before Python sees a request it waits in a queue of gRPC's core, first in, first out.
+Only the number of requests in the queue is known. By Little's law the wait is this
+number over the requests that are taken from the queue in a second.
+
+If the wait stays longer than a part of the requests' time until their deadlines, the
+rate of admitted requests is limited. The limit begins at the rate admitted so far, and
+then follows the wait so that it stays at its target. Requests beyond the rate are
+refused as soon as they are taken, so requests that are served have not waited long.
+
+Source: controlled delay, CoDel, RFC 8289; Breakwater, OSDI 2020.
 """
 
 from math import exp
@@ -39,7 +41,7 @@ FADES = 10.0
 
 
 class QueueDelay:
-    """Owned by a server, which calls `sample` ten times a second."""
+    """The queue delay of one server, which calls `sample` ten times a second."""
 
     def __init__(self) -> None:
         self.seconds = 0.0  # that what is taken now has waited
@@ -61,9 +63,10 @@ class QueueDelay:
     def sample(
         self, elapsed: float, *, waiting: int, taken: int, let_in: int, time: float
     ) -> None:
-        """What waits, and what was taken and let in within `elapsed` seconds.
+        """Takes the counts of the last `elapsed` seconds: requests that wait, were
+        taken, admitted.
 
-        What comes has `time` seconds until its deadline.
+        `time`: seconds that arriving requests have until their deadlines.
         """
         # What the core has ended, as more waited than it keeps, has not come.
         came, self._waiting = taken + waiting - self._waiting, waiting

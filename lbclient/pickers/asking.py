@@ -16,7 +16,10 @@ MOST_WANTED = 64  # whoever wraps a picker may not know that it asks
 
 
 class Asking:
-    """Whether, and how often. `rate`: asked a second, at most. Owned by one picker."""
+    """Decides whether a picker sends probes, and how often. Owned by one picker.
+
+    `rate`: the most probes a second.
+    """
 
     __slots__ = ("_allowed", "_at", "_rate", "is_on")
 

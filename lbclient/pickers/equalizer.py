@@ -32,7 +32,7 @@ MOST_LEAD = 2.0  # gains
 
 
 class Weight:
-    """What the control has come to for one address. Written by `Equalizer.step`."""
+    """The weight of one address, as the control set it. Written by `Equalizer.step`."""
 
     __slots__ = ("difference", "log", "reported_at", "used_at")
 
@@ -50,8 +50,11 @@ class Weight:
 
 
 class Own:
-    """Our own requests at one address, in the mean, by Little's law: how many finish in
-    a second times how long each took. Written by `Equalizer.step`."""
+    """This client's mean requests in flight at one address.
+
+    By Little's law: requests that finish in a second, times how long each took. Written
+    by `Equalizer.step`.
+    """
 
     __slots__ = ("finished", "height", "looked_at")
 
@@ -76,7 +79,10 @@ class Own:
 
 
 class Equalizer:
-    """Log weights by address, moved by each new report. Owned by one picker."""
+    """Keeps a weight for each address, and moves it at each new report.
+
+    Owned by one picker.
+    """
 
     def __init__(
         self, gain: float, bound: float, blackout: float, expiration: float

@@ -1,8 +1,8 @@
-"""Least loaded: who has the fewest of our requests, errors counting as requests.
+"""Least loaded: the backend with the fewest of this client's requests and errors.
 
-The SRE book's "least-loaded round robin" (ch. 20): round robin among the backends
-with the fewest active requests. Recent errors count as active requests because a
-backend that fails at once otherwise always looks idle, and draws all the traffic.
+The SRE book's "least-loaded round robin" (ch. 20): round robin among the backends with
+the fewest active requests. Recent errors count as active requests. Otherwise a backend
+that fails immediately would always look idle and attract all traffic.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from lbclient.pickers.round_robin import resume
 
 
 class LeastLoaded:
-    """In turn among those with the fewest (requests in flight + recent errors).
+    """Takes turns among the backends with the fewest requests and errors.
 
-    Use it when backends report nothing and a client has several requests in flight
-    on each. Not when clients are many and each has few: it sees only its own
-    requests, and the slow machines still get too much. It has no slow start: a cold
-    backend is slow to finish what it has, and so gets little.
+    Use it when backends do not report and a client has several requests in flight on
+    each backend. Do not use it with many clients that have few requests each: a client
+    sees only its own requests, and slow machines still get too many. It has no slow
+    start, because a cold backend finishes slowly and so gets fewer requests.
     """
 
     def __init__(self, rng: Random) -> None:

@@ -1,9 +1,9 @@
-"""Newcomers among weighted candidates: picked by credit for as long as they are new.
+"""Newcomers among weighted candidates: picked by credit while they are in slow start.
 
-A backend in slow start does not take part in the comparison of scores. Each pick of
-another backend gives it credit by its share, and for a whole credit it is picked once,
-unless it is busier than the others. A smaller weight would not do: among nearly idle
-backends the one with the least weight is never picked.
+The picker does not compare the score of a backend in slow start. Each pick of another
+backend gives the newcomer credit, in proportion to its share. For a whole credit it is
+picked once, unless it is busier than the others. A smaller weight would not work: among
+nearly idle backends the one with the smallest weight is never picked.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ ABSENT = -1  # the index of one that is not ready, or not compared
 
 
 class Candidate:
-    """What a backend's score is made of.
+    """A backend, and what its score consists of. Owned by the picker.
 
-    score = base + extra * exp((epoch - now) / horizon), where epoch and horizon are
-    the same for all: to age them all takes one exponential. Owned by the picker,
-    written when the load has been.
+    score = base + extra * exp((epoch - now) / horizon). Epoch and horizon are the same
+    for all candidates, so one exponential ages all scores. The picker updates a
+    candidate after its load was written.
     """
 
     __slots__ = (
@@ -63,9 +63,9 @@ class Candidate:
 
 
 class Newcomers:
-    """Those of a picker's candidates with a part of their share. Owned by it.
+    """The candidates that are in slow start. Owned by a picker.
 
-    `members` is for others to read; nearly always there are none.
+    Others may read `members`, which is nearly always empty.
     """
 
     __slots__ = ("_candidates", "_look_at", "_slow_start", "_started", "members")

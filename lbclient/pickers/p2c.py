@@ -1,4 +1,4 @@
-"""P2c: of two random backends the one with fewer of our requests and recent errors.
+"""P2c: of two random backends the one with fewer of this client's requests and errors.
 
 The power of two choices: nearly as even as comparing all backends, at a cost that does
 not grow with their number, and clients do not all choose the same idle backend.
@@ -30,12 +30,13 @@ def requests(node: Node, now: float) -> float:
 
 
 class P2c:
-    """The less loaded of two, as far as this client knows.
+    """Picks the less loaded of two random backends, as this client sees them.
 
-    Use it as `LeastLoaded`, when a client has several requests in flight on each of
-    hundreds of backends; with a subset of 20 that one costs as little and errs less.
-    Slow machines still get too much from many clients with few requests each. It has
-    no slow start: a cold backend is slow to finish what it has, and so gets little.
+    Use it like `LeastLoaded`, with several requests in flight on each of hundreds of
+    backends. With a subset of 20, `LeastLoaded` costs as little and errs less often.
+    With many clients that have few requests each, slow machines still get too many. It
+    has no slow start, because a cold backend finishes slowly and so gets fewer
+    requests.
     """
 
     def __init__(self, rng: Random) -> None:

@@ -1,10 +1,10 @@
-"""Peak EWMA: of two backends by lot the one where a request should take less time.
+"""Peak EWMA: of two random backends the one that should be faster.
 
-Expected is latency x (our requests in flight + recent errors + 1). The latency is a
-mean that fades over 10 s downwards, and not at all upwards: one slow answer is believed
-at once, fast ones only in time. Without answers it fades towards the mean of all, so
-nobody is avoided for ever. From Twitter's Finagle, where it fades to nothing: then a
-backend that fails everything at once becomes the fastest of all, errors or not.
+The expected time is latency x (this client's requests in flight + recent errors + 1).
+The latency follows a slow answer immediately, and fast ones as a mean over 10 s.
+Without answers it moves towards the mean of all backends, so no backend is avoided for
+ever. In Twitter's Finagle, the source, it then decays to zero, and a backend that fails
+all requests immediately becomes the fastest of all.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ SHORTEST, LONGEST = 1e-9, 1e9  # seconds; the bounds keep shares finite
 
 
 class Peak:
-    """The latency of one backend. Owned by the picker."""
+    """The peak latency of one backend. Owned by the picker."""
 
     __slots__ = ("at", "mean", "served", "value")
 
@@ -60,15 +60,15 @@ class Peak:
 
 
 class PeakEwma:
-    """Of two the one with the least (peak latency x requests).
+    """Picks, of two random backends, the one with the smaller peak latency x requests.
 
-    Use it when backends differ in speed, report nothing, and a request spends most of
-    its time in the backend's queue or on its processors. Not when it spends it waiting
-    for others (latency then says nothing of load), nor when clients differ much: a
-    client sees only what its own requests meet. It has no slow start: a cold backend
-    is a slow one.
+    Use it when backends differ in speed and do not report, and a request spends most of
+    its time in the backend's queue or on its processors. Do not use it when requests
+    wait for other services, because latency then says nothing about load. Do not use it
+    when clients differ much, because each client sees only its own latencies. It has no
+    slow start, because a cold backend is slow.
 
-    `decay`: seconds in which an old latency fades to a third.
+    `decay`: seconds in which an old latency decays to a third.
     """
 
     def __init__(self, rng: Random, *, decay: float = 10.0) -> None:

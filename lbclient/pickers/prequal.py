@@ -40,7 +40,7 @@ FLOOR = 0.01  # of the picks go by lot: who is never picked is never seen to rec
 
 
 class Probe:
-    """What one backend said. Owned by the picker."""
+    """The answer of one backend to a probe. Owned by the picker."""
 
     __slots__ = ("active", "at", "latency", "load", "node", "uses")
 
@@ -70,14 +70,16 @@ class Probe:
 
 
 class Prequal:
-    """The fastest of those just asked that have no more requests than is usual.
+    """Picks the fastest of the probed backends with a usual number of requests.
 
-    Use it when clients are many and each sends seldom, so that answers alone tell too
-    late, and requests cost far more than being asked, as often as `probes` says. Not
-    when it is utilization that must be even: requests that wait look like work.
+    Use it when there are many clients and each sends seldom, so that reports with
+    answers come too late, and when a request costs far more than the `probes` that it
+    causes. Do not use it when utilization must be even: requests that wait count as
+    work.
 
-    `probes`: backends asked for each pick. `removed`: probes thrown away for each.
-    `pool`: the most that are kept. `quantile`: above it a backend is hot.
+    `probes`: backends probed for each pick. `removed`: probes discarded for each pick.
+    `pool`: the most probes that are kept. `quantile`: of the requests in flight, above
+    which a backend is hot.
     """
 
     def __init__(

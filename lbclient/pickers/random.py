@@ -1,7 +1,8 @@
 """Random: each ready backend is equally likely.
 
 It keeps no state that could be wrong, and many clients cannot get in step. But chance
-is uneven: of 100 calls to 10 backends some get 5 and some 15; turns give each 10.
+is uneven: of 100 calls to 10 backends some get 5 and some 15; round robin gives each
+10.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,10 @@ from lbclient.pickers.slow_start import MOMENT, SLOW_START, STEP, SlowStart
 
 
 class Random:
-    """Each ready backend as likely as any other, whatever its load.
+    """Picks each ready backend with equal probability, whatever its load.
 
-    Use it as the measure that others must beat, or where turns are harmful because
-    requests come in a pattern. Not otherwise: `RoundRobin` is as simple and more even.
+    Use it as the baseline for other pickers, or where round robin is harmful because
+    requests come in a pattern. Otherwise `RoundRobin` is as simple and more even.
 
     A newcomer is less likely for `slow_start` seconds.
     """

@@ -28,13 +28,13 @@ def resume(before: Sequence[Node], turn: int, ready: Sequence[Node]) -> int | No
 
 
 class RoundRobin:
-    """Each ready backend in turn, whatever its load.
+    """Picks each ready backend in turn, whatever its load.
 
-    Use it when all backends are equally fast and requests cost about the same, or
-    when nothing is known of either. Not otherwise: the SRE book (ch. 20) saw twice
-    as much CPU used by the most as by the least loaded task under it.
+    Use it when all backends are equally fast and requests cost about the same, or when
+    neither is known. Otherwise the load is uneven: the SRE book (ch. 20) saw the
+    busiest task use twice as much CPU as the least loaded one.
 
-    A newcomer passes up some of its turns for `slow_start` seconds.
+    A newcomer skips some of its turns for `slow_start` seconds.
     """
 
     def __init__(self, rng: Random, *, slow_start: float = SLOW_START) -> None:

@@ -1,4 +1,4 @@
-"""What weighted round robin's scheduler had to go by: the counts of gRFC A78."""
+"""Counts of weighted round robin's scheduler, for the metrics of gRFC A78."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,11 @@ BOUNDS = (
 
 
 class SchedulerUpdates:
-    """Owned by a picker. Each counts over all updates of its scheduler.
+    """Totals over all updates of one picker's scheduler. Owned by the picker.
 
-    `fallbacks` are updates with fewer than two usable weights, `not_yet_usable` and
-    `stale` are backends without one, `weights` has that of every backend.
+    `fallbacks` counts updates with fewer than two usable weights. `not_yet_usable` and
+    `stale` count backends without a usable weight. `weights` has the weight of every
+    backend.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ STEP = 0.25  # seconds between two looks; a ramp of 10 s rises by 2 % of a share
 
 @dataclass(slots=True)
 class Presence:
-    """One address: ready since `began` without a break that counts."""
+    """One address that has been ready since `began`, apart from short breaks."""
 
     began: float
     ready_at: float | None  # as its load said when last looked at
@@ -31,9 +31,10 @@ class Presence:
 
 
 class SlowStart:
-    """Who came when. Owned by one picker, which looks now and then.
+    """Remembers when each backend became ready. Owned by one picker.
 
-    `window`: seconds from the floor to a full share; 0.0 gives full shares at once.
+    `window`: seconds from the smallest share to a full one; 0.0 gives full shares at
+    once.
     """
 
     __slots__ = ("_looked_at", "_present", "_window")

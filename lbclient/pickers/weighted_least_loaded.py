@@ -1,38 +1,40 @@
 """Weighted least loaded: the fewest requests for its weight, from all clients.
 
-Two loops. The slow one, `Equalizer`, sets the weights so that all backends report
-the same utilization. The fast one sends each request where
+There are two loops. The slow one, `Equalizer`, sets weights with which all backends
+report the same utilization. The fast one sends each request where this sum is least:
 
     (own + others + 1) / weight + recent errors
 
-is least. `own` are our requests in flight, which we know. `others` are the rest of
-those that the backend had when it last told us; they fade from there to what others
-have on average, within about the time that a request takes. Where a few take very much
-longer than most, and so are most of what is there, it is theirs that decides.
+`own` are this client's requests in flight. `others` are all other requests that the
+backend had at its last report. They fade from this number to the mean of all backends
+within the time that a request takes. If a few requests take much longer than most, and
+so make up most of those in flight, their remaining time is used instead.
 
-Between idle backends that sum decides nothing but which weight is the largest, and
-noise in the weights would become an order of rank: 100 clients with few requests each
-had max/mean 1.18 in simulation. So the "+ 1" gives way to taking turns the less there
-is to do; with turns it was 1.01 to 1.03:
+Among idle backends only the weights would decide, and noise in the weights would become
+a ranking: 100 clients with few requests each had a max/mean of 1.18 in simulation. So
+the less there is to do, the more the "+ 1" is replaced by taking turns, which gave 1.01
+to 1.03:
 
     busy + (1 - busy) * recent picks / mean recent picks
 
 where 1 - busy = 1 / (1 + mean requests per backend)^2, the power that did best.
 
-Errors count as requests, so that who fails at once does not look idle; but only up to
-what keeps requests away. Where all have failed, hundreds of errors each would decide
-by their differences, for a minute after all is well again: one of three got all. For
-the same reason weights, which move meanwhile, do not divide them.
+Errors count as requests, so that a backend that fails immediately does not look idle.
+They are limited to what keeps requests away. After a failure of all backends each has
+hundreds of errors, and their differences would decide for a minute: one of three
+backends got all requests. For the same reason errors are not divided by weights, which
+change meanwhile.
 
-A count may be old, behind something that keeps it, and then all clients send to whoever
-was idle long ago: in simulation 15 % failed that were 1 s old. It shows where there are
-fewer requests in it than we ourselves had there. Who tells old counts is not believed
-for a minute, and nobody is if two of them do; our own requests decide then.
+A proxy or cache may deliver old counts. Then all clients send to a backend that was
+idle long ago: with counts that were 1 s old 15 % of the requests failed in simulation.
+A count must be old if it is smaller than this client's own requests there. Counts of
+such a backend are ignored for a minute, and all counts if two backends have old ones;
+then own requests decide.
 
 Reports may end while answers still come, see `missed_reports`. From then on the backend
-is one that tells nothing.
+counts as one that does not report.
 
-Where answers come too seldom, see `Asking`, it would have the next in line asked.
+A client that sends too few requests to know the load sends probes, see `asking`.
 """
 
 from collections.abc import Sequence
@@ -67,21 +69,21 @@ PROBE_RATE = 10.0  # a second and client; ours: a client of 200 requests/s adds 
 
 
 class WeightedLeastLoaded:
-    """The least loaded for its weight, by what backends and clients know together.
+    """Picks the backend with the fewest requests, of all clients, for its weight.
 
-    Use it unless you know better: it follows slow machines, neighbours and other
-    clients' load, and passes queues by. Without reports it is least-loaded, also in the
-    mean: a backend has as many of our requests as another in the long run. Not when
-    utilization is reported wrongly by a factor that differs between backends:
-    `bound` limits the harm, `LeastLoaded` has none.
+    This is the default, and right for most fleets: it adapts to slow machines, to noisy
+    neighbours and to the load of other clients, and it avoids queues. Without reports
+    it is least-loaded, and in the long run each backend has as many of this client's
+    requests as any other. Do not use it if backends report wrong utilizations, by
+    factors that differ: `bound` limits the damage, `LeastLoaded` does not use reports.
 
-    `gain`: of each step towards equal utilization; stable from 0.1 to 2.
-    `bound`: weights stay within e^-bound to e^bound of their geometric mean; 1
-    allows for speeds 1 to 7.4, and a backend that lies draws 2.7 shares at most.
-    `blackout`: until a ready backend's reports count; 10 s, as in gRFC A58, cost
-    4 % errors on a cold start. `expiration` is A58's. `slow_start`: seconds until a
-    newcomer has all of its weight. `probe_rate`: backends asked a second, at most;
-    0: none.
+    `gain`: of each step towards equal utilization; stable from 0.1 to 2. `bound`:
+    weights stay within e^-bound to e^bound of their geometric mean; 1 allows for speeds
+    of 1 to 7.4, and a backend that lies gets 2.7 shares at most. `blackout`: seconds
+    until reports of a ready backend count; 10, as in gRFC A58, cost 4 % errors on a
+    cold start. `expiration`: seconds after which a report is ignored, as in A58.
+    `update_period`: seconds between two steps. `slow_start`: seconds until a newcomer
+    has its full weight. `probe_rate`: the most probes a second; 0: none.
     """
 
     def __init__(

@@ -24,13 +24,13 @@ LEAST_SOUND, MOST_SOUND = 1e-9, 1e12  # requests per second; beyond is nonsense
 
 
 class WeightedRoundRobin:
-    """Backends in turn, the more capable ones more often.
+    """Picks backends in turn, and those with more capacity more often.
 
-    Use it when backends differ in speed, requests are many and small, and every
-    client sends about the same mix. Not when clients differ or queues form: a weight
-    is an estimate of capacity, it sees neither other clients' load nor a queue, and
-    it takes 8 to 23 s to follow a change; `WeightedLeastLoaded` sees both.
-    The defaults are those of gRFC A58, which has no slow start.
+    Use it when backends differ in speed, requests are many and small, and every client
+    sends about the same mix. Do not use it when clients differ or queues form: a weight
+    estimates capacity, and takes 8 to 23 s to follow a change. It considers neither the
+    load of other clients nor queues; `WeightedLeastLoaded` considers both. The defaults
+    are those of gRFC A58, which has no slow start.
     """
 
     def __init__(

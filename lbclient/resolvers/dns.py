@@ -1,7 +1,7 @@
-"""Endpoints from the addresses of a name, which is looked up again and again.
+"""Resolves the addresses of a name, again and again.
 
-By name servers directly where dnspython is installed, as they tell how long an answer
-holds; else by the system's resolver, which does not.
+With dnspython installed it asks the name servers, whose answers have a time to live;
+otherwise it asks the system's resolver, whose answers have none.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ PATIENCE = 10.0
 
 
 class Dns:
-    """Watches one name. See `Polling` for `interval`."""
+    """Watches the addresses of one name. `interval` is explained at `Polling`."""
 
     def __init__(
         self,

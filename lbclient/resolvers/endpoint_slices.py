@@ -1,6 +1,6 @@
-"""From Kubernetes' EndpointSlices to endpoints; no network here.
+"""Converts Kubernetes' EndpointSlices to endpoints, without any I/O.
 
-A Service has many slices, of 100 endpoints or so; each change sends one of them whole.
+A Service has several slices of about 100 endpoints each. A change sends a whole slice.
 
 Kubernetes, "EndpointSlice", discovery.k8s.io/v1.
 """
@@ -26,11 +26,11 @@ NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 class Gone(Exception):
-    """What we know is too old to go on from: list again."""
+    """The API has forgotten the version to continue from: list again."""
 
 
 class Pod(NamedTuple):
-    """One that serves. `host` is the name that a StatefulSet gave it, else empty."""
+    """A serving pod. `host` is the name from its StatefulSet, or empty."""
 
     address: str
     zone: str
@@ -39,7 +39,7 @@ class Pod(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What a slice means to us. `ports` are words for those that it has."""
+    """The parts of a slice that matter here. `ports` describes its ports in words."""
 
     family: str
     pods: tuple[Pod, ...]
@@ -47,7 +47,7 @@ class Slice(NamedTuple):
 
 
 class Slices:
-    """All slices of a Service. Raises ResolveError for what makes no sense."""
+    """All slices of a Service. Raises ResolveError for data that makes no sense."""
 
     def __init__(self, port: str) -> None:
         self.port = port

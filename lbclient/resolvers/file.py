@@ -1,11 +1,12 @@
-"""Endpoints from a file that is watched, in the format of Prometheus' file_sd.
+"""Watches a file of endpoints, in the format of Prometheus' file_sd.
 
-Looked at four times a second, and read when it has changed and then stood still from
-one look to the next: somebody may be writing it. A file that makes no sense is an
-error once, not at every look; what was read last holds until it is mended.
+The file is checked four times a second. After a change it is read once it has been the
+same in two checks, because a program may still be writing it. A file that cannot be
+parsed is an error once, not at every check; until it is corrected, the endpoints of the
+last good version stay in use.
 
-Prometheus, "Configuration", file_sd_config. Labels of ours are `task`, `zone`,
-`priority`, `weight` and `lame_duck`; all others are for others.
+Prometheus, "Configuration", file_sd_config. lbclient reads the labels `task`, `zone`,
+`priority`, `weight` and `lame_duck`, and ignores all others.
 """
 
 import asyncio
@@ -41,9 +42,9 @@ before the first."""
 
 
 class Visit(NamedTuple):
-    """What a look found: `endpoints` if it read them, or `error`, or nothing new.
+    """The result of a check: the file's `endpoints`, an `error`, or no change.
 
-    An error that passes is no fault of this version, which may be read later.
+    After a temporary error the same version of the file is read again later.
     """
 
     look: Look
@@ -54,11 +55,11 @@ class Visit(NamedTuple):
 
 @dataclass(slots=True)
 class FileState:
-    """What a watch knows of its file; the next one goes on from there after an error.
+    """The state of a watch. After an error the next watch continues from it.
 
-    `read` is the version that was read, or that makes no sense, `before` that of the
-    last look, and `told` the last error, empty when it is mended. `visit` is the one
-    that takes too long.
+    `read` is the version that was read, or that could not be parsed. `before` is the
+    version at the last check. `told` is the last error, empty once it is corrected.
+    `visit` is the check that takes too long.
     """
 
     read: Look = ()
@@ -68,8 +69,10 @@ class FileState:
 
 
 class File:
-    """Watches one file, JSON or YAML by its suffix. `look_every` and `patience` are in
-    seconds."""
+    """Watches one file, JSON or YAML by its suffix.
+
+    `look_every`: seconds between two checks. `patience`: seconds that a check may take.
+    """
 
     paces_itself = True  # a watch after an error looks no more often
 

@@ -1,9 +1,9 @@
-"""Follows a resolver for ever: restarts it if it fails, keeps the last endpoints.
+"""Follows a resolver for ever: restarts it if it fails, and keeps the last endpoints.
 
-A resolver may be anybody's code. If it raises, also CancelledError, or ends, it is
-asked again after a pause. If it answers without ever waiting, others have a turn of
-the loop between its answers, `MOST` of them are taken in `PERIOD`, and after the first
-`BURST` one of these takes effect: the last.
+A resolver may be code of the user. If it raises, even CancelledError, or ends, it is
+restarted after a pause. If it answers without ever waiting, other tasks run between its
+answers: at most `MOST` answers are taken in each `PERIOD`, and after the first `BURST`
+only the last of them takes effect.
 """
 
 import asyncio
@@ -40,8 +40,11 @@ QUICK = 0.1  # seconds
 
 
 class Following:
-    """Owned by a balancer. `take` gets each snapshot that counts, `complain` why there
-    is none."""
+    """Follows one resolver. Owned by a balancer.
+
+    Calls `take` with each snapshot that takes effect, and `complain` with the reason if
+    there is none.
+    """
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""Endpoints from Kubernetes' API: the EndpointSlices of a Service, listed and watched.
+"""Watches the EndpointSlices of a Service through Kubernetes' API.
 
-A change is known within a second, zones and the numbers of a StatefulSet's pods come
-with it, and the Service need not be headless. The price is a connection to the API
-for each client, and the right to read EndpointSlices (docs/discovery.md).
+A change is known within a second, with zones and the numbers of a StatefulSet's pods,
+and the Service need not be headless. The cost is a connection to the API for each
+client, and the right to read EndpointSlices (docs/discovery.md).
 
-What ends a watch is no news: it is opened again where it ended. What prevents one is
-a ResolveError. Needs aiohttp, an extra.
+The end of a watch is normal: the next watch continues where it ended. An error that
+prevents a watch is a ResolveError. Needs aiohttp, an extra.
 
 Kubernetes, "Kubernetes API concepts", efficient detection of changes; "Accessing the
 Kubernetes API from a Pod".
@@ -53,16 +53,22 @@ ERROR_BYTES = 4096  # of an answer that explains itself
 
 
 class Api(NamedTuple):
-    """Where the API is, and a directory with `token`, `ca.crt` and `namespace`."""
+    """The address of the API, and its directory.
+
+    The directory has `token`, `ca.crt` and `namespace`.
+    """
 
     url: str
     account: Path
 
 
 class ApiTimeouts(NamedTuple):
-    """How long the API may take, in seconds: for an answer to begin and to end, and
-    from one word of a watch to the next; it sends a bookmark each minute or so.
-    `pause` is the mean one from the end of a watch to the next."""
+    """How long the API may take, in seconds.
+
+    For an answer to begin and to end, and between two events of a watch, in which the
+    API sends a bookmark about once a minute. `pause`: the mean pause between two
+    watches.
+    """
 
     begin: float = 10.0
     end: float = 30.0
@@ -74,8 +80,11 @@ PATIENCE = ApiTimeouts()
 
 
 class Kubernetes:
-    """Watches one Service. `namespace` is this pod's own if empty; `port` is the name
-    or the number of the pods' port."""
+    """Watches one Service.
+
+    `namespace`: this pod's own if empty. `port`: the name or the number of the pods'
+    port.
+    """
 
     paces_itself = True  # also where hints come: a list is dear to the API
 

@@ -1,6 +1,7 @@
-"""Sorts and bounds the endpoints of every resolver.
+"""Sorts and limits the endpoints of every resolver.
 
-A list that is too long is cut, never refused: some backends are better than none.
+A list that is too long is truncated, not rejected, so that the client has some
+backends.
 """
 
 import asyncio
@@ -22,10 +23,10 @@ PIECE = 1_000  # endpoints that the loop makes without a pause: 1 to 3 ms
 
 
 class Listing:
-    """What one source told last; who is told again unchanged is the same object.
+    """The last endpoints of one source. An unchanged endpoint stays the same object.
 
-    To make 10,000 takes 10 ms. And the garbage collector counts them: lists that are
-    new each time would bring on full collections, which look through the whole program.
+    10,000 new objects take 10 ms, and bring on full garbage collections, which examine
+    the whole program.
     """
 
     def __init__(self) -> None:

@@ -26,10 +26,10 @@ MIN_PAUSE = 1.0
 
 
 class Resolution(NamedTuple):
-    """Endpoints, and for how many seconds they hold; 0.0: nobody knows.
+    """Endpoints, and for how many seconds they are valid; 0.0 means unknown.
 
-    A name server's TTL of 0 forbids to keep an answer. It does not say that the next
-    one will differ, and is taken as unknown.
+    A TTL of 0 forbids caching an answer. It does not mean that the next answer differs,
+    so it counts as unknown.
     """
 
     endpoints: Endpoints
@@ -37,7 +37,7 @@ class Resolution(NamedTuple):
 
 
 class Hinted:
-    """A pause that a hint cuts short, though never below `MIN_PAUSE`."""
+    """A pause that a hint shortens, but never below `MIN_PAUSE`."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -61,10 +61,10 @@ class Hinted:
 
 
 class Polling:
-    """The half of a resolver that knows when to ask.
+    """Decides when a resolver asks its source.
 
-    Within `interval` seconds a change is known and has effect, or, where an answer
-    holds for less than that, within its time to live.
+    A change takes effect within `interval` seconds, or within the answer's time to live
+    if it is shorter.
     """
 
     def __init__(

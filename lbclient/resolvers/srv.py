@@ -1,12 +1,12 @@
-"""Endpoints from the SRV records of a name, which tell hosts and ports.
+"""Resolves the SRV records of a name, which have hosts and ports.
 
-The hosts stay names: grpcio looks one up when it connects, so a pod that comes back
-with another address is the same backend, and subsets can go by the number in its
-name. They keep the dot at their end, which says that no search list applies to them;
-but for localhost, which grpcio 1.85.1 knows only without.
+Hosts stay names. grpcio resolves a host when it connects, so a pod that comes back with
+another address is the same backend, and subsets can use the number in its name. Hosts
+keep the final dot, which excludes search lists; localhost loses it, because grpcio
+1.85.1 does not resolve "localhost.".
 
-RFC 2782. Its priorities are told as 0, 1 and so on: clients see who answers, and who
-is full.
+RFC 2782. Its priorities become 0, 1 and so on. The client itself sees which backends
+answer and which are full.
 """
 
 import re
@@ -26,7 +26,7 @@ LEAST_WEIGHT = 0.01  # RFC 2782: weight 0 has "a very small chance of being sele
 
 
 class Srv:
-    """Watches one name. See `Polling` for `interval`."""
+    """Watches the SRV records of one name. `interval` is explained at `Polling`."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Reads a target string: which scheme means which resolver, by gRPC's rules.
 
-The rules: github.com/grpc/grpc, doc/naming.md, and where that is silent what
-grpcio 1.85.1 was seen to do. We are stricter in one thing: what grpcio takes and
-then cannot use (port 0, port 70000, an empty element) is refused here.
+The rules are github.com/grpc/grpc, doc/naming.md, and otherwise the behaviour of grpcio
+1.85.1. One rule is stricter: targets that grpcio accepts and then cannot use, with port
+0, port 70000 or an empty element, are rejected here.
 """
 
 import re
@@ -43,12 +43,12 @@ SCHEMES = tuple(sorted(("dns", "ipv4", "ipv6", "unix", *OWN_SCHEMES)))
 
 
 class Target(NamedTuple):
-    """What a target means: who resolves it, and what calls to it are addressed to.
+    """The meaning of a target: its resolver, and the authority of its calls.
 
-    `authority` is the name as it was written, port and all. It is empty for lists
-    of addresses and for sockets: there every backend goes by its own address, as
-    gRPC has it for a single one. (For several, grpcio sends the whole list with its
-    commas, which no certificate can match.)
+    `authority` is the name as it was written, with its port. It is empty for lists of
+    addresses and for sockets, where the authority is each backend's own address, as in
+    gRPC for a single address. (For several addresses grpcio sends the whole list with
+    its commas, which no certificate can match.)
     """
 
     resolver: Resolver

@@ -1,7 +1,7 @@
-"""The items of a list in YAML, one after the other; the whole of it is never built.
+"""Reads the items of a YAML list one by one, without building the whole list.
 
-Of 10,000 groups that would be a million objects or so, and each full garbage collection
-of these keeps all threads waiting, for 0.3 s at worst. Needs PyYAML, an extra.
+10,000 groups would be about a million objects, and each full garbage collection of them
+stops all threads, for 0.3 s in the worst case. Needs PyYAML, an extra.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ MOST_KEYS = 1000  # names in one mapping, with those merged
 
 
 class Loader(Composer, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """libyaml's parser, where it is; its own composer is not to be interrupted."""
+    """libyaml's parser if available; its own composer cannot be interrupted."""
 
     def flatten_mapping(self, node: Any) -> None:
         """Merges (`<<`), which can name one another's results again and again."""

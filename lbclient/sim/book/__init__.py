@@ -1,8 +1,9 @@
 """The figures and tables of the texts as experiments, one a file.
 
-Each has `SHOWS`, the figures and tables that it repeats, and `run(seed, quick)`. What
-that returns has the numbers of a figure and `claims()`: what the text says of it, and
-what came of it here. `lbclient.cli.lab` prints and draws them.
+Each file has `SHOWS`, which names the figures and tables that it reproduces, and
+`run(seed, quick)`. The result of `run` has the numbers of a figure and a method
+`claims()`, which compares what the text says with what was computed here.
+`lbclient.cli.lab` prints and draws the results.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The book's tables of active requests: where least-loaded round robin sends the next.
 
-SRE book, ch. 20, "Least-Loaded Round Robin": ten tasks with 0 to 2 active requests.
-The picker is production's.
+SRE book, ch. 20, "Least-Loaded Round Robin": ten tasks have 0 to 2 active requests. The
+picker is the one of production.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,11 @@ WHERE = "SRE book, ch. 20, Least-Loaded Round Robin"
 
 @dataclass(frozen=True, slots=True)
 class ActiveRequests:
-    """`tables` has the active requests after each pick, `picks` who was picked; the
-    last one after the request on task 4 had ended."""
+    """The tables that the picker produces.
+
+    `tables` has the active requests of all tasks after each pick, `picks` the task that
+    was picked. Before the last pick the request on task 4 has ended.
+    """
 
     tables: list[tuple[int, ...]]
     picks: list[int]
@@ -42,7 +45,7 @@ class ActiveRequests:
 
 
 def run(seed: int, quick: bool) -> ActiveRequests:
-    """The same whatever the seed: turns begin where the book has them begin."""
+    """The result is the same for all seeds: turns begin as in the book."""
     nodes = tuple(Member(Endpoint(f"t{task}:1")) for task in range(len(FIRST)))
     picker = LeastLoaded(_From(1))
     for node, active in zip(nodes, FIRST, strict=True):

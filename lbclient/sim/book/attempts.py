@@ -1,12 +1,12 @@
-"""What a task sees of attempts when some of the tasks refuse all.
+"""What a task sees of attempts when some of the tasks refuse all requests.
 
-SRE book, ch. 21, "Deciding to Retry" and figure 21-1: each request carries how often it
-was tried. As for the book's figure no budget bounds the retries but three attempts a
-request; beside it, what budgets and "don't retry" make of it. Clients pick at random,
-for a picker that passes refusing tasks by would leave little to see.
+SRE book, ch. 21, "Deciding to Retry" and figure 21-1: each request carries the number
+of its attempt. In the book's figure a request has three attempts, and no budget bounds
+the retries. The experiment plays this, and retries with a budget and with "don't retry"
+beside it. Clients pick at random, because other pickers avoid tasks that refuse.
 
-The book's retries go to any task, ours to one that has not refused the request: both
-are played.
+In the book a retry may go to any task. In lbclient it goes to a task that has not
+refused the request. Both rules are played.
 """
 
 from dataclasses import dataclass, replace
@@ -29,12 +29,12 @@ WHERE = "SRE book, ch. 21, Deciding to Retry"
 
 @dataclass(frozen=True, slots=True)
 class AttemptsSeen:
-    """By share of refusing tasks.
+    """The attempts that tasks receive, by the share of tasks that refuse.
 
-    `histograms` has by rule, for each 1,000 first attempts that a refusing task
-    received, those of each number. `growth` is attempts a request, by what bounds them;
-    `failed` the share of requests that failed, by rule, within the budget where tasks
-    say "don't retry".
+    `histograms` has, by rule, how many attempts of each number a refusing task receives
+    for each 1,000 first attempts. `growth` has attempts for each request, by what
+    bounds them. `failed` has the share of requests that fail, by rule, within the
+    budget and with tasks that say "don't retry".
     """
 
     histograms: dict[str, dict[float, list[float]]]
@@ -106,7 +106,7 @@ def _play(scenario: Scenario, seed: int) -> Simulation:
 
 
 def _of_a_thousand(simulation: Simulation) -> list[float]:
-    """In the mean of the tasks that refuse, or of all where none does."""
+    """The mean of the tasks that refuse, or of all tasks if none refuses."""
     backends = simulation.backends
     seen = [one.attempts for one in backends if one.refuses_all]
     seen = seen or [one.attempts for one in backends]

@@ -1,8 +1,8 @@
-"""Connections that change with the sizes of jobs and subsets.
+"""How many connections change with the sizes of jobs and subsets.
 
 CACM 2023, figure 3, shows subsets of four of ten backends, and then of eleven. Its
-random numbers are not printed, so the four subsets here are others; the claims are
-about 1,000 clients and what the text says of each algorithm.
+random numbers are not printed, so the subsets here differ from the figure's. The claims
+are about 1,000 clients and repeat what the text says of each algorithm.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,10 @@ CONSISTENT = "CACM 2023, Consistent subsetting"
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """By algorithm, new connections of each client for one backend more, for twice as
-    many, and for subsets of 5 instead of 4."""
+    """New connections of each client, by algorithm.
+
+    For one backend more, for twice as many, and for subsets of 5 instead of 4.
+    """
 
     one_more: dict[str, Churn]
     twice: dict[str, Churn]
@@ -68,7 +70,7 @@ class Changed:
 
 
 def run(seed: int, quick: bool) -> Changed:
-    """The same whatever the seed: clients' numbers are the only chance."""
+    """The result is the same for all seeds: it depends on clients' numbers only."""
     clients = 300 if quick else 1000
     at = {name: partial(_subsets, name, clients) for name in ALGORITHMS}
     before = {name: of(BEFORE, SIZE) for name, of in at.items()}
@@ -85,7 +87,7 @@ def _subsets(name: str, clients: int, backends: int, size: int) -> Subsets:
 
 
 def _frontend_churn() -> int:
-    """An algorithm is not told how many clients there are: so compare the first."""
+    """Compares the first clients: an algorithm is not told how many there are."""
     few, more = ([_subsets(name, clients, BEFORE, SIZE) for name in ALGORITHMS]
                  for clients in (1000, 1001))  # fmt: skip
     return sum(sum(churn(old, new).opened) for old, new in zip(few, more, strict=True))

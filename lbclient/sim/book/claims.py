@@ -1,4 +1,4 @@
-"""What a text claims, and what came of it here."""
+"""A claim of a text, compared with what was computed here."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -72,6 +72,6 @@ def same(
     but: object = "",
     departs: str = "",
 ) -> Claim:
-    """A value without chance: the text's, or else `but`, for the reason given."""
+    """A claim without chance: the text's value, or `but` with its reason."""
     low = str(but) or str(text)
     return Claim(where, says, str(value), low, low, str(text), departs=departs)

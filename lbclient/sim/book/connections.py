@@ -1,8 +1,8 @@
-"""Connections of each backend: random subsets, and deterministic ones.
+"""Connections of each backend with random and with deterministic subsets.
 
-SRE book, ch. 20, figures 20-3 to 20-5: 300 clients on 300 backends; and how large
-random subsets must be for even connections. CACM 2023, figure 1, has no numbers: the
-same fleet with subsets of 20 stands for it.
+SRE book, ch. 20, figures 20-3 to 20-5: 300 clients of 300 backends, and how large
+random subsets must be for even connections. CACM 2023, figure 1, has no numbers; the
+same fleet with subsets of 20 takes its place.
 """
 
 from dataclasses import dataclass
@@ -31,8 +31,12 @@ CACM = "CACM 2023, Random subsetting"
 
 @dataclass(frozen=True, slots=True)
 class SubsetConnections:
-    """`drawn` has by size of a random subset the idlest and the busiest backend of
-    each draw, `random` the connections of one draw, `deterministic` those by size."""
+    """How many connections backends have.
+
+    `drawn` has, by the size of random subsets, the least and the most connections of a
+    backend in each draw. `random` has all connections of one draw, `deterministic` all
+    connections by the size of subsets.
+    """
 
     drawn: dict[int, list[tuple[int, int]]]
     random: dict[int, list[int]]
@@ -47,7 +51,7 @@ class SubsetConnections:
 
     @property
     def even_from(self) -> float:
-        """The least of `SHARES` whose busiest backend has `EVEN` times the mean."""
+        """The smallest share at which the busiest backend has `EVEN` times the mean."""
         enough = (s for s in SHARES if self.busiest(_size(s)) <= EVEN * _size(s))
         return next(enough)
 
@@ -119,7 +123,7 @@ def _size(share: float) -> int:
 
 
 def _of(algorithm: str, size: int, draw: int = 0) -> list[int]:
-    """Connections of each backend; each draw is another client job."""
+    """The connections of each backend. Each draw is a client job of its own."""
     rule = partial(order, algorithm, offset=draw * CLIENTS)
     return [*balance(choose(rule, CLIENTS, BACKENDS, size), BACKENDS).connections]
 

@@ -1,8 +1,8 @@
-"""Retries in a stack of services, the lowest of which refuses all.
+"""Retries in a stack of services, the lowest of which refuses all requests.
 
-SRE book, ch. 21, figure 21-2: if every layer retried, attempts would multiply. So
-whoever gives up says "don't retry" to the layer above. The decisions are those of
-production's `Retry`; a request is a function call, for time plays no part.
+SRE book, ch. 21, figure 21-2: if every layer retries, attempts multiply. So a layer
+that gives up says "don't retry" to the layer above. `Retry` of production decides. A
+request is a function call, because time plays no part.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ ALL, BEST = "all retry, three attempts", "the lowest retries, budget of 10 %"
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """What who refuses gets for each request at the top: by rule, then layers."""
+    """Attempts at the lowest service for each request: by rule, then layers."""
 
     growth: dict[str, dict[int, float]]
 
@@ -72,7 +72,7 @@ def _growth(layers: int, ratio: float, tells: bool, requests: int, seed: int) ->
 def _layer(
     below: Callable[[], Refusal], ratio: float, tells: bool, rng: Random
 ) -> Callable[[], Refusal]:
-    """A service that needs `below` for all that it does."""
+    """A service that calls `below` for each of its requests."""
     budget = Budget(ratio)
 
     def call() -> Refusal:

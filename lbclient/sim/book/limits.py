@@ -1,8 +1,8 @@
-"""The book's list of limits: what five customers get who all want more.
+"""The book's list of limits: what five customers get that all want more.
 
-SRE book, ch. 21, "Per-Customer Limits": of 10,000 CPUs, in CPU seconds a second, more
-in all than there are. The accounts are production's, of one task that is the whole
-fleet; a request costs 20 CPU seconds, so that there are few.
+SRE book, ch. 21, "Per-Customer Limits": the limits of customers add up to more than the
+fleet's 10,000 CPUs. The accounts are the ones of production, of a single task that is
+the whole fleet. A request costs 20 CPU seconds, which keeps requests few.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,11 @@ MUCH, LITTLE = 3.0, 0.8  # times the limit that a customer wants
 
 @dataclass(frozen=True, slots=True)
 class CustomerLimits:
-    """CPU seconds a second by customer: if all want `MUCH`; if Gmail alone does, and
-    the others `LITTLE`, with what these want."""
+    """CPU seconds a second that each customer gets.
+
+    `all_want_more`: each customer wants `MUCH` times its limit. `one_wants_more`: only
+    Gmail does, and the others want `LITTLE`; beside it what they want.
+    """
 
     all_want_more: dict[str, float]
     one_wants_more: dict[str, float]

@@ -1,8 +1,8 @@
 """CACM's tables: round robin, and then Rocksteadier step by step.
 
-Tables 2 to 5 show frontends 10 to 19 and 55 backends. CACM's shuffles are not printed
-whole, nor how they are seeded: table 3 is read from the cells that the text names, by
-the function that reads ours.
+Tables 2 to 5 show frontends 10 to 19 and 55 backends. CACM prints its shuffles only in
+part and not their seeds. So table 3 is built from the cells that the text names, and
+read by the function that reads lbclient's own tables.
 """
 
 from collections import Counter
@@ -30,9 +30,12 @@ OURS = (0, 8, 4, 2, 6, 1, 9, 5, 3, 7)
 
 @dataclass(frozen=True, slots=True)
 class Lots:
-    """`round_robin` is table 1. `columns` are our shuffled lots of backends in their
-    own order, as in table 3, `reordered` in the order of table 4; `final` are the
-    subsets of ten of table 5, by client."""
+    """The tables, as lbclient computes them.
+
+    `round_robin` is table 1. `columns` are lbclient's shuffled lots of backends in
+    their own order, as in table 3, and `reordered` in the order of table 4. `final` are
+    the subsets of ten of table 5, by client.
+    """
 
     round_robin: list[list[int]]
     columns: list[tuple[int, ...]]
@@ -84,7 +87,7 @@ class Lots:
 
 
 def run(seed: int, quick: bool) -> Lots:
-    """The same whatever the seed, and no smaller if quick: it takes no time."""
+    """The result is the same for all seeds, and also if `quick`: it takes no time."""
     order_of_lots = walk(first(CLIENT_LOT, LOTS), LOTS)
     return Lots(
         [subset("round_robin", client, 10, 4) for client in range(5)],
@@ -95,7 +98,7 @@ def run(seed: int, quick: bool) -> Lots:
 
 
 def _read(client: int, count: int) -> list[int]:
-    """Reads table 3 as we read ours: the cells that the text names, others filled."""
+    """Reads table 3 as lbclient's own; cells that the text does not name are filled."""
     columns = [[-1] * LOT for _ in range(LOTS)]
     for known, (row, more) in READ.items():
         at = known % LOT

@@ -1,7 +1,7 @@
-"""More comes than the fleet can do: what is sent, and what is served.
+"""A fleet that is offered more than its capacity: what is sent, and what is served.
 
-SRE book, ch. 21: clients that throttle send K times what is accepted, however much
-they are asked for; and a task goes on serving what it is provisioned for.
+SRE book, ch. 21: clients that throttle send K times what is accepted, however high the
+demand is, and a task continues to serve the load that it is provisioned for.
 """
 
 from dataclasses import dataclass, replace
@@ -34,8 +34,11 @@ FLEET = Scenario(
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """By K, and by what is done about it; then by what is offered. In capacities:
-    `sent` counts what backends receive, `goodput` what is served in time."""
+    """What is sent and served, in capacities, by the offered load.
+
+    `sent` has what backends receive, by K; `goodput` what is served in time, by the
+    measures that are taken.
+    """
 
     sent: dict[float, dict[float, float]]
     goodput: dict[str, dict[float, float]]

@@ -1,7 +1,8 @@
 """The probability with which a client refuses a request itself.
 
-SRE book, ch. 21, equation 21-1: max(0, (requests - K accepts) / (requests + 1)), here
-from the throttle of production, which is told what was accepted and what was refused.
+SRE book, ch. 21, equation 21-1: max(0, (requests - K accepts) / (requests + 1)). It is
+computed by the throttle of production, which is told how many requests were accepted
+and refused.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ ACCEPTED = range(0, REQUESTS + 1, 20)
 
 @dataclass(frozen=True, slots=True)
 class Probability:
-    """By K and by what was accepted of `REQUESTS`."""
+    """The probability by K, and by how many of `REQUESTS` were accepted."""
 
     ours: dict[float, dict[int, float]]
 
@@ -54,7 +55,7 @@ class Probability:
 
 
 def run(seed: int, quick: bool) -> Probability:
-    """The same whatever the seed: nothing is drawn."""
+    """The result is the same for all seeds: nothing is random."""
     return Probability(
         {
             k: {accepted: probability(k, REQUESTS, accepted) for accepted in ACCEPTED}
@@ -68,7 +69,7 @@ def equation(k: float, requests: int, accepts: int) -> float:
 
 
 def probability(k: float, requests: int, accepts: int) -> float:
-    """That of a throttle which has seen this, accepted requests first."""
+    """The probability of a throttle after accepted requests and then refused ones."""
     throttle = Throttle(Random(0), k)
     for number in range(requests):
         verdict = Verdict.SERVED if number < accepts else Verdict.REJECTED

@@ -1,8 +1,8 @@
-"""A backend job is resized step by step: connections that its clients open anew.
+"""A backend job is resized step by step: connections that its clients open.
 
-CACM 2023, figure 5, shows errors for two client jobs, equal but for their subsets; what
-causes them are these connections. The pools are those of production. What a resize
-does to calls has been measured on real channels: see docs/subsetting.md.
+CACM 2023, figure 5, shows errors of two client jobs that differ in their subsets only.
+New connections cause these errors, so connections are counted here. The pools are the
+ones of production. docs/subsetting.md has what a resize does to calls on real channels.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ WHERE = "CACM 2023"
 
 
 class Member:
-    """A backend as a pool wants it; nobody calls it."""
+    """A backend in a pool. It gets no calls."""
 
     __slots__ = ("endpoint", "load", "state")
 
@@ -39,8 +39,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """For each step: its sizes, the connections that a client must open in the mean
-    whatever the algorithm, and those that each client of each job opened."""
+    """The steps of the resize, and new connections of a client in each step.
+
+    Both the mean that any algorithm needs, and those of each client of each job.
+    """
 
     steps: list[tuple[int, int]]
     needed: list[float]
@@ -76,14 +78,14 @@ class Resized:
 
 
 def run(seed: int, quick: bool) -> Resized:
-    """The same whatever the seed: nothing is drawn."""
+    """The result is the same for all seeds: nothing is random."""
     sizes = SIZES[:4] if quick else SIZES
     steps = [*pairwise(sizes)]
     return Resized(steps, [_needed(*step) for step in steps], dict(_play(sizes)))
 
 
 def _needed(before: int, after: int) -> float:
-    """So that old and new backends have as many: those that came, or that left."""
+    """New connections that any even algorithm needs: for backends that came or left."""
     return SUBSET_SIZE * abs(after - before) / max(before, after)
 
 
@@ -106,7 +108,7 @@ def _pool(job: str, client: int) -> Pool[Member]:
 
 
 def _resize(pool: Pool[Member], size: int, now: float) -> int:
-    """How many connections it opens; all are made before the next step."""
+    """How many connections a pool opens. All are made before the next step."""
     endpoints = snapshot([Endpoint(f"b{i:05}:1", task=i) for i in range(size)])
     opened = pool.reconcile(endpoints, now).opened
     for member in opened:

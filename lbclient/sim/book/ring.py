@@ -1,7 +1,7 @@
-"""Places on the ring, and the subsets that follow from them.
+"""Places of clients and backends on the ring, and the subsets that follow from them.
 
-CACM 2023, figure 4: six backends and four clients, at random places (4a), spread by the
-van der Corput sequence (4b), and backends exactly even (4c).
+CACM 2023, figure 4: six backends and four clients at random places (4a), spread by the
+van der Corput sequence (4b), and with backends at exactly even places (4c).
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,10 @@ EQUAL = (20, 64, 100)  # as many clients as backends
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """By panel: the places of clients and backends, 0 to 1 clockwise from the top, and
-    the subset of each client."""
+    """Places of clients and backends, and subsets, by panel of the figure.
+
+    A place is from 0 to 1, clockwise from the top.
+    """
 
     clients: dict[str, list[float]]
     backends: dict[str, list[float]]
@@ -56,7 +58,7 @@ class Ring:
 
 
 def run(seed: int, quick: bool) -> Ring:
-    """The same whatever the seed, and no smaller if quick: it takes no time."""
+    """The result is the same for all seeds, and also if `quick`: it takes no time."""
     return Ring(
         {panel: [_client_at(panel, n) for n in range(CLIENTS)] for panel in RINGS},
         {panel: [_backend_at(panel, n) for n in range(BACKENDS)] for panel in RINGS},
@@ -87,7 +89,7 @@ def _places(count: int) -> str:
 
 
 def _clockwise(ring: Ring) -> str:
-    """The figure's rule on our places, without the algorithm."""
+    """Applies the figure's rule to lbclient's places, without its algorithm."""
     here = ring.clients["4a"][0]
     ways = sorted((at - here) % 1.0 for at in ring.backends["4a"])[:SIZE]
     return _shown(

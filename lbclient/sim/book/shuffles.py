@@ -1,8 +1,8 @@
 """The book's example of deterministic subsets: ten clients, 3 of 12 backends each.
 
-SRE book, ch. 20, prints three shuffled lists, from the generator of Python 2, and the
-subsets of the first round. The last six entries of its third list are nobody's. CACM's
-variant chooses leftovers first.
+SRE book, ch. 20, prints three shuffled lists, made with the generator of Python 2, and
+the subsets of the first round. No client uses the last six entries of the third list.
+CACM's variant chooses leftovers first.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,10 @@ WHERE = "SRE book, ch. 20, Deterministic Subsetting"
 
 @dataclass(frozen=True, slots=True)
 class Shuffles:
-    """The lists by round, the subset of each client, and by round the leftovers of
-    CACM's variant."""
+    """The list of each round, and the subset of each client.
+
+    Also by round, the backends that CACM's variant leaves over.
+    """
 
     rounds: list[list[int]]
     subsets: list[list[int]]
@@ -56,7 +58,7 @@ class Shuffles:
 
 
 def run(seed: int, quick: bool) -> Shuffles:
-    """The same whatever the seed, and no smaller if quick: it takes no time."""
+    """The result is the same for all seeds, and also if `quick`: it takes no time."""
     return Shuffles(
         [shuffled(range(BACKENDS), number) for number in range(len(PRINTED))],
         [subset("deterministic", client, BACKENDS, SIZE) for client in range(CLIENTS)],
@@ -65,7 +67,7 @@ def run(seed: int, quick: bool) -> Shuffles:
 
 
 def _leftovers(group: int) -> list[int]:
-    """What neither of the two clients of a group takes."""
+    """The backends that neither of the two clients of a group uses."""
     taken = {
         backend
         for client in (2 * group, 2 * group + 1)

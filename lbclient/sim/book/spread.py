@@ -1,7 +1,7 @@
-"""Why round robin spreads unevenly: each of its causes alone, and all at once.
+"""Why round robin spreads load unevenly: each of the causes alone, and all together.
 
-SRE book, ch. 20, "Simple Round Robin", names them. Loads are chosen so that no backend
-is full: else the limit itself would make them look alike.
+SRE book, ch. 20, "Simple Round Robin", names the causes. At the chosen loads no backend
+is full; full backends would all look the same.
 """
 
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class SpreadByCause:
-    """The busiest backend's utilization over the idlest's: by cause, then picker."""
+    """Utilization of the busiest backend over the idlest one: by cause, then picker."""
 
     ratios: dict[str, dict[str, float]]
 
@@ -84,7 +84,7 @@ class SpreadByCause:
 
 
 def _times(by_picker: dict[str, float]) -> float:
-    """How many times as uneven as round robin random picks are."""
+    """How uneven random picks are, as a multiple of round robin."""
     return (by_picker["random"] - 1.0) / (by_picker["round_robin"] - 1.0)
 
 

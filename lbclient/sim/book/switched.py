@@ -18,7 +18,10 @@ WHERE = "SRE book, ch. 20, Weighted Round Robin"
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """Utilization of each backend by the second; the switch is at `at` of them."""
+    """Utilization of each backend in each second.
+
+    The clients change their picker after `at` seconds.
+    """
 
     at: int
     seconds: list[list[float]]
@@ -45,7 +48,7 @@ class Switched:
 
 
 def means(rows: list[list[float]]) -> list[float]:
-    """Of each backend."""
+    """The mean utilization of each backend."""
     return [fmean(column) for column in zip(*rows, strict=True)]
 
 

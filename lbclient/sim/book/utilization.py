@@ -1,8 +1,8 @@
-"""Utilization of four algorithms over all pairs of jobs.
+"""Utilization with four algorithms, over all pairs of client and backend jobs.
 
-CACM 2023, figure 2. The condition that CACM prints, "kN <= 256", has lost a sign: with
-k = 20 it leaves N <= 12. It is taken as k <= N <= 256, which gives 59,148 pairs. The
-figure has no numbers; the claims are the text's remarks on it.
+CACM 2023, figure 2. The printed condition, "kN <= 256", must have lost a sign: with k =
+20 it leaves N <= 12. It is read as k <= N <= 256, which gives 59,148 pairs. The figure
+has no numbers, so the claims are the text's remarks on it.
 """
 
 from bisect import bisect_right
@@ -35,7 +35,7 @@ SCALING = "CACM 2023, Frontend and backend scaling, figure 2"
 
 
 class Bin(NamedTuple):
-    """Pairs of jobs with that many clients for each backend, from `start` on."""
+    """Pairs of jobs by how many clients there are for each backend, from `start` on."""
 
     start: float
     pairs: int
@@ -45,7 +45,7 @@ class Bin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Utilization:
-    """`bins` by panel. `ideal` is the worst utilization with both sides scaled."""
+    """`bins` by panel; `ideal` is the worst utilization if both sides are scaled."""
 
     bins: dict[str, list[Bin]]
     ideal: float
@@ -98,7 +98,7 @@ class Utilization:
 
 
 def run(seed: int, quick: bool) -> Utilization:
-    """The same whatever the seed: clients' numbers are the only chance."""
+    """The result is the same for all seeds: it depends on clients' numbers only."""
     every = 9 if quick else 1
     numbers = range(SIZE, MOST + 1, every)
     bins = {panel: _bins(name, numbers) for panel, name in PANELS.items()}
@@ -116,7 +116,7 @@ def _bins(name: str, numbers: range) -> list[Bin]:
 
 
 def _both_scaled(numbers: range) -> Iterator[float]:
-    """Of some pairs: clients move with their number, so each pair is chosen anew."""
+    """Some of the pairs, each chosen anew: clients move when their number changes."""
     for backends in numbers[::8]:
         for clients in range(1, MOST + 1, 17):
             rule = partial(ringsteady, clients=clients)

@@ -1,7 +1,7 @@
-"""Wasted capacity: what the others could still do when the busiest task is full.
+"""Wasted capacity: what the other tasks could still serve when the busiest one is full.
 
-SRE book, ch. 20, figures 20-1 and 20-2, in which one fleet is balanced badly and one
-well. Here they are the same fleet and the same requests, under two pickers.
+SRE book, ch. 20, figures 20-1 and 20-2, show a fleet that is balanced badly and one
+that is balanced well. Here two pickers balance the same requests in the same fleet.
 """
 
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ WHERE = "SRE book, ch. 20, The Ideal Case"
 
 @dataclass(frozen=True, slots=True)
 class Wasted:
-    """Utilization of each task: by the second, and in all. By picker."""
+    """Utilization of each task by picker: in each second, and of the whole time."""
 
     seconds: dict[str, list[list[float]]]
     utilization: dict[str, list[float]]
 
     def usable(self, picker: str) -> float:
-        """Of what is reserved, what can be used until the busiest task is full."""
+        """The share of the capacity that is usable until the busiest task is full."""
         utilization = self.utilization[picker]
         return fmean(utilization) / max(utilization)
 
