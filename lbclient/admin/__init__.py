@@ -9,7 +9,6 @@ latencies: see `lbclient.core.recent`. It asks nobody who they are, hence 127.0.
 import asyncio
 import errno
 import json
-import logging
 import mimetypes
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -26,10 +25,11 @@ from lbclient.admin.http import HttpRequest, HttpResponse, Site
 from lbclient.admin.siblings import PATH, Siblings
 from lbclient.admin.snapshot import program, snapshot
 from lbclient.core.errors import ConfigError
+from lbclient.log import Log
 
 __all__ = ["asgi", "page", "register"]
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 PORT = 9465  # Ours: beside 9464, which OpenTelemetry gives to its metrics
 JSON = "application/json; charset=utf-8"

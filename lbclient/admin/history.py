@@ -5,7 +5,6 @@ Kept from when the page is first served, every 5 s and for a quarter of an hour.
 """
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,9 +14,10 @@ from lbclient.admin.snapshot import MOST_CHANNELS, MOST_SERVERS
 from lbclient.client.channel import Channel
 from lbclient.core.model import Verdict
 from lbclient.core.registry import CHANNELS, SERVERS
+from lbclient.log import Log
 from lbclient.server import Server, SyncServer
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 EVERY = 5.0  # seconds
 KEPT = 180  # samples: a quarter of an hour

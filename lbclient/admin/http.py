@@ -8,12 +8,13 @@ can read this one by a name that it lets point here (DNS rebinding).
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
+
+from lbclient.log import Log
 
 HEAD_SIZE = 8192  # bytes
 PATIENCE = 10.0  # seconds for a request and its answer
@@ -34,7 +35,7 @@ HEADERS = (
     "Connection: close",
 )
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 @dataclass(frozen=True, slots=True)

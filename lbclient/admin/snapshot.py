@@ -5,7 +5,6 @@ or server that raises meanwhile, as code of its user's may, is told of by its er
 others are told of as ever.
 """
 
-import logging
 import os
 import socket
 import sys
@@ -30,6 +29,7 @@ from lbclient.core.model import TaskState
 from lbclient.core.recent import Recent
 from lbclient.core.registry import CHANNELS, SERVERS
 from lbclient.core.text import brief, printable
+from lbclient.log import Log
 from lbclient.server import Server, SyncServer
 
 # Ours: what a page shows of one process, so that it takes no megabytes.
@@ -41,7 +41,7 @@ MOST_TABLES = 20  # of the settings file, of which no channel is open
 MOST_EJECTIONS = 5  # of a backend; who fails more fails for one cause, most likely
 LONGEST = 400  # characters
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 def program() -> str:
@@ -110,7 +110,9 @@ def or_why_not(
     try:
         yield
     except Exception as error:
-        logger.exception("%s %s could not be described", kind, name)
+        channel = name if kind == "channel" else ""
+        words = "%s %s could not be described"
+        logger.exception(words, kind, name, channel=channel, reason=error)
         # What code of the user's says may hold anything.
         words = f"{type(error).__name__}: the log says more"
         why_not = {"kind": kind, "number": number, "name": plain(name)}

@@ -17,14 +17,15 @@ on it is collected: servers would see connections that nobody has any more. Henc
 """
 
 import asyncio
-import logging
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
 from random import Random
 from typing import Any, TypeVar, cast
 
-logger = logging.getLogger(__name__)
+from lbclient.log import Log
+
+logger = Log(__name__)
 
 PAUSE = 1.0  # seconds before a task that ended is started again, give or take a half
 LONGEST_PAUSE = 30.0  # seconds, if it fails again and again
@@ -94,13 +95,15 @@ async def _outcome(
 class Tasks:
     """The background tasks and timers of one owner, a channel or a server.
 
-    `failures` is how often any of them failed; `name` is for the log.
+    `failures` is how often any of them failed; `name` is for the log, and `channel` the
+    label of the channel, if the owner is one.
     """
 
-    def __init__(self, name: str, rng: Random) -> None:
+    def __init__(self, name: str, rng: Random, channel: str = "") -> None:
         self.failures = 0
         self.is_closed = False
         self._name = name
+        self._channel = channel
         self._rng = rng
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._logged_at: dict[str, float] = {}  # by kind, which are few
@@ -171,7 +174,13 @@ class Tasks:
         self._logged_at[kind] = now
         how = "ended" if error is None else f"failed with {type(error).__name__}"
         logger.error(
-            "%s: %r %s; starting it again", self._name, what, how, exc_info=error
+            "%s: %r %s; starting it again",
+            self._name,
+            what,
+            how,
+            exc_info=error,
+            channel=self._channel,
+            reason=how,
         )
 
     # --- the end --------------------------------------------------------------
@@ -198,6 +207,7 @@ class Tasks:
                     "%s: %r goes on though it was cancelled",
                     self._name,
                     next(iter(tasks.values())),
+                    channel=self._channel,
                 )
                 return
             _, pending = await asyncio.wait(tasks, timeout=min(CANCEL_EVERY, left))

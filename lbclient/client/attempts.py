@@ -5,7 +5,6 @@ own call object (`calls.direct`) or on one of ours (`calls.wrapped`). Only `retr
 decides; here is what it decides by, and what follows.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -33,6 +32,7 @@ from lbclient.grpc_seam import (
     was_ended_there,
     was_not_sent,
 )
+from lbclient.log import Log
 from lbclient.wire import ATTEMPT_KEY, propagation
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lbclient.client.balancer import Balancer
     from lbclient.client.observers import ObservedCall
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class Method(Protocol):
@@ -218,7 +218,14 @@ class Attempts:
             if then.delay and not balancer.waiting.has_room_to_pause():
                 then = Decision(None, "too many calls wait already")
         address = backend.endpoint.address
-        logger.debug("%s: %s", address, then.reason)
+        logger.debug(
+            "%s: %s",
+            address,
+            then.reason,
+            channel=balancer.label,
+            backend=address,
+            reason=then.reason,
+        )
         self._history = (*self._history, Failed(address, error, then.reason))
         if then.delay is not None and retry.attempt:
             self.last_error = error

@@ -7,7 +7,6 @@ starts and cancels.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -31,8 +30,9 @@ from lbclient.core.model import Endpoint, State, Verdict
 from lbclient.core.situation import Order, Step
 from lbclient.core.stream_permit import StreamPermit
 from lbclient.grpc_seam import PINGED, give_up, lighten
+from lbclient.log import Log, set_subject
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 Observe = Callable[["Backend", State, str], None]
 
@@ -80,6 +80,7 @@ class Backend:
             self.life, self.load, clock, self._carry_out, self._job.interrupt
         )
         self.reported = Reported(
+            around.label,
             address,
             driver,
             self.load,
@@ -150,7 +151,15 @@ class Backend:
         if decided.state is not None:
             self._observe(self, decided.state, decided.reason)
         elif decided.reason and self.condition.stays(decided.reason):
-            logger.info("%s: %s", self.endpoint.address, decided.reason)
+            logger.info(
+                "%s: %s",
+                self.endpoint.address,
+                decided.reason,
+                channel=self._around.label,
+                backend=self.endpoint.address,
+                state=self.state.value,
+                reason=decided.reason,
+            )
 
     def _obey(self, order: Order, reason: str) -> None:
         if order is Order.CHECK or order is Order.LOOK:
@@ -174,7 +183,13 @@ class Backend:
                 former, reason, lambda: may_be_full or not self.reported.is_ours
             )
             if self._is_kept.is_set():
-                logger.info("%s: dialling again", self.endpoint.address)
+                logger.info(
+                    "%s: dialling again",
+                    self.endpoint.address,
+                    channel=self._around.label,
+                    backend=self.endpoint.address,
+                    reason=reason,
+                )
 
     def _dial(self) -> grpc.aio.Channel:
         return lighten(self._around.dial(self.endpoint))
@@ -191,6 +206,8 @@ class Backend:
         While it drains it follows the connection that it has, and makes no other.
         Raises what makes it fail, and can then be begun again.
         """
+        # For what follows its health.
+        set_subject(channel=self._around.label, backend=self.endpoint.address)
         try:
             while True:
                 # As a job, so that a ring that fails meanwhile is reported at once.
@@ -212,7 +229,9 @@ class Backend:
             return
         self.channel = self._dial()
         if is_dialled:
-            logger.warning("%s: its channel was closed", self.endpoint.address)
+            words = "%s: its channel was closed"
+            label, address = self._around.label, self.endpoint.address
+            logger.warning(words, address, channel=label, backend=address)
             self._driver.take(self.life.lost())
 
     def _next_job(self) -> Coroutine[Any, Any, None]:

@@ -6,7 +6,6 @@ them imports this file. All state changes are synchronous; tasks only wait.
 """
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -56,6 +55,7 @@ from lbclient.grpc_seam import (
     Throttled,
     is_ready,
 )
+from lbclient.log import Log
 from lbclient.wire import find_customer
 from lbclient.wire.codes import STATUS_OF_NUMBER
 from lbclient.wire.method_config import is_idempotent
@@ -63,7 +63,7 @@ from lbclient.wire.method_config import is_idempotent
 if TYPE_CHECKING:
     from lbclient.client.attempt import Attempt
 
-logger = logging.getLogger("lbclient.balancer")
+logger = Log("lbclient.balancer")
 
 TRIAL = "a trial call: it is ejected for this method"
 
@@ -101,7 +101,7 @@ class Balancer:
         self.clock = clock
         self.config = config
         self.picker = picker
-        self.tasks = Tasks(label, rng)
+        self.tasks = Tasks(label, rng, channel=label)
         self._spillover = spillover
         self.probing = Probing(label, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
@@ -207,7 +207,8 @@ class Balancer:
             except BaseException as error:  # of a picker that is not ours, perhaps
                 if is_fatal(error):
                     raise
-                logger.exception("%s: the picker failed; taking turns", self.label)
+                words = "%s: the picker failed; taking turns"
+                logger.exception(words, self.label, channel=self.label, reason=error)
                 backend = ready[self.counters.total() % len(ready)]
                 is_connected = is_ready(backend.channel)
             if is_connected:

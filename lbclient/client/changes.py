@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from lbclient.background.tasks import Alarm
 from lbclient.client.common import Common
 from lbclient.core.model import State
+from lbclient.log import Log
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
 
-logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
+logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
 # Changes of a turn that are told one by one; the others are told together. A line costs
 # as much as the change.
@@ -55,6 +56,10 @@ class Changes:
                 backend.state.value,
                 before.value,
                 backend.condition.reason,
+                channel=self._label,
+                backend=backend.endpoint.address,
+                state=backend.state.value,
+                reason=backend.condition.reason,
             )
 
     def follow_up_soon(self) -> None:
@@ -67,7 +72,8 @@ class Changes:
         changed, self._changed = self._changed, Counter()
         if (count := changed.total()) > MOST_LOGGED:
             counts = ", ".join(f"{n} are {state.value}" for state, n in changed.items())
-            logger.info("%s: %d changes at once: %s", self._label, count, counts)
+            label, words = self._label, "%s: %d changes at once: %s"
+            logger.info(words, label, count, counts, channel=label, reason=counts)
             self._events.add(self._clock(), "all", f"{count} changes at once", counts)
         self._follow_up(changed)
 

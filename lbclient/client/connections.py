@@ -5,7 +5,6 @@ Who leaves is watched until its last call is over, and then closed.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -23,8 +22,9 @@ from lbclient.core.model import Endpoint, Endpoints, State, Verdict
 from lbclient.core.pool import PRESENT, Change, Limits, Pool
 from lbclient.core.protocols import Subset
 from lbclient.core.utilization import utilization_by
+from lbclient.log import Log
 
-logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
+logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
 MANY = 1_000_000  # endpoints; no list is longer
 
@@ -71,6 +71,7 @@ class Connections:
         self._label = common.label
         self._loop = asyncio.get_running_loop()
         self._around = Surroundings(
+            common.label,
             dial,
             Pace(common.rng),
             prober,
@@ -107,7 +108,8 @@ class Connections:
         except BaseException as error:  # of a subset that is not ours, perhaps
             if is_fatal(error):
                 raise
-            logger.exception("%s: the subset failed; keeping the last", self._label)
+            label, words = self._label, "%s: the subset failed; keeping the last"
+            logger.exception(words, label, channel=label, reason=error)
             return None
 
     def carry_out(self, change: Change[Backend]) -> None:
@@ -183,6 +185,7 @@ class Connections:
                 len(change.opened),
                 len(change.drained),
                 self.pool.replacements(),
+                channel=self._label,
             )
 
     # --- one backend ----------------------------------------------------------

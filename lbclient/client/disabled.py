@@ -5,7 +5,6 @@ again: a list that changes, or a pod that moves, is found by the next start.
 """
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from ipaddress import ip_address
 from random import Random
@@ -19,10 +18,11 @@ from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Resolver
 from lbclient.grpc_seam.channels import Options, dial_target
+from lbclient.log import Log
 from lbclient.resolvers import parse_target
 from lbclient.resolvers.target import OWN_SCHEMES
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 PATIENCE = 10.0  # seconds, for an answer
 INTERVAL = 30.0  # seconds; nobody waits for a second answer
@@ -46,9 +46,10 @@ def plain_channel(
         name = target
         addresses, authority = resolved(target)
         target, options = plain_target(addresses), with_defaults(options, authority)
-        logger.info("%s, to what %s means now: %s", words, name, target)
+        more = "%s, to what %s means now: %s"
+        logger.info(more, words, name, target, channel=name)
     else:
-        logger.info(words)
+        logger.info(words, channel=target)
     if credentials is None:
         return grpc.aio.insecure_channel(target, options, compression, interceptors)
     return grpc.aio.secure_channel(
@@ -109,7 +110,8 @@ async def _addresses(resolver: Resolver) -> list[str]:
         try:
             answers = await loop.getaddrinfo(host, int(port), type=SOCK_STREAM)
         except OSError as error:
-            logger.warning("%s: %s", endpoint.address, error)
+            address = endpoint.address
+            logger.warning("%s: %s", address, error, backend=address, reason=error)
             continue
         for *_, (ip, *_) in answers:
             found[f"[{ip}]:{port}" if ":" in str(ip) else f"{ip}:{port}"] = None

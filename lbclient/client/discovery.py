@@ -13,9 +13,10 @@ from lbclient.client.connections import Connections
 from lbclient.core.model import Endpoints
 from lbclient.core.protocols import Resolver
 from lbclient.core.text import printable
+from lbclient.log import Log
 from lbclient.resolvers.following import Following
 
-logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
+logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
 
 class Discovery:
@@ -72,7 +73,7 @@ class Discovery:
 
     def _unresolved(self, error: str) -> None:
         error = printable(error)
-        logger.warning("%s: %s", self._label, error)
+        logger.warning("%s: %s", self._label, error, channel=self._label, reason=error)
         if error != self.error:  # once, however often it is tried again
             self._events.add(self._clock(), "resolver", "failed", error)
         self._believe_empty.clear()  # to fail is not to insist
@@ -84,7 +85,13 @@ class Discovery:
         if not endpoints and self._connections.pool.endpoints:
             self.error = "no endpoints; keeping the last ones"
             if not self._believe_empty.is_set():
-                logger.warning("%s: %s", self._label, self.error)
+                logger.warning(
+                    "%s: %s",
+                    self._label,
+                    self.error,
+                    channel=self._label,
+                    reason=self.error,
+                )
                 self._events.add(self._clock(), "resolver", "empty", self.error)
                 self._believe_empty.set(self._empty_after)
             return
@@ -101,8 +108,9 @@ class Discovery:
         change = self._connections.reconcile(endpoints)
         if change is None:
             return
-        logger.info("%s: %d endpoints", self._label, len(endpoints))
-        now, many = self.resolved_at, f"{len(endpoints)} endpoints"
+        count, label = len(endpoints), self._label
+        logger.info("%s: %d endpoints", label, count, channel=label)
+        now, many = self.resolved_at, f"{count} endpoints"
         self._events.add(now, "resolver", many, "its answer has changed")
         self._subset.tell(self._connections.subset)
         self._connections.carry_out(change)
@@ -126,7 +134,9 @@ class SubsetLog:
         self._told = repr(subset)
         before, self._algorithm = self._algorithm, getattr(subset, "algorithm", "")
         level = logging.INFO if before in ("", self._algorithm) else logging.WARNING
-        logger.log(level, "%s: subset is %s", self._label, self._told)
+        label = self._label
+        logger.log(level, "%s: subset is %s", label, self._told, channel=label)
         if getattr(subset, "goes_by_place", False) and not self._is_churn_told:
             self._is_churn_told = True
-            logger.warning("%s: backends go by place: %s", self._label, self._told)
+            words = "%s: backends go by place: %s"
+            logger.warning(words, label, self._told, channel=label)

@@ -1,6 +1,5 @@
 """Runs outlier detection for each attempt, and logs ejections."""
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,13 +9,14 @@ from lbclient.core.events import Events
 from lbclient.core.model import Outcome
 from lbclient.core.outlier_judgement import compared
 from lbclient.core.outliers import Outliers
+from lbclient.log import Log
 from lbclient.wire.codes import told_against
 
 if TYPE_CHECKING:
     from lbclient.client.attempt import Attempt
     from lbclient.client.backend import Backend
 
-logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
+logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
 BACK = "no longer ejected"
 
@@ -73,7 +73,16 @@ class OutlierDetection:
         for backend, (_, path), ejection in news:
             said = f"ejected: {told_against(ejection.against)}" if ejection else BACK
             address = backend.endpoint.address
-            logger.info("%s: %s for %r: %s", self._label, address, path, said)
+            logger.info(
+                "%s: %s for %r: %s",
+                self._label,
+                address,
+                path,
+                said,
+                channel=self._label,
+                backend=address,
+                reason=said,
+            )
             self._events.add(now, address, said, f"its answers to {path}")
 
     def __repr__(self) -> str:

@@ -5,7 +5,6 @@ have something to tell with a question.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -16,11 +15,12 @@ from lbclient import wire
 from lbclient.background.tasks import is_cancelled, is_fatal, leaving_no_trace
 from lbclient.core.protocols import Clock, Picker, ProbingPicker
 from lbclient.grpc_seam import cause_of
+from lbclient.log import Log
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 MOST = 64  # questions that are not answered yet; ours, what is beyond is not asked
 TIMEOUT = 1.0  # seconds; as long as Prequal believes an answer
@@ -116,7 +116,14 @@ class Probing:
         except BaseException as error:  # of a picker that is not ours, perhaps
             if is_fatal(error):
                 raise
-            logger.exception("%s: the picker failed; probing goes on", self._label)
+            label, words = self._label, "%s: the picker failed; probing goes on"
+            logger.exception(
+                words,
+                label,
+                channel=label,
+                backend=backend.endpoint.address,
+                reason=error,
+            )
 
     def close(self) -> None:
         self._questions.close()

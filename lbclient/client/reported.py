@@ -1,7 +1,5 @@
 """What the tasks at a backend's address say of themselves, whichever way it comes."""
 
-import logging
-
 from lbclient import wire
 from lbclient.client.driver import Driver
 from lbclient.client.health.refused_services import Refusals
@@ -10,9 +8,10 @@ from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.shared_address import SharedAddress
+from lbclient.log import Log
 from lbclient.wire.datagram import Seal
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class Reported:
@@ -28,6 +27,7 @@ class Reported:
 
     def __init__(
         self,
+        label: str,
         address: str,
         driver: Driver,
         load: Load,
@@ -35,7 +35,8 @@ class Reported:
         clock: Clock,
         takes_sessions: bool,
     ) -> None:
-        """`takes_sessions`: the channel has no secret of its own for UDP."""
+        """`label` is the channel's. `takes_sessions`: the channel has no secret of its
+        own for UDP."""
         self.is_ours = False
         self._udp_port = 0
         self.udp_seal: Seal | None = None
@@ -44,6 +45,7 @@ class Reported:
         self.task_id = 0
         self.shared_address = SharedAddress()
         self.refusals = Refusals(address)
+        self._label = label
         self._address = address
         self._life, self._take = driver.life, driver.take
         self._load = load
@@ -133,7 +135,8 @@ class Reported:
         is_news = self.shared_address.observe(report, sent_at, now)
         self.task_id = -1 if self.shared_address.is_shared(now) else report.task_id
         if is_news:
-            logger.info("%s: it fronts several tasks", self._address)
+            words, address = "%s: it fronts several tasks", self._address
+            logger.info(words, address, channel=self._label, backend=address)
 
     def _of_address(self, report: LoadReport) -> LoadReport:
         """One task's report, or of several tasks the mean of their reports."""

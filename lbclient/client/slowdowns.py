@@ -3,7 +3,6 @@
 Tells backends what requests cost the others, so that they notice it themselves.
 """
 
-import logging
 from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING
@@ -13,12 +12,13 @@ from lbclient.client.common import Common
 from lbclient.client.probing import Questions
 from lbclient.core.fleet_cost import tell_after
 from lbclient.core.relative_costs import RelativeCosts
+from lbclient.log import Log
 from lbclient.v1 import health_pb2
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
 
-logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
+logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
 PAUSE = 5.0  # seconds between two looks; servers smooth reports over 2 s
 
@@ -50,7 +50,15 @@ class Slowdowns:
             said = "is as usual again"
             if cost.is_slowed:
                 said = f"is {cost.rise:.1f} times its usual one"
-            logger.info("%s: %s: the cost of requests %s", self._label, address, said)
+            logger.info(
+                "%s: %s: the cost of requests %s",
+                self._label,
+                address,
+                said,
+                channel=self._label,
+                backend=address,
+                reason=f"the cost of requests {said}",
+            )
         self._tell(ready, now)
         if ready:
             self.look_soon()

@@ -1,14 +1,13 @@
 """Lets a channel's subset grow with its share of the traffic, and shrink again."""
 
-import logging
-
 from lbclient.background.tasks import Alarm
 from lbclient.client.common import Common
 from lbclient.client.connections import Connections
 from lbclient.core.model import State, Verdict
 from lbclient.core.subset_size import PAUSE, SubsetSize
+from lbclient.log import Log
 
-logger = logging.getLogger("lbclient.balancer")  # as documented, for the whole channel
+logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
 SERVED = Verdict.SERVED
 
@@ -56,6 +55,8 @@ class SubsetGrowth:
             size,
             before,
             rate,
+            channel=self._label,
+            reason=f"{rate:.0f} requests/s",
         )
         self._connections.resize(size)
 

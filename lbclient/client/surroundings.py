@@ -20,7 +20,8 @@ class Dial(Protocol):
 
 
 class Surroundings(NamedTuple):
-    """One for each channel. `prober` makes the channel's one when it is first asked.
+    """One for each channel, which is `label` in the log. `prober` makes the channel's
+    one when it is first asked.
 
     `health` and `health_interval`, in seconds, are those of `ChannelConfig`.
     `utilization_of` reads from a report what pickers go by. `has_udp_secret`: the
@@ -28,6 +29,7 @@ class Surroundings(NamedTuple):
     should stay in; empty: any.
     """
 
+    label: str
     dial: Dial
     pace: Pace
     prober: Callable[[], Prober]

@@ -4,7 +4,6 @@ The only file here that reads either. A variable beats the file, and what was re
 where is kept, so an error found later still names the variable or file to mend.
 """
 
-import logging
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,8 +15,9 @@ from lbclient.config.fields import PREFIX, Setting, find_setting, settings
 from lbclient.config.file_tables import FileValues, TableReader
 from lbclient.config.near_misses import closest
 from lbclient.core.errors import ConfigError
+from lbclient.log import Log
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 ENVIRONMENT: Mapping[str, str] = os.environ
 

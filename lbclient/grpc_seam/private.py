@@ -5,7 +5,6 @@ behind it. `find` looks up names in modules. Attributes of objects are just used
 an AttributeError `is_news` tells whether grpcio has changed, or the object is not its.
 """
 
-import logging
 import re
 from functools import cache
 from importlib import import_module
@@ -13,7 +12,9 @@ from typing import Any
 
 import grpc
 
-logger = logging.getLogger(__name__)
+from lbclient.log import Log
+
+logger = Log(__name__)
 
 _WRAPPED = "unary calls are wrapped, which takes more CPU per call"
 _ASKED = "reading the status of a call takes more CPU"

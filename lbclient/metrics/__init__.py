@@ -4,7 +4,6 @@ Nothing is registered before `export`. From then on durations are
 counted where calls end.
 """
 
-import logging
 from collections.abc import Iterable, Sequence
 from weakref import WeakKeyDictionary
 
@@ -16,6 +15,7 @@ from prometheus_client.registry import Collector
 from lbclient.client.channel import Channel
 from lbclient.config import is_disabled
 from lbclient.core.call_times import Exemplar
+from lbclient.log import Log
 from lbclient.metrics import multiprocess
 from lbclient.metrics.durations import samples_of
 from lbclient.metrics.families import FAMILIES, HANDLED, SAMPLES, Family
@@ -24,7 +24,7 @@ from lbclient.server import Server, SyncServer
 
 __all__ = ["export"]
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 def export(
@@ -108,7 +108,8 @@ def _register(registry: CollectorRegistry) -> _Collector:
     try:
         registry.register(collector)
     except ValueError as error:  # instrumentation that has the same names for the same
-        logger.warning("without grpc_client_handled and grpc_server_handled: %s", error)
+        words = "without grpc_client_handled and grpc_server_handled: %s"
+        logger.warning(words, error, reason=error)
         collector.families = [one for one in FAMILIES if one not in HANDLED]
         registry.register(collector)
     return collector

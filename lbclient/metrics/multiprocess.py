@@ -9,7 +9,6 @@ the class of prometheus_client that all its metrics use, which also sees to fork
 """
 
 import atexit
-import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -18,12 +17,13 @@ from typing import Any
 from prometheus_client import values
 
 from lbclient.core.registry import CHANNELS, SERVERS
+from lbclient.log import Log
 from lbclient.metrics.durations import FAMILY_OF, PROMETHEUS_CODES, SHOWN, Durations
 from lbclient.metrics.families import HIGHEST, SAMPLES, Family
 from lbclient.metrics.samples import Sample
 from lbclient.metrics.sums import Sums
 
-logger = logging.getLogger("lbclient.metrics")
+logger = Log("lbclient.metrics")
 
 DIRECTORY = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 EVERY = 5.0  # seconds; a scrape comes every 15 s or more seldom
@@ -81,8 +81,9 @@ class Mirror:
         with self._writing:
             try:
                 self._write()
-            except Exception:
-                logger.exception("metrics could not be written for other processes")
+            except Exception as error:
+                words = "metrics could not be written for other processes"
+                logger.exception(words, reason=error)
 
     def _write(self) -> None:
         missing = dict.fromkeys(self._values)

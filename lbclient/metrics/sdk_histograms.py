@@ -7,7 +7,6 @@ public door for that (its specification calls it a MetricProducer): `attach` tak
 private one, and where that is missing says so, and the caller goes another way.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -17,13 +16,14 @@ from weakref import WeakKeyDictionary
 
 from lbclient.core.call_times import Times
 from lbclient.core.protocols import Clock
+from lbclient.log import Log
 from lbclient.metrics.durations import Durations, Key
 from lbclient.metrics.families import Family
 from lbclient.metrics.samples import UNKNOWN, Sample
 from lbclient.metrics.sums import labelled
 from lbclient.wire.codes import STATUS_OF_NUMBER
 
-logger = logging.getLogger("lbclient.metrics")
+logger = Log("lbclient.metrics")
 
 # What is timed, in gRPC's words: name, unit, description.
 NAMES = {

@@ -5,7 +5,6 @@ context is sent to the server. So a trace shows which backend each attempt went 
 long it waited for that backend, and why there was another.
 """
 
-import logging
 from typing import Any
 
 import grpc
@@ -15,9 +14,10 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from lbclient.core.call_counts import Method
 from lbclient.core.retry import Decision
+from lbclient.log import Log
 from lbclient.wire.codes import STATUS_OF_NUMBER
 
-logger = logging.getLogger("lbclient.metrics")
+logger = Log("lbclient.metrics")
 
 FIRST = "the call's first attempt"
 
@@ -112,8 +112,8 @@ def _start(
         return tracer.start_span(
             name, context, kind=SpanKind.CLIENT, attributes=attributes
         )
-    except Exception:
-        logger.exception("a span could not be started")
+    except Exception as error:
+        logger.exception("a span could not be started", reason=error)
         return trace.INVALID_SPAN
 
 
@@ -128,5 +128,5 @@ def _end(span: Span, code: int, reason: str) -> None:
         span.set_status(Status(StatusCode.OK))
     try:
         span.end()
-    except Exception:
-        logger.exception("a span processor failed")
+    except Exception as error:
+        logger.exception("a span processor failed", reason=error)

@@ -5,7 +5,6 @@ source had counted when it was last read outlives it. Only what is told of a sin
 backend ends when the last channel has left that one.
 """
 
-import logging
 from collections.abc import Iterable
 from threading import Lock
 from typing import NamedTuple, TypeVar
@@ -16,6 +15,7 @@ import grpc
 from lbclient.client.channel import Channel
 from lbclient.core.call_times import CallTimes
 from lbclient.core.errors import ConfigError
+from lbclient.log import Log
 from lbclient.metrics import samples
 from lbclient.metrics.durations import MAX_TIMED, Durations, find_trace
 from lbclient.metrics.families import HIGHEST
@@ -25,7 +25,7 @@ from lbclient.resolvers.target import SCHEMES
 from lbclient.server import Server, SyncServer
 from lbclient.server.statistics import ServerStatistics
 
-logger = logging.getLogger("lbclient.metrics")
+logger = Log("lbclient.metrics")
 
 # Bounds on what one process shows: a target has about 90 time series.
 MAX_TARGETS = 100
@@ -160,8 +160,8 @@ class Sums:
                 self._collect_server(reference, source, sums)
             else:
                 self._collect_channel(reference, source, sums)
-        except Exception:
-            logger.exception("no metrics of %r", source)
+        except Exception as error:
+            logger.exception("no metrics of %r", source, reason=error)
 
     def _collect_server(
         self,

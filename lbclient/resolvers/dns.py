@@ -5,18 +5,18 @@ otherwise it asks the system's resolver, whose answers have none.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator
 from random import Random
 
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoints
 from lbclient.core.text import printable
+from lbclient.log import Log
 from lbclient.resolvers.listing import Listing, in_pieces, is_installed, join_host
 from lbclient.resolvers.lookups import AddressLookup, system_lookup
 from lbclient.resolvers.polling import Polling, Resolution
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 # Seconds. dnspython gives up after 5; the system may take as long as it likes, and a
@@ -77,7 +77,7 @@ class Dns:
     def _notice(self, trouble: str) -> None:
         trouble = printable(trouble)
         if trouble and not self.trouble:
-            logger.warning("%s: %s", self.host, trouble)
+            logger.warning("%s: %s", self.host, trouble, reason=trouble)
         self.trouble = trouble
 
     def _doubt(self, endpoints: Endpoints) -> None:
@@ -88,6 +88,7 @@ class Dns:
             "%s has one address only, %s: is the Service headless?",
             self.host,
             endpoints[0].address,
+            reason="one address only",
         )
 
 

@@ -7,7 +7,6 @@ only the last of them takes effect.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
@@ -24,10 +23,11 @@ from lbclient.background.tasks import (
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.protocols import Resolver
+from lbclient.log import Log, set_subject
 from lbclient.resolvers.listing import listing
 from lbclient.resolvers.polling import Hinted
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 PERIOD = 0.1  # seconds for each answer that takes effect
 BURST = 10  # that take effect at once, of a resolver that was quiet before
@@ -84,6 +84,7 @@ class Following:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
         self._follower = asyncio.current_task()
+        set_subject(channel=self._target)  # for what the resolver logs
         pause, quick = FIRST_PAUSE, 0
         while True:
             began_at, answers = loop.time(), self._answers
@@ -136,7 +137,13 @@ class Following:
 
     def _failed(self, error: BaseException) -> str:
         self._tasks.failures += 1
-        logger.error("%s: the resolver failed", self._target, exc_info=error)
+        logger.error(
+            "%s: the resolver failed",
+            self._target,
+            exc_info=error,
+            channel=self._target,
+            reason=error,
+        )
         return f"the resolver failed: {error!r}"
 
     async def _breathe(self) -> None:

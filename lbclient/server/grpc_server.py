@@ -6,7 +6,6 @@ It wraps a real one and hands everything on; what it adds begins at `start`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.core.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
+from lbclient.log import Log
 from lbclient.server.disabled import PlainServer
 from lbclient.server.lame_duck import Drain
 from lbclient.server.loop_end import LoopEnd
@@ -47,7 +47,7 @@ from lbclient.server.stopping import Stopping
 from lbclient.server.warmup import Warmup, check, warm_up
 from lbclient.wire import propagation
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 # grpcio says the same of a port that is taken and of credentials that are none.
 PAIRS = (

@@ -5,7 +5,6 @@ or Ctrl-C means that somebody does not want to wait.
 """
 
 import asyncio
-import logging
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -14,12 +13,14 @@ from typing import Any
 import grpc.aio
 
 from lbclient.config import ServerConfig
+from lbclient.core.model import State
+from lbclient.log import Log
 from lbclient.server.grpc_server import Server
 from lbclient.server.warmup import Warmup, check, warm_up
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 async def serve(server: grpc.aio.Server, warmup: Warmup | None = None) -> None:
@@ -39,7 +40,8 @@ async def serve(server: grpc.aio.Server, warmup: Warmup | None = None) -> None:
 
     def on_signal() -> None:
         if not leave.done():
-            logger.info("asked to stop: again to stop now; %r", server)
+            words = "asked to stop: again to stop now; %r"
+            logger.info(words, server, state=State.LAME_DUCK.value)
             if isinstance(server, Server):
                 server.lame_duck()
             leave.set_result(None)
@@ -118,7 +120,7 @@ def _handling(
             loop.add_signal_handler(number, on_signal)
             handled.append(number)
     except (ValueError, RuntimeError, NotImplementedError) as error:
-        logger.info("signals are not handled here: %s", error)
+        logger.info("signals are not handled here: %s", error, reason=error)
     try:
         yield
     finally:

@@ -28,7 +28,7 @@ class Backend:
         driver = Driver(life, load, self.clock, lambda _: None, lambda _: None)
         condition = Condition(self.now)
         self.reported = Reported(
-            "b:1", driver, load, condition, self.clock, takes_sessions
+            "c", "b:1", driver, load, condition, self.clock, takes_sessions
         )
 
     def clock(self) -> float:

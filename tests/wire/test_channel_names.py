@@ -109,6 +109,12 @@ async def test_a_name_is_the_label_everywhere(
     told = [one.getMessage() for one in caplog.records if one.name != "lbclient.admin"]
     assert any(line.startswith("search: 1 endpoints") for line in told)
     assert not [line for line in told if line.startswith(target)]
+    of_channel = [vars(r) for r in caplog.records if r.name == "lbclient.balancer"]
+    assert {one["lbclient_channel"] for one in of_channel} == {"search"}
+    changes = [one for one in of_channel if one["lbclient_state"]]
+    assert {one["lbclient_backend"] for one in changes} == {task.address}
+    assert {"connecting", "ready"} & {one["lbclient_state"] for one in changes}
+    assert all(one["lbclient_reason"] for one in changes)
 
 
 async def test_without_a_name_the_target_is_the_label() -> None:

@@ -5,7 +5,6 @@ grpc.aio's. Should no server take it, a wrapped call carries on, and answers for
 Imported with the first such call, for not every grpcio has all that it takes.
 """
 
-import logging
 from asyncio import CancelledError, current_task
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from lbclient.grpc_seam.own_call import (
     request_of,
     status_of,
 )
+from lbclient.log import Log
 from lbclient.wire import find_report, propagation
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OK = grpc.StatusCode.OK
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.81
@@ -139,8 +139,9 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         for callback in callbacks:
             try:
                 callback(self)
-            except Exception:
-                logger.exception("a done callback of %r failed", self)
+            except Exception as error:
+                words = "a done callback of %r failed"
+                logger.exception(words, self, channel=self.balancer.label, reason=error)
 
     # --- grpc.aio's interface, where a later attempt may answer -----------------
 

@@ -12,7 +12,6 @@ notice.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any
@@ -38,8 +37,9 @@ from lbclient.grpc_seam import (
     marked,
     was_not_begun,
 )
+from lbclient.log import Log
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 # As grpc.aio says it.
 CANCELLED_DETAILS = "Locally cancelled by application!"
@@ -226,8 +226,11 @@ class Call:
         for callback in callbacks:
             try:
                 callback(self)
-            except Exception:
-                logger.exception("a done callback of %r failed", self)
+            except Exception as error:
+                words = "a done callback of %r failed"
+                logger.exception(
+                    words, self, channel=self._balancer.label, reason=error
+                )
 
     def _decide(self) -> None:
         for timer in (self._expiry, self._pause):

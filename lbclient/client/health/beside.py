@@ -6,7 +6,6 @@ then answered quickly, streams are suspended (see `stream_permit`).
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 
 import grpc
@@ -23,8 +22,9 @@ from lbclient.client.health.streams import RefusedError, Streams
 from lbclient.client.health.told import Told
 from lbclient.core.model import TaskState
 from lbclient.core.stream_permit import LONGEST_ANSWER, CheckPatience, StreamPermit
+from lbclient.log import Log
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 NO_ROOM = "it answers, and has no room for a health stream"
 
@@ -67,7 +67,7 @@ class ChecksBeside:
 
         Returns whether it serves.
         """
-        logger.debug("refused: %s", refusal)
+        logger.debug("refused: %s", refusal, reason=refusal)
         report = refusal.report
         if report is not None and report.state is not None:
             self._told.note_ours()
@@ -147,7 +147,7 @@ class ChecksBeside:
         if self._told.is_ours:
             self._owes_nothing()
         said = self._permit.record_ended(count, in_flight, loop_time())
-        logger.info("health: %s; they are ended", said)
+        logger.info("health: %s; they are ended", said, reason=said)
         return True
 
     def __repr__(self) -> str:

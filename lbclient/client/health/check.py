@@ -5,7 +5,6 @@ answers nevertheless is taken to be serving.
 """
 
 import asyncio
-import logging
 from typing import NamedTuple
 
 import grpc
@@ -15,9 +14,10 @@ from lbclient import wire
 from lbclient.client.health.refused_services import NOT_OFFERED_CODES, status_of
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.text import printable
+from lbclient.log import Log
 from lbclient.v1 import compat_pb2
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 # Statuses that mean "nobody answered yet": the question is asked again.
 PASSING = frozenset(
@@ -170,7 +170,8 @@ async def _ask(
         except grpc.aio.AioRpcError as error:
             code = error.code()
             if code not in UNANSWERED:
-                logger.debug("%s: %s", method, printable(error.details() or code.name))
+                said = printable(error.details() or code.name)
+                logger.debug("%s: %s", method, said, reason=said)
                 plain = code is grpc.StatusCode.UNIMPLEMENTED
                 is_offered = code not in NOT_OFFERED_CODES
                 return NoState(is_offered, "" if plain else status_of(error))

@@ -22,9 +22,10 @@ from lbclient.client.health.streams import (
     longer_for,
 )
 from lbclient.client.health.told import Told
+from lbclient.log import Log
 from lbclient.v1 import health_pb2
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class OwnStream:
@@ -100,7 +101,8 @@ class OwnStream:
         except NotOfferedError as error:
             if not self._told.is_ours:
                 raise
-            logger.debug("the health watch broke: %s", error)  # it is offered
+            # It is offered.
+            logger.debug("the health watch broke: %s", error, reason=error)
 
     def _complain(self, message: bytes) -> None:
         """Once: a backend could fill the log."""

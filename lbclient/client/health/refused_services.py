@@ -4,15 +4,15 @@ An interceptor or a proxy that asks for credentials refuses health checks, too. 
 on, but a drain, or a server that froze, is not seen then.
 """
 
-import logging
 from collections.abc import Mapping
 
 import grpc
 
 from lbclient import wire
 from lbclient.core.text import printable
+from lbclient.log import Log
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 # A server without the method, or without a service of that name, gives these.
 NOT_OFFERED_CODES = frozenset(
@@ -56,13 +56,14 @@ class Refusals:
             return
         self._told |= lines
         if is_known:
-            logger.info("%s: %s", self._address, self)
+            logger.info("%s: %s", self._address, self, reason=self)
         else:
             logger.warning(
                 "%s: its health checks are %s; calls go there, but the client does not"
                 " see when it drains or freezes",
                 self._address,
                 self,
+                reason=self,
             )
 
     def __str__(self) -> str:

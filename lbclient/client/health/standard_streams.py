@@ -5,7 +5,6 @@ server does not offer is left out.
 """
 
 import asyncio
-import logging
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
@@ -20,9 +19,10 @@ from lbclient.client.health.streams import (
     longer,
 )
 from lbclient.client.health.told import Told
+from lbclient.log import Log
 from lbclient.v1 import compat_pb2
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class StandardStreams:
@@ -50,7 +50,7 @@ class StandardStreams:
                     again = self._told.pause_for_another_task(pause)
                 await asyncio.sleep(longer(again, refusals))
         except NotOfferedError as error:
-            logger.debug("no health service: %s", error)
+            logger.debug("no health service: %s", error, reason=error)
             self._told.assume_serving()
 
     def _take_status(self, message: bytes) -> None:
@@ -84,11 +84,11 @@ class StandardStreams:
                     )
                     refusals = 0 if has_spoken else refusals + 1
                 except RefusedError as refusal:
-                    logger.debug("refused: %s", refusal)
+                    logger.debug("refused: %s", refusal, reason=refusal)
                     refusals += 1
                 await asyncio.sleep(longer(pause, refusals))
         except NotOfferedError as error:
-            logger.debug("no out-of-band load reports: %s", error)
+            logger.debug("no out-of-band load reports: %s", error, reason=error)
 
     def __repr__(self) -> str:
         return repr(self._streams)

@@ -5,7 +5,6 @@ first message came.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from math import inf
 
@@ -20,8 +19,9 @@ from lbclient.client.health.refused_services import (
     status_of,
 )
 from lbclient.core.text import printable
+from lbclient.log import Log
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 # A connection that is lost ends its streams within a millisecond, or a few of a loop
 # that is busy; streams that outlive that are those of one that said GOAWAY.
@@ -93,7 +93,7 @@ class Streams:
             is_unknown = code in NOT_OFFERED_CODES and not has_spoken
             if is_unknown or (method not in self._offered and code not in PASSING):
                 raise NotOfferedError(f"{method}: {details}") from None
-            logger.debug("%s ended: %s", method, details)
+            logger.debug("%s ended: %s", method, details, reason=details)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise

@@ -9,7 +9,6 @@ rest, above all a look over TCP, is up to it. SRE book, ch. 20, "lame duck state
 """
 
 import asyncio
-import logging
 import socket
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from random import SystemRandom
 from typing import Any, Protocol
 
 from lbclient.core.model import Endpoint, LoadReport, TaskState
+from lbclient.log import Log
 from lbclient.wire import datagram
 
 PERIOD = 10.0  # seconds between probes after a change
@@ -41,7 +41,7 @@ READ_AT_ONCE = 100  # datagrams, before others have their turn
 
 SocketAddress = Any  # (host, port) or (host, port, flow, scope), as sockets have it
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class ProbeCallback(Protocol):
@@ -241,7 +241,8 @@ class Prober:
         try:
             self.send(datagram.probe(nonce, *watch.seal), watch)
         except OSError as error:  # as good as lost
-            logger.debug("%r: no probe was sent: %s", watch, error)
+            words, backend = "%r: no probe was sent: %s", watch.address
+            logger.debug(words, watch, error, backend=backend, reason=error)
 
     def _new_nonce(self, watch: Watch) -> int:
         """All probes since the last answer may be the last that the task has seen."""

@@ -15,19 +15,19 @@ An event loop runs on one CPU, however many the task has. So the task is as full
 loop, if that is fuller than its CPUs: see `event_loop`.
 """
 
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from lbclient.core.ewma import Ewma
+from lbclient.log import Log
 from lbclient.server.meters.cgroup_throttling import CgroupThrottling
 from lbclient.server.meters.cpu import CpuMeter
 from lbclient.server.meters.steal import Steal
 from lbclient.server.meters.system_files import read_bytes
 from lbclient.server.statistics import ContentionStatistics
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 def wanted(

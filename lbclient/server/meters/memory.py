@@ -6,7 +6,6 @@ systems without /proc the share of the machine's memory that psutil tells, if th
 installed; else nobody knows, and the log says so once.
 """
 
-import logging
 import os
 from collections.abc import Callable
 from importlib import import_module
@@ -14,6 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
+from lbclient.log import Log
 from lbclient.server.meters.cpu import cgroup_folders
 
 # Version 1 has a number there even without a limit: the largest multiple of a page.
@@ -39,7 +39,7 @@ FILES = (
     Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 def reader(root: Path = Path("/")) -> Callable[[], float]:

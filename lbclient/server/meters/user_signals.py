@@ -4,15 +4,15 @@ They are code of others: what one raises, or returns that makes no sense, is cou
 logged once by its name, and not used.
 """
 
-import logging
 from collections.abc import Callable
 from math import inf, isnan, nan
 
 from lbclient.background.tasks import is_fatal
 from lbclient.config import ServerConfig
 from lbclient.core.text import printable
+from lbclient.log import Log
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class UserSignals:
@@ -80,7 +80,8 @@ class UserSignals:
         if signal not in self.complained:
             self.complained.add(signal)
             said = printable(what)  # of code that may have read a request
-            logger.warning("the signal ServerConfig.%s %s: not used", signal, said)
+            words = "the signal ServerConfig.%s %s: not used"
+            logger.warning(words, signal, said, reason=said)
 
     def __repr__(self) -> str:
         return f"<{len(self.names)} signals, {self.failures} failures>"

@@ -11,16 +11,16 @@ what that would cost. Bursts are let in by `Patience`, which decays instead
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
 from lbclient.core.deadlines import Deadlines
+from lbclient.log import Log
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.overload.run_queue import UNIT
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 # Of the time that a request has until its deadline, what waiting for a thread may take
 # until it counts as one request that wants to run.

@@ -8,7 +8,6 @@ gRPC does for a request outside of its handler, some 0.2 ms.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -21,10 +20,11 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from lbclient.core.costs import RequestCost
+from lbclient.log import Log
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 HAND_OVER = "run_in_executor"  # the method of a loop
 

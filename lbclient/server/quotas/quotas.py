@@ -7,7 +7,6 @@ gone the last shares hold for a while, and then the configured ones.
 """
 
 import asyncio
-import logging
 import os
 import socket
 from collections.abc import Collection, Hashable, Iterable, Mapping
@@ -37,13 +36,14 @@ from lbclient.core.quota import (
 )
 from lbclient.core.quota_account import Payer
 from lbclient.core.text import printable
+from lbclient.log import Log
 from lbclient.server.quotas.memory_store import ProcessStore, StoreError
 from lbclient.server.statistics import QuotaStatistics
 
 LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says
 HEARD = 10_000  # customers of whom a store is believed; to share them out takes 10 ms
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class Quotas:
@@ -167,7 +167,7 @@ class Quotas:
                 said = said or f"no answer within {INTERVAL:g} s"
             if not isinstance(error, StoreError):  # which has its kind in it
                 said = f"{kind}: {said or '-'}"
-            logger.warning("no word from the quota store: %s", said)
+            logger.warning("no word from the quota store: %s", said, reason=said)
 
     def _shares(self, fleet: FleetUsage) -> dict[str, float]:
         """The share of each customer's limit that this task may give."""

@@ -5,7 +5,6 @@ are active, is appended to the sample's bytes: a protobuf message is the sum of 
 fields in any order.
 """
 
-import logging
 from collections import Counter
 from random import SystemRandom
 from typing import Any
@@ -17,6 +16,7 @@ from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.core.refused_shares import RefusedShares
+from lbclient.log import Log
 from lbclient.server.lame_duck import Drain
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.report.streams import ReportStreams, StreamKind
@@ -25,7 +25,7 @@ from lbclient.server.report.udp_sessions import UdpSessions
 from lbclient.server.statistics import CostStatistics, ServerStatistics
 from lbclient.v1 import health_pb2, load_pb2
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 Trailers = tuple[tuple[str, str | bytes], ...]
 

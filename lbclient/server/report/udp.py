@@ -7,7 +7,6 @@ answer; all that is remembered of peers is one bounded list, for the news.
 """
 
 import asyncio
-import logging
 import socket
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
+from lbclient.log import Log
 from lbclient.server.report.udp_sessions import UdpSessions
 from lbclient.server.statistics import UdpStatistics
 from lbclient.wire import datagram
@@ -31,7 +31,7 @@ Read = Callable[[], tuple[TaskState, LoadReport]]
 SocketAddress = Any  # (host, port) or (host, port, flow, scope), as asyncio has it
 P = TypeVar("P", bound=Hashable)
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class _Probed(NamedTuple):
@@ -177,7 +177,7 @@ class _Listener(asyncio.DatagramProtocol):
         self._is_full = False
 
     def error_received(self, error: Exception) -> None:
-        logger.debug("a datagram was not sent: %s", error)
+        logger.debug("a datagram was not sent: %s", error, reason=error)
 
     def close(self) -> None:
         self._transport.close()
@@ -215,7 +215,8 @@ class UdpHealth:
         try:
             sockets = _bind(await _resolve(self._loop, hosts), ports)
         except OSError as error:
-            logger.warning("no UDP health checks, as there is no port: %s", error)
+            words = "no UDP health checks, as there is no port: %s"
+            logger.warning(words, error, reason=error)
             return
         for sock in sockets:
             _, listener = await self._loop.create_datagram_endpoint(

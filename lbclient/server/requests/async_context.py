@@ -1,7 +1,6 @@
 """The context of a handler on the loop: a coroutine or an async generator."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Never
 
@@ -10,6 +9,7 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient import grpc_seam
+from lbclient.log import Log
 from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.requests import raised
 from lbclient.server.requests.context import (
@@ -18,7 +18,7 @@ from lbclient.server.requests.context import (
 )
 from lbclient.wire import propagation
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 _OK = StatusCode.OK
 
@@ -97,7 +97,8 @@ class AsyncContext(RequestContext):
         except grpc.aio.AbortError:
             self._finish(lambda: code)
             name = type(error).__name__
-            logger.error("a handler raised this: %s", name, exc_info=error)
+            words = "a handler raised this: %s"
+            logger.error(words, name, exc_info=error, reason=name)
             if not isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
         except grpc.aio.BaseError:

@@ -1,16 +1,16 @@
 """Filters handlers' metadata: keys that crash gRPC's core, other servers' reports."""
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
 from lbclient import wire
+from lbclient.log import Log
 from lbclient.server.report.reporter import Trailers
 
 # In a server's metadata each of these ends the process: a failed check in C-core.
 LETHAL = frozenset({"grpc-timeout", "grpclb_client_stats"})
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 def harmless(metadata: Iterable[Any]) -> Trailers:

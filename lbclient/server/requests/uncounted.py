@@ -5,7 +5,6 @@ context, and neither limits nor load reports: only what they raise is dealt with
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from functools import partial
@@ -17,6 +16,7 @@ from grpc import StatusCode
 
 from lbclient import grpc_seam
 from lbclient.core.protocols import Clock
+from lbclient.log import Log
 from lbclient.server.requests import raised
 from lbclient.server.requests.async_handlers import (
     AsyncResponse,
@@ -31,7 +31,7 @@ KEPT = 64  # handlers; a server has some 20 of these, and a refusal for each rea
 
 Behavior = Callable[..., Any]
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class Uncounted:
@@ -91,7 +91,8 @@ class _Request:
             await self._context.abort(*answer)
         except grpc.aio.AbortError:
             name = type(error).__name__
-            logger.error("a handler raised this: %s", name, exc_info=error)
+            words = "a handler raised this: %s"
+            logger.error(words, name, exc_info=error, reason=name)
             if not isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
         except grpc.aio.BaseError:

@@ -8,7 +8,6 @@ sends no request holds up none that is open.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,6 +16,7 @@ from typing import Any
 import grpc
 from grpc import StatusCode
 
+from lbclient.log import Log
 from lbclient.server.report.health import HealthServices
 from lbclient.server.requests.handler import Handler
 from lbclient.server.sync.loop_thread import LoopThread
@@ -24,7 +24,7 @@ from lbclient.server.sync.loop_thread import LoopThread
 THREADS = 16  # for requests, and as many to send; a send waits only for its client
 LONGEST_SEND = 10.0  # seconds until the stream of such a client is cancelled
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class SyncHealth:
@@ -94,7 +94,7 @@ class SyncHealth:
             context.set_code(answer.args[0])
             context.set_details(answer.args[1])
         except Exception as error:
-            logger.exception("a health stream failed")
+            logger.exception("a health stream failed", reason=error)
             context.set_code(StatusCode.UNKNOWN)
             context.set_details(repr(error))
         finally:

@@ -1,6 +1,5 @@
 """Runs a synchronous server until SIGTERM or Ctrl-C, then drains and stops it."""
 
-import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,13 +14,15 @@ import grpc
 
 from lbclient.config import ServerConfig
 from lbclient.core.errors import ConfigError
+from lbclient.core.model import State
+from lbclient.log import Log
 from lbclient.server.serving import SIGNALS
 from lbclient.server.sync.sync_server import SyncServer
 from lbclient.server.warmup import Warmup, check
 
 POLL_INTERVAL = 0.05  # seconds in which a signal is noticed
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 def serve_sync(server: grpc.Server, warmup: Warmup | None = None) -> None:
@@ -47,7 +48,8 @@ def serve_sync(server: grpc.Server, warmup: Warmup | None = None) -> None:
             while not leave.is_set() and server.wait_for_termination(POLL_INTERVAL):
                 pass
             if leave.is_set():
-                logger.info("asked to stop: again to stop now; %r", server)
+                words = "asked to stop: again to stop now; %r"
+                logger.info(words, server, state=State.LAME_DUCK.value)
                 _until(hurry, _begin(lambda: _drain(server)))
         finally:
             server.stop(None).wait()

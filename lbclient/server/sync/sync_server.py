@@ -6,7 +6,6 @@ find what they expect. What it adds runs on a loop in a thread of its own.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.core.registry import SERVERS
+from lbclient.log import Log
 from lbclient.server.lame_duck import POLL_INTERVAL, Drain
 from lbclient.server.parts import Parts
 from lbclient.server.report.health import HealthServices
@@ -39,7 +39,7 @@ from lbclient.server.sync.loop_thread import LoopThread
 from lbclient.server.sync.requests import Counting, SyncRequests
 from lbclient.server.warmup import Warmup, check, warm_up
 
-logger = logging.getLogger(__name__)
+logger = Log(__name__)
 
 
 class SyncServer(grpc.Server):
