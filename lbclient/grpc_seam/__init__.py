@@ -52,6 +52,7 @@ from lbclient.grpc_seam.servers import (
     counted,
     has_slots,
     is_dictionary,
+    put_first,
     with_pending_limit,
 )
 from lbclient.grpc_seam.status import (
@@ -122,6 +123,7 @@ __all__ = [
     "lighten",
     "mark",
     "marked",
+    "put_first",
     "read_once",
     "step",
     "tell",

@@ -73,13 +73,18 @@ COSTS = {
     "grpc._cython.cygrpc:AioServer._request_call": _UNSEEN,
     "grpc.aio._server:cygrpc": _UNSEEN,
     "_server": _UNSEEN,
+    "_state.interceptor_pipeline.interceptors": "where instrumentation replaces"
+    " `grpc.server`, a synchronous server refuses health streams, and clients use unary"
+    " checks instead",
 }
 
-# Where grpc.aio's own calls and channels are from. Others, such as instrumentation's
-# and interceptors', look like them from the outside.
+# Where grpcio's own calls, channels and servers are from. Others, such as
+# instrumentation's and interceptors', look like them from the outside.
 _OWN = frozenset(
     {
         "grpc._cython.cygrpc",
+        "grpc._interceptor",
+        "grpc._server",
         "grpc.aio._call",
         "grpc.aio._channel",
         "grpc.aio._server",
@@ -107,7 +112,7 @@ def find(path: str) -> Any:
 
 
 def is_news(error: AttributeError) -> bool:
-    """Whether an object of grpc.aio's own lacks the name; says so, once."""
+    """Whether an object of grpcio's own lacks the name; says so, once."""
     kind = type(error.obj)
     if kind.__module__ not in _OWN:
         return False

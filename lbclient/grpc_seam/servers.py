@@ -1,13 +1,13 @@
-"""What a grpc.aio server is given, and what can be told of one."""
+"""What a server of grpcio is given, and what can be told of one."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Never, TypeVar
+from typing import Any, Never, TypeVar
 
 import grpc
 
 from lbclient.grpc_seam.channels import Options
-from lbclient.grpc_seam.private import find
+from lbclient.grpc_seam.private import find, is_news
 
 T = TypeVar("T")
 
@@ -34,6 +34,20 @@ class KnownCoroutine(partial):  # type: ignore[type-arg]
 
     def __await__(self) -> Never:
         raise TypeError("call it first")
+
+
+def put_first(server: Any, ours: grpc.ServerInterceptor) -> None:
+    """Makes an interceptor of a synchronous server its outermost one.
+
+    What instruments `grpc.server` replaces it, and puts interceptors before those that
+    a program gives. Where this fails ours stays behind them.
+    """
+    try:
+        found = server._state.interceptor_pipeline.interceptors
+        others = [one for one in found if one is not ours]
+        server._state.interceptor_pipeline.interceptors = (ours, *others)
+    except AttributeError as error:
+        is_news(error)
 
 
 # Calls that no code in Python has seen yet: from the first number on the core ends some

@@ -20,15 +20,21 @@ import grpc
 import grpc.aio
 import pytest
 from grpc import StatusCode
-from opentelemetry.instrumentation.grpc import GrpcInstrumentorServer
+from opentelemetry.instrumentation.grpc import (
+    GrpcInstrumentorServer,
+)
+from opentelemetry.instrumentation.grpc import (
+    server_interceptor as opentelemetry_interceptor,
+)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
+from sentry_sdk.integrations.grpc import _wrap_sync_server
 from sentry_sdk.integrations.grpc.server import ServerInterceptor as Sentry
 
 import lbclient
-from lbclient import wire
+from lbclient import grpc_seam, wire
 from lbclient.admin.snapshot import snapshot
 from lbclient.config import ServerConfig
 from lbclient.core.criticality import Criticality
@@ -614,28 +620,67 @@ def test_users_interceptors_are_not_asked_about_health(asks: bool) -> None:
             assert check(channel) == next(watch(channel)).status == SERVING
 
 
-async def test_what_instruments_grpc_server_finds_it(eventually: Eventually) -> None:
-    """It replaces `grpc.server`, and so stands outside of our interceptor: health is
-    asked for by unary checks then, and no stream takes a thread."""
+@pytest.mark.parametrize("order", [1, -1])
+async def test_health_passes_by_what_instruments_grpc_server(
+    eventually: Eventually, monkeypatch: pytest.MonkeyPatch, order: int
+) -> None:
+    """OpenTelemetry and Sentry replace `grpc.server`, and put their interceptors before
+    those of the program."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     instrumentor: Any = GrpcInstrumentorServer()  # type: ignore[no-untyped-call]
-    instrumentor.instrument(tracer_provider=provider)
+
+    def by_sentry() -> None:
+        monkeypatch.setattr(grpc, "server", _wrap_sync_server(grpc.server))
+
+    def by_opentelemetry() -> None:
+        monkeypatch.setattr(grpc, "server", grpc.server)  # to be put back in the end
+        instrumentor.instrument(tracer_provider=provider)
+
+    for instrument in (by_sentry, by_opentelemetry)[::order]:
+        instrument()
     try:
         with (
-            sync_hosting(METHODS) as (server, at),
+            sync_hosting(METHODS, interceptors=[Denying()]) as (server, at),
             grpc.insecure_channel(at) as channel,
         ):
-            assert call_all(channel) == ANSWERS
+            assert call_all(channel, metadata=TOKEN) == ANSWERS
+            assert next(watch(channel)).status == SERVING
             async with lbclient.insecure_channel(f"ipv4:{at}") as ours:
                 await ours.channel_ready()
                 [backend] = ours.balancer().pool.ready
+                await eventually(lambda: backend.reported.is_ours)
+                assert not backend.reported.refusals
                 server.lame_duck()
                 await eventually(lambda: backend.state is State.LAME_DUCK)
     finally:
         instrumentor.uninstrument()
-    names = {span.name for span in exporter.get_finished_spans()}
-    assert names >= set(METHODS)
+    names = [span.name for span in exporter.get_finished_spans()]
+    assert sorted(names) == sorted(METHODS)
+
+
+async def test_behind_an_interceptor_health_is_asked_for_by_unary_checks(
+    eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a grpcio where ours cannot be put before it no stream takes a thread."""
+    monkeypatch.setattr(grpc_seam, "put_first", lambda *_: None)
+    make: Any = opentelemetry_interceptor
+    outer, plain = make(tracer_provider=TracerProvider()), grpc.server
+
+    def instrumented(pool: Any, *, interceptors: Any, **options: Any) -> Any:
+        return plain(pool, interceptors=[outer, *interceptors], **options)
+
+    monkeypatch.setattr(grpc, "server", instrumented)
+    with (
+        sync_hosting(METHODS) as (server, at),
+        grpc.insecure_channel(at) as channel,
+    ):
+        assert call_all(channel) == ANSWERS
+        async with lbclient.insecure_channel(f"ipv4:{at}") as ours:
+            await ours.channel_ready()
+            [backend] = ours.balancer().pool.ready
+            server.lame_duck()
+            await eventually(lambda: backend.state is State.LAME_DUCK)
 
 
 def test_a_health_service_of_the_users_goes_first() -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,8 @@ async def main() -> None:
     await channel.close()  # which ends its calls
     assert await asyncio.wait_for(call.code(), 20) is grpc.StatusCode.CANCELLED
     await inner_calls(address)
+    with ThreadPoolExecutor(1) as pool:
+        lbclient.sync_server(pool).stop(None)
     await admission(address, service)
     await server.stop(None)
 

@@ -67,9 +67,9 @@ class SyncHealth:
         send: Callable[[Any], None] | None = None,
     ) -> Any:
         if send is None:
-            # An interceptor outside of ours, such as of instrumentation that replaces
-            # `grpc.server`, has wrapped this. A stream would hold a thread of calls:
-            # clients that are told this use unary checks.
+            # An interceptor has wrapped this: a user's with `intercept_health`, or one
+            # outside of ours that `put_first` could not move. A stream would hold a
+            # thread of calls: clients that are told this use unary checks.
             context.set_code(StatusCode.UNIMPLEMENTED)
             context.set_details("an interceptor lets no health stream pass by")
             return ()

@@ -104,6 +104,7 @@ class SyncServer(grpc.Server):
             options=options,
             compression=compression,
         )
+        grpc_seam.put_first(self._inner, self._requests)
         self._starting = Lock()
         self._started = False
         self._ending: Thread | None = None
