@@ -9,7 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -458,6 +458,48 @@ def test_serve_sync_raises_what_a_warmup_raises() -> None:
         assert server.stop(None).is_set()
         with pytest.raises(TypeError, match="no server of grpc"):
             lbclient.serve_sync(lbclient.serve_sync)  # type: ignore[arg-type]
+
+
+def test_a_drain_ends_when_somebody_stops_the_server() -> None:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        sync_hosting(METHODS) as (server, at),
+        grpc.insecure_channel(at) as channel,
+    ):
+        watching = watch(channel)
+        assert next(watching).status == SERVING
+        draining = pool.submit(server.drain)
+        assert next(watching).status == NOT_SERVING
+        assert server.stop(None).wait(DEADLINE)
+        assert draining.result(DEADLINE) is None
+        server.drain()
+
+
+def test_a_drain_on_the_servers_own_loop_is_refused() -> None:
+    """There it would wait for itself, as a coroutine for a warmup runs there."""
+    with ThreadPoolExecutor(1) as pool:
+        config = ServerConfig(lame_duck_quiet=0.1)
+        server = lbclient.sync_server(pool, config=config)
+
+        async def warm_up() -> None:
+            with pytest.raises(RuntimeError, match="to_thread"):
+                server.drain()
+            await asyncio.to_thread(server.drain)
+
+        with pytest.raises(CancelledError):
+            server.start(warm_up)
+        assert server.stop(None).wait(DEADLINE)
+
+
+def test_a_server_made_before_a_fork_serves_in_each_child() -> None:
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("forking_server.py"))],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "served\n" * 2), done.stderr
 
 
 async def test_a_server_that_is_dropped_stops(eventually: Eventually) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from random import Random
 from threading import Event, Lock, Thread
@@ -247,11 +247,22 @@ class SyncServer(grpc.Server):
     def drain(self) -> None:
         """A lame duck first, and stops with GOAWAY when its clients have left.
 
-        As `lbclient.Server.drain`, but it blocks until the server has stopped.
+        As `lbclient.Server.drain`, but it blocks until the server has stopped, also by
+        a `stop` of somebody else. Raises RuntimeError in a coroutine, such as a warmup,
+        on the server's own event loop: await `asyncio.to_thread(server.drain)` there.
         """
         if not self._started or self._ended.is_set():
             return
-        grace = self._loop.run(self._wait_for_goaway())
+        if self._loop.is_current():
+            raise RuntimeError(
+                "drain() blocks, and would hold up the event loop that drains:"
+                " await asyncio.to_thread(server.drain)"
+            )
+        try:
+            grace = self._loop.run(self._wait_for_goaway())
+        except CancelledError:  # somebody has stopped it meanwhile
+            self._ended.wait()
+            return
         ended = self.stop(grace)
         # grpcio's own stop waits for streams that last as long as their connection.
         quiet, idle_since = self._config.lame_duck_quiet, self._clock()
