@@ -28,6 +28,7 @@ from lbclient.metrics.durations import FAMILY_OF
 from lbclient.metrics.families import FAMILIES, HANDLED, HIGHEST, SAMPLES, Family
 from lbclient.metrics.samples import Sample
 from lbclient.metrics.sdk_histograms import (
+    SCOPE,
     Point,
     SdkHistograms,
     method_of,
@@ -133,7 +134,7 @@ class _Instruments:
         self._is_global = provider is get_meter_provider()
         self._histograms = SdkHistograms(self._points, clock)
         self._attach()
-        meter = provider.get_meter("lbclient")
+        meter = provider.get_meter(SCOPE)
         self._read_at: float | None = None
         self._numbers: dict[str, list[tuple[Sample, float]]] = {}
         for name, (family, labels) in SAMPLES.items():

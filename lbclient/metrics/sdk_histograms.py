@@ -4,7 +4,7 @@ OpenTelemetry's API can only record one value at a time, which takes the SDK som
 with two for each call, 6 to 8 % of a client's CPU. So values are counted in buckets
 where calls end, and the buckets handed over when a reader collects. The SDK has no
 public door for that (its specification calls it a MetricProducer): `attach` takes the
-private one, and where that is missing says so, and the caller goes another way.
+private one, and where an SDK has none the log says so, and the caller goes another way.
 """
 
 import time
@@ -24,6 +24,8 @@ from lbclient.metrics.sums import labelled
 from lbclient.wire.codes import STATUS_OF_NUMBER
 
 logger = Log("lbclient.metrics")
+
+SCOPE = "lbclient"  # of our meter
 
 # What is timed, in gRPC's words: name, unit, description.
 NAMES = {
@@ -135,11 +137,24 @@ class SdkHistograms:
         self._began_at = time.time_ns()
         self._told: WeakKeyDictionary[Any, tuple[Seen, int]] = WeakKeyDictionary()
         self.is_attached = False
+        self._has_complained = False
 
     def attach(self, provider: Any) -> bool:
-        """To what each of the provider's readers collects; False if it cannot."""
-        if self.is_attached:
-            return True
+        """To what each of the provider's readers collects; False if it cannot.
+
+        The log says so once if it is OpenTelemetry's SDK; others have no such door.
+        """
+        if not self.is_attached:
+            self.is_attached = self._attach(provider)
+        if not self.is_attached and not self._has_complained and _is_sdk(provider):
+            self._has_complained = True
+            logger.warning(
+                "this OpenTelemetry SDK takes no histograms: lbclient's are three"
+                " counters each, and gRPC's are left out"
+            )
+        return self.is_attached
+
+    def _attach(self, provider: Any) -> bool:
         consumer: Any = getattr(provider, "_measurement_consumer", None)
         readers = getattr(provider, "_metric_readers", None)
         if readers is None:  # of an SDK before 1.40
@@ -147,6 +162,7 @@ class SdkHistograms:
                 getattr(provider, "_sdk_config", None), "metric_readers", None
             )
         collect = getattr(consumer, "collect", None)
+        config = getattr(provider, "_sdk_config", None)
         if collect is None or readers is None:
             return False
         if not all(hasattr(reader, "_set_collect_callback") for reader in readers):
@@ -155,7 +171,7 @@ class SdkHistograms:
         def with_ours(reader: Any, timeout_millis: float = 10_000) -> Any:
             data = collect(reader, timeout_millis)
             try:
-                return self._with_ours(reader, data)
+                return self._with_ours(reader, data, config)
             except Exception:  # of an SDK that has changed
                 logger.exception("no histograms of lbclient's in this export")
                 return data
@@ -163,23 +179,36 @@ class SdkHistograms:
         consumer.collect = with_ours  # of readers that come later
         for reader in readers:
             reader._set_collect_callback(with_ours)
-        self.is_attached = True
         return True
 
-    def _with_ours(self, reader: Any, data: Any) -> Any:
-        """What was collected, and our histograms in the scope of our instruments."""
-        from opentelemetry.sdk.metrics.export import MetricsData
+    def _with_ours(self, reader: Any, data: Any, config: Any) -> Any:
+        """What was collected, and our histograms in the scope of our instruments.
 
-        if data is None or not data.resource_metrics:
-            return data
+        There is no such scope where views drop all of these, and no data at all where
+        there are no other instruments.
+        """
+        from opentelemetry.sdk.metrics.export import (
+            MetricsData,
+            ResourceMetrics,
+            ScopeMetrics,
+        )
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
         ours = self._metrics(reader)
+        if not ours:
+            return data
+        if data is None or not data.resource_metrics:
+            resource = config.resource
+            data = MetricsData([ResourceMetrics(resource, [], resource.schema_url)])
         first, *others = data.resource_metrics
-        scopes = [
-            replace(one, metrics=[*one.metrics, *ours])
-            if one.scope.name == "lbclient"
-            else one
-            for one in first.scope_metrics
-        ]
+        names = [one.scope.name for one in first.scope_metrics]
+        scopes = list(first.scope_metrics)
+        if SCOPE in names:
+            place = names.index(SCOPE)
+            before = scopes[place]
+            scopes[place] = replace(before, metrics=[*before.metrics, *ours])
+        else:
+            scopes.append(ScopeMetrics(InstrumentationScope(SCOPE, ""), ours, ""))
         return MetricsData([replace(first, scope_metrics=scopes), *others])
 
     def _metrics(self, reader: Any) -> list[Any]:
@@ -254,6 +283,11 @@ class SdkHistograms:
 
     def __repr__(self) -> str:
         return f"<histograms for {len(self._told)} readers>"
+
+
+def _is_sdk(provider: object) -> bool:
+    kinds = type(provider).__mro__
+    return any(kind.__module__.startswith("opentelemetry.sdk.") for kind in kinds)
 
 
 def _since(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.view import DropAggregation, View
 
 from lbclient.metrics import opentelemetry
 from lbclient.metrics.families import HANDLED, SAMPLES
@@ -67,6 +68,25 @@ def test_a_histogram_is_one_in_the_sdk_and_a_distribution_of_now_three() -> None
     assert seen("lbclient.weights.count") == 3
 
 
+@pytest.mark.parametrize("has_others", [False, True])
+def test_histograms_need_no_other_instrument_of_ours(has_others: bool) -> None:
+    """A view drops all that are not gRPC's; somebody else may have some."""
+    reader, channel = InMemoryMetricReader(), FakeChannel()
+    drop = View(instrument_name="lbclient.*", aggregation=DropAggregation())
+    drop_started = View(instrument_name="grpc.*", aggregation=DropAggregation())
+    provider = MeterProvider([reader], views=[drop, drop_started])
+    if has_others:
+        provider.get_meter("theirs").create_counter("theirs").add(1)
+    opentelemetry.export(channel, provider)
+    data = reader.get_metrics_data()
+    assert data is not None
+    (resource,) = data.resource_metrics
+    found = {scope.scope.name: scope.metrics for scope in resource.scope_metrics}
+    assert found.keys() == ({"theirs", "lbclient"} if has_others else {"lbclient"})
+    assert "lbclient.attempt_latency" in {one.name for one in found["lbclient"]}
+    provider.shutdown()
+
+
 class OtherMeters(MeterProvider):
     """As of another SDK, which has no door for histograms."""
 
@@ -76,9 +96,13 @@ class OtherMeters(MeterProvider):
         return super().__getattribute__(name)
 
 
-def test_with_another_sdk_a_histogram_is_three_instruments() -> None:
+def test_with_another_sdk_a_histogram_is_three_instruments(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     seen = Collected(_channel := FakeChannel(), kind=OtherMeters)
     assert seen("lbclient.attempt_latency.bucket", le="1.0") == 7
+    (record,) = caplog.records  # once: it derives from the SDK's own
+    assert "takes no histograms" in record.getMessage()
     assert seen("lbclient.attempt_latency.bucket", le="+Inf") == 8
     assert seen("lbclient.attempt_latency.count") == 8
     assert seen("lbclient.attempt_latency.sum") == 4.5
