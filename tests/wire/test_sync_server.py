@@ -583,6 +583,29 @@ async def test_a_request_given_up_before_it_has_a_thread_is_over(
         )
 
 
+def test_unknown_methods_are_counted_and_wait_for_no_thread() -> None:
+    held = Held()
+    with (
+        sync_hosting({PATH: unary_unary(held)}, threads=1) as (server, at),
+        grpc.insecure_channel(at) as channel,
+    ):
+        [call] = held.fill(channel, calls=1)
+        for name in ("/a.B/One", "/c.D/Two"):
+            method: Any = channel.unary_unary(name)
+            with pytest.raises(grpc.RpcError, match="Method not found!") as caught:
+                method(b"", timeout=DEADLINE)
+            error: Any = caught.value
+            assert error.code() is StatusCode.UNIMPLEMENTED
+            assert wire.find_report(error.trailing_metadata()) is not None
+        held.let_go.set()
+        assert call.result() == b"x"
+        export(server, registry := CollectorRegistry())
+        labels = ("type", "service", "method")
+        unknown = dict.fromkeys((f"grpc_{label}" for label in labels), "unknown")
+        unknown["grpc_code"] = "Unimplemented"
+        assert registry.get_sample_value("grpc_server_handled_total", unknown) == 2
+
+
 def test_a_limit_of_concurrent_requests_refuses_with_a_report() -> None:
     held = Held()
     with (

@@ -89,8 +89,14 @@ class SyncRequests(grpc.ServerInterceptor):
         self._loop = loop
         self._find_passing = find_passing
         self._methods: dict[str, tuple[Handler, _Response | _Responses]] = {}
-        # A refusal does not wait for one of the threads for which requests wait.
+        # These do not wait for one of the threads for which requests wait.
         self._refusing = ThreadPoolExecutor(1, "lbclient refusals")
+        behavior = partial(_unknown_method)
+        setattr(behavior, THREADS[0], self._refusing)
+        # As in asyncio's servers, of whatever arity.
+        self._unknown: Handler = grpc.stream_stream_rpc_method_handler(behavior)
+        counts = self._counts("", None)
+        self._unknown_method = _Responses(serving, counts, self._unknown)
 
     def intercept_service(
         self,
@@ -107,12 +113,13 @@ class SyncRequests(grpc.ServerInterceptor):
         if answer is not None:
             return self._refused(answer, path)
         handler = continuation(handler_call_details)
+        method: _Response | _Responses
         if handler is None:
-            return None  # grpcio says UNIMPLEMENTED
-        behavior = behavior_of(handler)
-        if getattr(behavior, THREADS[1], False):
+            handler, method = self._unknown, self._unknown_method
+        elif getattr(behavior_of(handler), THREADS[1], False):
             return handler  # it keeps a callback, and has no end that could be counted
-        method = self._method(path, handler)
+        else:
+            method = self._method(path, handler)
         with self._counting:
             call = SyncContext(method.served, self._counting)
         respond = (
@@ -162,6 +169,11 @@ class SyncRequests(grpc.ServerInterceptor):
 
     def stop(self) -> None:
         self._refusing.shutdown(wait=False)
+
+
+def _unknown_method(_requests: Any, context: grpc.ServicerContext) -> Never:
+    context.abort(StatusCode.UNIMPLEMENTED, "Method not found!")  # as grpcio says it
+    raise AssertionError  # `abort` raises
 
 
 def _refuse(
