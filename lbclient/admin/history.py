@@ -32,6 +32,7 @@ class History:
     def __init__(self) -> None:
         self._channels: Samples = {}
         self._servers: Samples = {}
+        self._failed = set[tuple[str, str]]()  # kinds of failures that were logged
 
     def __repr__(self) -> str:
         channels, servers = len(self._channels), len(self._servers)
@@ -47,8 +48,36 @@ class History:
         servers = {
             n: s for n, s in SERVERS.present() if isinstance(s, Server | SyncServer)
         }
-        _add(self._channels, channels, MOST_CHANNELS, now, of_channel)
-        _add(self._servers, servers, MOST_SERVERS, now, of_server)
+        self._add(self._channels, channels, MOST_CHANNELS, now, of_channel)
+        self._add(self._servers, servers, MOST_SERVERS, now, of_server)
+
+    def _add(
+        self,
+        samples: Samples,
+        present: Mapping[int, Any],
+        most: int,
+        now: float,
+        read: Callable[[Any], Sample | None],
+    ) -> None:
+        for number in samples.keys() - present.keys():
+            del samples[number]
+        for number in list(present)[:most]:
+            try:
+                values = read(present[number])
+            except Exception as error:  # the others are told of as ever
+                self._log(present[number], error)
+                continue
+            if values is not None:
+                kept = samples.setdefault(number, deque(maxlen=KEPT))
+                kept.append((round(now, 3), *values))
+
+    def _log(self, source: object, error: Exception) -> None:
+        """Once for each kind of failure, as it may go on for ever."""
+        kind = type(source).__name__, type(error).__name__
+        if kind not in self._failed:
+            self._failed.add(kind)
+            words = "%r could not be described"
+            logger.error(words, source, exc_info=error, reason=error)
 
     def told(self) -> dict[str, dict[int, list[Sample]]]:
         """As JSON has it: of each its samples, the oldest first."""
@@ -56,26 +85,6 @@ class History:
             "channels": {n: list(kept) for n, kept in self._channels.items()},
             "servers": {n: list(kept) for n, kept in self._servers.items()},
         }
-
-
-def _add(
-    samples: Samples,
-    present: Mapping[int, Any],
-    most: int,
-    now: float,
-    read: Callable[[Any], Sample | None],
-) -> None:
-    for number in samples.keys() - present.keys():
-        del samples[number]
-    for number in list(present)[:most]:
-        try:
-            values = read(present[number])
-        except Exception:  # of one that is amiss; the others are told of as ever
-            logger.exception("%r could not be described", present[number])
-            continue
-        if values is not None:
-            kept = samples.setdefault(number, deque(maxlen=KEPT))
-            kept.append((round(now, 3), *values))
 
 
 def of_channel(channel: Channel) -> Sample | None:

@@ -11,6 +11,7 @@ import pytest
 
 import lbclient
 from lbclient import admin
+from lbclient.admin.history import History
 from lbclient.admin.http import CONNECTIONS, HEAD_SIZE, OF_ONE, Site
 from lbclient.admin.shape import flaw
 from lbclient.admin.snapshot import LONGEST, MOST_BACKENDS, snapshot
@@ -408,6 +409,28 @@ async def mounted(path: str, host: str, method: str = "GET") -> tuple[int, bytes
     await admin.asgi(names=["shop.test"])(scope, None, send)
     start, body = sent
     return start["status"], body["body"]
+
+
+def test_the_mounted_page_needs_no_loop_of_asyncio() -> None:
+    """Hypercorn runs applications on trio, too. Nothing here waits."""
+    with pytest.raises(StopIteration) as over:
+        mounted("/lbz.json", "shop.test").send(None)
+    status, body = over.value.value
+    assert status == 200
+    assert "channels" in json.loads(body)
+
+
+def test_what_goes_on_failing_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    history, errors = History(), [OSError(), OSError(), ValueError()]
+
+    def fail(_: object) -> Any:
+        raise errors[0]
+
+    while errors:
+        history._add({}, {1: "one", 2: "two"}, 10, 0.0, fail)
+        errors.pop(0)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["'one' could not be described"] * 2
 
 
 async def test_a_web_application_can_mount_the_page() -> None:
