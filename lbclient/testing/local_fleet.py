@@ -37,7 +37,7 @@ class LocalBackend:
         self.failure: grpc.aio.AioRpcError | None = None
         self._is_overloaded = False
         self.requests = 0
-        self.state = "stopped"
+        self._is_frozen = self._is_leaving = False
         self._register = register
         self._config = config
         self._relay = Relay()
@@ -46,6 +46,15 @@ class LocalBackend:
     @property
     def address(self) -> str:
         return f"{HOST}:{self._relay.port}"
+
+    @property
+    def state(self) -> str:
+        """One of "stopped", "frozen", "lame duck" and "serving"."""
+        if self._server is None:
+            return "stopped"
+        if self._is_frozen:
+            return "frozen"
+        return "lame duck" if self._is_leaving else "serving"
 
     @property
     def is_overloaded(self) -> bool:
@@ -77,7 +86,7 @@ class LocalBackend:
         self._register(server)
         port = server.add_insecure_port(f"{HOST}:0")
         await server.start()
-        self._server, self.state = server, "serving"
+        self._server, self._is_frozen, self._is_leaving = server, False, False
         if self._is_overloaded:
             self._limit()
         await self._relay.open(port)
@@ -88,27 +97,43 @@ class LocalBackend:
         await self._stop()
 
     def freeze(self) -> None:
-        """As by SIGSTOP: connections stay, and nothing is answered until `thaw`."""
-        self.state = "frozen"
+        """As by SIGSTOP: connections stay, and nothing is answered until `thaw`.
+
+        Raises RuntimeError if it is stopped. A frozen backend can be killed.
+        """
+        self._check_runs("frozen", may_be_frozen=True)
+        self._is_frozen = True
         self._relay.freeze()
 
     def thaw(self) -> None:
-        self.state = "serving"
-        self._relay.thaw()
+        """As by SIGCONT; of a backend that is not frozen it does nothing."""
+        if self._is_frozen:
+            self._is_frozen = False
+            self._relay.thaw()
+
+    def _check_runs(self, what: str, *, may_be_frozen: bool = False) -> None:
+        state = self.state
+        if state == "stopped" or (state == "frozen" and not may_be_frozen):
+            raise RuntimeError(f"a {state} backend cannot be {what}: {self!r}")
 
     def lame_duck(self) -> None:
-        """Asks its clients to send requests elsewhere, and serves what arrives."""
-        self.state = "lame duck"
+        """Asks its clients to send requests elsewhere, and serves what arrives.
+
+        Raises RuntimeError if it is stopped or frozen, as `drain` does.
+        """
+        self._check_runs("a lame duck")
+        self._is_leaving = True
         self.server.lame_duck()
 
     async def drain(self) -> None:
         """Leaves in order: a lame duck, then stopped when its clients have left."""
-        self.state = "lame duck"
+        self._check_runs("drained")
+        self._is_leaving = True
         await self.server.drain()
         await self.kill()
 
     async def _stop(self) -> None:
-        server, self._server, self.state = self._server, None, "stopped"
+        server, self._server, self._is_frozen = self._server, None, False
         if server is not None:
             await server.stop(None)
 

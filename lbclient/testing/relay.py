@@ -26,7 +26,7 @@ class Relay:
         self._thawed = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._accepted: dict[socket.socket, None] = {}  # that have no transport yet
-        self._writers: dict[asyncio.StreamWriter, None] = {}
+        self._writers: dict[asyncio.StreamWriter, None] = {}  # that are not closed
 
     async def open(self, server_port: int) -> None:
         # Neither by asyncio's own server nor by `sock_accept`: both may lose a
@@ -53,6 +53,7 @@ class Relay:
             self._listener = None
         for writer in self._writers:
             writer.transport.abort()
+        self._writers = {}
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -89,13 +90,25 @@ class Relay:
 
     @asynccontextmanager
     async def _connected(self, **where: Any) -> AsyncIterator[Streams]:
-        streams = await asyncio.open_connection(**where)
+        try:
+            streams = await asyncio.open_connection(**where)
+        except BaseException:
+            if "sock" in where:
+                where["sock"].close()
+            raise
+        self._forget_closed()
         self._writers[streams[1]] = None
         try:
             yield streams
         finally:
-            self._writers.pop(streams[1])
+            # It stays open until its peer has read all, or `cut` aborts it.
             streams[1].transport.close()
+            self._forget_closed()
+
+    def _forget_closed(self) -> None:
+        for writer in list(self._writers):
+            if writer.is_closing() and not writer.transport.get_write_buffer_size():
+                del self._writers[writer]
 
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter

@@ -1,5 +1,7 @@
 """`LocalFleet`: what a test does to a backend looks to a client as it does outside."""
 
+import asyncio
+import socket
 from typing import Any
 
 import grpc
@@ -9,6 +11,7 @@ from search_pb2_grpc import SearchServicer, SearchStub, add_SearchServicer_to_se
 
 import lbclient
 from lbclient.testing import LocalFleet, failure
+from lbclient.testing.relay import Relay
 from tests.waiting import eventually
 
 
@@ -87,6 +90,54 @@ async def test_failures_and_refusals_have_their_trailers() -> None:
             assert told["lbclient-refusal"] == "overloaded"
             fleet[0].is_overloaded = False
             assert await SearchStub(plain).Search(Query(text="oak"))
+
+
+async def test_a_backend_is_in_one_state_whatever_was_done_before() -> None:
+    async with LocalFleet(register, 1) as fleet:
+        backend = fleet[0]
+        backend.thaw()
+        assert backend.state == "serving"
+        backend.lame_duck()
+        for _ in range(2):
+            backend.freeze()
+            assert backend.state == "frozen"
+        with pytest.raises(RuntimeError, match="a frozen backend cannot be drained"):
+            await backend.drain()
+        backend.thaw()
+        assert backend.state == "lame duck"
+        backend.freeze()
+        await backend.kill()
+        backend.thaw()
+        assert backend.state == "stopped"
+        for act in (backend.freeze, backend.lame_duck):
+            with pytest.raises(RuntimeError, match="a stopped backend cannot be"):
+                act()
+        assert backend.state == "stopped"
+        await backend.start()
+        assert backend.state == "serving"
+        async with grpc.aio.insecure_channel(backend.address) as channel:
+            stub: Any = SearchStub(channel)
+            await stub.Search(Query(text="oak"), timeout=30.0, wait_for_ready=True)
+
+
+async def test_a_cut_also_ends_who_has_not_read_what_was_sent_before_the_end() -> None:
+    async def send(_: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        to_client.write(bytes(10_000_000))
+
+    server = await asyncio.start_server(send, "127.0.0.1", 0)
+    relay = Relay()
+    await relay.open(server.sockets[0].getsockname()[1])
+    with socket.create_connection(("127.0.0.1", relay.port)) as client:
+        await eventually(
+            lambda: any(one.transport.get_write_buffer_size() for one in relay._writers)
+        )
+        client.shutdown(socket.SHUT_WR)
+        await eventually(lambda: any(one.is_closing() for one in relay._writers))
+        sockets = [one.get_extra_info("socket") for one in relay._writers]
+        await relay.cut()
+        assert {one.fileno() for one in sockets} == {-1}
+        assert not relay._writers
+    server.close()
 
 
 def test_a_count_that_cannot_be() -> None:
