@@ -795,7 +795,12 @@ def test_the_switch_gives_grpcios_own_server(
         watching = [watch(channel) for _ in range(3)]
         assert [next(one).status for one in watching] == [SERVING] * 3
         [call] = held.fill(channel, calls=1)
+        open_watch: Any = channel.stream_unary(wire.SERVING_WATCH_METHOD)
+        asked = Event()  # the request of a client that takes its time
+        slow = open_watch.future(asked.wait() and b"" for _ in range(1))
         assert check(channel) == SERVING, "though the only thread is taken"
+        slow.cancel()
+        asked.set()
         stopped = server.stop(DEADLINE)
         assert [next(one).status for one in watching] == [NOT_SERVING] * 3
         held.let_go.set()

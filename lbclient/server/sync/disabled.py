@@ -16,6 +16,9 @@ from lbclient.v1 import compat_pb2
 
 Reply = compat_pb2.ServingReply
 
+# A client that opens a stream and sends no request holds one until it leaves.
+THREADS = 16
+
 
 class PlainSyncServer(grpc.Server):
     """Hands everything on to grpcio's; adds health checks at `start`."""
@@ -77,7 +80,7 @@ class _Health:
         self._is_over = False
         self._lock = Lock()
         self._watching: list[tuple[str, Callable[[Any], None]]] = []
-        self._pool = ThreadPoolExecutor(1, "lbclient health")
+        self._pool = ThreadPoolExecutor(THREADS, "lbclient health")
 
     def handler(self) -> grpc.GenericRpcHandler:
         service, check = wire.SERVING_CHECK_METHOD.split("/")[1:]
