@@ -8,6 +8,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from functools import cache, partial
 from random import Random
@@ -257,7 +258,7 @@ class Channel(grpc.aio.Channel):
         balancer = self.__dict__.get("_balancer")
         if balancer is not None and not self._is_closed:
             self._is_closed = True
-            if not balancer.loop.is_closed():
+            with suppress(RuntimeError):  # it is closed, perhaps by another thread
                 balancer.loop.call_soon_threadsafe(balancer.abort)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
