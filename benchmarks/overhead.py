@@ -190,7 +190,10 @@ SERVERS: dict[str, tuple[Callable[[], Any], Any]] = {
 
 async def serve(kind: str, count: int) -> None:
     """Serves until this process ends; says the ports first."""
-    make, handler = SERVERS[kind]
+    await serve_echo(*SERVERS[kind], count)
+
+
+async def serve_echo(make: Callable[[], Any], handler: Any, count: int) -> None:
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         ECHO: grpc.unary_unary_rpc_method_handler(
             handler, StringValue.FromString, StringValue.SerializeToString
