@@ -180,6 +180,15 @@ class Pressure:
             refusal = self.admission.refusal(attempt)
         return refusal
 
+    def is_refusing(self) -> bool:
+        """Whether signals refuse some of what comes."""
+        return bool(self.admission.worst)
+
+    def give_way(self, criticality: Criticality, now: float) -> Refusal:
+        """Refuses what had been let in: something more critical takes its turn."""
+        self._refused_at[criticality] = now
+        return self.admission.refusal()
+
     def is_full(self, criticality: Criticality, active: int) -> bool:
         """Whether it finds no place in the limit, while so many are not over."""
         places = self._places

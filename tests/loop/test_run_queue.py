@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lbclient.core.criticality import Criticality, adopt
 from lbclient.server.overload import run_queue
 from lbclient.server.overload.run_queue import (
     CLEAR,
@@ -27,22 +28,31 @@ class Task:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.queue = RunQueue(self.clock)
+        self.is_overloaded = False
+        self.queue = RunQueue(self.clock, is_overloaded=lambda: self.is_overloaded)
         self.began: list[int] = []
+        self.passed: list[int] = []  # others took their turns
         self.tasks: list[asyncio.Task[None]] = []
 
     def clock(self) -> float:
         self.now += 1e-5
         return self.now
 
-    def request(self, number: int, cost: float) -> None:
+    def request(
+        self, number: int, cost: float, criticality: Criticality | None = None
+    ) -> None:
         self.queue.arrived += 1
-        self.tasks.append(asyncio.ensure_future(self._serve(number, cost)))
+        serving = self._serve(number, cost, criticality)
+        self.tasks.append(asyncio.ensure_future(serving))
 
-    async def _serve(self, number: int, cost: float) -> None:
+    async def _serve(
+        self, number: int, cost: float, criticality: Criticality | None
+    ) -> None:
+        adopt(criticality)
         turn = self.queue.enter(self.clock())
-        if turn is not None:
-            await turn
+        if turn is not None and not await turn:
+            self.passed.append(number)
+            return
         self.began.append(number)
         self.now += cost
 
@@ -115,6 +125,51 @@ async def test_those_who_wait_begin_one_by_one_in_their_order() -> None:
     assert task.began == [-2, -1, *range(6)]
     await task.end()
     assert task.began == [-2, -1, *range(20)]
+
+
+SHEDDABLE, _, CRITICAL, CRITICAL_PLUS = Criticality
+
+
+async def test_in_an_overload_who_is_more_critical_takes_a_turn() -> None:
+    """The first one's of the least critical: those behind wait no longer for it."""
+    task = Task()
+    await task.close()
+    for number, criticality in enumerate((CRITICAL, SHEDDABLE, SHEDDABLE, CRITICAL)):
+        task.request(number, LONG, criticality)
+    await turns_until(lambda: len(task.queue) == 4)
+    task.is_overloaded = True
+    for number in range(4, 8):
+        task.request(number, LONG, CRITICAL_PLUS)
+    task.request(8, LONG, CRITICAL)  # of those waiting nobody is less critical
+    await turns_until(lambda: len(task.queue) == 5)
+    await task.end()
+    assert task.passed == [1, 2, 0, 3]
+    assert task.began == [-2, -1, 6, 4, 5, 7, 8]
+
+
+async def test_who_has_given_up_loses_no_turn_to_others() -> None:
+    task = Task()
+    await task.close()
+    for number in range(2):
+        task.request(number, LONG, SHEDDABLE)
+    await turns_until(lambda: len(task.queue) == 2)
+    task.tasks[-2].cancel()
+    await turns_until(lambda: len(task.queue) == 1)
+    task.is_overloaded = True
+    task.request(2, LONG)  # CRITICAL, as it says nothing
+    await task.end()
+    assert task.passed == [1]
+    assert task.began == [-2, -1, 2]
+
+
+async def test_in_calm_nobody_loses_a_turn() -> None:
+    task = Task()
+    await task.close()
+    for number in range(4):
+        task.request(number, LONG, SHEDDABLE if number < 2 else CRITICAL_PLUS)
+    await task.end()
+    assert task.passed == []
+    assert task.began == [-2, -1, 0, 1, 2, 3]
 
 
 async def test_long_requests_count_one_each() -> None:

@@ -219,6 +219,19 @@ def test_what_is_cheaper_waits_until_nothing_above_it_is_refused() -> None:
     assert task.ask(sheddable) is None
 
 
+def test_who_gives_way_is_refused_as_overloaded_and_so_are_its_likes() -> None:
+    task = Task()
+    task.overload()
+    metadata = ((wire.CRITICALITY_KEY, "CRITICAL"),)
+    task.runnable = 0
+    task.sample()
+    answer = in_request(task, *metadata, ask=task.gate.passed)
+    assert isinstance(answer, RefusalStatus)
+    assert dict(answer.trailers)[wire.REFUSAL_KEY] == "overloaded"
+    assert task.gate.refused["overloaded"]["CRITICAL"] == 1
+    assert task.ask((wire.CRITICALITY_KEY, "SHEDDABLE")) is not None
+
+
 def wait_in_core(task: Task, samples: int) -> None:
     """Five hundred wait, of which a hundred are taken in each sample, for 0.5 s."""
     task.gate.core.intake.was_behind = lambda: True  # type: ignore[method-assign]

@@ -46,6 +46,7 @@ from lbclient.server.overload.refusal_status import (
     NO_PLACE,
     OURS_MAY_RETRY,
     OUT_OF_QUOTA,
+    PASSED,
     TOO_LATE,
     TOO_SHORT,
     TRAILERS,
@@ -92,7 +93,7 @@ class Gate:
             delay=delay,
         )
         self.core = CoreQueue(delay)
-        self.queue = RunQueue(clock, self.core.intake)
+        self.queue = RunQueue(clock, self.core.intake, self.pressure.is_refusing)
         self.threads = Threads()
         self._monitor = monitor
         self._clock = clock
@@ -250,6 +251,17 @@ class Gate:
         self.count(refusal.value, criticality)
         why = self.pressure.why_stream(load, criticality)
         return RefusalStatus(StatusCode.UNAVAILABLE, why, self._told(refusal))
+
+    def passed(self) -> RefusalStatus:
+        """The status of a request whose turn a more critical one has taken.
+
+        To be called in the request's task.
+        """
+        known = current()
+        criticality = DEFAULT if known is None else known
+        refusal = self.pressure.give_way(criticality, self._clock())
+        self.count(refusal.value, criticality)
+        return RefusalStatus(StatusCode.UNAVAILABLE, PASSED, self._told(refusal))
 
     # Requests
 

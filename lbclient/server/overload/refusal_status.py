@@ -49,6 +49,7 @@ FULL = {
     )
     for trailers in _FOR_LOAD
 }
+PASSED = "overloaded: a more critical request has taken its turn"
 EXPIRED = RefusalStatus(
     StatusCode.DEADLINE_EXCEEDED,
     "refused: its deadline has passed",

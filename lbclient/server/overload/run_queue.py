@@ -4,15 +4,19 @@ grpcio takes in one request in every two or three turns of the loop. So where ha
 keep the loop busy the queue forms before anybody knows what is in it, cannot be
 refused, and is served after its deadlines. Here the loop takes in all that has arrived
 each time that handlers had it for a while, and only then the next one begins: what
-waits can be counted, which is the executor load average of SRE book, ch. 21.
+waits can be counted, which is the executor load average of SRE book, ch. 21. While the
+task is overloaded, whoever comes takes the turn of a less critical one that waits.
 
 Handlers that give the loop back soon, as almost all do, never wait.
 """
 
 import asyncio
-from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
 from math import exp, inf
 
+from lbclient.core.criticality import DEFAULT, Criticality, current
 from lbclient.core.protocols import Clock
 from lbclient.server.overload.intake import Intake
 
@@ -39,28 +43,53 @@ MEMORY = 16  # requests, of what it costs to begin one
 UNIT = 0.01  # seconds
 
 
+# Awaited by whoever waits: True is its turn, False that another one has taken that.
+Turn = asyncio.Future[bool]
+
+
 class Line:
     """Who waits, first in, first out. Owned by a `RunQueue`."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[asyncio.Future[None], float]] = deque()  # since
-        self._gone = 0  # of those waiting: their clients have given up
+        # Of each criticality by place, the first one first. Places are never equal.
+        self._waiting: list[list[tuple[int, Turn]]] = [[] for _ in Criticality]
+        self._places = count()
+        self._count = 0  # of those waiting whose clients have not given up
 
-    def wait(self, now: float) -> asyncio.Future[None]:
-        turn = asyncio.get_running_loop().create_future()
+    def wait(self, criticality: Criticality = DEFAULT, passes: bool = False) -> Turn:
+        """Waits at the end; or, if it `passes`, in the place of a less critical one."""
+        turn: Turn = asyncio.get_running_loop().create_future()
         turn.add_done_callback(self._left)
-        self._waiting.append((turn, now))
+        place = self._taken_from(criticality) if passes else None
+        place = next(self._places) if place is None else place
+        heappush(self._waiting[criticality], (place, turn))
+        self._count += 1
         return turn
 
-    def _left(self, turn: asyncio.Future[None]) -> None:
-        self._gone += turn.cancelled()
+    def _taken_from(self, criticality: Criticality) -> int | None:
+        """The place of the first of the least critical, who loses it, if it is less.
 
-    def next(self) -> asyncio.Future[None] | None:
-        while self._waiting:
-            turn, _ = self._waiting.popleft()
+        The first one's, and not the last one's: whoever stays waits no longer for it.
+        """
+        for waiting in self._waiting[:criticality]:
+            while waiting:
+                place, turn = heappop(waiting)
+                if not turn.done():
+                    self._count -= 1
+                    turn.set_result(False)
+                    return place
+        return None
+
+    def _left(self, turn: Turn) -> None:
+        self._count -= turn.cancelled()
+
+    def next(self) -> Turn | None:
+        while any(self._waiting):
+            first = min((one for one in self._waiting if one), key=lambda one: one[0])
+            _, turn = heappop(first)
             if not turn.done():  # else its client has given up
+                self._count -= 1
                 return turn
-            self._gone -= 1
         return None
 
     def load(self, pace: float) -> float:
@@ -68,14 +97,21 @@ class Line:
         return len(self) * min(1.0, pace / UNIT)
 
     def __len__(self) -> int:
-        return len(self._waiting) - self._gone
+        return self._count
 
 
 class RunQueue:
     """Owned by the server, used on its loop's thread only."""
 
-    def __init__(self, clock: Clock, intake: Intake | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        intake: Intake | None = None,
+        is_overloaded: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_overloaded`: whether who is less critical loses its turn."""
         self._clock = clock
+        self._is_overloaded = is_overloaded
         self._intake = Intake() if intake is None else intake
         # Who is new, and streams that go on. They take turns: streams that want all
         # of the loop, however many, leave half of it to who is new.
@@ -103,18 +139,20 @@ class RunQueue:
         self.streams = 0  # that are open: others count them here
         self._stepped = 0.0  # steps of streams that took long, in what the lag is of
 
-    def enter(self, now: float) -> asyncio.Future[None] | None:
+    def enter(self, now: float) -> Turn | None:
         """What a new handler must wait for, or None if it may begin at once."""
         if self.is_closed:
-            return self._new.wait(now)
+            known = current()
+            criticality = DEFAULT if known is None else known
+            return self._new.wait(criticality, self._is_overloaded())
         if now < self.clear_until:
             return None
         self._begin(now)
         return None
 
-    def go_on(self, now: float) -> asyncio.Future[None]:
+    def go_on(self) -> Turn:
         """While the queue is closed: what a stream with long steps waits for."""
-        return self._going_on.wait(now)
+        return self._going_on.wait()
 
     def stepped(self, began_at: float) -> None:
         """A step of a stream took long, whether or not it was the stream's turn."""
@@ -226,7 +264,7 @@ class RunQueue:
         # Just before and just behind the step of the task that this wakes.
         loop = asyncio.get_running_loop()
         loop.call_soon(self._begins)
-        turn.set_result(None)
+        turn.set_result(True)
         loop.call_soon(self._began)
 
     @property

@@ -49,7 +49,7 @@ class StreamTurns:
             now = clock()
             if queue.is_closed and now < self._dear_until and error is None:
                 try:
-                    yield from queue.go_on(now)
+                    yield from queue.go_on()
                 except BaseException as raised:
                     error = raised
                 now = clock()

@@ -159,9 +159,10 @@ class Wrapped:
             return None
         return self._wait(turn, call)
 
-    async def _wait(self, turn: Awaitable[None] | None, call: AsyncContext) -> None:
+    async def _wait(self, turn: Awaitable[bool] | None, call: AsyncContext) -> None:
         if turn is not None:
-            await turn
+            if not await turn:
+                await call.refuse(self._gate.passed())
             answer = self._too_late(call, self._clock())
             if answer is not None:
                 self._queue.refuse()
