@@ -37,6 +37,7 @@ from typing import Any
 from benchmarks.harness.figures import say_machine
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.overload import handlers
+from benchmarks.overload.allowed import Refusing
 from benchmarks.overload.cells import (
     SURROUNDINGS,
     Cell,
@@ -63,7 +64,7 @@ QUICK_SURROUNDINGS = ("quiet", "neighbour")
 
 async def measure(given: argparse.Namespace) -> list[Figures]:
     kinds = [*given.kind, *(WITHOUT + name for name in given.without)]
-    runs, cost = [], 0.0
+    runs, cost = [], Refusing(0.0, 0.0)
     if kinds != [BARE]:
         cost = await cost_of_refusing()
         say_cost(cost)

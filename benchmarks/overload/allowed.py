@@ -5,21 +5,21 @@ threads. Of a second it can have what the kernel did not give to others while it
 to run; where a quota holds, no more than what the process's other threads leave of it.
 From that comes off what the requests took that were refused:
 
-    left    = available - refused * cost of a refusal
+    left    = available - refused * cost of a refusal - dropped * cost of dropping
     allowed = left / cost of a request that is served
 
 all in requests a second, and no more than is offered, nor than the capacity where that
 is not bound by the loop's thread but by what handlers wait for. Serving is measured in
 the same surroundings, of a bare grpcio server that has just enough to do, which is the
 capacity, too; refusing once, where it is quiet, of a server that refuses all, as fast
-as it can. What the core ends by itself is taken to cost nothing. So a server that is
-idle while it refuses, that refuses at more cost than is needed, or that serves who has
-stopped waiting, is below what is allowed. One that serves at less cost than grpcio may
-be above it.
+as it can, and of one that drops all without an answer. What the core ends by itself is
+taken to cost nothing. So a server that is idle while it refuses, that refuses at more
+cost than is needed, or that serves who has stopped waiting, is below what is allowed.
+One that serves at less cost than grpcio may be above it.
 
 CRITICAL is to have all that would fit of it. But what the loop does not take in the
 core ends, of whatever criticality. So to serve all CRITICAL a server has to take in all
-SHEDDABLE, too, and refuse it, of which it can do no more than `servable` says.
+SHEDDABLE, too, and drop it, of which it can do no more than `servable` says.
 """
 
 from collections.abc import Callable
@@ -36,6 +36,17 @@ class Served(NamedTuple):
     busy: float  # share of the time in which that thread ran or wanted to
 
 
+class Refusing(NamedTuple):
+    """Seconds of the loop's thread, each."""
+
+    answered: float
+    unanswered: float
+
+    def takes(self, answered: float, unanswered: float) -> float:
+        """The share of the thread's time, for so many a second."""
+        return answered * self.answered + unanswered * self.unanswered
+
+
 def available(ran: float, waited: float, others: float, quota: float) -> float:
     """What the loop's thread could have of each second; all are shares of a core.
 
@@ -49,16 +60,15 @@ def available(ran: float, waited: float, others: float, quota: float) -> float:
     return max(ran, min(1.0 - waited, quota - others))
 
 
-def allowed(served: Served, cost: float, available: float, refused: float) -> float:
-    """Requests a second that can be served while so many are refused at that cost.
+def allowed(served: Served, available: float, refusing: float) -> float:
+    """Requests a second that can be served while refusing takes that of each second.
 
     >>> of_cpu, of_threads = Served(98.0, 0.01, 1.0), Served(200.0, 0.0005, 0.1)
-    >>> allowed(of_cpu, 0.0002, 1.0, refused=1000.0)
-    80.0
-    >>> allowed(of_threads, 0.0002, 1.0, refused=1000.0)
-    200.0
+    >>> refusing = Refusing(0.0002, 0.00004).takes(answered=900.0, unanswered=500.0)
+    >>> allowed(of_cpu, 1.0, refusing), allowed(of_threads, 1.0, refusing)
+    (80.0, 200.0)
     """
-    left = available - refused * cost
+    left = available - refusing
     fits = max(0.0, left) / served.cost
     return fits if served.busy >= BUSY else min(served.capacity, fits)
 

@@ -14,10 +14,17 @@ from typing import NamedTuple
 from benchmarks.frames import saturated
 from benchmarks.harness.figures import quantile
 from benchmarks.overload import handlers, neighbours
-from benchmarks.overload.allowed import Served, allowed, available, fitting, servable
+from benchmarks.overload.allowed import (
+    Refusing,
+    Served,
+    allowed,
+    available,
+    fitting,
+    servable,
+)
 from benchmarks.overload.handlers import PATH
 from benchmarks.overload.load import loading
-from benchmarks.overload.serve import BARE, REFUSES
+from benchmarks.overload.serve import BARE, DROPS, REFUSES
 from benchmarks.overload.tally import Tally
 from benchmarks.overload.watch import Rates, Server, serving
 
@@ -80,8 +87,9 @@ class Figures:
     memory: float  # MB, of the most over what it began with
     ran: float  # by the loop's thread, of a core
     available: float  # to it
-    refused: float  # by the server
+    refused: float  # by the server, with an answer
     by_second: list[float]  # served, from the beginning of the flood on
+    unanswered: float = 0.0  # by the server
 
 
 async def served_by_bare(handler: str, place: Place) -> Served:
@@ -91,10 +99,12 @@ async def served_by_bare(handler: str, place: Place) -> Served:
     return Served(ended, rates.ran / ended, rates.ran + rates.waited)
 
 
-async def cost_of_refusing() -> float:
-    """Seconds of the loop's thread, of each request."""
-    rates, ended = await _pressed(REFUSES, "1", Place("quiet", None, inf), MANY)
-    return rates.ran / max(ended, 1.0)
+async def cost_of_refusing() -> Refusing:
+    costs = []
+    for kind in (REFUSES, DROPS):
+        rates, ended = await _pressed(kind, "1", Place("quiet", None, inf), MANY)
+        costs.append(rates.ran / max(ended, 1.0))
+    return Refusing(*costs)
 
 
 async def _pressed(
@@ -126,7 +136,7 @@ def _ended(ends: Counter[str]) -> int:
 
 
 async def run(
-    cell: Cell, place: Place, bare: Served, cost: float, seconds: float
+    cell: Cell, place: Place, bare: Served, cost: Refusing, seconds: float
 ) -> Figures:
     begin = BEFORE + WARMUP
     span = begin, begin + seconds
@@ -164,7 +174,7 @@ def figures(
     cell: Cell,
     place: Place,
     bare: Served,
-    cost: float,
+    cost: Refusing,
     seconds: float,
     rates: Rates,
     tally: Tally,
@@ -175,13 +185,14 @@ def figures(
     goodput = len(took) / seconds
     offered = {name: of.sent / seconds for name, of in counts.items()}
     could = available(rates.ran, rates.waited, rates.others, place.quota)
-    most = partial(servable, served=bare, cost=cost, available=could)
+    most = partial(servable, served=bare, cost=min(cost), available=could)
+    refusing = cost.takes(rates.refused, rates.unanswered)
     ends = sum((Counter(of.ends) for of in counts.values()), Counter[str]())
     last = int(tally.end + AFTER)
     return Figures(
         cell=cell,
         capacity=bare.capacity,
-        allowed=min(sum(offered.values()), allowed(bare, cost, could, rates.refused)),
+        allowed=min(sum(offered.values()), allowed(bare, could, refusing)),
         goodput=goodput,
         p50=quantile(took, 0.5),
         p99=quantile(took, 0.99),
@@ -195,6 +206,7 @@ def figures(
         ran=rates.ran,
         available=could,
         refused=rates.refused,
+        unanswered=rates.unanswered,
         by_second=[
             float(tally.by_second.get(str(second), 0))
             for second in range(int(BEFORE), last)

@@ -1,6 +1,6 @@
 """What is said of each cell as it comes."""
 
-from benchmarks.overload.allowed import Served
+from benchmarks.overload.allowed import Refusing, Served
 from benchmarks.overload.cells import Figures
 from benchmarks.overload.targets import is_late, named
 
@@ -20,14 +20,18 @@ def how(end: str) -> str:
     if end == "OK":
         return "served"
     if end == "CANCELLED" or end.startswith("RST_STREAM"):
-        return f"ended in gRPC's core ({end})"
+        return f"ended unanswered or in gRPC's core ({end})"
     if end == "DEADLINE_EXCEEDED":
         return "too late"
     return f"refused ({end})" if end == end.lower() else end
 
 
-def say_cost(cost: float) -> None:
-    print(f"refusing a request takes {cost * 1e3:.3f} ms of the loop", flush=True)
+def say_cost(cost: Refusing) -> None:
+    print(
+        f"refusing a request takes {cost.answered * 1e3:.3f} ms of the loop, "
+        f"{cost.unanswered * 1e3:.3f} ms without an answer",
+        flush=True,
+    )
 
 
 def say_bare(handler: str, surroundings: str, bare: Served) -> None:
@@ -53,7 +57,8 @@ def say(run: Figures) -> None:
         f"  goodput {share(run.goodput, run.capacity)} of the capacity, "
         f"{share(run.goodput, run.allowed)} of what is allowed "
         f"({run.allowed:.1f}/s: the loop could have {run.available:.2f} of a core, ran "
-        f"{run.ran:.2f}, refused {run.refused:.0f}/s)\n"
+        f"{run.ran:.2f}, refused {run.refused:.0f}/s, "
+        f"and {run.unanswered:.0f}/s unanswered)\n"
         f"  p50 {in_ms(run.p50)}, p99 {in_ms(run.p99)}; {by_criticality}\n"
         f"  {ends}\n"
         f"  sent late {in_ms(run.lateness)}{', so this says nothing' * is_late(run)}; "

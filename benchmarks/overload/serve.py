@@ -1,7 +1,7 @@
 """The server under test, in a process of its own.
 
 Says its port. For each order it says, whatever its loop is busy with, how many requests
-it has refused.
+it has refused with an answer, and how many without.
 """
 
 import asyncio
@@ -19,10 +19,12 @@ from benchmarks.harness.servers import listen
 from benchmarks.overload import handlers
 from benchmarks.overload.without import MECHANISMS
 from lbclient.server.overload.gate import Gate
-from lbclient.server.overload.refusal_status import UNSEEN
+from lbclient.server.overload.refusal_status import UNANSWERED, UNSEEN
+from lbclient.server.overload.shedding import Shedding
 
 BARE, OURS, WITHOUT = "grpcio", "lbclient", "without "
 REFUSES = "refuses all"  # to see what a refusal takes
+DROPS = "drops all"  # and what it takes without an answer
 
 
 def server_of(kind: str, made: handlers.Made) -> Any:
@@ -35,8 +37,10 @@ def server_of(kind: str, made: handlers.Made) -> Any:
         # The emulated processor is one, however many the machine has.
         cores = len(os.sched_getaffinity(0))
         settings = {"runnable": made.runnable, "max_load": 8.0 / cores}
-    if kind == REFUSES:
+    if kind in {REFUSES, DROPS}:
         settings["signals"] = {"full": lambda: 1e6}
+        shedding: Any = Shedding
+        shedding.is_flood = lambda *_: kind == DROPS
     config = lbclient.ServerConfig(**settings) if settings else None
     return lbclient.server(migration_thread_pool=made.threads, config=config)
 
@@ -44,12 +48,11 @@ def server_of(kind: str, made: handlers.Made) -> Any:
 def answer_questions(gate: Gate | None) -> None:
     """In a thread, which reads counts that change one by one."""
     for _ in sys.stdin:
-        refused = 0
-        if gate is not None:
-            by_reason = gate.refused
-            del by_reason[UNSEEN]
-            refused = sum(sum(counts.values()) for counts in by_reason.values())
-        say(refused)
+        by_reason = {} if gate is None else gate.refused
+        counts = {reason: sum(of.values()) for reason, of in by_reason.items()}
+        counts.pop(UNSEEN, None)
+        unanswered = counts.pop(UNANSWERED, 0)
+        say((sum(counts.values()), unanswered))
     os._exit(0)
 
 

@@ -19,7 +19,8 @@ class Reading(NamedTuple):
     ran: float  # by the loop's thread
     waited: float  # by it, for a processor
     others: float  # ran, by all other threads
-    refused: int
+    refused: int  # with an answer
+    unanswered: int
 
     def rates(self, before: "Reading") -> "Rates":
         """By the second since then."""
@@ -35,6 +36,7 @@ class Rates(NamedTuple):
     waited: float
     others: float
     refused: float
+    unanswered: float
 
 
 class Server:
@@ -44,11 +46,11 @@ class Server:
         self.pid = process.pid
 
     async def read(self) -> Reading:
-        refused = await self._process.ask()
+        counts = await self._process.ask()
         threads = schedstat(self.pid)
         ran, waited = threads.pop(self.pid)
         others = sum(ran for ran, _ in threads.values())
-        return Reading(time.monotonic(), ran, waited, others, refused)
+        return Reading(time.monotonic(), ran, waited, others, *counts)
 
     @asynccontextmanager
     async def memory(self) -> AsyncIterator[list[int]]:

@@ -13,6 +13,7 @@ from benchmarks.harness import servers
 from benchmarks.harness.linux import schedstat
 from benchmarks.harness.processes import running
 from benchmarks.refusals.costs import UNIT, Used
+from lbclient.server.overload.shedding import Shedding
 
 PATH = "/benchmark.Refusals/Work"
 # Seconds. Longer than the deadline of any request that is measured.
@@ -45,6 +46,12 @@ def refusing_all() -> Any:
     return lbclient.server(config=config)
 
 
+def refusing_all_unanswered() -> Any:
+    shedding: Any = Shedding
+    shedding.is_flood = lambda *_: True
+    return refusing_all()
+
+
 def with_little_room() -> Any:
     words = ("max_pending_requests", "max_pending_requests_hard_limit")
     return lbclient.server(options=[(f"grpc.server.{word}", 1) for word in words])
@@ -65,6 +72,7 @@ KINDS = {
     "refused by a signal": Kind(
         refusing_all, echo, ("overloaded", "overloaded-dont-retry")
     ),
+    "refused without an answer": Kind(refusing_all_unanswered, echo, ("CANCELLED",)),
     "refused by a limit": Kind(
         lambda: lbclient.server(maximum_concurrent_rpcs=1),
         *(endless, ("overloaded",), "stays"),

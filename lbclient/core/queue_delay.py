@@ -12,7 +12,7 @@ refused as soon as they are taken, so requests that are served have not waited l
 Source: controlled delay, CoDel, RFC 8289; Breakwater, OSDI 2020.
 """
 
-from math import exp
+from math import exp, inf
 
 SHARE = 0.2  # of the time that requests have, which they may wait
 # Seconds for which they wait longer until that is no burst. A sample counts for LONGEST
@@ -27,10 +27,13 @@ FAST, SLOW = 4.0, 4.0
 # In one sample by no more than e to this power. Where the process stood still next to
 # nothing was taken, so the wait looks endless, and then as if it had become so shorter.
 STEEPEST = 10.0
-LEAST = 1.0  # request a second
-# Added to SHARE where nobody is let in any more, and less of it where some are: where
-# refusing takes the time that serving would have, requests may wait longer.
-DEARER = 0.12
+# The rate at the least: requests a second, and a part of the most that were let in.
+# From less it would take seconds to come back to what can be done.
+LEAST, LEAST_PART = 1.0, 0.1
+# Of the time that they may wait, added where nobody is let in any more, and less of it
+# where some are: where refusing takes the time that serving would have, requests may
+# wait longer.
+DEARER = 0.6
 # Refusing is in vain where it is as dear as serving, or more comes than can be refused.
 # The sign: for IN_VAIN seconds the wait was too long, and it is still HARDLY times what
 # it was, or more. Then requests may wait LONGER times as long as they do. That fades by
@@ -59,14 +62,24 @@ class QueueDelay:
         self._beyond = 0.0  # seconds since the wait was too long, at the most IN_VAIN
         self._first_beyond = 0.0  # the wait then
         self._in_vain = 0.0  # the share of their time that they may wait longer for it
+        self._most = inf  # that may wait
 
     def sample(
-        self, elapsed: float, *, waiting: int, taken: int, let_in: int, time: float
+        self,
+        elapsed: float,
+        *,
+        waiting: int,
+        taken: int,
+        let_in: int,
+        time: float,
+        most: float = inf,
     ) -> None:
         """Takes the counts of the last `elapsed` seconds: requests that wait, were
         taken, admitted.
 
-        `time`: seconds that arriving requests have until their deadlines.
+        `time`: seconds that arriving requests have until their deadlines. `most`: half
+        of the core's queue, which may wait where refusing is cheap; then the core need
+        not end any itself.
         """
         # What the core has ended, as more waited than it keeps, has not come.
         came, self._waiting = taken + waiting - self._waiting, waiting
@@ -80,11 +93,13 @@ class QueueDelay:
         before, self.seconds = self.seconds, 0.0
         if waiting and self._is_taken:
             self.seconds = min(self._longest, waiting / self._is_taken)
-        self.target = self._share(elapsed, time) * time
+        self.target = self._share(elapsed, time, most) * time
         if self.is_limited:
             change = FAST * (before - self.seconds)
-            change += SLOW * (self.target - self.seconds) * elapsed
-            self._rate = max(LEAST, self._rate * exp(min(change, STEEPEST)))
+            slow = SLOW * max(1.0, SHARE / self.target) ** 0.5
+            change += slow * (self.target - self.seconds) * elapsed
+            least = max(LEAST, LEAST_PART * self._most_let_in)
+            self._rate = max(least, self._rate * exp(min(change, STEEPEST)))
         elif self._stands(elapsed):
             self.is_limited = True
             self._most_let_in = max(LEAST, self._is_let_in, let_in / elapsed)
@@ -98,14 +113,20 @@ class QueueDelay:
         if self.admissible == 1.0 and self.seconds <= self.target:
             self.is_limited = False
 
-    def _share(self, elapsed: float, time: float) -> float:
+    def _share(self, elapsed: float, time: float, most: float) -> float:
         """The share of their time that requests may wait."""
         self._in_vain *= exp(-elapsed / FADES)
+        if most < self._most:  # refusing has just become cheaper
+            self._in_vain = self._beyond = 0.0
+        self._most = most
+        share = min(SHARE, most / max(1.0, self._is_taken) / time)
         if not self.is_limited:
-            return SHARE
+            return share
         self._most_let_in = max(self._most_let_in, self._is_let_in)
-        share = SHARE + DEARER * (1.0 - self._is_let_in / self._most_let_in)
-        if self.seconds <= (share + self._in_vain) * time:
+        share *= 1.0 + DEARER * (1.0 - self._is_let_in / self._most_let_in)
+        # Twice as many the core keeps: until then what is refused makes a difference.
+        is_short = most < inf and self._waiting <= 2.0 * most
+        if is_short or self.seconds <= (share + self._in_vain) * time:
             self._beyond = 0.0
         else:
             if not self._beyond:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 from lbclient.grpc_seam.private import find, is_news
 
 T = TypeVar("T")
+Metadata = tuple[tuple[str, str | bytes], ...]
 
 _making = Lock()
 
@@ -54,6 +55,17 @@ class RequestSource:
             take(end.value)
         else:
             future.add_done_callback(answered)
+
+
+def metadata_of(request: Any) -> Metadata:
+    """The metadata of a request that the core has handed over; none if nobody knows.
+
+    If nobody keeps the request, gRPC's core ends it as CANCELLED.
+    """
+    context = find("grpc._cython.cygrpc:_ServicerContext")
+    if context is None:
+        return ()
+    return tuple(context(request, None, None, None).invocation_metadata())
 
 
 @cache

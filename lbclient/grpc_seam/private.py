@@ -71,6 +71,7 @@ COSTS = {
     "grpc._cython.cygrpc:channelz_get_server": _UNCOUNTED,
     "grpc._cython.cygrpc:channelz_get_servers": _UNCOUNTED,
     "grpc._cython.cygrpc:AioServer._request_call": _UNSEEN,
+    "grpc._cython.cygrpc:_ServicerContext": "in a flood, refusals take more CPU",
     "grpc.aio._server:cygrpc": _UNSEEN,
     "_server": _UNSEEN,
     "_state.interceptor_pipeline.interceptors": "where instrumentation replaces"

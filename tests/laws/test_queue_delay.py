@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from random import Random
 
 import pytest
@@ -19,6 +19,7 @@ class Sample:
     at: float
     came: int
     admitted: int
+    waiting: int
     delay: float
     room: float
 
@@ -29,8 +30,9 @@ def serve(
     cost: float,
     refusal: float,
     speed: Callable[[float], float] = lambda at: 1.0,
+    most: float = inf,
 ) -> list[Sample]:
-    """One processor; `demand` is in requests a second."""
+    """One processor; `demand` is in requests a second, and `most` may wait."""
     rng, delay, queue, owed = Random(5), QueueDelay(), 0, 0.0
     samples = []
     for tick in range(round(seconds / TICK)):
@@ -54,8 +56,11 @@ def serve(
             taken=taken,
             let_in=admitted,
             time=DEADLINE,
+            most=most,
         )
-        samples.append(Sample(at, came, admitted, delay.seconds, delay.admissible))
+        samples.append(
+            Sample(at, came, admitted, queue, delay.seconds, delay.admissible)
+        )
     return samples
 
 
@@ -86,6 +91,20 @@ def test_who_refuses_at_the_cost_of_serving_serves_most_that_come() -> None:
     served = sum(sample.admitted for sample in samples[30:]) * 0.00022
     assert served > 0.8 * TICK * len(samples[30:])
     assert max(sample.delay for sample in samples[30:]) < DEADLINE / 2
+
+
+@pytest.mark.parametrize("times", [2.0, 5.0])
+@pytest.mark.parametrize("cost", [0.0004, 0.0012, 0.003])
+def test_where_it_is_known_whom_to_end_the_core_ends_nobody(
+    cost: float, times: float
+) -> None:
+    """As long as there is time to end all that come."""
+    refusal = 0.00003
+    samples = serve(lambda _: times / cost, 20.0, cost, refusal, most=MOST / 2)[30:]
+    assert max(sample.waiting for sample in samples) < MOST
+    served = sum(sample.admitted for sample in samples) * cost
+    refused = sum(sample.came - sample.admitted for sample in samples) * refusal
+    assert served > 0.9 * (TICK * len(samples) - refused)
 
 
 def test_a_flood_that_found_the_process_slow_is_served_once_it_is_fast() -> None:

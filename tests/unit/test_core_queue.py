@@ -3,7 +3,7 @@
 import pytest
 
 from lbclient.server.overload.core_queue import FEW, CoreQueue
-from lbclient.server.overload.intake import BEHIND, READY
+from lbclient.server.overload.intake import BEHIND, DROPPING, READY
 
 TICK = 0.1  # seconds
 IN_CORE, COME = 300, 100  # requests, and in each sample
@@ -51,6 +51,9 @@ def test_while_it_is_limited_few_are_taken_from_the_core() -> None:
     queue.delay.is_limited = True
     queue.sample(2 * TICK, 0)
     assert queue.intake._bounds is BEHIND
+    queue.chooses = True
+    queue.sample(2 * TICK, 0)
+    assert queue.intake._bounds is DROPPING
     queue.delay.is_limited = False
     queue.sample(3 * TICK, 0)
     assert queue.intake._bounds is READY

@@ -232,6 +232,28 @@ def test_who_gives_way_is_refused_as_overloaded_and_so_are_its_likes() -> None:
     assert task.ask((wire.CRITICALITY_KEY, "SHEDDABLE")) is not None
 
 
+def test_in_a_flood_whoever_is_not_dropped_is_let_in() -> None:
+    """It is decided on once: else a share of a share would get in."""
+    task = Task()
+    task.overload()
+    named = (wire.CRITICALITY_KEY, "CRITICAL")
+    assert task.ask(named) is not None
+    task.gate.intake.drops = lambda request: False
+    assert task.ask(named) is None
+    assert task.ask() is not None
+
+
+def test_what_is_dropped_is_counted_as_what_is_refused() -> None:
+    task = Task()
+    assert not task.gate._drops(Criticality.SHEDDABLE)
+    task.overload()
+    before = task.gate.attempts().requests["0"]
+    assert task.gate._drops(Criticality.SHEDDABLE)
+    assert task.gate.refused["unanswered"]["SHEDDABLE"] == 1
+    assert task.gate.queue.arrived == 1
+    assert task.gate.attempts().requests["0"] == before + 1
+
+
 def wait_in_core(task: Task, samples: int) -> None:
     """Five hundred wait, of which a hundred are taken in each sample, for 0.5 s."""
     task.gate.core.intake.was_behind = lambda: True  # type: ignore[method-assign]

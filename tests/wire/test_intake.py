@@ -19,6 +19,7 @@ from lbclient.grpc_seam import intake
 from lbclient.server import Server
 from lbclient.server.overload import core_queue
 from lbclient.server.overload.intake import BEHIND
+from lbclient.server.overload.shedding import Shedding
 from tests.waiting import eventually
 
 CALLS = 100
@@ -165,6 +166,41 @@ async def test_what_the_core_ends_is_counted_on_both_sides(
     least = ended - most
     await eventually(lambda: server.statistics().refused["unseen"]["UNKNOWN"] >= least)
     assert server.statistics().refused["unseen"]["UNKNOWN"] <= ended
+    await server.stop(None)
+
+
+async def test_in_a_flood_what_would_be_refused_ends_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    """But for what names no criticality, as health checks do, and for retries."""
+    monkeypatch.setattr(Shedding, "is_flood", lambda *_: True)
+
+    async def respond(request: bytes, _context: Any) -> bytes:
+        return request
+
+    handler: Any = grpc.unary_unary_rpc_method_handler(respond)
+    config = lbclient.ServerConfig(signals={"full": lambda: 1e6})
+    server = server_of(handler, config=config)
+    gate = server._gate
+    named = (wire.CRITICALITY_KEY, "SHEDDABLE")
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await eventually(lambda: gate.intake.drops is not None)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method: Any = channel.unary_unary("/a.B/C")
+
+        async def code_of(*metadata: tuple[str, str]) -> grpc.StatusCode:
+            code: grpc.StatusCode = await method(b"", metadata=metadata).code()
+            return code
+
+        codes = [await code_of(named) for _ in range(CALLS)]
+        assert set(codes) == {grpc.StatusCode.CANCELLED}
+        assert gate.refused["unanswered"]["SHEDDABLE"] == CALLS
+        for answered in ((), (named, (wire.ATTEMPT_KEY, "1"))):
+            assert await code_of(*answered) is grpc.StatusCode.UNAVAILABLE
+        assert gate.queue.arrived == gate.core.intake.taken == CALLS + 2
+        check: Any = channel.unary_unary(wire.SERVING_CHECK_METHOD)
+        await check(b"")
     await server.stop(None)
 
 

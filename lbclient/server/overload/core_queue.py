@@ -1,15 +1,18 @@
 """The queue in gRPC's core: what it hands over, what waits there, and for how long."""
 
 from collections.abc import Callable
+from math import inf
 
 from lbclient.core.deadlines import Deadlines
 from lbclient.core.queue_delay import QueueDelay
-from lbclient.server.overload.intake import BEHIND, READY, Intake
+from lbclient.server.overload.intake import BEHIND, DROPPING, READY, Intake
 from lbclient.server.overload.unseen import Unseen
 
 # Requests that were taken and are not served yet, where none wait in the core: as many
 # come in one turn of a loop that keeps up.
 FEW = 64
+# Of those that the core keeps, so many may wait where it is known what to end instead.
+ROOM = 0.5
 
 
 class CoreQueue:
@@ -20,8 +23,11 @@ class CoreQueue:
         self.unseen = Unseen()
         self.delay = QueueDelay() if delay is None else delay
         self.deadlines = Deadlines()  # of requests as they came to this task
-        self._handed = self._refused = 0  # as of the last sample
+        self._handed = self._refused = self._ended = 0  # as of the last sample
         self._sampled_at = 0.0
+        self.sheds = False  # the core: it has ended some since the sample before
+        # Who is dropped after its criticality, so that the core need not shed.
+        self.chooses = False
 
     def count_by(self, read: Callable[[], int | None], most: int) -> None:
         """`read` says how many calls have begun; beyond `most` that wait some end."""
@@ -62,6 +68,7 @@ class CoreQueue:
         refused_now = refused - self._refused
         elapsed = now - self._sampled_at
         self._handed, self._refused, self._sampled_at = handed, refused, now
+        self.sheds, self._ended = unseen.ended > self._ended, unseen.ended
         if elapsed > 0.0:
             self.delay.sample(
                 elapsed,
@@ -69,9 +76,10 @@ class CoreQueue:
                 taken=handed - before,
                 let_in=max(0, handed - before - refused_now),
                 time=self.typical_time,
+                most=ROOM * unseen.most if self.chooses else inf,
             )
         if self.delay.is_limited:
-            intake.keep_within(BEHIND)
+            intake.keep_within(DROPPING if self.chooses else BEHIND)
         elif not waiting:
             intake.keep_within(READY)
 

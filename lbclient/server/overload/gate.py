@@ -50,12 +50,14 @@ from lbclient.server.overload.refusal_status import (
     TOO_LATE,
     TOO_SHORT,
     TRAILERS,
+    UNANSWERED,
     UNKNOWN,
     UNSEEN,
     RefusalStatus,
     Trailers,
 )
 from lbclient.server.overload.run_queue import RunQueue
+from lbclient.server.overload.shedding import Shedding
 from lbclient.server.overload.threads import Threads
 from lbclient.server.quotas.accounting import Accounting, Nesting, bill_to
 from lbclient.server.quotas.quotas import Quotas, customer_of_identity
@@ -138,6 +140,7 @@ class Gate:
         highest = Criticality[str(config.highest_criticality)]
         self._metadata = RequestMetadata(highest)
         self._stock = StockBudget()
+        self._shedding = Shedding(self.core, self._metadata.named, self._drops)
 
     def limit(self, requests: int) -> None:
         """Limits concurrent requests; the last places are for the most critical."""
@@ -201,7 +204,9 @@ class Gate:
             self.read(now)
         if self._measures_speed:
             self._take_speed()
-        self.core.sample(now, self._refusals.total())
+        refused = self._refusals.total()
+        self._shedding.sample(now, refused, self.queue.is_for_long)
+        self.core.sample(now, refused)
         memory = self._memory
         self._monitor.memory = wire.sound(memory)
         self.pressure.sample(now, self.load(now), cpu, memory, self._own.values())
@@ -265,6 +270,21 @@ class Gate:
 
     # Requests
 
+    def _drops(self, criticality: Criticality) -> bool:
+        """Whether a request is ended unanswered that has come and that grpcio has not.
+
+        Called only in a flood. Whoever is not dropped, signals let in.
+        """
+        now = self._clock()
+        self.pressure.look(self.load(now), now)
+        if self.pressure.refuses(criticality, 0, now) is None:
+            return False
+        self.queue.arrived += 1
+        self._asked += 1
+        self._decided[criticality] += 1
+        self.count(UNANSWERED, criticality)
+        return True
+
     def refuses(
         self,
         metadata: Iterable[tuple[str, str | bytes]],
@@ -318,10 +338,11 @@ class Gate:
         if quotas is not None and quotas.refuses(customer, criticality):
             self.pressure.admission.attempts.add_out_of_quota(attempt)
             return self._out_of_quota(criticality)
-        now = self._clock()
-        self.pressure.look(self.load(now), now)
-        pressure = self.pressure
-        refusal = pressure.refuses(criticality, attempt, now)
+        pressure, refusal = self.pressure, None
+        if not self._shedding.has_asked(metadata):
+            now = self._clock()
+            pressure.look(self.load(now), now)
+            refusal = pressure.refuses(criticality, attempt, now)
         if refusal is not None:
             self.count(refusal.value, criticality)
             return RefusalStatus(

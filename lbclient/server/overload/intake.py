@@ -26,6 +26,9 @@ READY = Bounds(ahead=768, most=4096)
 # serves one in each turn of the loop, and in as much time some sixteen come: a server
 # that asked for fewer took 0.2 times more CPU for each of 64 calls at a time.
 BEHIND = Bounds(ahead=16, most=64)
+# For one of which most is dropped, which takes little time: in one turn of a loop that
+# handlers keep busy so many come.
+DROPPING = Bounds(ahead=256, most=512)
 LAST_ANSWERS = 1.0  # seconds that a stopped core may take for them
 BATCH = 8  # requests, at least, that are asked for at once
 
@@ -54,6 +57,8 @@ class Intake:
         self._times_asked = self._times_all_came = 0  # since `was_behind` was called
         self.taken = 0  # requests, whatever becomes of them
         self.dropped_at_stop = 0  # requests, which grpcio serves no more
+        # Whether what has come is dropped: then gRPC's core ends it. None: nothing is.
+        self.drops: Callable[[Any], bool] | None = None
 
     def take_from(self, core: Core) -> None:
         self._core = core
@@ -125,6 +130,10 @@ class Intake:
         self.taken += 1
         if self._is_closed:
             self.dropped_at_stop += 1
+        elif self.drops is not None and self.drops(request):
+            if not self.asked:  # nobody else asks
+                self._ask()
+            return
         else:
             self._waiting.append(request)
         self._wake()

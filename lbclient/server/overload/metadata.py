@@ -52,3 +52,17 @@ class RequestMetadata:
         if stock > attempt:
             attempt = StockAttempt(stock)
         return criticality, attempt, customer
+
+    def named(self, metadata: Iterable[tuple[str, str | bytes]]) -> Criticality | None:
+        """The criticality that a first attempt names; None: it names none, or retries.
+
+        Counts nothing, and puts nothing in the context.
+        """
+        found = None
+        for key, value in metadata:
+            if key in ATTEMPT_KEYS:
+                return None
+            if key == wire.CRITICALITY_KEY:
+                claimed, is_known = parse(value)
+                found = min(claimed, self._highest) if is_known else None
+        return found

@@ -80,7 +80,7 @@ OUT_OF_QUOTA = RefusalStatus(
     is_for_load=False,
 )
 # Reasons that are counted, beside the refusals that are told: labels of metrics.
-NO_PLACE, LATE = "concurrency", "too-late"
-REASONS = (*(refusal.value for refusal in Refusal), NO_PLACE, LATE)
+NO_PLACE, LATE, UNANSWERED = "concurrency", "too-late", "unanswered"
+REASONS = (*(refusal.value for refusal in Refusal), NO_PLACE, LATE, UNANSWERED)
 # What gRPC's core has ended before anybody saw it, so of whatever criticality.
 UNSEEN, UNKNOWN = "unseen", "UNKNOWN"

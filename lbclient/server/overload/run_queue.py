@@ -35,6 +35,7 @@ CLEAR, TOUCHY = 0.005, 0.001  # seconds
 # Seconds. A handler that has the loop for less is left alone: turns would take a good
 # part of what it does, and the loop looks for arrivals often enough without them.
 LONG = 0.002
+FOR_LONG = 0.003  # seconds, of each turn, beside which a refusal takes little
 SMOOTHING = 0.2  # seconds, of how long a turn of the loop takes
 STALL = 0.3  # seconds: as long as one turn counts; more is the machine's, not ours
 MEMORY = 16  # requests, of what it costs to begin one
@@ -198,6 +199,11 @@ class RunQueue:
         """
         waiting = len(self._new)
         return (waiting + 1) * self._pace if waiting else 0.0
+
+    @property
+    def is_for_long(self) -> bool:
+        """Whether those that waited their turns kept the loop for long, each."""
+        return max(self._cost, self._pace) >= FOR_LONG
 
     def of_streams(self) -> float:
         """The load of the streams that wait to go on, before a new one adds to it."""

@@ -27,7 +27,7 @@ class Unseen:
 
     def __init__(self) -> None:
         self._read: Callable[[], int | None] = lambda: None
-        self._most = 0
+        self.most = 0  # that may wait in the core
         self.ended = 0  # never less than before
         self._taken = 0  # as of the last sample
         self._is_owed = False  # the question when it is over
@@ -44,7 +44,7 @@ class Unseen:
 
         The core ends a call where more than `most` wait.
         """
-        self._read, self._most = read, most + 1
+        self._read, self.most = read, most + 1
 
     def count(self, taken: int) -> int | None:
         """Those that wait in the core or were ended there; None: nobody knows."""
@@ -72,7 +72,7 @@ class Unseen:
         if not self._is_owed or (is_early and self._was_over):
             return
         unseen = self.count(taken)
-        most = self._most + asked
+        most = self.most + asked
         self._asked_at = now
         is_certain = now >= max(self._behind_at, self._came_at) + PAUSE
         if is_certain:

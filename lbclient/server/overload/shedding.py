@@ -1,0 +1,78 @@
+"""Ends requests without an answer, where to answer each refusal would take too long.
+
+To refuse a request costs what grpcio takes to begin and end a call. A request that
+nobody keeps gRPC's core ends, as it does with those that it has no room for, at a fifth
+of that. So in a flood the server keeps none that it would refuse. What is ended so is
+the least critical, and it is not left to the core, which does not know criticality.
+
+Only first attempts that name a criticality are: of the others a refusal may say what
+nothing else does, and health checks, which must be answered, name none.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lbclient.core.criticality import Criticality
+from lbclient.grpc_seam.intake import metadata_of
+from lbclient.server.overload.core_queue import CoreQueue
+
+# Refusals a second that are answered, at least: they take a tenth of a core.
+ANSWERED = 500.0
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+class Shedding:
+    """Owned by the gate, used on its loop's thread only."""
+
+    def __init__(
+        self,
+        core: CoreQueue,
+        named: Callable[[Metadata], Criticality | None],
+        drops: Callable[[Criticality], bool],
+    ) -> None:
+        """`named` reads what may be dropped, and `drops` decides whether it is."""
+        self._core = core
+        self._named = named
+        self._decides = drops
+        # Since the last sample: requests, and those of them that named a criticality.
+        self._looked = self._asked = 0
+        self._refused = 0  # as of the last sample
+        self._sampled_at = 0.0
+
+    def sample(self, now: float, refused: int, are_long: bool) -> None:
+        """Ten times a second. `refused`: how many requests were, ever.
+
+        `are_long`: handlers keep the loop for long. Then refusing takes little of their
+        time, and who waits for a turn must be known before the next one is let in.
+        """
+        core, intake = self._core, self._core.intake
+        elapsed, self._sampled_at = now - self._sampled_at, now
+        refused_now, self._refused = refused - self._refused, refused
+        is_dear = refused_now > ANSWERED * elapsed
+        is_flood = not are_long and self.is_flood(is_dear)
+        intake.drops = self._drops if is_flood else None
+        core.chooses = is_flood and 2 * self._asked > self._looked
+        self._looked = self._asked = 0
+
+    def is_flood(self, is_dear: bool) -> bool:
+        """`is_dear`: more are refused than can be answered."""
+        core = self._core
+        if core.sheds:
+            return True
+        return core.delay.is_limited and (is_dear or core.intake.drops is not None)
+
+    def has_asked(self, metadata: Metadata) -> bool:
+        """Whether a request that is served has been decided on before."""
+        return self._core.intake.drops is not None and self._named(metadata) is not None
+
+    def _drops(self, request: Any) -> bool:
+        self._looked += 1
+        criticality = self._named(metadata_of(request))
+        if criticality is None:
+            return False
+        self._asked += 1
+        return self._decides(criticality)
+
+    def __repr__(self) -> str:
+        return f"<{self._asked} of {self._looked} asked>"

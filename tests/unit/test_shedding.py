@@ -1,0 +1,105 @@
+"""What is ended without an answer in a flood, and when that begins and ends."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lbclient import wire
+from lbclient.core.criticality import Criticality
+from lbclient.server.overload import shedding as module
+from lbclient.server.overload.core_queue import CoreQueue
+from lbclient.server.overload.metadata import RequestMetadata
+from lbclient.server.overload.shedding import ANSWERED, Shedding
+
+TICK = 0.1  # seconds
+FEW, MANY = int(0.5 * ANSWERED * TICK), int(2 * ANSWERED * TICK)  # in each
+SHEDDABLE = ((wire.CRITICALITY_KEY, "SHEDDABLE"),)
+CRITICAL = ((wire.CRITICALITY_KEY, "CRITICAL"),)
+
+
+class Flood:
+    """Of what comes all that is not CRITICAL is to be dropped."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "metadata_of", lambda request: request.metadata)
+        self.core = CoreQueue()
+        self.shedding = Shedding(
+            self.core,
+            RequestMetadata().named,
+            lambda criticality: criticality < Criticality.CRITICAL,
+        )
+        self._now, self._refused = 0.0, 0
+
+    def sample(self, refused: int = 0, *, are_long: bool = False) -> bool:
+        """Whether requests are dropped from now on."""
+        self._now += TICK
+        self._refused += refused
+        self.shedding.sample(self._now, self._refused, are_long)
+        return self.core.intake.drops is not None
+
+    def drops(self, metadata: Any) -> bool:
+        drops = self.core.intake.drops
+        return drops is not None and drops(SimpleNamespace(metadata=metadata))
+
+
+@pytest.fixture
+def flood(monkeypatch: pytest.MonkeyPatch) -> Flood:
+    return Flood(monkeypatch)
+
+
+def test_refusals_are_answered_but_where_many_wait_and_many_are_refused(
+    flood: Flood,
+) -> None:
+    assert not flood.sample(MANY)
+    flood.core.delay.is_limited = True
+    assert not flood.sample(FEW)
+    assert flood.sample(MANY)
+    assert flood.sample(0)  # as long as many wait
+    flood.core.delay.is_limited = False
+    assert not flood.sample(MANY)
+
+
+def test_where_handlers_take_long_all_are_answered(flood: Flood) -> None:
+    flood.core.sheds = flood.core.delay.is_limited = True
+    assert not flood.sample(MANY, are_long=True)
+    assert flood.sample(MANY)
+    assert not flood.sample(MANY, are_long=True)
+
+
+def test_where_the_core_ends_some_the_server_chooses_whom(flood: Flood) -> None:
+    flood.core.sheds = True
+    assert flood.sample()
+    assert flood.drops(SHEDDABLE)
+    assert not flood.drops(CRITICAL)
+
+
+def test_what_names_no_criticality_and_what_was_tried_before_is_answered(
+    flood: Flood,
+) -> None:
+    flood.core.sheds = True
+    flood.sample()
+    retry = (wire.ATTEMPT_KEY, "1")
+    assert not flood.drops(())
+    assert not flood.drops((("other", "SHEDDABLE"),))
+    assert not flood.drops(((wire.CRITICALITY_KEY, "none"),))
+    assert not flood.drops((*SHEDDABLE, retry))
+    assert not flood.drops((retry, *SHEDDABLE))
+
+
+def test_whoever_is_let_in_is_not_asked_again(flood: Flood) -> None:
+    assert not flood.shedding.has_asked(CRITICAL)
+    flood.core.sheds = True
+    flood.sample()
+    assert flood.shedding.has_asked(CRITICAL)
+    assert not flood.shedding.has_asked(())
+
+
+def test_the_core_keeps_room_only_where_most_may_be_dropped(flood: Flood) -> None:
+    flood.core.sheds = True
+    for named in (0, 1, 2, 1):
+        flood.sample()
+        for number in range(3):
+            flood.drops(CRITICAL if number < named else ())
+        flood.sample()
+        assert flood.core.chooses == (named == 2)
