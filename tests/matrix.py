@@ -56,6 +56,13 @@ UNUSED = (
     "build",
     "hatchling",
     "kubernetes-validate",
+    # For examples/fastapi; the exporter wants a newer protobuf.
+    "fastapi",
+    "httpx",
+    "uvicorn-worker",
+    "opentelemetry-exporter-otlp",
+    "opentelemetry-instrumentation-fastapi",
+    "pyright",
 )
 
 
