@@ -27,7 +27,8 @@ Samples = dict[int, deque[Sample]]  # by the number of the channel or server
 
 
 class History:
-    """Owned by the page that is served; its `keep` runs for as long."""
+    """Records a few numbers of each channel and server, for charts. Owned by the page
+    that is served; `keep` runs as long as the page."""
 
     def __init__(self) -> None:
         self._channels: Samples = {}

@@ -8,7 +8,8 @@ from lbclient.background.tasks import leaving_no_trace
 
 
 class Interruptible:
-    """Owned by a task that runs one job after the other."""
+    """Runs jobs one after the other; others may interrupt the present job. Owned by the
+    task that runs them."""
 
     def __init__(self) -> None:
         self._job: asyncio.Task[None] | None = None  # the last one

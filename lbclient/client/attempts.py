@@ -70,11 +70,12 @@ class Next(NamedTuple):
 
 
 class Attempts:
-    """Owned by its call. Has what the call sends, as often as it takes, until it is
-    over.
+    """Sends one call to backends until it is served, fails for good or is ended. Owned
+    by its call.
 
-    `tried` are the backends that had it, and `last_error` what the last of them said,
-    None if the call was not retried; `was_closed`: the channel, when one failed.
+    `tried` are the backends that got the call. `last_error` is the error of the last
+    attempt, None if the call was not retried. `was_closed`: the channel was closed when
+    an attempt failed.
     """
 
     def __init__(

@@ -25,7 +25,9 @@ MOST_LOGGED = 20
 
 
 class Changes:
-    """Owned by a balancer. `follow_up` gets the changes of a turn, by the new state."""
+    """Logs backends' changes of state, and follows up the changes of one turn of the
+    loop together. Owned by a balancer. `follow_up` gets the number of changes by the
+    new state."""
 
     def __init__(
         self, common: Common, follow_up: Callable[[Counter[State]], None]

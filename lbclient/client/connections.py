@@ -34,9 +34,10 @@ REVIEW_PAUSE = 1e-4
 
 
 class Connections:
-    """Owned by a balancer. Only read `pool`, and `draining`, by address.
+    """Opens, drains and closes the connections of a channel. Owned by a balancer. Only
+    read `pool`, and `draining`, by address.
 
-    `reconcile` decides, `carry_out` does it.
+    `reconcile` decides what to do, `carry_out` does it.
     """
 
     def __init__(

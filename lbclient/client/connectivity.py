@@ -19,9 +19,10 @@ TRANSIENT_FAILURE = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
 
 class Connectivity:
-    """Owned by a balancer, which tells it of changes; read from the pool as it is.
+    """Tells the channel's state as `grpc.ChannelConnectivity`, and waits for its
+    changes. Owned by a balancer, which reports changes. Reads the pool as it is.
 
-    `has_answer` says whether the resolver has said anything yet.
+    `has_answer` says whether the resolver has answered yet.
     """
 
     def __init__(self, pool: Pool["Backend"], has_answer: Callable[[], bool]) -> None:

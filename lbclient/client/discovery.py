@@ -20,12 +20,14 @@ logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
 
 class Discovery:
-    """Owned by a balancer; `connections` get the endpoints, `changed` hears of news.
+    """Applies the resolver's answers, and keeps the last endpoints if it fails. Owned
+    by a balancer. `connections` get the endpoints; `changed` is called after each
+    change.
 
     `updates` counts the resolver's answers, `resolved_at` is when the last one was
-    applied. `error` says why there is none since, or what is amiss with it. `trouble`
-    is what a call without any backend is told; empty as long as the resolver has said
-    nothing. Only read them.
+    applied. `error` says why there is no newer answer, or what is wrong with the last
+    one. `trouble` is what a call without any backend is told; empty until the resolver
+    has answered. Only read them.
     """
 
     def __init__(

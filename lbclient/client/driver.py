@@ -11,9 +11,11 @@ from lbclient.core.situation import Step
 
 
 class Driver:
-    """Owned by a backend. Who tells its `life` of something has the answer taken here.
+    """Carries out the steps that a backend's lifecycle decides on, and keeps its timer.
+    Owned by a backend. Whoever tells `life` something passes the resulting step to
+    `take`.
 
-    Rings only between `start` and `stop`.
+    The timer rings only between `start` and `stop`.
     """
 
     def __init__(

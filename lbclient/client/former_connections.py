@@ -33,7 +33,8 @@ class FormerConnection:
 
 
 class FormerConnections:
-    """Owned by a backend."""
+    """Keeps replaced connections open for a while, so that their calls can be answered,
+    and then ends them. Owned by a backend."""
 
     def __init__(
         self,

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 class Idleness:
-    """Owned by a balancer, which tells it of every change of a backend.
+    """Closes connections that the call rate does not justify, and reopens them. Owned
+    by a balancer, which reports every change of a backend.
 
-    `waking` knows who is away, and wakes them for calls.
+    `waking` knows the inactive backends, and reconnects them for calls.
     """
 
     def __init__(

@@ -42,7 +42,8 @@ class CallObserver(Protocol):
 
 
 class Observers:
-    """Owned by a channel, whose balancer asks `current` at each call."""
+    """Holds the observers of calls and attempts: metrics and traces. Owned by a
+    channel, whose balancer reads `current` at each call."""
 
     def __init__(self) -> None:
         self.current: CallObserver | None = None

@@ -22,10 +22,11 @@ BACK = "no longer ejected"
 
 
 class OutlierDetection:
-    """Owned by a balancer, which asks it of answers other than OK, and while `outliers`
-    watch a method of every attempt.
+    """Runs outlier detection for attempts, and logs ejections. Owned by a balancer,
+    which passes every answer other than OK, and every attempt while `outliers` watch a
+    method.
 
-    `wants_another` is called where a failure has no other backend to be compared with.
+    `wants_another` is called if a failure has no other backend to be compared with.
     """
 
     def __init__(

@@ -42,11 +42,12 @@ class Waiter(Protocol):
 
 
 class Waiting:
-    """Owned by the balancer, which tells it when something changed.
+    """Queues calls that no backend can take yet, the most critical first. Owned by the
+    balancer, which reports changes.
 
-    `waking` is to connect inactive backends. `trouble` says what is amiss with the
-    resolver, while there is nothing to wait for; nothing as long as its first answer
-    may still come.
+    `waking` connects inactive backends. `trouble` returns what is wrong with the
+    resolver if calls have nothing to wait for; an empty text while its first answer may
+    still come.
     """
 
     def __init__(

@@ -15,14 +15,15 @@ logger = Log(__name__)
 
 
 class Reported:
-    """Owned by a backend. Others read its fields; only its methods write them.
+    """Records what the tasks at a backend's address report. Owned by a backend. Others
+    read its fields; only its methods write them.
 
-    `is_ours` is what a health stream last told of the server, and `clients` how many
-    are connected to it; None: not known. `cost_rise`, too: what the task says of what
-    requests cost it, compared with the fleet. `udp_seal` is what the task gave this
-    client for UDP; None: nothing. `task_id` is the task of the last report; -1:
-    as several tasks answer, each report is wanted. `refusals` are of its health
-    services.
+    `is_ours` is what a health stream last said of the server, `clients` is the number
+    of clients connected to it; None: unknown. `cost_rise`: by what factor requests cost
+    the task more than usual, compared with the fleet. `udp_seal` is the session that
+    the task gave this client for UDP; None: none. `task_id` is the task of the last
+    report; -1: several tasks answer, so each report is read. `refusals` are of its
+    health services.
     """
 
     def __init__(

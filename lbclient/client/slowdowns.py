@@ -24,7 +24,8 @@ PAUSE = 5.0  # seconds between two looks; servers smooth reports over 2 s
 
 
 class Slowdowns:
-    """Owned by a balancer, which calls `look_soon` when backends may be ready."""
+    """Looks for backends whose requests cost more than usual, and logs them. Owned by a
+    balancer, which calls `look_soon` when backends may be ready."""
 
     def __init__(
         self, common: Common, ready: Callable[[], "tuple[Backend, ...]"]

@@ -13,7 +13,8 @@ SERVED = Verdict.SERVED
 
 
 class SubsetGrowth:
-    """Owned by a balancer, which calls `look_soon` when backends may be ready."""
+    """Sets the size of a channel's subset by its share of the traffic. Owned by a
+    balancer, which calls `look_soon` when backends may be ready."""
 
     def __init__(self, common: Common, connections: Connections) -> None:
         config = common.config

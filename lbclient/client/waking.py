@@ -23,10 +23,12 @@ WAKE_NEXT = 0.25  # seconds; as between two attempts to connect in RFC 8305
 
 
 class Waking:
-    """Owned by a balancer, which tells it of every change.
+    """Reconnects inactive backends when calls need them. Owned by a balancer, which
+    reports every change.
 
-    `away` have no connection, on purpose; `waking` are wanted by calls, and have
-    neither connected nor failed yet. Both are counted here, as calls ask for them.
+    `away` backends have no connection on purpose. `waking` backends were asked to
+    connect, and have neither connected nor failed yet. Both are counted here, because
+    every call may read the counts.
     """
 
     def __init__(

@@ -73,7 +73,9 @@ def _rooms(offered: Sequence[float], excess: float) -> list[float]:
 
 
 class Admission:
-    """Owned by a server, which calls `observe` often and `refuses` at each request."""
+    """Decides what share of requests is admitted, by criticality, from overload
+    signals. Owned by a server, which calls `observe` often and `refuses` for each
+    request."""
 
     def __init__(self, signals: Sequence[Signal], rng: Random) -> None:
         self._signals = tuple(signals)

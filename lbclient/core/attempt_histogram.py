@@ -33,8 +33,8 @@ class StockAttempt(int):
 
 
 class AttemptHistogram:
-    """Owned by a server's admission. Attempts are numbered from 0; the last number
-    stands for itself and all beyond."""
+    """Counts requests by their attempt number. Owned by a server's admission. Attempts
+    are numbered from 0; the last number stands for itself and all beyond."""
 
     def __init__(self) -> None:
         self.counts = [0] * ATTEMPTS  # of all requests so far

@@ -6,7 +6,8 @@ MISSES = 5
 
 
 class CallAnswers:
-    """Owned by a lifecycle. With calls in flight one is owed since `owed_since`."""
+    """Counts missed deadlines in a row, and notes since when an answer is due. Owned by
+    a lifecycle. While calls are in flight, an answer is due since `owed_since`."""
 
     def __init__(self) -> None:
         self._misses = 0

@@ -22,7 +22,8 @@ OTHERS: Method = ("", "")
 
 
 class CallCounts(Generic[Code]):
-    """Owned by a balancer or a server, written where a call ends.
+    """Counts calls by method and status code. Owned by a balancer or a server, written
+    when a call ends.
 
     >>> handled = CallCounts(("OK", "UNKNOWN"))
     >>> handled.of("unary_unary", "/search.Search/Search")["OK"] += 1

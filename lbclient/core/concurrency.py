@@ -69,7 +69,8 @@ class RequestInFlight:
 
 
 class ConcurrencyLimit:
-    """Owned by a server. Its requests call `begin` and `end`, or `refuse`."""
+    """Adapts the number of requests that may be in flight. Owned by a server, whose
+    requests call `begin` and `end`, or `refuse`."""
 
     def __init__(self) -> None:
         self.places = inf

@@ -5,10 +5,11 @@ from lbclient.core.pool import LOST
 
 
 class Condition:
-    """Owned by a backend. Others read its fields; only its methods write them.
+    """Keeps a backend's state, its reason and its last trouble, for display. Owned by a
+    backend. Others read its fields; only its methods write them.
 
-    `trouble` is why the connection was last out. `failed_with` is the status, by its
-    number, of the last call that is held against the backend; 0: there was none.
+    `trouble` is why the connection was last lost. `failed_with` is the number of the
+    last status that counts against the backend; 0: none.
     """
 
     __slots__ = (

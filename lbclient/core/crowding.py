@@ -36,7 +36,8 @@ DEBT = 2.0
 
 
 class Crowding:
-    """Owned by one client, which looks every so often."""
+    """Chooses which crowded backends a client leaves. Owned by one client, which looks
+    at intervals."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

@@ -21,7 +21,8 @@ REJECTED = Verdict.REJECTED
 
 
 class Customers:
-    """Owned by the balancer; False while nobody has been refused for a quota lately."""
+    """Throttles each customer whose requests were refused for its quota. Owned by the
+    balancer. False while no customer was refused lately."""
 
     def __init__(self, rng: Random, k: float) -> None:
         self._rng = rng

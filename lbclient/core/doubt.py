@@ -23,9 +23,10 @@ class Doubt(Enum):
 
 
 class Checks:
-    """Owned by a lifecycle. `cause` says in words why the connection is doubted.
+    """Says whether a connection is doubted, and when its next health check is due.
+    Owned by a lifecycle. `cause` says in words why the connection is doubted.
 
-    `is_unanswered` once the last check was not answered.
+    `is_unanswered` is set once the last check was not answered.
     """
 
     def __init__(self, interval: float) -> None:

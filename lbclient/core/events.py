@@ -19,7 +19,8 @@ class Event(NamedTuple):
 
 
 class Events:
-    """Owned by a channel's balancer."""
+    """Keeps the last events of a channel, for the status page. Owned by the channel's
+    balancer."""
 
     def __init__(self) -> None:
         self._last: deque[Event] = deque(maxlen=MOST)

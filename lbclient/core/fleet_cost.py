@@ -44,7 +44,8 @@ def tell_after(clients: int | None) -> float:
 
 
 class FleetCost:
-    """Owned by a server, and used on its loop's thread only."""
+    """Tells whether requests cost this task more than usual, compared with the fleet.
+    Owned by a server, used on its loop's thread only."""
 
     def __init__(self) -> None:
         # What each client told, and when; the last to tell comes last.

@@ -14,7 +14,8 @@ MOST = 256  # steps; 2^32 requests are step 8 + 8 * 29 = 240
 
 
 class LatencyEstimate:
-    """Owned by a server. Written at every finish, read at every probe."""
+    """Estimates latency from the number of requests in flight. Owned by a server.
+    Written at the end of each request, read at each probe."""
 
     __slots__ = ("_by_step", "_medians")
 

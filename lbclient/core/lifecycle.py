@@ -35,11 +35,11 @@ TRAILER_INTERVALS = 2
 
 
 class Lifecycle:
-    """Owned by a backend. `interval` is that of its health reports, for silence and
-    for checks, in seconds.
+    """Decides the state of one backend. Owned by a backend. `interval`, in seconds, is
+    the interval of its health reports; silence and checks go by it.
 
-    What calls and health checks say of a connection is for its `trust`, and the pace
-    at which reports are due for its `silence`.
+    `trust` judges what calls and health checks say of a connection, `silence` whether
+    reports are overdue.
     """
 
     def __init__(self, interval: float, rng: Random) -> None:

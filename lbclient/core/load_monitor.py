@@ -14,7 +14,8 @@ from lbclient.core.named_metrics import NamedMetrics
 
 
 class LoadMonitor:
-    """Owned by the server. Other threads use only `uncounted` and `counted`."""
+    """Measures a server's request rates, utilization and requests in flight. Owned by
+    the server. Other threads use only `uncounted` and `counted`."""
 
     __slots__ = (
         "_application",

@@ -13,7 +13,7 @@ LOOK_SPREAD = 0.25  # of such a time, on top: clients that lost UDP together loo
 
 
 class Looks:
-    """Owned by a lifecycle."""
+    """Says when the next LOOK at a backend is due. Owned by a lifecycle."""
 
     def __init__(self, rng: Random) -> None:
         self.due_at: float | None = None

@@ -22,7 +22,8 @@ LONGEST = 40  # bytes
 
 
 class NamedMetrics:
-    """Owned by a load monitor."""
+    """Smooths a server's overload signals and reports them as ORCA named metrics. Owned
+    by a load monitor."""
 
     def __init__(self, smoothing: float) -> None:
         self._smoothing = smoothing

@@ -76,8 +76,8 @@ class Patience:
 
 
 class Pressure:
-    """Owned by a server, which calls `sample` often, and at each request `look` with
-    the load and then `refuses`."""
+    """Refuses requests by a server's overload signals. Owned by a server, which calls
+    `sample` often, and for each request `look` with the load and then `refuses`."""
 
     def __init__(
         self,

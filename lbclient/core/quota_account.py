@@ -105,7 +105,8 @@ class Payer(Spent):
 
 
 class Account:
-    """Owned by a `Quota`. A bucket is kept as the time at which it will be empty."""
+    """Tracks how far one customer is beyond its limit on this task. Owned by a `Quota`.
+    Each bucket is kept as the time at which it will be empty."""
 
     __slots__ = (
         "_admitted",

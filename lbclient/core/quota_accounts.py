@@ -21,7 +21,8 @@ MOST = 1000  # accounts of customers whose limit is the default one. Ours
 
 
 class Accounts:
-    """Owned by a `Quota`. Others read `by_name`, and look at and fill its accounts."""
+    """Holds a bounded number of quota accounts. Owned by a `Quota`. Others read
+    `by_name`, and look at and fill its accounts."""
 
     def __init__(self, total: Spent) -> None:
         self._total = total

@@ -58,7 +58,8 @@ class Latencies:
 
 
 class Recent:
-    """Owned by a channel or a server, while the status page is read."""
+    """Records recent picks and latencies for the status page. Owned by a channel or a
+    server, while the page is read."""
 
     def __init__(self) -> None:
         self.picks: deque[Pick] = deque(maxlen=PICKS)

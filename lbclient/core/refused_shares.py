@@ -27,11 +27,12 @@ NEWS_GAP = 5.0  # seconds; a report takes 0.06 ms for each stream
 
 
 class RefusedShares:
-    """Owned by the gate, which calls `sample` ten times a second.
+    """Measures the share of recent requests refused for load, by criticality. Owned by
+    the gate, which calls `sample` ten times a second.
 
-    `percents` is by criticality, from SHEDDABLE on, without zeros at the end but for
-    the first. `is_news` is True from the sample in which a criticality recovered to the
-    next.
+    `percents` are listed from SHEDDABLE on; zeros at the end are left out, except the
+    first. `is_news` is True from the sample in which a criticality recovered to the
+    next sample.
     """
 
     def __init__(self) -> None:

@@ -75,7 +75,8 @@ class CostHistory:
 
 
 class RelativeCosts:
-    """Owned by a balancer, which calls `observe` every few seconds."""
+    """Finds backends whose requests cost more than usual, compared with the other
+    backends. Owned by a balancer, which calls `observe` every few seconds."""
 
     def __init__(self) -> None:
         self._histories: dict[str, CostHistory] = {}

@@ -30,7 +30,8 @@ class Heard(NamedTuple):
 
 
 class SharedAddress:
-    """Owned by a backend. Tasks are those of one connection, the verdict is not."""
+    """Detects whether several tasks answer at one address. Owned by a backend. The list
+    of tasks is of one connection; the verdict outlives it."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, Heard] = {}  # by number, the longest silent one first

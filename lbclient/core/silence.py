@@ -12,7 +12,8 @@ REDIAL_INTERVALS = 3
 
 
 class Silence:
-    """Owned by a lifecycle. `interval` is how long the backend may be silent."""
+    """Detects a backend whose health reports are overdue. Owned by a lifecycle.
+    `interval` is how long the backend may be silent."""
 
     def __init__(self, interval: float) -> None:
         self.interval = self._usual_interval = interval

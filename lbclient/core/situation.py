@@ -58,12 +58,14 @@ NOTHING = Step()
 
 
 class Situation:
-    """Owned by a lifecycle, which shares it with its `Trust`.
+    """Holds a backend's state and connection. Owned by a lifecycle, which shares it
+    with its `Trust`.
 
-    `state` is written from outside, through the one door; the other fields are read.
-    `has_answered`: a health question, on this connection or the last one. `is_wanted`:
-    by a call, and it has not failed yet. `sent_goaway`: and has said nothing on a new
-    connection. `expires_at` is when a state that an answer told of does.
+    Only `Balancer.observe` writes `state` from outside; the other fields are read.
+    `has_answered`: the backend answered a health check, on this connection or the last
+    one. `is_wanted`: a call waits for it, and it has not failed yet. `sent_goaway`: it
+    sent GOAWAY, and has said nothing on a new connection. `expires_at` is when a state
+    learned from an answer expires.
     """
 
     def __init__(self, interval: float, rng: Random) -> None:

@@ -31,9 +31,11 @@ FORGETS = 60.0  # seconds without a refusal
 
 
 class StockBudget:
-    """Owned by the gate; `withdraw` is called in any thread.
+    """Grants or withholds retries of stock gRPC clients. Owned by the gate; `withdraw`
+    is called in any thread.
 
-    `ratio`: retries granted for each request. `withheld`: refusals that granted none.
+    `ratio`: retries granted for each request. `withheld`: refusals that granted no
+    retry.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,8 @@ TOLD_FOR = 60.0  # seconds in which errors of calls tell of it
 
 
 class StreamPermit:
-    """Owned by a backend, and kept from one connection to the next."""
+    """Decides whether health streams may be open on an endpoint's connections. Owned by
+    a backend, and kept from one connection to the next."""
 
     def __init__(self) -> None:
         self.expires_at = -inf  # of the suspension

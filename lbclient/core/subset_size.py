@@ -25,7 +25,8 @@ SHRINK_PAUSE = 300.0  # seconds between two times, and after it grew
 
 
 class SubsetSize:
-    """Owned by a channel. `size` is within the bounds that it was made with."""
+    """Computes how many backends a channel's subset needs. Owned by a channel. `size`
+    stays within the bounds that it was made with."""
 
     def __init__(self, least: int, most: int) -> None:
         self.size = least

@@ -30,12 +30,14 @@ class HeldBack(NamedTuple):
 
 
 class Throttling:
-    """Owned by a balancer: `refusal` before a call is sent, `finish` after an attempt.
+    """Holds back requests that backends refuse, and requests beyond a quota. Owned by a
+    balancer, which calls `refusal` before a call is sent and `finish` after an attempt.
 
-    While `is_active` is False nothing is held back, and nobody need ask. Where `is_on`
-    is False nothing ever is, and nobody need tell. While `has_customers` is False only
-    a refusal for a quota needs to be told with its customer. `throttled` counts the
-    requests held back for overload, not those beyond a quota. Only read them.
+    While `is_active` is False nothing is held back, and `refusal` need not be called.
+    If `is_on` is False nothing ever is, and `finish` need not be called either. While
+    `has_customers` is False only a refusal for a quota needs its customer. `throttled`
+    counts the requests held back for overload, not those beyond a quota. Only read
+    them.
     """
 
     def __init__(self, rng: Random, k: float, loads: Loads) -> None:

@@ -35,8 +35,9 @@ NO_CHECKS = (
 
 
 class Trust:
-    """Owned by a lifecycle, on whose situation it decides. `interval`, in seconds, is
-    that of health reports."""
+    """Decides what follows when a connection is doubted: a check, a look, a new
+    connection. Owned by a lifecycle, whose situation it changes. `interval`, in
+    seconds, is the interval of health reports."""
 
     def __init__(self, situation: Situation, interval: float) -> None:
         self._situation = situation

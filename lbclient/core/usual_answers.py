@@ -20,7 +20,8 @@ SORT_AFTER = 0.25  # seconds until who is healthier is looked at again, at most
 
 
 class UsualAnswers(Generic[N]):
-    """Owned by a `MethodWatch`, which writes the `standings` that it reads."""
+    """Computes what share of each status is usual for a method. Owned by a
+    `MethodWatch`, which writes the `standings` that it reads."""
 
     def __init__(self, standings: dict[N, Standing[N]]) -> None:
         self._standings = standings

@@ -19,7 +19,8 @@ class Stoppable(Protocol):
 
 
 class LoopEnd:
-    """Owned by a server, which it does not keep alive."""
+    """Stops the server if its event loop ends first. Owned by the server, which it does
+    not keep alive."""
 
     def __init__(self, server: Stoppable, intake: Intake) -> None:
         self._server = weakref.ref(server)

@@ -25,7 +25,8 @@ from lbclient.server.statistics import ServerStatistics
 
 
 class Parts:
-    """Owned by a server, used on its loop's thread."""
+    """Builds the gate, the reporter and the sampler of a server. Owned by the server,
+    used on its loop's thread."""
 
     def __init__(
         self,

@@ -18,9 +18,10 @@ SAMPLE_INTERVAL = TICK  # seconds; how often reports change in lbclient's simula
 
 
 class Sampler:
-    """Owned by the server, used on its loop's thread only.
+    """Reads the CPU utilization ten times a second, and passes it on. Owned by the
+    server, used on its loop's thread only.
 
-    `each` takes the time and the CPU's utilization, one after the other.
+    Each function in `each` is called in order, with the time and the CPU utilization.
     """
 
     def __init__(

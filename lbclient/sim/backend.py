@@ -45,10 +45,12 @@ SERVED, FAILED, REJECTED = Verdict.SERVED, Verdict.FAILED, Verdict.REJECTED
 
 
 class SimulatedBackend:
-    """Owned by the simulation, whose heap and answers it writes.
+    """Simulates one backend: its processors, its queue and its refusals. Owned by the
+    simulation, whose heap and answers it writes.
 
     `busy` is in seconds of all its processors together, `received` in requests;
-    `attempts` are counted only where there can be several; `refusals` by their reason.
+    `attempts` are counted only if there can be several; `refusals` are counted by
+    reason.
     """
 
     __slots__ = (

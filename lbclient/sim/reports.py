@@ -12,11 +12,12 @@ LIE = 0.01  # utilization that a liar reports
 
 
 class SimulatedReports:
-    """Owned by a simulated backend. Others read `said` and `is_exact`.
+    """Simulates the load reports of a backend, and the ways in which they can be wrong.
+    Owned by a simulated backend. Others read `said` and `is_exact`.
 
     `said` are utilization, requests and errors a second, as last sampled. `is_exact`:
-    reports have just these, at once and always. `refused` is the share that the backend
-    refuses, by criticality, which it writes itself; None: it does not say.
+    reports have just these values, immediately and always. `refused` is the share that
+    the backend refuses, by criticality, which the backend writes; None: unknown.
     """
 
     __slots__ = (

@@ -13,7 +13,9 @@ KEPT = 16  # requests, for each may be as large as a message can be
 
 
 class Requests:
-    """Owned by one call, on its loop. Attempts may overlap; one takes at a time."""
+    """Keeps the first requests of a streaming call, so that a second attempt can send
+    them again. Owned by the call, used on its loop. Attempts may overlap; one takes at
+    a time."""
 
     def __init__(self, source: AsyncIterable[Any] | Iterable[Any]) -> None:
         self._source = source

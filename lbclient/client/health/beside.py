@@ -30,8 +30,9 @@ NO_ROOM = "it answers, and has no room for a health stream"
 
 
 class ChecksBeside:
-    """Owned by a health watch. `has_ended_streams` since `begin`, as they were in the
-    way of a check; `patience` is for checks beside streams."""
+    """Sends unary health checks, and ends health streams that block them. Owned by a
+    health watch. `has_ended_streams`: since `begin`, a stream was ended because it
+    blocked a check. `patience` adapts the timeout of checks beside streams."""
 
     def __init__(
         self,

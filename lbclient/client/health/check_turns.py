@@ -21,7 +21,8 @@ Traffic = Callable[[], tuple[int, int]]
 
 
 class CheckTurns:
-    """Owned by a health watch. A server that is not ours is checked `every` seconds."""
+    """Says when the next unary health check of a backend is due. Owned by a health
+    watch. Servers other than lbclient's are checked `every` seconds."""
 
     def __init__(self, told: Told, streams: Streams, traffic: Traffic) -> None:
         self.every = 0.0

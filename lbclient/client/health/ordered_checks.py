@@ -31,10 +31,10 @@ TASK_STATE = {
 
 
 class OrderedChecks:
-    """Owned by a backend. `asked_at`, by the loop's time, is when the last CHECK was
-    begun.
+    """Runs the health checks that a backend's lifecycle orders. Owned by a backend.
+    `asked_at`, by the loop's time, is when the last CHECK began.
 
-    An order waits until there is somebody to carry it out.
+    An order waits until a task can carry it out.
     """
 
     def __init__(

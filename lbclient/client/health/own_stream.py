@@ -29,7 +29,8 @@ logger = Log(__name__)
 
 
 class OwnStream:
-    """Owned by a health watch. `refusals` of the stream in a row."""
+    """Follows the health stream of one of lbclient's servers. Owned by a health watch.
+    `refusals` counts refusals of the stream in a row."""
 
     def __init__(
         self, told: Told, streams: Streams, turns: CheckTurns, checks: ChecksBeside

@@ -15,9 +15,10 @@ from lbclient.core.stream_permit import StreamPermit
 
 
 class PacedWatch:
-    """Owned by a backend: its health watch, of one connection after the other.
+    """Watches a backend's health over one connection after the other, and sets how
+    often it reports. Owned by a backend.
 
-    `attention` says how often it is to report.
+    `attention` sets the interval of reports.
     """
 
     def __init__(

@@ -24,7 +24,8 @@ LOAD = (wire.ORCA_METHOD,)
 
 
 class Refusals:
-    """Owned by a backend, for all its connections; who follows its health writes it."""
+    """Records which health services a backend refuses, and with which status. Owned by
+    a backend, for all its connections; its health watch writes it."""
 
     def __init__(self, address: str) -> None:
         self._address = address

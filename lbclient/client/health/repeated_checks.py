@@ -23,7 +23,8 @@ ASKED = "polled by unary health checks: streams blocked calls"
 
 
 class RepeatedChecks:
-    """Owned by a health watch."""
+    """Asks a backend for its state by unary checks, again and again. Owned by a health
+    watch."""
 
     def __init__(
         self,

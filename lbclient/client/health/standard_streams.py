@@ -26,7 +26,9 @@ logger = Log(__name__)
 
 
 class StandardStreams:
-    """Owned by a health watch. Each method ends when its stream is not offered."""
+    """Follows `grpc.health.v1` and ORCA streams of a server other than lbclient's.
+    Owned by a health watch. Each method returns if the server does not offer its
+    stream."""
 
     def __init__(self, told: Told, streams: Streams, checks: ChecksBeside) -> None:
         self._told = told

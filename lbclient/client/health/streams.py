@@ -47,9 +47,10 @@ class RefusedError(Exception):
 
 
 class Streams:
-    """Owned by a health watch. `begun` streams are not over, `open` ones have spoken.
+    """Reads health and load streams on one connection, and counts them. Owned by a
+    health watch. `begun` streams are not over; `open` streams have sent a message.
 
-    `is_broken` is set as long as none is open.
+    `is_broken` is set while no stream is open.
     """
 
     def __init__(self, channel: grpc.aio.Channel, refusals: Refusals) -> None:

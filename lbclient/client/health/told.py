@@ -34,14 +34,15 @@ class Tell(Protocol):
 
 
 class Told:
-    """Owned by a health watch.
+    """Records what a backend says over one connection, and passes it on. Owned by a
+    health watch.
 
-    `state` is the last one that was believed. `is_ours` once it spoke as our servers
-    do, which report every so often; `is_other` once it answered and has no health
-    service of ours. `udp_port`, `udp_session`, `clients`, which are connected to it,
-    `cost_rise`, and `floor`, the least time between two reports in seconds, are what a
-    server of ours last said of them. `has_load` is set once a load was told by a server
-    of others, or is not waited for.
+    `state` is the last state that was believed. `is_ours` is set once it spoke as
+    lbclient's servers do, which report at intervals; `is_other` once it answered and
+    has no health service of lbclient's. `udp_port`, `udp_session`, `clients` (connected
+    to it), `cost_rise` and `floor` (the shortest interval of reports, in seconds) are
+    what one of lbclient's servers said last. `has_load` is set once another server told
+    a load, or when its load is no longer waited for.
     """
 
     def __init__(

@@ -111,10 +111,11 @@ class Watch:
 
 
 class Prober:
-    """Owned by a channel; on its loop only. One socket for each IP version, if used.
+    """Sends UDP health checks to inactive backends. Owned by a channel, used on its
+    loop only. Opens one socket for each IP version that is used.
 
-    `rng` must be the system's: whoever guesses nonces forges answers. `gap` tells the
-    mean time between calls, in seconds: a call pays for one probe.
+    `rng` must be the system's: whoever guesses nonces can forge answers. `gap` returns
+    the mean time between calls, in seconds: a call pays for one probe.
     """
 
     _loop: asyncio.AbstractEventLoop  # once something is watched

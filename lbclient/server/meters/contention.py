@@ -57,7 +57,8 @@ def wanted(
 
 
 class ContentionMeter:
-    """Owned by the server, and read on its loop's thread only."""
+    """Measures how much CPU time the task wanted and did not get. Owned by the server,
+    read on its loop's thread only."""
 
     def __init__(
         self,

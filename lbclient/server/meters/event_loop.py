@@ -53,7 +53,8 @@ class SelectTimer:
 
 
 class LoopMeter:
-    """Owned by a server, used on its loop's thread only."""
+    """Measures the share of time in which the event loop is busy. Owned by a server,
+    used on its loop's thread only."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -16,7 +16,8 @@ logger = Log(__name__)
 
 
 class UserSignals:
-    """Owned by the server; the reporter and the gate ask."""
+    """Calls the functions in `ServerConfig`, and counts those that fail. Owned by the
+    server; the reporter and the gate ask it."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._utilization = config.utilization

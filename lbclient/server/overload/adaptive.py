@@ -52,7 +52,8 @@ def note_outcome(outcome: RequestOutcome, context: Context | None = None) -> Non
 
 
 class AdaptiveConcurrency:
-    """Owned by the gate, used on the loop's thread only."""
+    """Applies the adaptive concurrency limit to unary requests. Owned by the gate, used
+    on the loop's thread only."""
 
     def __init__(self, clock: Clock, mix: Tally, rng: Random) -> None:
         self._clock = clock

@@ -16,7 +16,8 @@ ROOM = 0.5
 
 
 class CoreQueue:
-    """Owned by the gate, used on its loop's thread only."""
+    """Counts the requests that wait in gRPC's core, and how long they wait. Owned by
+    the gate, used on its loop's thread only."""
 
     def __init__(self, delay: QueueDelay | None = None) -> None:
         self.intake = Intake()

@@ -71,7 +71,8 @@ from lbclient.wire import propagation
 
 
 class Gate:
-    """Owned by the server, used on its loop's thread only, but for `too_late`."""
+    """Admits or refuses each request. Owned by the server. Used on its loop's thread
+    only, except `too_late`."""
 
     loop: asyncio.AbstractEventLoop  # once started
 

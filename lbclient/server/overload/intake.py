@@ -43,7 +43,8 @@ class Core(Protocol):
 
 
 class Intake:
-    """Owned by the server, used on its loop's thread only."""
+    """Takes requests from gRPC's core, several at once, and hands them to grpcio. Owned
+    by the server, used on its loop's thread only."""
 
     def __init__(self) -> None:
         self._core: Core | None = None

@@ -13,9 +13,10 @@ WORDS = ATTEMPT_KEYS | {wire.CRITICALITY_KEY, wire.CUSTOMER_KEY}
 
 
 class RequestMetadata:
-    """Owned by the gate. `misread`: requests whose words made no sense, by key.
+    """Reads a request's criticality, attempt and customer from its metadata. Owned by
+    the gate. `misread` counts requests whose value could not be parsed, by key.
 
-    One that claims to be more critical than `highest` counts as that.
+    A request that claims a criticality above `highest` gets `highest`.
     """
 
     def __init__(self, highest: Criticality = Criticality.CRITICAL_PLUS) -> None:

@@ -5,7 +5,8 @@ from lbclient.server.overload.refusal_status import REASONS
 
 
 class RefusalCounts:
-    """Owned by the gate. Written on its loop's thread, read in any."""
+    """Counts refused requests by reason and criticality. Owned by the gate. Written on
+    its loop's thread, read in any."""
 
     def __init__(self) -> None:
         self._counts = {reason: [0] * len(Criticality) for reason in REASONS}

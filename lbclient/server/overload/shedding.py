@@ -23,7 +23,8 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 class Shedding:
-    """Owned by the gate, used on its loop's thread only."""
+    """Drops requests of a flood that the server would refuse, without an answer. Owned
+    by the gate, used on its loop's thread only."""
 
     def __init__(
         self,

@@ -43,9 +43,11 @@ def schedstat(tasks: Path = Path("/proc/self/task")) -> dict[str, int]:
 
 
 class Threads:
-    """Owned by the server. `leave` is called in any thread, all else on the loop's.
+    """Measures the load of handlers in threads. Owned by the server. `leave` is called
+    in any thread, everything else on the loop's thread.
 
-    `running` are requests that have a thread of `pool`; None is the loop's own.
+    `running` are requests that have a thread of `pool`; None is the loop's default
+    pool.
     """
 
     def __init__(

@@ -23,7 +23,8 @@ LATE = 0.3  # seconds between two samples: the loop stood still
 
 
 class Unseen:
-    """Owned by the server, used on its loop's thread only."""
+    """Estimates how many requests gRPC's core ended before Python saw them. Owned by
+    the server, used on its loop's thread only."""
 
     def __init__(self) -> None:
         self._read: Callable[[], int | None] = lambda: None

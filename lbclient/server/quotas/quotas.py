@@ -47,7 +47,8 @@ logger = Log(__name__)
 
 
 class Quotas:
-    """Owned by a server, used on its loop's thread only."""
+    """Charges requests to customers, and exchanges usage with the quota store. Owned by
+    a server, used on its loop's thread only."""
 
     def __init__(self, config: ServerConfig, clock: Clock) -> None:
         self._clock = clock

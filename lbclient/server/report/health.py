@@ -50,7 +50,8 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class HealthServices:
-    """Owned by the server. No stream outlives its `stop`."""
+    """Serves the health and load services of lbclient, `grpc.health.v1` and ORCA. Owned
+    by the server. No stream outlives its `stop`."""
 
     def __init__(
         self,

@@ -31,7 +31,8 @@ Trailers = tuple[tuple[str, str | bytes], ...]
 
 
 class Reporter:
-    """Owned by the server. Works on its loop's thread, and `statistics` on any."""
+    """Encodes the task's state and load for clients. Owned by the server. Works on its
+    loop's thread; `statistics` may be called in any."""
 
     def __init__(
         self,

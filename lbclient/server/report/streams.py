@@ -146,10 +146,11 @@ class Openings:
 
 
 class ReportStreams:
-    """Owned by the server, used on its loop's thread only.
+    """Limits the streams of health and load reports, and says when each is due. Owned
+    by the server, used on its loop's thread only.
 
-    `most` are held at a time, and `per_connection` of each kind on a connection: none
-    if it is 0, as calls need the few streams that a connection may have.
+    At most `most` streams are open at a time, and `per_connection` of each kind on a
+    connection. 0: none, where calls need the few streams that a connection may have.
     """
 
     def __init__(

@@ -14,7 +14,8 @@ from lbclient.server.statistics import UdpStatistics
 
 
 class UdpPorts:
-    """Owned by the server. `port` is what all clients are told; 0: none."""
+    """Opens and closes the server's UDP ports for health checks. Owned by the server.
+    `port` is the port that all clients are told; 0: none."""
 
     def __init__(self, read: Read, clock: Clock, secret: str = "") -> None:
         self.sessions = UdpSessions(clock)

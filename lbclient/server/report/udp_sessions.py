@@ -19,7 +19,8 @@ _RANDOM_BITS = 32  # of a session's number; above them is when it began
 
 
 class UdpSessions:
-    """Owned by a server. `port` is where their probes are answered; 0: nowhere."""
+    """Issues secrets for UDP health checks over encrypted health streams. Owned by a
+    server. `port` is where probes of sessions are answered; 0: nowhere."""
 
     def __init__(self, clock: Clock) -> None:
         self.port = 0

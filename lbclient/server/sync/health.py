@@ -28,7 +28,8 @@ logger = Log(__name__)
 
 
 class SyncHealth:
-    """Owned by the server. `find` is for the thread that looks up handlers."""
+    """Serves health services on a synchronous server, without a thread for each stream.
+    Owned by the server. `find` is called on the thread that looks up handlers."""
 
     def __init__(self, services: HealthServices, loop: LoopThread) -> None:
         self._loop = loop

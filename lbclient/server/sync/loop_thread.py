@@ -24,9 +24,9 @@ async def _end() -> None:
 
 
 class LoopThread:
-    """Owned by a server. Runs from `start` to `stop`; the thread is a daemon.
+    """Runs an event loop in a daemon thread, from `start` to `stop`. Owned by a server.
 
-    There is a `loop` from `start` on: processes that are forked before that share none.
+    `loop` exists from `start` on: processes that are forked before that share none.
     """
 
     loop: asyncio.AbstractEventLoop
