@@ -105,8 +105,9 @@ class Backend:
         self.life.situation.state = state
 
     def tells_refusals(self) -> bool:
-        """Whether gRPC's words for a stream that its server refused are to be believed:
-        where no handler says the same, or we have just caused it."""
+        """Whether gRPC's status for a refused stream proves that the call was not
+        executed: it does for lbclient's servers, and just after the client ended a
+        stream."""
         now = asyncio.get_running_loop().time()
         return self.reported.is_ours or self.permit.has_just_ended(now)
 
@@ -118,7 +119,8 @@ class Backend:
         return bool(zone) and self.endpoint.zone != zone
 
     def heed(self, is_leaving: bool) -> None:
-        """Takes the resolver's word that it is about to, or is not any more."""
+        """Applies what the resolver says: the backend is about to leave, or is not any
+        more."""
         self._driver.take(self.life.leaves(is_leaving))
 
     def want(self) -> None:
@@ -126,14 +128,16 @@ class Backend:
         self._driver.take(self.life.wanted())
 
     def miss_deadline(self, has_others: bool) -> None:
-        """A call on it ended by its deadline; others are ready, or not."""
+        """Notes that a call on the backend missed its deadline; a health check may
+        follow. `has_others`: other backends are ready."""
         now = self._around.clock()
         self._watch.hurry()
         served = self.load.counts[Verdict.SERVED]
         self._driver.take(self.life.trust.missed_deadline(served, has_others, now))
 
     def look(self, now: float) -> None:
-        """Now and then, at the calls on it: what they say of it, and are worth."""
+        """Reviews the calls on the backend: sets the interval of its reports, and has a
+        health check made if calls are not answered. Called at intervals."""
         self._watch.look(now)
         self._driver.take(self.life.trust.look_at_calls(*self.load.traffic(), now))
 

@@ -322,9 +322,10 @@ class Balancer:
             self._left(backend)
 
     def forget(self, attempt: "Attempt", tried: int) -> None:
-        """It was cancelled before it was sent, after so many others of its call.
+        """Undoes the bookkeeping of an attempt that was cancelled before it was sent.
 
-        So it says nothing of the backend.
+        The attempt does not count for or against its backend. `tried` is the number of
+        backends that its call was sent to before.
         """
         if get_ident() != self.thread:
             with suppress(RuntimeError):  # the loop is closed

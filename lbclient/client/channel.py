@@ -61,7 +61,7 @@ KINDS = {
 }
 
 
-def _method(kind: type[M]) -> Callable[..., M]:
+def _method(kind: type[M], requests: str, responses: str) -> Callable[..., M]:
     def make(
         self: "Channel",
         method: str,
@@ -79,15 +79,19 @@ def _method(kind: type[M]) -> Callable[..., M]:
         )
 
     make.__name__ = kind.kind
+    make.__doc__ = (
+        f"Returns a callable for a method with {requests} and {responses}, "
+        f"like `grpc.aio.Channel.{kind.kind}`."
+    )
     return make
 
 
 class Channel(grpc.aio.Channel):
-    """Calls on it go to the backends of `target`, each to the one that suits best.
+    """A channel that sends each call to the most suitable backend of `target`.
 
-    `target` is what `grpc.aio.insecure_channel` takes (`dns:///name:port`,
-    `host:port`, `ipv4:...`, `ipv6:...`, `unix:...`), or a `Resolver`. Raises
-    ConfigError for a target, an option or a setting that cannot be right.
+    `target` is what `grpc.aio.insecure_channel` takes (`dns:///name:port`, `host:port`,
+    `ipv4:...`, `ipv6:...`, `unix:...`), or a `Resolver`. Raises ConfigError for an
+    invalid target, option or setting.
     """
 
     def __init__(
@@ -199,7 +203,7 @@ class Channel(grpc.aio.Channel):
         self._make_balancer = refuse
 
     def statistics(self) -> "client.statistics.ChannelStatistics":
-        """What the channel knows and has done, as frozen numbers and words.
+        """Returns what the channel knows and has done, as an immutable snapshot.
 
         Reading changes nothing, also from another thread, before the first use and
         after close.
@@ -291,10 +295,12 @@ class Channel(grpc.aio.Channel):
         while (state := self.get_state(True)) is not grpc.ChannelConnectivity.READY:
             await self.wait_for_state_change(state)
 
-    unary_unary = _method(methods.UnaryUnary)
-    unary_stream = _method(methods.UnaryStream)
-    stream_unary = _method(methods.StreamUnary)
-    stream_stream = _method(methods.StreamStream)
+    unary_unary = _method(methods.UnaryUnary, "one request", "one response")
+    unary_stream = _method(methods.UnaryStream, "one request", "a stream of responses")
+    stream_unary = _method(methods.StreamUnary, "a stream of requests", "one response")
+    stream_stream = _method(
+        methods.StreamStream, "a stream of requests", "a stream of responses"
+    )
 
 
 def insecure_channel(
@@ -306,15 +312,15 @@ def insecure_channel(
     config: ChannelConfig | None = None,
     name: str = "",
 ) -> Channel:
-    """`grpc.aio.insecure_channel`, balanced. See `Channel`.
+    """Like `grpc.aio.insecure_channel`, with load balancing. See `Channel`.
 
-    `name` is what the channel goes by in metrics, logs, statistics and on the page,
-    instead of the target, and in the settings file: at most 100 printable characters.
+    `name` is the channel's name in metrics, logs, statistics, on the status page and in
+    the settings file, instead of the target: at most 100 printable characters.
 
-    With `LBCLIENT_DISABLE=1` in the environment it is grpc.aio's own channel, which
-    has no `statistics()`, unless the target is a `Resolver`. What a target of `file:`,
-    `k8s:` or `srv:` means is then found out here, once: it may take up to 10 s, and
-    raises ResolveError.
+    With `LBCLIENT_DISABLE=1` in the environment it returns grpc.aio's own channel,
+    which has no `statistics()`, unless the target is a `Resolver`. A target of `file:`,
+    `k8s:` or `srv:` is then resolved here, once: it may take up to 10 s, and raises
+    ResolveError.
     """
     if isinstance(target, str) and is_disabled():
         plain = plain_channel(target, None, options, compression, interceptors)
@@ -332,7 +338,7 @@ def secure_channel(
     config: ChannelConfig | None = None,
     name: str = "",
 ) -> Channel:
-    """`grpc.aio.secure_channel`, balanced. See `insecure_channel`."""
+    """Like `grpc.aio.secure_channel`, with load balancing. See `insecure_channel`."""
     if not isinstance(credentials, grpc.ChannelCredentials):
         # None would be an insecure channel.
         raise ConfigError("credentials", credentials, "grpc.ChannelCredentials")

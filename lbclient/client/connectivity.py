@@ -54,7 +54,8 @@ class Connectivity:
         return any(node.state in states and not node.life.is_away() for node in nodes)
 
     def changed(self) -> None:
-        """A backend's state did, or the resolver's word: tells who waits for that."""
+        """Recomputes the channel's state, and wakes the waiters if it changed. Called
+        after a backend's state changed or the resolver answered."""
         state = self.state()
         if state is not self._told:
             self._tell(state)

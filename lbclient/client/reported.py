@@ -85,7 +85,8 @@ class Reported:
     def hear(
         self, state: TaskState | None, report: LoadReport | None, reason: str = ""
     ) -> bool:
-        """Takes the task's own word, from a health report, or why it has none.
+        """Takes a task's state and load from a health report. Without a state, `reason`
+        says why there is none.
 
         Returns whether the state is believed.
         """
@@ -153,14 +154,15 @@ class Reported:
     # --- beside it, and without one -------------------------------------------
 
     def believed(self, health: wire.Health) -> tuple[TaskState, str]:
-        """State and reason in the answer to a health check. Of an answer that is not
-        believed: at least the address lives."""
+        """Returns the state and reason in the answer to a health check. If the state is
+        not believed, returns SERVING: at least the address answers."""
         if self._believes(health.state):
             return health.state, health.reason
         return TaskState.SERVING, ""
 
     def seen(self, health: wire.Health, now: float) -> None:
-        """The rest of an answer, where there is no connection."""
+        """Takes the UDP port and the load from the answer of a backend without a
+        connection."""
         self._note_udp(health.udp_port, health.udp_session)
         if health.report is not None:
             self._load.observe(health.report, now)

@@ -112,7 +112,7 @@ STORE = Kind(f"{FORM}, or a store of your own", _check_store, str)
 @section
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig(Sourced):
-    """What a server reports of itself and how it leaves. Times in seconds."""
+    """How a server reports load, admits requests and drains. Times in seconds."""
 
     _section = "server"
 

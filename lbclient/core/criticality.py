@@ -14,7 +14,8 @@ from lbclient.core.scope import Scope
 
 
 class Criticality(IntEnum):
-    """From what is refused first to what is refused last; its name goes on the wire."""
+    """Importance of a request. Servers refuse the lowest first. Its name goes on the
+    wire."""
 
     SHEDDABLE = 0
     SHEDDABLE_PLUS = 1
@@ -65,7 +66,8 @@ def named(field: str, value: object) -> Criticality:
 
 
 class criticality(Scope):
-    """Calls made within have this criticality, also those of tasks that start there.
+    """Sets the criticality of calls made in a block or function, and in tasks started
+    there.
 
     Use it around a block, or as the decorator of a function of any kind. Raises
     ConfigError for a value that is neither a Criticality nor the name of one.

@@ -43,11 +43,12 @@ def checked(field: str, value: object) -> str:
 
 
 class customer(Scope):
-    """Calls made within are charged to this customer, also by tasks that start there.
+    """Sets the customer of calls made in a block or function, and in tasks started
+    there.
 
-    Use it around a block, or as the decorator of a function of any kind. Raises
-    ConfigError for a name that cannot be sent: a name has 1 to 100 printable ASCII
-    characters, without a space at either end.
+    Servers charge the calls to the customer's quota. Use it around a block, or as the
+    decorator of a function of any kind. Raises ConfigError for a name that cannot be
+    sent: a name has 1 to 100 printable ASCII characters, without a space at either end.
 
     >>> with customer("mail"):
     ...     current()

@@ -9,17 +9,19 @@ MOST_WORDS = 1000  # characters of a ConfigError; what is wanted may be a list o
 
 
 class LbError(Exception):
-    """Everything that lbclient raises."""
+    """Base class of lbclient's errors."""
 
 
 class ConfigError(LbError, ValueError):
-    """The caller's mistake, found at construction: mend the named field.
+    """A setting has an invalid value. The message names the setting, the value and what
+    is allowed.
 
     >>> str(ConfigError("subset_size", 0, "a whole number of at least 1"))
     'subset_size = 0: want a whole number of at least 1'
 
-    `source` is the file that it is from, if any; what is from a variable goes by the
-    variable's name. Of a `value` that looks like a URL only scheme and host are shown.
+    `source` is the file that has the setting, if any; a setting from an environment
+    variable goes by the variable's name. If `value` looks like a URL, only scheme and
+    host are shown.
     """
 
     def __init__(self, field: str, value: object, want: str, source: str = "") -> None:

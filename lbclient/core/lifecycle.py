@@ -83,7 +83,8 @@ class Lifecycle:
         return self.situation.sent_goaway
 
     def leaves(self, is_leaving: bool) -> Step:
-        """The resolver says that it is about to, or is not any more."""
+        """Applies what the resolver says: the backend is about to leave, or is not any
+        more."""
         return self.situation.leaves(is_leaving)
 
     # --- the connection -------------------------------------------------------

@@ -156,10 +156,10 @@ class Pressure:
             self.admission.observe(self._values, self._admissible())
 
     def load_of_line(self, wait: float, time: float) -> float:
-        """What load it is if one more in line is done after so long.
+        """Converts the `wait` of one more request in line to a load.
 
-        Few are too many where each takes long: as many as there may be at most, once
-        one more would need a good part of the `time` that requests have.
+        A few waiting requests are a full load if each takes long: once one more request
+        would use a good part of the `time` that requests have.
         """
         return 0.0 if self._most == inf else self._most * wait / (LINE_SHARE * time)
 
@@ -206,7 +206,8 @@ class Pressure:
         return self.admission.refusal()
 
     def let_in(self, requests: int) -> None:
-        """So many have come in calm: first attempts that named nothing."""
+        """Counts first attempts that were admitted in calm without a decision. They
+        name neither criticality nor customer."""
         self.admission.let_in(requests)
 
     # What is told of it
@@ -229,7 +230,8 @@ class Pressure:
         return f"overloaded: {load:.2f} streams want to go on, and {most:g} is enough"
 
     def is_calm(self, active: int) -> bool:
-        """Nothing is wrong, nor nearly: until the next sample nobody need be asked."""
+        """Whether all signals are below their targets, so that requests are admitted
+        without a decision until the next sample."""
         return not (
             self._is_beyond
             or self.admission.worst

@@ -142,8 +142,9 @@ class Situation:
         return Step(state, reason, order)
 
     def leaves(self, is_leaving: bool) -> Step:
-        """It is about to, or is not any more. The resolver knows that before the task
-        does, so the task's own word that it serves counts no more."""
+        """Sets whether the resolver says that the backend is about to leave. The
+        resolver knows before the task does: a leaving backend is a lame duck, even if
+        the task says that it serves."""
         if is_leaving is self._is_leaving:
             return NOTHING
         self._is_leaving = is_leaving

@@ -49,9 +49,10 @@ class Throttled(LocalRpcError):
 
 
 class OutOfQuota(Throttled):
-    """This customer's requests are refused for a quota so often that this one would be.
+    """Not sent: backends refuse most of this customer's requests because its quota is
+    used up.
 
-    The call was not sent. Other customers' calls on this channel are.
+    Calls of other customers on this channel are sent.
     """
 
     CODE = grpc.StatusCode.RESOURCE_EXHAUSTED

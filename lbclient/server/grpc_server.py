@@ -57,7 +57,8 @@ PAIRS = (
 
 
 class Server(grpc.aio.Server):
-    """The arguments are those of `grpc.aio.server`, and a config."""
+    """A gRPC server that reports load, refuses excess requests and drains. Takes
+    `grpc.aio.server`'s arguments and a config."""
 
     def __init__(
         self,
@@ -310,6 +311,7 @@ class Server(grpc.aio.Server):
         return self._reporter.state
 
     def statistics(self) -> ServerStatistics:
+        """Returns what the server knows and has done, as an immutable snapshot."""
         return replace(
             self._parts.statistics(),
             ports=tuple(self._ports),

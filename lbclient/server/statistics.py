@@ -62,8 +62,7 @@ class ContentionStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaStatistics:
-    """Whose requests have no account of their own, and what became of a server's
-    exchanges with its quota store."""
+    """Customers with a limit, and a server's exchanges with its quota store."""
 
     listed: tuple[str, ...] = ()
     """Customers with a limit of their own."""
@@ -132,7 +131,8 @@ class CostStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
-    """Rates are per second, latencies in seconds."""
+    """What `server.statistics()` returns. Rates are per second, latencies in
+    seconds."""
 
     state: TaskState
     utilization: float

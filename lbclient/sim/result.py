@@ -1,8 +1,9 @@
-"""What came of a run: how evenly the work was spread, and how long requests took.
+"""Results of a simulation: how evenly the work was spread, and how long requests took.
 
-A request that failed, or took longer than the scenario's timeout, counts as that long:
-else a picker would look good for failing what is slow. Utilization is of each backend's
-own processors, whatever their speed, so max/mean is 1 where all are equally busy.
+A request that failed, or took longer than the scenario's timeout, counts as the
+timeout: else a picker would look good for failing slow requests. Utilization is of each
+backend's own processors, whatever their speed, so max/mean is 1 if all are equally
+busy.
 """
 
 from array import array
@@ -16,7 +17,7 @@ from lbclient.sim.scenario import Scenario
 
 
 class Second(NamedTuple):
-    """What each backend had done by then: busy seconds, requests received."""
+    """Totals of each backend at one second: busy seconds, requests received."""
 
     at: float
     busy: list[float]
@@ -24,9 +25,10 @@ class Second(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One run, of its window alone. Latencies in seconds; `errors` is a share.
+    """Results of one run, without its warm-up. Latencies in seconds; `errors` is a
+    share.
 
-    `spread` is max/mean utilization, of those backends that are no sinkholes.
+    `spread` is max/mean utilization of the backends that are not sinkholes.
     """
 
     requests: int

@@ -140,7 +140,7 @@ class Simulation:
         heappush(self._heap, (at, next(self._order), act, given))
 
     def _never(self, now: float, _: None) -> None:
-        raise AssertionError(f"the end of all time has come: {now}")
+        raise AssertionError(f"the sentinel of the event heap ran at {now}")
 
     def _tick(self, now: float, _: None) -> None:
         for backend in self.backends:

@@ -207,7 +207,8 @@ _REFUSALS: dict[Any, Refusal] = {refusal.value: refusal for refusal in Refusal}
 
 
 class UdpSession(NamedTuple):
-    """Where a task answers probes with a seal that it gave to this client alone."""
+    """The UDP port of a task for health checks, and the seal that it gave to this
+    client alone."""
 
     port: int
     seal: Seal

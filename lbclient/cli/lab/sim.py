@@ -208,7 +208,8 @@ def numbers(field: str, text: str) -> tuple[float, ...]:
 
 
 def once(field: str, values: Sequence[object]) -> None:
-    """The same run again tells nothing, and looks like a second one."""
+    """Raises ConfigError if a value is given twice: the same run again shows nothing
+    new."""
     for value in values:
         if values.count(value) > 1:
             raise ConfigError(field, value, "each only once")

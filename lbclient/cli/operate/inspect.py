@@ -142,7 +142,8 @@ def once(given: argparse.Namespace) -> None:
 
 
 def watch(given: argparse.Namespace) -> None:
-    """Goes on where nobody answers for a while, but not if nobody ever did."""
+    """Prints the state again and again. Keeps trying if nobody answers for a while;
+    raises if nobody ever did."""
     before: dict[str, Any] | None = None
     start = CLEAR if sys.stdout.isatty() else ""
     while True:

@@ -166,7 +166,8 @@ class Call:
         mark(self, before or None)
 
     def failed(self, code: int, trailers: Trailers) -> Next | None:
-        """Its last attempt has; when and where the next one goes, None: nowhere."""
+        """Handles the failure of the last attempt. Returns when and where the next
+        attempt goes, or None if the call has failed."""
         left, is_repeatable = self.time_remaining(), not self._is_committed()
         attempt, inner = self._lbclient, self._inner
         then = self.attempts.failed(attempt, inner, code, trailers, left, is_repeatable)
@@ -175,7 +176,7 @@ class Call:
         return then
 
     def attempt_over(self, then: Next | None) -> None:
-        """It is sent again like that; None: never."""
+        """Starts the next attempt as `then` says; None ends the call."""
         if then is None:
             self._fire()
             return

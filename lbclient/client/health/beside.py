@@ -89,8 +89,9 @@ class ChecksBeside:
     async def ask_beside(
         self, streams: Sequence[asyncio.Task[None]], pause: float
     ) -> wire.Health | NoState:
-        """Its answer. Ends streams that are in the way, and suspends them if that is
-        proved: by an answer that comes quickly once they are ended."""
+        """Checks the backend until it answers, and returns the answer. Ends streams
+        that block checks, and suspends streams if the next check is then answered
+        quickly."""
         is_ended = is_slow = False
         while True:
             is_beside = self._streams.begun > 0

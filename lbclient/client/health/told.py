@@ -145,7 +145,7 @@ class Told:
         self._note(state, is_believed)
 
     def assume_serving(self, reason: str = "") -> None:
-        """It is connected, and does not say how it is."""
+        """Tells SERVING for a connected backend that does not report a state."""
         self._tell_or_hold(SERVING, reason or self._without_state())
 
     def _note(self, state: TaskState, is_believed: bool) -> None:

@@ -40,7 +40,7 @@ class CoreQueue:
 
     @property
     def ended(self) -> int:
-        """Requests that nobody has seen, and nobody will."""
+        """Number of requests that were ended or dropped before a handler saw them."""
         return self.unseen.ended + self.intake.dropped_at_stop
 
     @property

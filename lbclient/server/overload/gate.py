@@ -320,7 +320,7 @@ class Gate:
         return self._decide(metadata, method)
 
     def let_by(self) -> None:
-        """Counts a request that is always let in, such as a health check."""
+        """Counts a request that is always admitted, such as a health check."""
         self.queue.arrived += 1
         self._asked += 1
         self._let_by += 1
@@ -507,9 +507,10 @@ class Gate:
 
 
 def degraded() -> bool:
-    """Whether the server of the request being served would like a cheaper answer.
+    """Whether the server is near overload, so the handler should return a cheaper
+    answer.
 
-    False where no request is being served.
+    False if no request is being served.
     """
     request = propagation.current()
     return request is not None and request.is_strained

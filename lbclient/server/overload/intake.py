@@ -101,12 +101,13 @@ class Intake:
         self._is_leaving = True
 
     def was_behind(self) -> bool:
-        """Whether more requests waited in the core than it was asked for, lately.
+        """Whether more requests waited in the core than it was asked for, since the
+        last call.
 
-        What the core has it hands over soon. So where requests wait in there, all that
-        was asked for has come when the next ones are asked for. Where none wait, the
-        core still owes some. Events may be late, so that need not be so each time: it
-        is if it was at least half of the times since this was called.
+        The core hands over requests soon after they arrive. So if requests wait in the
+        core, everything that was asked for has arrived when the next ones are asked
+        for; if none wait, the core still owes some. Events may be late, so this need
+        not hold each time: at least half of the times since the last call are enough.
         """
         was_behind = 0 < self._times_asked <= 2 * self._times_all_came
         if not self._times_asked and not self.asked and self._waiting:
@@ -155,10 +156,11 @@ class Intake:
         self._waiting.clear()
 
     async def ended(self) -> None:
-        """Returns when the core has answered for all that it was asked for.
+        """Waits until the core has answered for everything it was asked for, or for
+        some time.
 
-        Or after a while. To be awaited when the core has shut down. What it answers
-        later would come to a loop that may be closed.
+        To be awaited after the core has shut down: later answers would come to a loop
+        that may be closed.
         """
         if self.asked:
             self._none_asked = asyncio.get_running_loop().create_future()

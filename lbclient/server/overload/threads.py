@@ -46,8 +46,8 @@ class Threads:
     """Measures the load of handlers in threads. Owned by the server. `leave` is called
     in any thread, everything else on the loop's thread.
 
-    `running` are requests that have a thread of `pool`; None is the loop's default
-    pool.
+    `running` are requests that have a thread of `pool`. `pool` is None for the loop's
+    default pool.
     """
 
     def __init__(

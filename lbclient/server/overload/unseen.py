@@ -53,9 +53,10 @@ class Unseen:
         return None if began is None else began - taken
 
     def sample(self, now: float, taken: int, asked: int, is_behind: bool) -> None:
-        """Ten times a second. `is_behind`: more waits than was asked for.
+        """Updates `ended` and `waiting`. Called ten times a second.
 
-        Those that were `asked` for may have come, and be on their way.
+        `is_behind`: more requests wait in the core than it was asked for. Requests that
+        were `asked` for may be on their way.
         """
         came, self._taken = taken - self._taken, taken
         # That nothing comes does not mean that nothing waits: while a handler has the

@@ -192,7 +192,7 @@ class RequestContext:
         return refusal.code(), refusal.details() or ""
 
     def ended(self, _task: object = None) -> None:
-        """grpcio is done with the request, for whatever reason."""
+        """Ends the request when grpcio is done with it, for whatever reason."""
         self._finish(self._interrupted)
 
     def _answer(self, code: Any) -> Trailers:

@@ -104,7 +104,8 @@ class WrappedLookup(grpc.GenericRpcHandler):
 
 
 class UnknownMethods(grpc.GenericRpcHandler):
-    """The last to be asked: refuses as grpcio does, but with a report."""
+    """Refuses requests for unknown methods, as grpcio does, with a load report. Asked
+    after all other handlers."""
 
     def __init__(self, wrapper: Wrapper) -> None:
         self._let_by = wrapper.let_by

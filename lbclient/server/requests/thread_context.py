@@ -114,12 +114,13 @@ class ThreadContext(RequestContext):
         self.abort(status.code, status.details, status.trailing_metadata or ())
 
     def failed(self, error: BaseException) -> None:
-        """As in `AsyncContext`; but a cancellation by the client is never raised here.
+        """Ends the request after its handler raised `error`.
 
-        An error that grpcio would not tell the client is replaced by one that it does.
-        The context cannot tell the client itself: it would have to wait for the loop,
-        in a thread that may outlive it. KeyboardInterrupt and SystemExit end the
-        process and so the connection.
+        An error that grpcio would not tell the client is replaced by an error that it
+        does. The context cannot tell the client itself: it would have to wait for the
+        loop, in a thread that may outlive it. KeyboardInterrupt and SystemExit end the
+        process and so the connection. Unlike in `AsyncContext`, a cancellation by the
+        client is never raised here.
         """
         if (refusal := self._refused_below(error)) is not None:
             self.abort(*refusal)

@@ -80,7 +80,8 @@ class _Request:
         self._begun_at = clock()
 
     async def failed(self, error: BaseException) -> None:
-        """Tells the client of it, unless grpcio does, or the client has gone."""
+        """Reports a handler's error to the client, unless grpcio does or the client has
+        left."""
         if self._context.done() or raised.is_told(error):
             return
         if isinstance(error, grpc.aio.AbortError):

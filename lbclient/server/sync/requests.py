@@ -71,9 +71,10 @@ class Counting:
 
 
 class SyncRequests(grpc.ServerInterceptor):
-    """The outermost interceptor of a server, which owns it.
+    """Admits and counts requests of a synchronous server, as its outermost interceptor.
+    Owned by the server.
 
-    `find_passing` finds what the user's interceptors are not asked about.
+    `find_passing` finds the handlers that bypass the user's interceptors.
     """
 
     def __init__(
@@ -264,9 +265,9 @@ class _Inner:
 
 
 class SyncContext(ThreadContext):
-    """The context of a handler in a synchronous server.
+    """The `ServicerContext` that handlers of a synchronous server get.
 
-    What it does not have itself goes to grpcio's, for interceptors that reach into it.
+    Attributes that it lacks are grpcio's, for interceptors that reach into it.
     """
 
     __slots__ = ("counting", "has_thread")

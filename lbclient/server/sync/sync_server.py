@@ -43,7 +43,8 @@ logger = Log(__name__)
 
 
 class SyncServer(grpc.Server):
-    """The arguments are those of `grpc.server`, and a config."""
+    """A synchronous gRPC server that reports load, refuses excess requests and drains.
+    Takes `grpc.server`'s arguments and a config."""
 
     def __init__(
         self,
@@ -296,6 +297,7 @@ class SyncServer(grpc.Server):
         return self._reporter.state
 
     def statistics(self) -> ServerStatistics:
+        """Returns what the server knows and has done, as an immutable snapshot."""
         return replace(
             self._parts.statistics(),
             ports=tuple(self._ports),
