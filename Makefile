@@ -51,7 +51,7 @@ site: $(READY)
 settings: $(READY)
 	$(BIN)/python -m lbclient.config docs/configuration.md
 
-# Writes the tables of the texts' figures into their page, and draws its pictures.
+# Writes the tables of the book's figures into docs/book.md, and draws its pictures.
 book: $(READY)
 	$(BIN)/python -m lbclient.cli.lab.book_page docs/book.md
 

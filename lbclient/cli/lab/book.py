@@ -1,4 +1,4 @@
-"""The texts' figures and tables, computed and drawn: `lbclient sim book`."""
+"""Reproduces the book's figures and tables, and draws them: `lbclient sim book`."""
 
 import argparse
 import gc

@@ -42,7 +42,7 @@ examples:
   lbclient sim S2_diverse --load 0.7 --picker round_robin,weighted_least_loaded
   lbclient sim S7_sinkhole --load 0.7 --seed 1,2,3 --json runs.json
   lbclient sim fleet.toml --load 0.5,0.6,0.7,0.8 --plot fleet.png
-  lbclient sim book --plot figures     the texts' figures; see `lbclient sim book -h`
+  lbclient sim book --plot figures     the book's figures; see `lbclient sim book -h`
 
 A run takes about ten seconds for each million requests. Exit status: 0; 2 for bad
 arguments; 130 after Ctrl-C; if the output cannot be written 1, or 141 if its reader
