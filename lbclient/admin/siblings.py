@@ -28,7 +28,8 @@ class Sibling(TypedDict):
 
 
 class Siblings:
-    """Owned by the page that is served. Has none until it is told of ports."""
+    """Finds the pages of other processes of the program. Owned by the page that is
+    served. Has none until it is told of ports."""
 
     def __init__(self, host: str) -> None:
         self._host = host

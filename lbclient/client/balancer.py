@@ -207,7 +207,7 @@ class Balancer:
             except BaseException as error:  # of a picker that is not ours, perhaps
                 if is_fatal(error):
                     raise
-                words = "%s: the picker failed; taking turns"
+                words = "%s: picker raised; falling back to round robin"
                 logger.exception(words, self.label, channel=self.label, reason=error)
                 backend = ready[self.counters.total() % len(ready)]
                 is_connected = is_ready(backend.channel)

@@ -109,7 +109,10 @@ class Connections:
         except BaseException as error:  # of a subset that is not ours, perhaps
             if is_fatal(error):
                 raise
-            label, words = self._label, "%s: the subset failed; keeping the last"
+            label, words = (
+                self._label,
+                "%s: subset algorithm raised; keeping the previous subset",
+            )
             logger.exception(words, label, channel=label, reason=error)
             return None
 

@@ -46,7 +46,7 @@ def plain_channel(
         name = target
         addresses, authority = resolved(target)
         target, options = plain_target(addresses), with_defaults(options, authority)
-        more = "%s, to what %s means now: %s"
+        more = "%s; %s was resolved once: %s"
         logger.info(more, words, name, target, channel=name)
     else:
         logger.info(words, channel=target)
@@ -105,7 +105,9 @@ async def _addresses(resolver: Resolver) -> list[str]:
             found[endpoint.address] = None
             continue
         if endpoint.address.startswith("unix:"):  # of which gRPC takes no list
-            logger.warning("left out, as gRPC's lists are of one family: %d", 1)
+            logger.warning(
+                "endpoints ignored, because a gRPC target has one address family: %d", 1
+            )
             continue
         try:
             answers = await loop.getaddrinfo(host, int(port), type=SOCK_STREAM)
@@ -148,7 +150,10 @@ def plain_target(addresses: Sequence[str]) -> str:
             by_family[version].append(address)
     version, most = max(by_family.items(), key=lambda family: len(family[1]))
     if left_out := len(addresses) - len(most):
-        logger.warning("left out, as gRPC's lists are of one family: %d", left_out)
+        logger.warning(
+            "endpoints ignored, because a gRPC target has one address family: %d",
+            left_out,
+        )
     return f"ipv{version}:{','.join(most)}"
 
 

@@ -140,5 +140,5 @@ class SubsetLog:
         logger.log(level, "%s: subset is %s", label, self._told, channel=label)
         if getattr(subset, "goes_by_place", False) and not self._is_churn_told:
             self._is_churn_told = True
-            words = "%s: backends go by place: %s"
+            words = "%s: backends are numbered by position: %s"
             logger.warning(words, label, self._told, channel=label)

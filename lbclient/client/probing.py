@@ -116,7 +116,7 @@ class Probing:
         except BaseException as error:  # of a picker that is not ours, perhaps
             if is_fatal(error):
                 raise
-            label, words = self._label, "%s: the picker failed; probing goes on"
+            label, words = self._label, "%s: picker raised; probing continues"
             logger.exception(
                 words,
                 label,

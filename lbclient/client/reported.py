@@ -137,7 +137,7 @@ class Reported:
         is_news = self.shared_address.observe(report, sent_at, now)
         self.task_id = -1 if self.shared_address.is_shared(now) else report.task_id
         if is_news:
-            words, address = "%s: it fronts several tasks", self._address
+            words, address = "%s: several tasks share this address", self._address
             logger.info(words, address, channel=self._label, backend=address)
 
     def _of_address(self, report: LoadReport) -> LoadReport:

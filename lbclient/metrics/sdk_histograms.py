@@ -173,7 +173,7 @@ class SdkHistograms:
             try:
                 return self._with_ours(reader, data, config)
             except Exception:  # of an SDK that has changed
-                logger.exception("no histograms of lbclient's in this export")
+                logger.exception("lbclient's histograms could not be exported")
                 return data
 
         consumer.collect = with_ours  # of readers that come later

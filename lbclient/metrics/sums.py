@@ -161,7 +161,7 @@ class Sums:
             else:
                 self._collect_channel(reference, source, sums)
         except Exception as error:
-            logger.exception("no metrics of %r", source, reason=error)
+            logger.exception("metrics of %r could not be read", source, reason=error)
 
     def _collect_server(
         self,

@@ -63,7 +63,9 @@ class Dns:
             hosts, ttl, trouble = await self._lookup(self.host, self.port)
         except (OSError, UnicodeError) as error:
             self.trouble = ""  # it is worse
-            raise ResolveError(f"no answer for {self.host}: {error}") from error
+            raise ResolveError(
+                f"DNS lookup of {self.host!r} failed: {error}"
+            ) from error
         finally:
             late.cancel()
         found = (self._listing.endpoint(join_host(host, self.port)) for host in hosts)

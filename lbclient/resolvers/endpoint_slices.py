@@ -69,9 +69,9 @@ class Slices:
                 elif key == "items":
                     slices[value["metadata"]["name"]] = slice_of(value, self.port)
         except NONSENSE as error:
-            raise ResolveError(f"no list of EndpointSlices: {error!r}") from error
+            raise ResolveError(f"invalid EndpointSlice list: {error!r}") from error
         if not version or not isinstance(version, str):
-            raise ResolveError("no list of EndpointSlices: it has no resourceVersion")
+            raise ResolveError("invalid EndpointSlice list: no resourceVersion")
         self._slices = slices
         return version, self.endpoints()
 
@@ -91,7 +91,7 @@ class Slices:
                     continue
                 code, words = value.get("code"), value.get("message")
             except NONSENSE as error:
-                raise ResolveError(f"no event of a watch: {error!r}") from error
+                raise ResolveError(f"invalid watch event: {error!r}") from error
             if code == GONE:
                 raise Gone
             raise ResolveError(f"the watch ended: {code} {words}")
@@ -122,7 +122,7 @@ class Slices:
                         for pod, task in zip(pods, tasks_of(pods), strict=True)
                     )
                 except ConfigError as error:
-                    raise ResolveError(f"no endpoint: {error}") from None
+                    raise ResolveError(f"invalid endpoint: {error}") from None
         others = sorted({each.ports for each in slices if each.ports})
         if others:
             raise ResolveError(f"no port {self.port}, but {'; '.join(others)}")

@@ -336,7 +336,7 @@ def in_cluster(environ: Mapping[str, str], account: Path = ACCOUNT) -> Api:
     host = environ.get("KUBERNETES_SERVICE_HOST")
     port = environ.get("KUBERNETES_SERVICE_PORT", "443")
     if host and not HOST.fullmatch(host):
-        raise ResolveError("KUBERNETES_SERVICE_HOST is no host")
+        raise ResolveError("KUBERNETES_SERVICE_HOST is not a valid host")
     if not host or not port.isdecimal():
         raise ResolveError("not in a pod: KUBERNETES_SERVICE_HOST is not set")
     return Api(f"https://{join_host(host, int(port))}", account)

@@ -56,7 +56,9 @@ class Srv:
         try:
             services, ttl = await self._lookup(self.name)
         except OSError as error:
-            raise ResolveError(f"no answer for {self.name}: {error}") from error
+            raise ResolveError(
+                f"DNS lookup of {self.name!r} failed: {error}"
+            ) from error
         found = await in_pieces(endpoints_of(services, self._listing.endpoint))
         return Resolution(self._listing.take(found), ttl)
 

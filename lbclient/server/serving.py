@@ -40,7 +40,7 @@ async def serve(server: grpc.aio.Server, warmup: Warmup | None = None) -> None:
 
     def on_signal() -> None:
         if not leave.done():
-            words = "asked to stop: again to stop now; %r"
+            words = "stopping; send the signal again to stop immediately; %r"
             logger.info(words, server, state=State.LAME_DUCK.value)
             if isinstance(server, Server):
                 server.lame_duck()
@@ -120,7 +120,7 @@ def _handling(
             loop.add_signal_handler(number, on_signal)
             handled.append(number)
     except (ValueError, RuntimeError, NotImplementedError) as error:
-        logger.info("signals are not handled here: %s", error, reason=error)
+        logger.info("signal handlers not installed: %s", error, reason=error)
     try:
         yield
     finally:

@@ -23,9 +23,10 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """Owned by a simulated backend, which takes requests one after the other.
+    """Queues the requests of a simulated backend, which takes one after the other.
+    Owned by the backend.
 
-    `let_in` counts those of the taken ones that were admitted, since the last sample.
+    `let_in` counts the taken requests that were admitted since the last sample.
     """
 
     def __init__(self, time: float) -> None:

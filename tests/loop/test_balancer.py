@@ -594,7 +594,8 @@ async def test_a_policy_that_raises_costs_no_call(
             await asyncio.sleep(1.0)
         for _ in range(4):
             await fleet.call()
-        assert f"the {what} failed" in caplog.text
+        assert f": {what} " in caplog.text
+        assert " raised; " in caplog.text
         assert fleet.states() == ["ready", "ready"]
         if what == "picker":
             assert [len(server.calls) for server in fleet.servers] == [2, 2]

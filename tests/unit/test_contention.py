@@ -284,7 +284,10 @@ def test_where_nothing_is_told_what_was_used_counts_and_the_log_says_so_once(
         found.append(machine.read())
         machine.used += 0.4
     assert found == pytest.approx([0.0, 0.4, 0.4])
-    assert caplog.messages == ["no schedstat: time spent waiting for a CPU is unknown"]
+    assert caplog.messages == [
+        "cannot read /proc/thread-self/schedstat: "
+        "time spent waiting for a CPU is not counted"
+    ]
     assert machine.meter.statistics() == ContentionStatistics()
 
 

@@ -144,7 +144,7 @@ def test_without_schedstat_it_is_said_once_and_the_queue_still_counts(
         threads.sample(float(now))
     assert threads.load(0.0) == 8
     assert [record.message for record in caplog.records] == [
-        "no schedstat here: threads that run are not seen"
+        "cannot read /proc/self/task/*/schedstat: running threads are not counted"
     ]
 
 

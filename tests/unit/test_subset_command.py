@@ -253,7 +253,10 @@ def test_numbers_have_as_many_digits_as_are_worth_reading() -> None:
         ("--plot x.png --client 0", "client = 0: want another figure than distrib"),
         ("--plot x.png --resize 9", "resize = 9: want another figure than distrib"),
         ("--plot x.png --figure ring --algorithm random", "another figure than ring"),
-        ("--algorithm whole --advise", "algorithm = 'whole': want one that chooses"),
+        (
+            "--algorithm whole --advise",
+            "algorithm = 'whole': want an algorithm that chooses",
+        ),
         ("--plot x.gif", "plot = 'x.gif': want a name that ends in .png"),
         (
             "--plot /no/such/folder/x.png",

@@ -146,15 +146,18 @@ SOUND = snapshot() | {"channels": [], "servers": []}
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"<html>", "what it says is no JSON"),
-        (b"[" * 100_000, "what it says is no JSON"),
-        (b"[]", "version None of the JSON; this is for 1"),
-        (json.dumps(SOUND | {"version": 2}).encode(), "version 2 of the JSON"),
+        (b"<html>", "the response is not JSON"),
+        (b"[" * 100_000, "the response is not JSON"),
+        (b"[]", "JSON version None is not supported, only 1"),
+        (
+            json.dumps(SOUND | {"version": 2}).encode(),
+            "JSON version 2 is not supported",
+        ),
         (json.dumps(SOUND | {"pid": []}).encode(), "pid is not number"),
         (json.dumps(SOUND | {"time": nan}).encode(), "time is not number"),
         (json.dumps(SOUND | {"time": inf}).encode(), "time is not number"),
         (json.dumps(SOUND | {"time": 10**400}).encode(), "time is not number"),
-        (json.dumps(SOUND | {"x": NESTED}).encode(), "what it says is no JSON"),
+        (json.dumps(SOUND | {"x": NESTED}).encode(), "the response is not JSON"),
         (b" " * (17 * 1024 * 1024), "more than 16,777,216 bytes"),
     ],
 )
@@ -171,7 +174,7 @@ async def test_a_port_of_grpc_is_not_understood(inspect: Inspect, start: Any) ->
     task = await start(lbclient.server)
     status, out, complaint = await inspect(task.address)
     assert (status, out) == (1, "")
-    assert "it does not speak HTTP" in complaint
+    assert "not an HTTP response" in complaint
     assert len(complaint.splitlines()) == 1
 
 
@@ -226,7 +229,7 @@ async def test_a_head_that_is_too_long_is_left(inspect: Inspect) -> None:
     async with await asyncio.start_server(flood, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         status, _, complaint = await inspect(f"127.0.0.1:{port}")
-    assert (status, "a head without end" in complaint) == (1, True)
+    assert (status, "the response header is too long" in complaint) == (1, True)
 
 
 async def test_nothing_of_what_is_said_moves_the_cursor(inspect: Inspect) -> None:

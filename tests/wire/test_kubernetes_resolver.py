@@ -481,7 +481,7 @@ async def test_wrong_types_in_a_slice_are_an_error(api: KubernetesApi) -> None:
     ]
     for wrong in wrongs:
         api.put(endpoint_slice("search-a", good | wrong))
-        assert "no list of EndpointSlices" in await refused(resolver(api))
+        assert "invalid EndpointSlice list" in await refused(resolver(api))
     api.put(endpoint_slice("search-a", good, ports=[{"name": "grpc", "port": 0}]))
     assert "port 0" in await refused(resolver(api))
     for wrong in (
@@ -491,7 +491,7 @@ async def test_wrong_types_in_a_slice_are_an_error(api: KubernetesApi) -> None:
         {"zone": "z\n"},
     ):
         api.put(endpoint_slice("search-a", good | wrong))
-        assert "no endpoint: " in await refused(resolver(api))
+        assert "invalid endpoint: " in await refused(resolver(api))
     api.put(endpoint_slice("search-a", *[good] * 1001))
     assert "a slice of more than 1,000 endpoints" in await refused(resolver(api))
 
@@ -499,9 +499,9 @@ async def test_wrong_types_in_a_slice_are_an_error(api: KubernetesApi) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"nonsense\n", "no event of a watch"),
-        (b"[]\n", "no event of a watch"),
-        (b'{"type": "MODIFIED", "object": {}}\n', "no event of a watch"),
+        (b"nonsense\n", "invalid watch event"),
+        (b"[]\n", "invalid watch event"),
+        (b'{"type": "MODIFIED", "object": {}}\n', "invalid watch event"),
         (
             b'{"type": "ERROR", "object": {"code": 500, "message": "broken"}}\n',
             "the watch ended: 500 broken",
@@ -670,7 +670,7 @@ def test_a_pod_finds_the_api_in_its_environment(tmp_path: Path) -> None:
     with pytest.raises(ResolveError, match="not in a pod"):
         in_cluster({}, tmp_path)
     for host in ("me:word@api", "api/x?password=word", "a\nb", "x" * 300):
-        with pytest.raises(ResolveError, match=r"SERVICE_HOST is no host$"):
+        with pytest.raises(ResolveError, match=r"SERVICE_HOST is not a valid host$"):
             in_cluster({"KUBERNETES_SERVICE_HOST": host}, tmp_path)
 
 

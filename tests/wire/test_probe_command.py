@@ -249,8 +249,14 @@ async def test_a_socket_in_the_file_system_is_asked_too(
         ("--udp -H k:v a:1", "udp = True: want neither"),
         ("--udp --authority n a:1", "udp = True: want neither"),
         ("--tls-name n --authority m a:1", "authority = 'm': want the same as --tls"),
-        ("--authority n/m a:1", "authority = 'n/m': want a name, and perhaps a port"),
-        ("--servername n=m a:1", "tls-name = 'n=m': want a name, and perhaps a port"),
+        (
+            "--authority n/m a:1",
+            "authority = 'n/m': want a host name, optionally with a port",
+        ),
+        (
+            "--servername n=m a:1",
+            "tls-name = 'n=m': want a host name, optionally with a port",
+        ),
         ("-H secret a:1", "header = '<6 characters>': want KEY:VALUE"),
         (
             "-H :path:secret a:1",

@@ -276,7 +276,7 @@ async def test_what_is_not_counted_may_say_its_own_code_and_abort(
     call = begin(channel, "unary_unary", coded_at, timeout=30)
     _, error = await told(call, "unary_unary")
     assert error.code() is StatusCode.NOT_FOUND
-    assert "a handler raised this: CancelledError" in caplog.text
+    assert "handler failed: CancelledError" in caplog.text
     caplog.clear()
     for path in aborted_at:
         call = begin(channel, "unary_unary", path, timeout=30)

@@ -189,7 +189,7 @@ class Source:
 @pytest.mark.parametrize(
     ("kind", "how", "words"),
     [
-        ("dns", "NXDOMAIN", "no answer for search.test"),
+        ("dns", "NXDOMAIN", "DNS lookup of 'search.test'"),
         ("dns", "SERVFAIL", "SERVFAIL"),
         ("dns", "silence", "timed out"),
         ("dns", "empty", "no endpoints"),
@@ -211,8 +211,8 @@ class Source:
         ("k8s", "410", "410 it will not"),
         ("k8s", "500", "500 it will not"),
         ("k8s", "hangs", "no answer in time"),
-        ("k8s", "truncated", "no list of EndpointSlices"),
-        ("k8s", "wrong types", "no list of EndpointSlices"),
+        ("k8s", "truncated", "invalid EndpointSlice list"),
+        ("k8s", "wrong types", "invalid EndpointSlice list"),
         ("k8s", "empty", "no endpoints"),
     ],
 )

@@ -143,7 +143,8 @@ async def test_an_algorithm_by_name_goes_by_place_and_warns_once_of_churn(
         await eventually(lambda: "11 backends by place" in channel.statistics().subset)
     (warned,) = logged(caplog, logging.WARNING)
     assert warned == (
-        "told: backends go by place: ringsteady as client 1 (task_index=1) of 12"
+        "told: backends are numbered by position: "
+        "ringsteady as client 1 (task_index=1) of 12"
         " backends by place: backends have no task numbers"
         "; each that comes or goes moves others"
     )

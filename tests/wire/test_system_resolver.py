@@ -64,7 +64,7 @@ def test_a_failure_is_told_in_the_system_s_words_and_takes_nothing_away(
     found: Any, how: str, words: str
 ) -> None:
     error, endpoints = found[how]
-    assert error.startswith("no answer for search.test: ")
+    assert error.startswith("DNS lookup of 'search.test' failed: ")
     assert words in error
     assert endpoints == 6
 

@@ -283,7 +283,7 @@ async def test_no_port_to_be_had_is_a_warning(
     await udp.open([(address, 50051)])
     assert udp.port == 0
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "no UDP health checks, as there is no port" in caplog.text
+    assert "UDP health checks are off: no port could be opened" in caplog.text
     udp.close()
 
 

@@ -325,7 +325,9 @@ def _listed(backends: Iterable[int]) -> str:
 def advise(fleet: Fleet, limit: float, bursts: Bursts | None) -> SubsetAnswer:
     """The sizes that keep the busiest backend to the limit, `fleet.size` at least."""
     if fleet.algorithm == WHOLE:
-        raise ConfigError("algorithm", WHOLE, "one that chooses; whole takes all")
+        raise ConfigError(
+            "algorithm", WHOLE, "an algorithm that chooses; whole takes all"
+        )
     if fleet.backends > MOST_CONNECTIONS:
         raise ConfigError("backends", fleet.backends, f"at most {MOST_CONNECTIONS}")
     hottest = MOST_CONNECTIONS // DRAWS

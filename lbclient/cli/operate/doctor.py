@@ -277,7 +277,7 @@ def of_leaving(endpoints: Endpoints) -> Check:
     found = f"{len(endpoints):,} endpoints"
     leaving = sum(endpoint.lame_duck for endpoint in endpoints)
     if leaving == len(endpoints):
-        do = "they get calls for want of others: is anything to take their place?"
+        do = "they get calls because nothing else does: are replacements starting?"
         return Check("target", WARN, f"{found}, all of them lame ducks", do)
     if leaving:
         found += f", {how_many(leaving, 'lame duck')}"

@@ -205,11 +205,11 @@ async def answer(url: str, reader: asyncio.StreamReader) -> bytes:
     except asyncio.IncompleteReadError as error:
         head = error.partial
     except asyncio.LimitOverrunError:
-        raise UnreadableError(f"{url}: a head without end") from None
+        raise UnreadableError(f"{url}: the response header is too long") from None
     found = re.match(rb"HTTP/1\.[01] ([0-9]{3})[ \r]", head)
     if found is None:  # gRPC's port, for one
         words = printable(head.decode("latin-1"), WORDS)
-        raise UnreadableError(f"{url}: it does not speak HTTP: {words}")
+        raise UnreadableError(f"{url}: not an HTTP response: {words}")
     if found[1] != b"200":
         said = printable((await reader.read(WORDS)).decode(errors="replace").strip())
         raise UnreadableError(f"{url}: {found[1].decode()} {said}")
@@ -223,15 +223,15 @@ async def answer(url: str, reader: asyncio.StreamReader) -> bytes:
 
 def understood(url: str, data: bytes) -> dict[str, Any]:
     if len(data) > MOST:
-        raise UnreadableError(f"{url}: more than {MOST:,} bytes")
+        raise UnreadableError(f"{url}: the response has more than {MOST:,} bytes")
     try:
         said = clean(json.loads(data))
     except (ValueError, RecursionError):
-        raise UnreadableError(f"{url}: what it says is no JSON") from None
+        raise UnreadableError(f"{url}: the response is not JSON") from None
     version = said.get("version") if isinstance(said, dict) else None
     if version != VERSION:
         raise UnreadableError(
-            f"{url}: version {version!r} of the JSON; this is for {VERSION}"
+            f"{url}: JSON version {version!r} is not supported, only {VERSION}"
         )
     if wrong := flaw(said):
         raise UnreadableError(f"{url}: {wrong}")

@@ -60,7 +60,7 @@ def check(given: argparse.Namespace) -> None:
         name = getattr(given, field)
         if name is not None and not AUTHORITY.fullmatch(name):
             raise ConfigError(
-                field.replace("_", "-"), name, "a name, and perhaps a port"
+                field.replace("_", "-"), name, "a host name, optionally with a port"
             )
     if given.tls_name and given.authority not in (None, given.tls_name):
         want = "the same as --tls-name, or one of the two"

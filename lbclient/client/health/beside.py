@@ -149,7 +149,7 @@ class ChecksBeside:
         if self._told.is_ours:
             self._owes_nothing()
         said = self._permit.record_ended(count, in_flight, loop_time())
-        logger.info("health: %s; they are ended", said, reason=said)
+        logger.info("closed health streams: %s", said, reason=said)
         return True
 
     def __repr__(self) -> str:

@@ -380,7 +380,7 @@ def _numeric(host: str, port: int) -> tuple[int, SocketAddress]:
     """Family and address as the kernel will name them. Raises ValueError."""
     ip_address(host)
     if not 0 < port < 2**16:
-        raise ValueError(f"{port} is no port")
+        raise ValueError(f"not a port: {port}")
     flags = socket.AI_NUMERICHOST
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=flags)
     return infos[0][0], infos[0][4]

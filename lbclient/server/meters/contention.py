@@ -128,7 +128,8 @@ class ContentionMeter:
         before, self._waited = self._waited, _waited(self._schedstat)
         if self._waited is None and not self._has_complained:
             self._has_complained = True
-            logger.info("no schedstat: time spent waiting for a CPU is unknown")
+            file, what = "/proc/thread-self/schedstat", "time spent waiting for a CPU"
+            logger.info("cannot read %s: %s is not counted", file, what)
         if since is None or now <= since:
             return 0.0, None if self._waited is None else 0.0
         ran = _share(spent + self._ran, now - since)

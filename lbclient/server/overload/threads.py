@@ -88,7 +88,8 @@ class Threads:
         self._times, self._read_at = self._read(), now
         if since is None:
             if not self._times:
-                logger.info("no schedstat here: threads that run are not seen")
+                file = "/proc/self/task/*/schedstat"
+                logger.info("cannot read %s: running threads are not counted", file)
             return
         if now <= since:
             return

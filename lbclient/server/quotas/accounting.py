@@ -183,7 +183,8 @@ class _Installed:
         try:
             setattr(loop, HAND_OVER, hand_over)
         except AttributeError:
-            logger.info("work in threads is not accounted: %r lets nobody see it", loop)
+            words = "CPU time in threads is not counted: no hook for threads in %r"
+            logger.info(words, loop)
 
     def remove(self, loop: asyncio.AbstractEventLoop) -> None:
         """Puts back the loop's own, except where somebody has replaced ours since."""

@@ -168,7 +168,8 @@ class Quotas:
                 said = said or f"no answer within {INTERVAL:g} s"
             if not isinstance(error, StoreError):  # which has its kind in it
                 said = f"{kind}: {said or '-'}"
-            logger.warning("no word from the quota store: %s", said, reason=said)
+            words = "quota store failed: %s; using the last shares"
+            logger.warning(words, said, reason=said)
 
     def _shares(self, fleet: FleetUsage) -> dict[str, float]:
         """The share of each customer's limit that this task may give."""

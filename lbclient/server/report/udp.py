@@ -215,7 +215,7 @@ class UdpHealth:
         try:
             sockets = _bind(await _resolve(self._loop, hosts), ports)
         except OSError as error:
-            words = "no UDP health checks, as there is no port: %s"
+            words = "UDP health checks are off: no port could be opened: %s"
             logger.warning(words, error, reason=error)
             return
         for sock in sockets:

@@ -97,7 +97,7 @@ class AsyncContext(RequestContext):
         except grpc.aio.AbortError:
             self._finish(lambda: code)
             name = type(error).__name__
-            words = "a handler raised this: %s"
+            words = "handler failed: %s"
             logger.error(words, name, exc_info=error, reason=name)
             if not isinstance(error, KeyboardInterrupt | SystemExit):
                 raise

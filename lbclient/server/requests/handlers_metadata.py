@@ -17,7 +17,7 @@ def harmless(metadata: Iterable[Any]) -> Trailers:
     """A copy of a user's metadata without what would kill the process."""
     items = tuple(metadata or ())
     if not LETHAL.isdisjoint(map(key_of, items)):
-        logger.warning("left out of metadata: %s", ", ".join(sorted(LETHAL)))
+        logger.warning("invalid metadata dropped: %s", ", ".join(sorted(LETHAL)))
         items = tuple(item for item in items if key_of(item) not in LETHAL)
     return items
 

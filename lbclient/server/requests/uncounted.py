@@ -92,7 +92,7 @@ class _Request:
             await self._context.abort(*answer)
         except grpc.aio.AbortError:
             name = type(error).__name__
-            words = "a handler raised this: %s"
+            words = "handler failed: %s"
             logger.error(words, name, exc_info=error, reason=name)
             if not isinstance(error, KeyboardInterrupt | SystemExit):
                 raise

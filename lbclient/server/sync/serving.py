@@ -48,7 +48,7 @@ def serve_sync(server: grpc.Server, warmup: Warmup | None = None) -> None:
             while not leave.is_set() and server.wait_for_termination(POLL_INTERVAL):
                 pass
             if leave.is_set():
-                words = "asked to stop: again to stop now; %r"
+                words = "stopping; send the signal again to stop immediately; %r"
                 logger.info(words, server, state=State.LAME_DUCK.value)
                 _until(hurry, _begin(lambda: _drain(server)))
         finally:
@@ -101,7 +101,7 @@ def _until(signalled: Event, work: "Future[None]") -> None:
 @contextmanager
 def _handling(on_signal: Callable[..., Any]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        logger.info("signals are not handled here: not the main thread")
+        logger.info("signal handlers not installed: not the main thread")
         yield
         return
     before = {number: signal.signal(number, on_signal) for number in SIGNALS}
