@@ -48,7 +48,8 @@ async def test_of_a_queue_in_the_core_the_most_critical_are_served(host: Host) -
     critical, sheddable = (found["served"][name] for name in frames.CRITICALITIES)
     signals = {one.name: one for one in server.statistics().signals}
     assert critical["goodput"] > 2 * sheddable["goodput"]
-    assert sheddable["ends"]["overloaded"] > 0
+    ends = sheddable["ends"]  # in a flood some are dropped without an answer
+    assert ends.get("overloaded", 0) + ends.get("CANCELLED", 0) > 0
     assert signals[QUEUE_NAME].target > 0.0
 
 
