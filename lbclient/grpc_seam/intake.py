@@ -1,11 +1,14 @@
-"""Puts a queue of ours between gRPC's core and grpcio's server.
+"""Puts a queue of ours between gRPC's core and grpcio's server, and ours first.
 
 grpcio's server asks its core for one request at a time, in a method that a subclass can
 override. Where a grpcio has no such method its server is left as it is.
+
+What instruments `grpc.aio.server` replaces it, and puts interceptors before those that
+a program gives. Only where grpcio makes the server itself are they all seen.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from importlib import import_module
 from threading import Lock
@@ -93,33 +96,57 @@ def _subclass() -> Any:
 
 
 class _Cygrpc:
-    """The module, as `grpc.aio.Server` sees it while one of ours is made."""
+    """The module, as `grpc.aio.Server` sees it while one of ours is made.
 
-    def __init__(self, cygrpc: Any, server: Any) -> None:
+    Of interceptors that grpcio's server is given `ours` becomes the outermost. It
+    is left out if it is the only one.
+    """
+
+    def __init__(self, cygrpc: Any, kind: Any, ours: Any) -> None:
         self._cygrpc = cygrpc
-        self.AioServer = server
+        self._kind = kind
+        self._ours = ours
+        self.intercepts = False
+
+    def AioServer(self, *arguments: Any) -> Any:
+        return self._kind(*map(self._ordered, arguments))
+
+    def _ordered(self, argument: Any) -> Any:
+        ours = self._ours
+        if not (isinstance(argument, list | tuple) and ours in argument):
+            return argument
+        others = [one for one in argument if one is not ours]
+        self.intercepts = bool(others)
+        return (ours, *others) if others else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cygrpc, name)
 
 
-def with_queue(make: Callable[[], T], queue: Queue) -> T:
-    """The server that `make` makes, which takes its requests from `queue`."""
+def with_queue(
+    make: Callable[[Sequence[Any] | None], T],
+    queue: Queue,
+    ours: Any,
+    interceptors: Sequence[Any],
+) -> tuple[T, bool]:
+    """The server that `make` makes with interceptors, which takes its requests from
+    `queue`; and whether it has other interceptors than `ours`, which is then the first.
+    """
     own, before = _subclass(), find("grpc.aio._server:cygrpc")
     if own is None or before is None:
-        return make()
+        return make((ours, *interceptors) if interceptors else None), bool(interceptors)
     with _making:
         objects: Any = import_module("grpc.aio._server")
-        objects.cygrpc = _Cygrpc(before, own)
+        objects.cygrpc = seen = _Cygrpc(before, own, ours)
         try:
-            made: Any = make()
+            made: Any = make((ours, *interceptors))
         finally:
             objects.cygrpc = before
     try:
         inner = made._server
     except AttributeError as error:
         is_news(error)
-        return cast(T, made)
-    if isinstance(inner, own):
-        inner.enter(queue)
-    return cast(T, made)
+    else:
+        if isinstance(inner, own):
+            inner.enter(queue)
+    return cast(T, made), seen.intercepts

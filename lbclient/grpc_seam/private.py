@@ -20,6 +20,10 @@ _WRAPPED = "unary calls are wrapped, which takes more CPU per call"
 _ASKED = "reading the status of a call takes more CPU"
 _UNCOUNTED = "the number of requests that wait inside of gRPC is unknown"
 _UNSEEN = "requests wait inside of gRPC, unseen, and not by criticality"
+_NOT_FIRST = (
+    "where instrumentation replaces `grpc.aio.server`, its interceptors are asked about"
+    " health checks and refusals, too"
+)
 _INTERCEPTED = "each call with interceptors makes a channel, which takes more CPU"
 _REPEATED = "calls that stream requests are not retried when lbclient gives them up"
 
@@ -70,9 +74,9 @@ COSTS = {
     " may tell of the wrong one",
     "grpc._cython.cygrpc:channelz_get_server": _UNCOUNTED,
     "grpc._cython.cygrpc:channelz_get_servers": _UNCOUNTED,
-    "grpc._cython.cygrpc:AioServer._request_call": _UNSEEN,
+    "grpc._cython.cygrpc:AioServer._request_call": f"{_UNSEEN}; {_NOT_FIRST}",
     "grpc._cython.cygrpc:_ServicerContext": "in a flood, refusals take more CPU",
-    "grpc.aio._server:cygrpc": _UNSEEN,
+    "grpc.aio._server:cygrpc": f"{_UNSEEN}; {_NOT_FIRST}",
     "_server": _UNSEEN,
     "_state.interceptor_pipeline.interceptors": "where instrumentation replaces"
     " `grpc.server`, a synchronous server refuses health streams, and clients use unary"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from math import inf
 from random import Random
 from typing import Any, cast
+from weakref import WeakMethod
 
 import grpc
 import grpc.aio
@@ -102,22 +103,28 @@ class Server(grpc.aio.Server):
             gate.limit(most)
         self._brought: list[grpc.GenericRpcHandler] = []  # by the user
         self._health: dict[str, grpc.GenericRpcHandler] = {}  # once it has started
-        self._intercepts = bool(interceptors)
-        if interceptors:
-            ours = Interceptor(
-                self._wrapper, self._uncounted, parts.monitor, self._find_passing
-            )
-            interceptors = (ours, *interceptors)
+        # Weakly: grpcio's task keeps the interceptors, and a server that is dropped
+        # stops.
+        find_passing = WeakMethod(self._find_passing)
+        ours = Interceptor(
+            self._wrapper,
+            self._uncounted,
+            parts.monitor,
+            lambda details: (find := find_passing()) and find(details),
+        )
         options, most = grpc_seam.with_pending_limit(options or ())
-        self._inner, read = grpc_seam.counted(
+        # What instruments grpc.aio.server may add interceptors.
+        (self._inner, self._intercepts), read = grpc_seam.counted(
             lambda: with_queue(
-                lambda: grpc.aio.server(
+                lambda interceptors: grpc.aio.server(
                     migration_thread_pool=migration_thread_pool,
                     interceptors=interceptors,
                     options=options,
                     compression=compression,
                 ),
                 gate.intake,
+                ours,
+                interceptors or (),
             )
         )
         self._stopping = Stopping(self._inner)

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.model import LoadReport
 from lbclient.server.meters.cpu import CpuMeter
@@ -282,17 +283,13 @@ REPORT_COST = 0.0005  # CPU seconds of one, here
 
 
 class Watching:
-    """The context of a stream, in a process whose CPU time is only what it writes."""
+    """The context of a stream, as far as it is asked."""
 
-    def __init__(self, meter: list[float], peer: str) -> None:
-        self._meter = meter
-        self._peer = peer
+    def __init__(self, number: int) -> None:
+        self._number = number
 
     def peer(self) -> str:
-        return self._peer
-
-    async def write(self, report: bytes) -> None:
-        self._meter[0] += REPORT_COST
+        return f"ipv4:10.0.0.3:{self._number}"
 
 
 async def utilization_with(streams: int, **signals: Any) -> tuple[LoadReport, float]:
@@ -304,15 +301,14 @@ async def utilization_with(streams: int, **signals: Any) -> tuple[LoadReport, fl
     server = parts(config, loop.time, meter.read)
     health = HealthServices(server.reporter, server.streams, config, {})
     server.start(loop)
-    watching = [
-        loop.create_task(
-            health._watch(
-                health_pb2.HealthRequest(),
-                cast(Any, Watching(spent, f"ipv4:10.0.0.3:{number}")),
-            )
-        )
-        for number in range(streams)
-    ]
+    watch: Any = health.methods()[wire.WATCH_METHOD].unary_stream
+
+    async def read(number: int) -> None:
+        """In a process whose CPU time is only what it sends."""
+        async for _ in watch(health_pb2.HealthRequest(), Watching(number)):
+            spent[0] += REPORT_COST
+
+    watching = [loop.create_task(read(number)) for number in range(streams)]
     await asyncio.sleep(60.0)
     found = server.monitor.report(), server.monitor.cpu
     for task in watching:

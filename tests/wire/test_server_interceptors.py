@@ -1,18 +1,27 @@
 """Interceptors of a server's user are not asked about the server's own health."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from opentelemetry.instrumentation.grpc import aio_server_interceptor
+from opentelemetry.instrumentation.grpc import (
+    GrpcAioInstrumentorServer,
+    aio_server_interceptor,
+)
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from sentry_sdk.integrations.grpc import _wrap_async_server
 from sentry_sdk.integrations.grpc.aio.server import ServerInterceptor as Sentry
 
 import lbclient
 from lbclient import wire
 from lbclient.core.model import State
+from lbclient.grpc_seam import intake
 from lbclient.v1 import compat_pb2, health_pb2
 from tests.hosts import Host, stream_stream, stream_unary, unary_stream, unary_unary
 
@@ -164,3 +173,88 @@ async def test_a_health_service_of_the_users_own_is_intercepted(
     assert await check(b"", metadata=(("authorization", "token"),)) == b"mine"
     other: Any = channel.unary_unary(wire.CHECK_METHOD)
     await asyncio.wait_for(other(b""), 20)
+
+
+@contextmanager
+def instrumented(order: int = 1) -> Iterator[InMemorySpanExporter]:
+    """OpenTelemetry and Sentry replace `grpc.aio.server`; the spans of the former."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor: Any = GrpcAioInstrumentorServer()  # type: ignore[no-untyped-call]
+    with pytest.MonkeyPatch.context() as patch:
+
+        def by_sentry() -> None:
+            patch.setattr(grpc.aio, "server", _wrap_async_server(grpc.aio.server))
+
+        def by_opentelemetry() -> None:
+            patch.setattr(grpc.aio, "server", grpc.aio.server)  # to be put back
+            instrumentor.instrument(tracer_provider=provider)
+
+        for instrument in (by_sentry, by_opentelemetry)[::order]:
+            instrument()
+        try:
+            yield exporter
+        finally:
+            instrumentor.uninstrument()
+
+
+async def see_drain(server: Any, address: str, eventually: Any) -> None:
+    async with lbclient.insecure_channel(f"ipv4:{address}") as channel:
+        await channel.channel_ready()
+        [backend] = channel.balancer().pool.ready
+        await eventually(lambda: backend.reported.is_ours)
+        assert not backend.reported.refusals
+        server.lame_duck()
+        await eventually(lambda: backend.state is State.LAME_DUCK)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("brought", [[], [Denying()]], ids=["none", "denies all"])
+async def test_health_passes_by_what_instruments_grpc_aio_server(
+    host: Host, eventually: Any, order: int, brought: list[Any]
+) -> None:
+    """They put their interceptors before those of the program."""
+    with instrumented(order) as exporter:
+        server, address, channel = await host(METHODS, interceptors=brought)
+    assert await call_all(channel) == ANSWERS
+    await see_drain(server, address, eventually)
+    names = [span.name for span in exporter.get_finished_spans()]
+    assert sorted(names) == sorted(METHODS)
+
+
+async def test_refusals_pass_by_what_instruments_grpc_aio_server(host: Host) -> None:
+    with instrumented():
+        server, _, channel = await host(METHODS, maximum_concurrent_rpcs=1)
+    unknown: Any = channel.unary_stream("/a.B/Unknown")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await unknown(b"", timeout=20).read()
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    open_stream: Any = channel.stream_stream("/a.B/StreamStream")
+    first = open_stream(timeout=20)
+    await first.write(b"x")
+    assert await first.read() == b"x"
+    twice: Any = channel.unary_stream("/a.B/UnaryStream")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await twice(b"x", timeout=20).read()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert wire.find_report(caught.value.trailing_metadata()) is not None
+    await first.done_writing()
+    assert await first.read() is grpc.aio.EOF
+    assert server.statistics().refused
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["as set", "in such a grpcio"])
+async def test_health_streams_pass_through_what_instruments_grpc_aio_server(
+    host: Host, eventually: Any, monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    """By the setting, and in a grpcio where ours cannot be put first."""
+    if not asks:
+        monkeypatch.setattr(intake, "_subclass", lambda: None)
+    with instrumented() as exporter:
+        server, address, channel = await host(METHODS, intercept_health=asks)
+    assert await call_all(channel) == ANSWERS
+    await see_drain(server, address, eventually)
+    # A stream's span ends some time after its client has left.
+    await eventually(
+        lambda: {span.name for span in exporter.get_finished_spans()} > set(METHODS)
+    )

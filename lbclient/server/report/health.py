@@ -13,8 +13,8 @@ client sends its calls as to a server without a health service.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 import grpc.aio
@@ -47,6 +47,14 @@ KINDS = {  # of streams, by path
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+class _Plan(NamedTuple):
+    """What a stream is told, at which pace; `once` ends the first message."""
+
+    told: Callable[[], bytes]
+    pace: float
+    once: bytes = b""
 
 
 class HealthServices:
@@ -87,7 +95,7 @@ class HealthServices:
         }
 
     def methods(self) -> dict[str, Handler]:
-        """By path of the method. `_stream` refuses what `handlers` refuses earlier."""
+        """By path of the method. Streams refuse what `handlers` refuses earlier."""
         watched, serving = health_pb2.HealthRequest, compat_pb2.ServingRequest
         unary = grpc.unary_unary_rpc_method_handler
         # What they send is encoded once for all of them: bytes.
@@ -98,15 +106,21 @@ class HealthServices:
                 watched.FromString,
                 health_pb2.HealthReport.SerializeToString,
             ),
-            wire.WATCH_METHOD: stream(self._watch, watched.FromString),
+            wire.WATCH_METHOD: stream(
+                self._following(StreamKind.HEALTH, self._watch), watched.FromString
+            ),
             wire.SERVING_CHECK_METHOD: unary(
                 self._check_serving,
                 serving.FromString,
                 compat_pb2.ServingReply.SerializeToString,
             ),
-            wire.SERVING_WATCH_METHOD: stream(self._watch_serving, serving.FromString),
+            wire.SERVING_WATCH_METHOD: stream(
+                self._following(StreamKind.SERVING, self._watch_serving),
+                serving.FromString,
+            ),
             wire.ORCA_METHOD: stream(
-                self._stream_load, compat_pb2.LoadReportRequest.FromString
+                self._following(StreamKind.LOAD, self._stream_load),
+                compat_pb2.LoadReportRequest.FromString,
             ),
         }
 
@@ -120,13 +134,10 @@ class HealthServices:
         report.MergeFromString(self._udp_session(context))
         return report
 
-    async def _watch(self, request: health_pb2.HealthRequest, context: Context) -> None:
+    def _watch(self, request: health_pb2.HealthRequest, context: Context) -> _Plan:
         wanted = wire.sound(request.report_interval) or self._config.report_interval
         told = self._reporter.encoded_health
-        session = self._udp_session(context)
-        await self._stream(
-            StreamKind.HEALTH, context, told, pace_within(wanted), session
-        )
+        return _Plan(told, pace_within(wanted), self._udp_session(context))
 
     def _udp_session(self, context: Context) -> bytes:
         """A new session, to append to a health report; empty: there are none, or
@@ -139,12 +150,12 @@ class HealthServices:
         report = health_pb2.HealthReport(udp_session=sessions.issue())
         return report.SerializeToString()
 
-    async def _stream_load(
-        self, request: compat_pb2.LoadReportRequest, context: Context
-    ) -> None:
+    def _stream_load(
+        self, request: compat_pb2.LoadReportRequest, _context: Context
+    ) -> _Plan:
         wanted = request.report_interval.seconds + request.report_interval.nanos / 1e9
         pace = pace_beyond(max(wanted, self._config.orca_min_interval))
-        await self._stream(StreamKind.LOAD, context, self._reporter.encoded_load, pace)
+        return _Plan(self._reporter.encoded_load, pace)
 
     async def _check_serving(
         self, request: compat_pb2.ServingRequest, context: Context
@@ -158,13 +169,13 @@ class HealthServices:
             )
         return self._serving(request.service)
 
-    async def _watch_serving(
-        self, request: compat_pb2.ServingRequest, context: Context
-    ) -> None:
+    def _watch_serving(
+        self, request: compat_pb2.ServingRequest, _context: Context
+    ) -> _Plan:
         def told() -> bytes:
             return self._serving(request.service).SerializeToString()
 
-        await self._stream(StreamKind.SERVING, context, told, 0.0)
+        return _Plan(told, 0.0)
 
     def _knows(self, service: str) -> bool:
         known = self._services
@@ -179,31 +190,32 @@ class HealthServices:
             status = compat_pb2.ServingReply.NOT_SERVING
         return compat_pb2.ServingReply(status=status)
 
-    async def _stream(
-        self,
-        kind: StreamKind,
-        context: Context,
-        told: Callable[[], bytes],
-        pace: float,
-        once: bytes = b"",
-    ) -> None:
-        """Now, and whenever the stream is due; until the server stops. `once` ends the
-        first message."""
-        reporter = self._reporter
-        stream = self._streams.enter(kind, context.peer(), pace)
-        if isinstance(stream, Full):
-            self._refusal(kind, stream).tell(context)
-            return
-        try:
-            while True:
-                is_last = reporter.stopping
-                await context.write(told() + once)
-                once = b""
-                if is_last:
-                    return
-                await stream.due()
-        finally:
-            self._streams.leave(stream)
+    def _following(
+        self, kind: StreamKind, plan: Callable[[Any, Context], _Plan]
+    ) -> Callable[[Any, Context], AsyncIterator[bytes]]:
+        """The handler of a stream: now, and whenever it is due; until the server stops.
+
+        A generator function, the kind of streaming handler that all interceptors know.
+        """
+
+        async def follow(request: Any, context: Context) -> AsyncIterator[bytes]:
+            told, pace, once = plan(request, context)
+            stream = self._streams.enter(kind, context.peer(), pace)
+            if isinstance(stream, Full):
+                self._refusal(kind, stream).tell(context)
+                return
+            try:
+                while True:
+                    is_last = self._reporter.stopping
+                    yield told() + once
+                    once = b""
+                    if is_last:
+                        return
+                    await stream.due()
+            finally:
+                self._streams.leave(stream)
+
+        return follow
 
     def _refuses(self, kind: StreamKind) -> _Refused | None:
         """To be asked where grpcio looks the handler up: the cheapest place."""

@@ -8,8 +8,9 @@ sends no request holds up none that is open.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -74,8 +75,8 @@ class SyncHealth:
             context.set_code(StatusCode.UNIMPLEMENTED)
             context.set_details("an interceptor lets no health stream pass by")
             return ()
-        told = _Told(context, partial(self._send, context, send))
-        follow = self._follow(handler.unary_stream(request, told), context, send)
+        stream = handler.unary_stream(request, _Told(context))
+        follow = self._follow(stream, context, send)
         return self._loop.call(self._begin, follow, context)
 
     def _begin(self, follow: Coroutine[Any, Any, None], context: Any) -> None:
@@ -87,10 +88,12 @@ class SyncHealth:
             task.cancel()  # the client has left
 
     async def _follow(
-        self, stream: Coroutine[Any, Any, None], context: Any, send: Any
+        self, stream: AsyncGenerator[bytes, None], context: Any, send: Any
     ) -> None:
         try:
-            await stream
+            async with aclosing(stream):
+                async for message in stream:
+                    await self._send(context, send, message)
         except _Aborted as answer:
             context.set_code(answer.args[0])
             context.set_details(answer.args[1])
@@ -125,14 +128,8 @@ class _Aborted(Exception):
 class _Told:
     """What the services see of grpcio's context: asyncio's methods."""
 
-    def __init__(
-        self,
-        context: Any,
-        write: Callable[[bytes], Coroutine[Any, Any, None]] | None = None,
-    ) -> None:
+    def __init__(self, context: Any) -> None:
         self._context = context
-        if write is not None:
-            self.write = write
 
     async def abort(self, code: StatusCode, details: str = "") -> None:
         raise _Aborted(code, details)
