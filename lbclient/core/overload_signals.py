@@ -264,6 +264,8 @@ class Pressure:
         places = self._places
         if places is None:
             return None
+        if not places.limit:
+            return 1.0, 1.0  # a limit of none is always full
         return active / places.limit, places.start / places.limit
 
     def refusal(self) -> Refusal:

@@ -90,3 +90,11 @@ def test_readings_name_each_signal_its_value_and_its_target() -> None:
     assert readings[CPU_NAME][1] == 0.8
     assert readings["disk"] == (0.25, 1.0)
     assert QUEUE_NAME in readings
+
+
+def test_a_limit_of_no_requests_is_full() -> None:
+    pressure = Pressure(LOAD.target, Random(1))
+    pressure.limit(0)
+    assert pressure.is_full(Criticality.CRITICAL_PLUS, 0)
+    assert pressure.taken(0) == (1.0, 1.0)
+    assert not pressure.is_calm(0)

@@ -88,6 +88,7 @@ async def test_failures_and_refusals_have_their_trailers() -> None:
                 await SearchStub(plain).Search(Query(text="oak"))
             told = dict(caught.value.trailing_metadata() or ())
             assert told["lbclient-refusal"] == "overloaded"
+            assert fleet[0].server.statistics().signals  # it can still be sampled
             fleet[0].is_overloaded = False
             assert await SearchStub(plain).Search(Query(text="oak"))
 
