@@ -45,7 +45,7 @@ from lbclient.server.requests.uncounted import Uncounted
 from lbclient.server.requests.wrapping import Wrapper
 from lbclient.server.statistics import ServerStatistics
 from lbclient.server.stopping import Stopping
-from lbclient.server.warmup import Warmup, check, warm_up
+from lbclient.server.warmup import Warming, Warmup, check
 from lbclient.wire import propagation
 
 logger = Log(__name__)
@@ -129,6 +129,7 @@ class Server(grpc.aio.Server):
         )
         self._stopping = Stopping(self._inner)
         self._loop_end = LoopEnd(self, self._gate.intake)
+        self._warming = Warming()
         gate.count_unseen_by(read, most)
         self.add_generic_rpc_handlers(handlers or ())
         self._number = SERVERS.enter(self)
@@ -203,7 +204,8 @@ class Server(grpc.aio.Server):
 
         Until then it accepts connections and says that it is starting; a call that
         comes nevertheless is served. Raises what `warmup` raises: the server is then
-        to be stopped. Raises ConfigError for a warmup that comes too late.
+        to be stopped. A warmup that has not returned when somebody has stopped the
+        server is cancelled. Raises ConfigError for a warmup that comes too late.
         """
         check(warmup)
         if warmup is not None and self._started:
@@ -232,7 +234,7 @@ class Server(grpc.aio.Server):
             context.run(self._parts.start, asyncio.get_running_loop())
             context.run(self._loop_end.watch, asyncio.get_running_loop())
             if warmup is not None:
-                await warm_up(warmup)
+                await self._warming.run(warmup)
             if self.state is TaskState.STARTING:
                 self._reporter.enter(TaskState.SERVING)
         else:
@@ -261,6 +263,7 @@ class Server(grpc.aio.Server):
             self._loop_end.ignore()
             self._udp.close()
             SERVERS.leave(self._number)
+            self._warming.end()
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:
         """As grpc.aio's, but its caller may be cancelled without harm.

@@ -34,6 +34,34 @@ async def warm_up(warmup: Warmup) -> None:
         await result
 
 
+class Warming:
+    """A warmup of a server, which ends it when it has stopped."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    async def run(self, warmup: Warmup) -> None:
+        """As `warm_up`; also returns when the warmup has been cancelled by `end`."""
+        if self._is_over:
+            return
+        self._task = asyncio.create_task(warm_up(warmup))
+        try:
+            await self._task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            assert caller is not None
+            if caller.cancelling() or not self._is_over:
+                raise
+
+    def end(self) -> None:
+        """A warmup that stops its server itself goes on."""
+        self._is_over = True
+        task = self._task
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+
 async def _in_thread(work: Callable[[], object]) -> object:
     """As `asyncio.to_thread`, whose threads the loop's end would wait for."""
     loop = asyncio.get_running_loop()

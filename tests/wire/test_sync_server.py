@@ -39,7 +39,7 @@ from lbclient.admin.snapshot import snapshot
 from lbclient.config import ServerConfig
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError
-from lbclient.core.model import State
+from lbclient.core.model import State, TaskState
 from lbclient.metrics import export
 from lbclient.server import SyncServer
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
@@ -475,6 +475,41 @@ def test_a_drain_ends_when_somebody_stops_the_server() -> None:
         server.drain()
 
 
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_stop_ends_a_warmup(in_thread: bool) -> None:
+    warming, over = Event(), Event()
+
+    async def warm_up() -> None:
+        warming.set()
+        await asyncio.get_running_loop().create_future()
+
+    def warm_up_in_thread() -> None:
+        warming.set()
+        over.wait(DEADLINE)
+
+    with ThreadPoolExecutor(2) as pool:
+        server = lbclient.sync_server(pool)
+        starting = pool.submit(
+            server.start, warm_up_in_thread if in_thread else warm_up
+        )
+        assert warming.wait(DEADLINE)
+        assert server.stop(None).wait(DEADLINE)
+        assert starting.result(DEADLINE) is None
+        assert server.state is TaskState.LAME_DUCK
+        over.set()
+
+
+def test_a_warmup_that_cancels_itself_is_no_stop() -> None:
+    async def warm_up() -> None:
+        raise asyncio.CancelledError
+
+    with ThreadPoolExecutor(2) as pool:
+        server = lbclient.sync_server(pool)
+        with pytest.raises(CancelledError):
+            server.start(warm_up)
+        assert server.stop(None).wait(DEADLINE)
+
+
 def test_a_drain_on_the_servers_own_loop_is_refused() -> None:
     """There it would wait for itself, as a coroutine for a warmup runs there."""
     with ThreadPoolExecutor(1) as pool:
@@ -486,8 +521,7 @@ def test_a_drain_on_the_servers_own_loop_is_refused() -> None:
                 server.drain()
             await asyncio.to_thread(server.drain)
 
-        with pytest.raises(CancelledError):
-            server.start(warm_up)
+        server.start(warm_up)
         assert server.stop(None).wait(DEADLINE)
 
 

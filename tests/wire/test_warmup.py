@@ -209,6 +209,37 @@ async def test_start_warms_up_too(hosted: WarmingServer) -> None:
     assert hosted.server.state is TaskState.SERVING
 
 
+async def test_a_stop_ends_a_warmup(hosted: WarmingServer) -> None:
+    starting = asyncio.create_task(hosted.server.start(warmup=hosted.warmup))
+    assert await state_in_trailers(hosted) is TaskState.STARTING
+    await hosted.server.stop(None)
+    await asyncio.wait_for(starting, 20)
+    assert hosted.is_cancelled
+    assert hosted.server.state is TaskState.LAME_DUCK
+
+
+@pytest.mark.parametrize("way", ["stop", "drain"])
+async def test_a_warmup_may_stop_its_own_server(
+    hosted: WarmingServer, way: str
+) -> None:
+    async def warmup() -> None:
+        await (hosted.server.stop(None) if way == "stop" else hosted.server.drain())
+
+    await asyncio.wait_for(hosted.server.start(warmup), 20)
+    assert hosted.server.state is TaskState.LAME_DUCK
+
+
+async def test_a_start_that_is_cancelled_cancels_its_warmup(
+    hosted: WarmingServer,
+) -> None:
+    starting = asyncio.create_task(hosted.server.start(warmup=hosted.warmup))
+    assert await state_in_trailers(hosted) is TaskState.STARTING
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert hosted.is_cancelled
+
+
 async def fails() -> None:
     raise LookupError("no model")
 

@@ -163,7 +163,8 @@ class SyncServer(grpc.Server):
 
         Until then it accepts connections and says that it is starting; a call that
         comes nevertheless is served. Raises what `warmup` raises: the server is then
-        to be stopped.
+        to be stopped. A warmup that has not returned when somebody has stopped the
+        server is cancelled.
         """
         check(warmup)
         with self._starting:
@@ -186,8 +187,15 @@ class SyncServer(grpc.Server):
         self._loop.call(self._parts.start, self._loop.loop)
         self._inner.start()
         if warmup is not None:
-            self._loop.run(warm_up(warmup))
+            self._warm_up(warmup)
         self._loop.call(self._serving)
+
+    def _warm_up(self, warmup: Warmup) -> None:
+        try:
+            self._loop.run(warm_up(warmup))
+        except CancelledError:
+            if self._ending is None:
+                raise  # it has cancelled itself
 
     def _serving(self) -> None:
         if self.state is TaskState.STARTING:
