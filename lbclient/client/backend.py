@@ -199,7 +199,7 @@ class Backend:
         return lighten(self._around.dial(self.endpoint))
 
     async def _dial_beside(self) -> grpc.aio.Channel:
-        await self._around.pace.wait_turn()
+        await self._around.pacer.wait_turn()
         return self._around.dial(self.endpoint, PINGED)
 
     # --- what it does meanwhile -----------------------------------------------

@@ -11,7 +11,7 @@ AT_ONCE = 8  # connections begun together; a subset of 20 is begun within 0.2 s
 HOLD = 0.1  # seconds, jittered by a half; most handshakes take less
 
 
-class Pace:
+class ConnectPacer:
     """Begins at most `AT_ONCE` connections in `HOLD`. One for each channel.
 
     A turn is over after that time however the connection fares: eight backends that

@@ -83,7 +83,7 @@ class Connection:
         channel, clock = self._channel, self._around.clock
         interval = self._around.health_interval
         if channel.get_state() is not READY:
-            await self._around.pace.wait_turn()
+            await self._around.pacer.wait_turn()
         began_at = clock()
         while (connectivity := channel.get_state(try_to_connect=True)) is not READY:
             if connectivity is OVER:

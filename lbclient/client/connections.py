@@ -12,7 +12,7 @@ from math import inf
 from lbclient.background.tasks import AT_ONCE, Alarm, is_fatal
 from lbclient.client.backend import Backend, Observe
 from lbclient.client.common import Common
-from lbclient.client.connect_pacer import Pace
+from lbclient.client.connect_pacer import ConnectPacer
 from lbclient.client.health.udp import Prober
 from lbclient.client.surroundings import Dial, Surroundings
 from lbclient.config.identity import home_zone
@@ -74,7 +74,7 @@ class Connections:
         self._around = Surroundings(
             common.label,
             dial,
-            Pace(common.rng),
+            ConnectPacer(common.rng),
             prober,
             common.clock,
             common.rng,

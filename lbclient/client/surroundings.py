@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import grpc
 
-from lbclient.client.connect_pacer import Pace
+from lbclient.client.connect_pacer import ConnectPacer
 from lbclient.client.health.udp import Prober
 from lbclient.core.model import Endpoint, LoadReport
 from lbclient.core.protocols import Clock
@@ -31,7 +31,7 @@ class Surroundings(NamedTuple):
 
     label: str
     dial: Dial
-    pace: Pace
+    pacer: ConnectPacer
     prober: Callable[[], Prober]
     clock: Clock
     rng: Random

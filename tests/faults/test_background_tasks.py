@@ -171,7 +171,7 @@ async def test_it_lives_again_whatever_it_died_of(
     runs = killed(monkeypatch, victim, error)
     balancer = balancer_of(network, resolver)
     pool = balancer.pool
-    monkeypatch.setattr(balancer.connections._around.pace, "wait_turn", at_once)
+    monkeypatch.setattr(balancer.connections._around.pacer, "wait_turn", at_once)
 
     def are_well() -> bool:
         counts = pool.counts
@@ -316,7 +316,7 @@ async def test_a_timer_that_fails_beside_no_job_is_reported_at_once(
     """A backend that drains and has lost its connection waits, perhaps for ever."""
     network, resolver = Network(), Told()
     balancer = balancer_of(network, resolver)
-    monkeypatch.setattr(balancer.connections._around.pace, "wait_turn", at_once)
+    monkeypatch.setattr(balancer.connections._around.pacer, "wait_turn", at_once)
     pool = balancer.pool
     try:
         resolver.tell(fleet(1, 0))

@@ -3,17 +3,17 @@
 import asyncio
 from random import Random
 
-from lbclient.client.connect_pacer import AT_ONCE, HOLD, Pace
+from lbclient.client.connect_pacer import AT_ONCE, HOLD, ConnectPacer
 
 
 async def begun(count: int) -> list[float]:
     """When each of so many connections may begin."""
     loop = asyncio.get_running_loop()
-    pace = Pace(Random(1))
+    pacer = ConnectPacer(Random(1))
     times: list[float] = []
 
     async def begin() -> None:
-        await pace.wait_turn()
+        await pacer.wait_turn()
         times.append(loop.time())
 
     await asyncio.gather(*(begin() for _ in range(count)))
@@ -35,11 +35,11 @@ async def test_the_first_few_begin_at_once_and_the_others_in_waves() -> None:
 
 
 async def test_who_was_cancelled_in_the_queue_keeps_nobody_waiting() -> None:
-    pace = Pace(Random(1))
+    pacer = ConnectPacer(Random(1))
     for _ in range(AT_ONCE):
-        await pace.wait_turn()
-    gone = asyncio.create_task(pace.wait_turn())
+        await pacer.wait_turn()
+    gone = asyncio.create_task(pacer.wait_turn())
     await asyncio.sleep(0)
     gone.cancel()
-    await asyncio.wait_for(pace.wait_turn(), 2)
+    await asyncio.wait_for(pacer.wait_turn(), 2)
     await asyncio.sleep(2 * HOLD)
