@@ -102,7 +102,7 @@ def of_channel(channel: Channel) -> Sample | None:
     in_flight = sum(load.in_flight for load in loads)
     told = [used for load in loads if (used := load.utilization())]
     highest, lowest = (max(told), min(told)) if told else (None, None)
-    return finished, errors, in_flight, len(balancer.waiting), highest, lowest
+    return finished, errors, in_flight, len(balancer.pending), highest, lowest
 
 
 def of_server(server: Server | SyncServer) -> Sample | None:

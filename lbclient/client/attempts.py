@@ -216,7 +216,7 @@ class Attempts:
             then = Decision(None, "throttled: the backends refuse too much")
         else:
             then = retry.decide(failure, left, is_other)
-            if then.delay and not balancer.waiting.has_room_to_pause():
+            if then.delay and not balancer.pending.has_room_to_pause():
                 then = Decision(None, "too many calls wait already")
         address = backend.endpoint.address
         logger.debug(

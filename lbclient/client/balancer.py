@@ -27,7 +27,7 @@ from lbclient.client.discovery import Discovery
 from lbclient.client.idleness import Idleness
 from lbclient.client.observers import ObservedCall, Observers
 from lbclient.client.outlier_detection import OutlierDetection
-from lbclient.client.pending import Waiting
+from lbclient.client.pending import Pending
 from lbclient.client.probing import Probing
 from lbclient.client.slowdowns import Slowdowns
 from lbclient.client.subset_growth import SubsetGrowth
@@ -124,7 +124,7 @@ class Balancer:
             common,
             self.connections,
             calls=self.counters.total,
-            has_ready=lambda: self.waiting.has_ready(),
+            has_ready=lambda: self.pending.has_ready(),
         )
         self._outlier_detection = OutlierDetection(
             label,
@@ -139,7 +139,7 @@ class Balancer:
         self.discovery = Discovery(
             common, resolver, self.connections, self._changes.follow_up_soon
         )
-        self.waiting = Waiting(
+        self.pending = Pending(
             self.pool,
             self.outliers,
             config,
@@ -182,7 +182,7 @@ class Balancer:
         loaded of two others. Policies that keep what they computed are left alone.
         """
         # Who waits goes first, or they wait together. (The dict's own truth is C.)
-        backend = None if self.waiting.waiters else self._choose(now, counts)
+        backend = None if self.pending.waiters else self._choose(now, counts)
         if tried and backend in tried:
             others = two_others(tried, self.allowed(counts), self._rng)
             if others:
@@ -318,7 +318,7 @@ class Balancer:
             report.task_id != backend.reported.task_id or report.state is LAME_DUCK
         ):
             backend.reported.hear_answer(report, attempt.sent_at, now)
-        if self.connections.draining or self.waiting.waiters:
+        if self.connections.draining or self.pending.waiters:
             self._left(backend)
 
     def forget(self, attempt: "Attempt", tried: int) -> None:
@@ -345,8 +345,8 @@ class Balancer:
     def _left(self, backend: Backend) -> None:
         """A call is not there any more."""
         self.connections.call_left(backend)
-        if self.waiting.waiters:
-            self.waiting.serve()
+        if self.pending.waiters:
+            self.pending.serve()
 
     def keep_recent(self) -> Recent:
         """Returns recent picks and latencies, and keeps them for a minute."""
@@ -426,8 +426,8 @@ class Balancer:
             self.slowdowns.look_soon()
             self._growth.look_soon()
         self.connectivity.changed()
-        if self.waiting:
-            self.waiting.serve()
+        if self.pending:
+            self.pending.serve()
 
     def connect(self) -> None:
         """Wakes a backend if they all are inactive or refuse, as a call would."""
@@ -450,12 +450,12 @@ class Balancer:
         """Ends without waiting what nobody is left for; calls in flight go on."""
         self._stop()
         self.tasks.cancel()
-        self.waiting.cancel()
+        self.pending.cancel()
         self.connections.drain_all()
 
     async def close(self, grace: float | None) -> None:
         """Cancels the waiting calls now and those in flight after `grace`."""
-        self.waiting.cancel()
+        self.pending.cancel()
         self._stop()
         await self.tasks.close()
         await self.connections.close(grace)

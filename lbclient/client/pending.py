@@ -41,7 +41,7 @@ class Waiter(Protocol):
     def cancel(self) -> bool: ...
 
 
-class Waiting:
+class Pending:
     """Queues calls that no backend can take yet, the most critical first. Owned by the
     balancer, which reports changes.
 

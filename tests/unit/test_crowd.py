@@ -24,7 +24,7 @@ from lbclient.background.turns import Turns
 from lbclient.client import connect_pacer
 from lbclient.client.backend import Backend
 from lbclient.client.connections import REVIEW_PAUSE
-from lbclient.client.pending import Waiting
+from lbclient.client.pending import Pending
 from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
 from lbclient.core.condition import Condition
@@ -223,7 +223,7 @@ def calls_to_refuse(backends: int, waiters: int) -> tuple[float, str]:
         node.condition = Condition(0.0)
         node.condition.changed(State.REFUSING, "refused", 0.0)
     tasks = Tasks("test", Random(7))
-    waiting = Waiting(
+    waiting = Pending(
         pool,
         Outliers(pool, Random(7)),
         config,

@@ -324,7 +324,7 @@ def waiting(channel: Any) -> Iterator[None]:
     ready, pool.ready = pool.ready, ()
     yield
     pool.ready = ready
-    channel.balancer().waiting.serve()
+    channel.balancer().pending.serve()
 
 
 @pytest.mark.parametrize(("kind", "way"), EACH_WAY)

@@ -95,11 +95,11 @@ class Call:
         self._decided = asyncio.Event()
         self._waits_since = balancer.clock()
         self._pause = balancer.loop.call_later(delay, self._pause_over)
-        balancer.waiting.pausing[self] = None
+        balancer.pending.pausing[self] = None
 
     def _pause_over(self) -> None:
         self._pause = None
-        self._balancer.waiting.pausing.pop(self)
+        self._balancer.pending.pausing.pop(self)
         self._find_backend(self._balancer.clock())
 
     def _find_backend(self, now: float) -> None:
@@ -124,7 +124,7 @@ class Call:
             return
         balancer = self._balancer
         self._decided = self._decided or asyncio.Event()
-        balancer.waiting.join(self)
+        balancer.pending.join(self)
         if self._deadline is not None and self._error is None:
             # The wait is over at the deadline even if nobody holds the call.
             left = max(0.0, self._deadline - now)
@@ -207,7 +207,7 @@ class Call:
 
     def _expire(self) -> None:
         balancer = self._balancer
-        balancer.waiting.leave(self)
+        balancer.pending.leave(self)
         waited = balancer.clock() - self._waits_since
         self.fail(
             DeadlineWhileWaiting.because(
@@ -238,7 +238,7 @@ class Call:
             if timer is not None:
                 timer.cancel()
         self._expiry = self._pause = None
-        self._balancer.waiting.pausing.pop(self, None)
+        self._balancer.pending.pausing.pop(self, None)
         assert self._decided is not None
         self._decided_at = self._balancer.clock()
         self._decided.set()
@@ -287,7 +287,7 @@ class Call:
             return bool(self._inner.cancel())
         if self._error is not None:
             return False
-        self._balancer.waiting.leave(self)
+        self._balancer.pending.leave(self)
         was_sent = bool(self.attempts.tried)
         self._balancer.count(
             grpc.StatusCode.CANCELLED, self.counts, was_sent, self.attempts.observed
