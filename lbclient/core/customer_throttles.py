@@ -20,7 +20,7 @@ REVIEW = 10.0  # seconds between two looks at who needs one still
 REJECTED = Verdict.REJECTED
 
 
-class Customers:
+class CustomerThrottles:
     """Throttles each customer whose requests were refused for its quota. Owned by the
     balancer. False while no customer was refused lately."""
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from lbclient.core.criticality import Criticality
-from lbclient.core.customer_throttles import Customers
+from lbclient.core.customer_throttles import CustomerThrottles
 from lbclient.core.model import Outcome, Verdict
 from lbclient.core.retry import Refusal
 from lbclient.core.sparse_throttle import Loads
@@ -51,7 +51,7 @@ class Throttling:
         self._k = k
         self._loads = loads
         self._own: Throttle | None = None
-        self._customers: Customers | None = None
+        self._customers: CustomerThrottles | None = None
         self._review_at = 0.0
 
     def refusal(
@@ -99,7 +99,7 @@ class Throttling:
         self, customer: str, criticality: Criticality, verdict: Verdict, now: float
     ) -> None:
         if self._customers is None:
-            self._customers = Customers(self._rng, self._k)
+            self._customers = CustomerThrottles(self._rng, self._k)
         self._customers.finish(customer, criticality, verdict, now)
         if not self._customers:
             self._customers = None

@@ -6,7 +6,7 @@ import pytest
 
 from lbclient import wire
 from lbclient.core.criticality import Criticality
-from lbclient.core.customer_throttles import MOST, Customers
+from lbclient.core.customer_throttles import MOST, CustomerThrottles
 from lbclient.core.model import Verdict
 from lbclient.core.throttle import COLD, WINDOW
 
@@ -18,7 +18,7 @@ LIMIT = 20  # of those accepted
 @pytest.mark.parametrize("k", [1.1, 2.0])
 def test_at_ten_times_the_quota_k_times_what_is_accepted_is_sent(k: float) -> None:
     """In the third to fifth minute; as the book has it, and others wait for nothing."""
-    customers = Customers(Random(1), k)
+    customers = CustomerThrottles(Random(1), k)
     tokens, sent, accepted = 0.0, 0, 0
     for i in range(int(5 * 60 * RATE)):
         now = i / RATE
@@ -40,7 +40,7 @@ def test_at_ten_times_the_quota_k_times_what_is_accepted_is_sent(k: float) -> No
 
 
 def test_of_too_many_customers_those_refused_most_are_remembered() -> None:
-    customers = Customers(Random(1), 2.0)
+    customers = CustomerThrottles(Random(1), 2.0)
     for number in range(MOST + 10):
         if number == 0:
             for _ in range(round(COLD) + 1):
@@ -59,7 +59,7 @@ def test_names_that_are_refused_once_set_nobody_free(rate: float) -> None:
     """So many of them a second, each another. A customer who wanted ten times the quota
     was forgotten by 50 a second, and sent all it wanted.
     """
-    customers, rng = Customers(Random(1), 1.1), Random(2)
+    customers, rng = CustomerThrottles(Random(1), 1.1), Random(2)
     tokens, sent, accepted, invented = 0.0, 0, 0, 0
     for i in range(int((WINDOW + 60) * RATE)):
         now = i / RATE
@@ -83,7 +83,7 @@ def test_names_that_are_refused_once_set_nobody_free(rate: float) -> None:
 
 
 def test_who_was_not_refused_for_two_minutes_is_forgotten() -> None:
-    customers = Customers(Random(1), 2.0)
+    customers = CustomerThrottles(Random(1), 2.0)
     customers.finish("a", CRITICAL, Verdict.REJECTED, 1.0)
     customers.finish("b", CRITICAL, Verdict.SERVED, 2.0)
     assert len(customers) == 1
