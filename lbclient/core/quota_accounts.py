@@ -20,7 +20,7 @@ from lbclient.core.quota_account import Account, Payer, Spent
 MOST = 1000  # accounts of customers whose limit is the default one. Ours
 
 
-class Accounts:
+class AccountTable:
     """Holds a bounded number of quota accounts. Owned by a `Quota`. Others read
     `by_name`, and look at and fill its accounts."""
 
