@@ -35,7 +35,7 @@ from lbclient.server.disabled import PlainServer
 from lbclient.server.lame_duck import Drain
 from lbclient.server.loop_end import LoopEnd
 from lbclient.server.parts import Parts
-from lbclient.server.quotas.accounting import account
+from lbclient.server.quotas.cpu_timing import account
 from lbclient.server.report.health import HealthServices
 from lbclient.server.report.udp import host_of
 from lbclient.server.report.udp_ports import UdpPorts

@@ -23,7 +23,7 @@ from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate, degraded
 from lbclient.server.overload.refusal_status import LATE, RefusalStatus
-from lbclient.server.quotas.accounting import account
+from lbclient.server.quotas.cpu_timing import account
 from lbclient.server.requests.context import Early
 from lbclient.wire import propagation
 

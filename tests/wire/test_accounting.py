@@ -19,9 +19,9 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.costs import RequestCost, Total
 from lbclient.server import Server
-from lbclient.server.quotas import accounting
-from lbclient.server.quotas.accounting import (
-    Accounting,
+from lbclient.server.quotas import cpu_timing
+from lbclient.server.quotas.cpu_timing import (
+    CpuTiming,
     Nesting,
     Steps,
     bill_to,
@@ -271,10 +271,10 @@ def test_the_loops_attributes_stay_quick() -> None:
         vars(slow)
         if not is_quick(loop) or is_quick(slow):
             needs.skip("to this Python it is all the same")
-        accounting = Accounting()
-        accounting.install(loop)
+        cpu_timing = CpuTiming()
+        cpu_timing.install(loop)
         assert is_quick(loop)
-        accounting.remove()
+        cpu_timing.remove()
         assert is_quick(loop)
 
 
@@ -309,13 +309,13 @@ def test_a_default_executor_of_the_users_stays_and_its_work_is_accounted(
     kind: str,
 ) -> None:
     """Of uvloop's nobody sees which one that is: it was replaced, and for good."""
-    loop, accounting = loop_of(kind), Accounting()
+    loop, cpu_timing = loop_of(kind), CpuTiming()
     payer = RequestCost(Total())
     with ThreadPoolExecutor(1, thread_name_prefix="mine") as executor:
         loop.set_default_executor(executor)
-        accounting.install(loop)
+        cpu_timing.install(loop)
         assert run(loop, paid(payer)).startswith("mine")
-        accounting.remove()
+        cpu_timing.remove()
         assert run(loop, paid(RequestCost(Total()))).startswith("mine")
         assert vars(executor).keys() == vars(ThreadPoolExecutor(1)).keys()
     loop.close()
@@ -329,10 +329,10 @@ def test_loops_that_share_an_executor_come_and_go_in_any_order(
 ) -> None:
     """To remove the second raised AttributeError, within the stop of its server."""
     with ThreadPoolExecutor(2) as executor:
-        two = [(loop_of(kind), Accounting()) for _ in range(2)]
-        for loop, accounting in two:
+        two = [(loop_of(kind), CpuTiming()) for _ in range(2)]
+        for loop, cpu_timing in two:
             loop.set_default_executor(executor)
-            accounting.install(loop)
+            cpu_timing.install(loop)
         two[first][1].remove()
         payers = [RequestCost(Total()), RequestCost(Total())]
         for (loop, _), payer in zip(two, payers, strict=True):
@@ -349,16 +349,16 @@ def test_loops_that_share_an_executor_come_and_go_in_any_order(
 
 @pytest.mark.parametrize("kind", LOOPS)
 def test_work_may_be_handed_over_by_name(kind: str) -> None:
-    loop, accounting, payer = loop_of(kind), Accounting(), RequestCost(Total())
+    loop, cpu_timing, payer = loop_of(kind), CpuTiming(), RequestCost(Total())
 
     async def hand_over() -> None:
         bill_to(payer)
         await loop.run_in_executor(executor=None, func=partial(burn, PART))
         await asyncio.sleep(0)  # what the thread tells the loop
 
-    accounting.install(loop)
+    cpu_timing.install(loop)
     run(loop, hand_over())
-    accounting.remove()
+    cpu_timing.remove()
     run(loop, loop.shutdown_default_executor())
     loop.close()
     assert payer.cpu >= PART
@@ -377,14 +377,14 @@ def test_who_watches_a_loops_executor_before_or_after_us_goes_on() -> None:
         loop.run_in_executor = run_in_executor
         return run_in_executor
 
-    loop, accounting = loop_of("asyncio"), Accounting()
+    loop, cpu_timing = loop_of("asyncio"), CpuTiming()
     before = watch(loop, "before")
-    accounting.install(loop)
-    accounting.remove()
+    cpu_timing.install(loop)
+    cpu_timing.remove()
     assert loop.run_in_executor is before
-    accounting.install(loop)
+    cpu_timing.install(loop)
     after = watch(loop, "after")
-    accounting.remove()
+    cpu_timing.remove()
     assert loop.run_in_executor is after
     run(loop, paid(RequestCost(Total())))
     assert seen == ["after", "before"]
@@ -407,10 +407,10 @@ def test_who_watches_all_loops_goes_on() -> None:
     seen: list[Any] = []
     Loop.run_in_executor = partial(run_in_executor)  # type: ignore[assignment]
     with closing(Loop()) as loop:
-        accounting = Accounting()
-        accounting.install(loop)
+        cpu_timing = CpuTiming()
+        cpu_timing.install(loop)
         run(loop, paid(RequestCost(Total())))
-        accounting.remove()
+        cpu_timing.remove()
         assert "run_in_executor" not in vars(loop)
     assert len(seen) == 1
 
@@ -563,7 +563,7 @@ async def test_a_criticality_is_refused_only_where_all_below_it_are(
     where it begins to be a flood, what a machine adds to a cost decided.
     """
     cpu = Clock()
-    monkeypatch.setattr(accounting, "thread_time", cpu)
+    monkeypatch.setattr(cpu_timing, "thread_time", cpu)
     cost = 0.0005
 
     async def work(request: bytes, context: Any) -> bytes:

@@ -24,7 +24,7 @@ from lbclient.core.costs import RequestCost, Total
 from lbclient.core.criticality import Criticality, current
 from lbclient.server import Server
 from lbclient.server.meters.cpu import available_cpus
-from lbclient.server.quotas.accounting import bill_to, billed
+from lbclient.server.quotas.cpu_timing import bill_to, billed
 from lbclient.server.sampler import SAMPLE_INTERVAL
 from lbclient.wire import propagation
 from tests import needs

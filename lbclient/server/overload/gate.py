@@ -59,7 +59,7 @@ from lbclient.server.overload.refusal_status import (
 from lbclient.server.overload.run_queue import RunQueue
 from lbclient.server.overload.shedding import Shedding
 from lbclient.server.overload.threads import Threads
-from lbclient.server.quotas.accounting import Accounting, Nesting, bill_to
+from lbclient.server.quotas.cpu_timing import CpuTiming, Nesting, bill_to
 from lbclient.server.quotas.quotas import Quotas, customer_of_identity
 from lbclient.server.statistics import (
     AttemptStatistics,
@@ -129,7 +129,7 @@ class Gate:
             else None
         )
         self._measures_speed = self.costs is not None and factor is None
-        self._accounting = Accounting()
+        self._cpu_timing = CpuTiming()
         self.nesting = Nesting()  # of the loop, once started
         named = config.customer
         self._customer = customer_of_identity if isinstance(named, str) else named
@@ -155,7 +155,7 @@ class Gate:
             OF_PROCESS.start()
             self._take_speed()
         if self.costs is not None:
-            self.nesting = self._accounting.install(loop)
+            self.nesting = self._cpu_timing.install(loop)
         if self.quotas is not None:
             self.quotas.start(loop)
 
@@ -164,7 +164,7 @@ class Gate:
         self.costs.factor = OF_PROCESS.factor
 
     def stop(self) -> None:
-        self._accounting.remove()
+        self._cpu_timing.remove()
         if self.quotas is not None:
             self.quotas.stop()
 

@@ -21,7 +21,7 @@ from lbclient.core.retry import Refusal
 from lbclient.server.overload.adaptive import note_outcome, note_status
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import RefusalStatus
-from lbclient.server.quotas.accounting import billed
+from lbclient.server.quotas.cpu_timing import billed
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests.handlers_metadata import harmless, key_of, without_report
 from lbclient.server.requests.served_method import ServedMethod

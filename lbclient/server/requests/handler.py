@@ -21,7 +21,7 @@ from lbclient.server.overload.refusal_status import (
     RefusalStatus,
 )
 from lbclient.server.overload.stream_turns import StreamTurns
-from lbclient.server.quotas.accounting import Steps, billed
+from lbclient.server.quotas.cpu_timing import Steps, billed
 from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.tally import Counts, RequestTally
 from lbclient.server.requests.async_context import AsyncContext

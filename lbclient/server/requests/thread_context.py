@@ -12,7 +12,7 @@ from grpc import StatusCode
 from lbclient.core.concurrency import RequestOutcome
 from lbclient.server.overload.adaptive import note_outcome
 from lbclient.server.overload.refusal_status import RefusalStatus
-from lbclient.server.quotas.accounting import account, run_timed
+from lbclient.server.quotas.cpu_timing import account, run_timed
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests import raised
 from lbclient.server.requests.context import (

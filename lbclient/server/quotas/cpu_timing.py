@@ -206,7 +206,7 @@ _installed: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Installed]"
 _installed = WeakKeyDictionary()
 
 
-class Accounting:
+class CpuTiming:
     """Installed by a server on its loop, for as long as it runs."""
 
     def __init__(self) -> None:
