@@ -15,7 +15,7 @@ from math import inf
 
 from lbclient.core.criticality import Criticality, named
 from lbclient.core.errors import ConfigError
-from lbclient.core.quota_account import Account, Payer, Spent
+from lbclient.core.quota_account import Account, Payer, Usage
 from lbclient.core.quota_accounts import AccountTable
 from lbclient.core.retry import Refusal
 from lbclient.core.text import is_printable
@@ -168,7 +168,7 @@ class Quota:
         self._limits = limits
         self._default = default
         self._fallback = fallback
-        self._all = Spent()
+        self._all = Usage()
         self._unlisted = AccountTable(self._all)
         self._known = {name: self._unlisted.open(name) for name in (OTHERS, *limits)}
         self._accounts = self._unlisted.by_name

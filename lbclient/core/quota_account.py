@@ -40,7 +40,7 @@ NONE = (0.0, 0.0)
 SAME = [1.0] * KINDS
 
 
-class Spent:
+class Usage:
     """Counts requests and CPU seconds, and estimates the cost of one request."""
 
     __slots__ = ("_looked_at", "_rates", "cpu", "each", "requests")
@@ -51,7 +51,7 @@ class Spent:
         self._looked_at = -inf
         self.each = 0.0  # CPU seconds, as far as it is known
 
-    def look(self, now: float, total: "Spent | None" = None) -> float:
+    def look(self, now: float, total: "Usage | None" = None) -> float:
         """Updates the rates and returns the cost of one request in CPU seconds.
 
         Requests since the last look are added to `total`.
@@ -90,7 +90,7 @@ class Spent:
         return requests * kept + self.requests * gain, cpu * kept + self.cpu * gain
 
 
-class Payer(Spent):
+class Payer(Usage):
     """The requests of one customer at one criticality."""
 
     __slots__ = ("__weakref__", "unsettled")
@@ -126,7 +126,7 @@ class Account:
         "spare",
     )
 
-    def __init__(self, total: Spent, payers: Sequence[Payer]) -> None:
+    def __init__(self, total: Usage, payers: Sequence[Payer]) -> None:
         self.payers = payers  # by criticality
         self._total = total  # of all accounts
         self._limit: Sequence[float] = [inf] * KINDS

@@ -15,7 +15,7 @@ from heapq import heappop, heappush, heapreplace
 from weakref import WeakValueDictionary
 
 from lbclient.core.criticality import Criticality
-from lbclient.core.quota_account import Account, Payer, Spent
+from lbclient.core.quota_account import Account, Payer, Usage
 
 MOST = 1000  # accounts of customers whose limit is the default one. Ours
 
@@ -24,7 +24,7 @@ class AccountTable:
     """Holds a bounded number of quota accounts. Owned by a `Quota`. Others read
     `by_name`, and look at and fill its accounts."""
 
-    def __init__(self, total: Spent) -> None:
+    def __init__(self, total: Usage) -> None:
         self._total = total
         self.by_name: dict[str, Account] = {}
         # By when each is ahead of its limit no longer; of each account one entry, and

@@ -24,7 +24,7 @@ from lbclient.core.quota_account import (
     TICK,
     Account,
     Payer,
-    Spent,
+    Usage,
 )
 from lbclient.core.quota_accounts import MOST
 from lbclient.core.retry import Refusal
@@ -430,7 +430,7 @@ def test_accounts_read_as_english(quota: Quota) -> None:
 
 
 def test_an_account_reads_as_english() -> None:
-    account = Account(Spent(), [Payer() for _ in Criticality])
+    account = Account(Usage(), [Payer() for _ in Criticality])
     assert repr(account) == "<0 requests, 0.000 CPU seconds of late, within its limit>"
     account.look([0.0] * 4, 1.0, 0.0)
     assert account.refuses(CRITICAL, 0.0)
