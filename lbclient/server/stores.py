@@ -1,6 +1,6 @@
 """The quota store that a program makes itself, for `ServerConfig.quota_store`.
 
-One that a URL names is found by `lbclient.server.quotas.quotas`.
+One that a URL names is found by `lbclient.server.quotas.quota_enforcer`.
 """
 
 from lbclient.server.quotas.memory_store import MemoryStore

@@ -39,7 +39,7 @@ from lbclient.core.model import State
 from lbclient.core.protocols import FleetUsage
 from lbclient.core.situation import Order
 from lbclient.resolvers.following import Following
-from lbclient.server.quotas.quotas import Quotas
+from lbclient.server.quotas.quota_enforcer import QuotaEnforcer
 from lbclient.server.sampler import Sampler
 from tests.parts import parts
 
@@ -253,7 +253,7 @@ async def test_a_quota_store_is_asked_again_whatever_it_raises(
 ) -> None:
     store = Store(error, cancels_itself)
     config = ServerConfig(quotas={"a": 1.0}, quota_store=store)
-    quotas = Quotas(config, asyncio.get_running_loop().time)
+    quotas = QuotaEnforcer(config, asyncio.get_running_loop().time)
     quotas.start(asyncio.get_running_loop())
     try:
         await until(lambda: quotas.statistics().exchanges > 0, "asked again")
@@ -267,7 +267,7 @@ async def test_a_quota_store_is_asked_again_whatever_it_raises(
 async def test_the_exchange_of_quotas_lives_again(
     error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = killed(monkeypatch, Victim(Quotas, "_exchange"), error)
+    runs = killed(monkeypatch, Victim(QuotaEnforcer, "_exchange"), error)
     config = ServerConfig(quotas={"a": 1.0}, quota_store=Store(OSError))
     server = parts(config, asyncio.get_running_loop().time)
     server.start(asyncio.get_running_loop())

@@ -13,7 +13,7 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.protocols import FleetUsage
 from lbclient.core.quota import HOLD, INTERVAL
 from lbclient.server.quotas.memory_store import MemoryStore
-from lbclient.server.quotas.quotas import HEARD, Quotas, _of_process
+from lbclient.server.quotas.quota_enforcer import HEARD, QuotaEnforcer, _of_process
 
 LIMIT = 1.0  # CPU seconds a second
 COST = 0.01
@@ -24,8 +24,8 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def make(store: Any, **config: Any) -> Quotas:
-    quotas = Quotas(
+def make(store: Any, **config: Any) -> QuotaEnforcer:
+    quotas = QuotaEnforcer(
         ServerConfig(quotas={"a": LIMIT}, quota_store=store, **config),
         now,
     )
@@ -33,7 +33,7 @@ def make(store: Any, **config: Any) -> Quotas:
     return quotas
 
 
-def request(quotas: Quotas) -> bool:
+def request(quotas: QuotaEnforcer) -> bool:
     """One of customer a, which costs `COST` if it is let in."""
 
     if quotas.refuses("a", CRITICAL):
@@ -42,7 +42,9 @@ def request(quotas: Quotas) -> bool:
     return True
 
 
-async def offer(demand: Mapping[Quotas, float], seconds: float) -> dict[Quotas, float]:
+async def offer(
+    demand: Mapping[QuotaEnforcer, float], seconds: float
+) -> dict[QuotaEnforcer, float]:
     """CPU seconds a second that each task gives in the second half."""
     given = dict.fromkeys(demand, 0)
     owed = dict.fromkeys(demand, 0.0)
@@ -57,7 +59,7 @@ async def offer(demand: Mapping[Quotas, float], seconds: float) -> dict[Quotas, 
     return {quotas: count * COST / (seconds / 2) for quotas, count in given.items()}
 
 
-async def stop(*tasks: Quotas) -> None:
+async def stop(*tasks: QuotaEnforcer) -> None:
     for quotas in tasks:
         quotas.stop()
     for _ in range(10):  # its tasks end, one in the other, and leave no trace

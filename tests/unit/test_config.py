@@ -20,7 +20,7 @@ from lbclient.config import (
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import FleetUsage
-from lbclient.server.quotas.quotas import find_store
+from lbclient.server.quotas.quota_enforcer import find_store
 from tests import needs
 
 

@@ -21,7 +21,7 @@ from lbclient.resolvers import parse_target
 from lbclient.resolvers.endpoint_slices import Slices
 from lbclient.resolvers.file import ADDRESS
 from lbclient.resolvers.listing import ordinal
-from lbclient.server.quotas.quotas import _sound
+from lbclient.server.quotas.quota_enforcer import _sound
 from lbclient.server.quotas.redis_store import without
 from lbclient.sim.scenario import parse
 from lbclient.subsets.numbered import NAMED

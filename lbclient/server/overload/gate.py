@@ -60,7 +60,7 @@ from lbclient.server.overload.run_queue import RunQueue
 from lbclient.server.overload.shedding import Shedding
 from lbclient.server.overload.threads import Threads
 from lbclient.server.quotas.cpu_timing import CpuTiming, Nesting, bill_to
-from lbclient.server.quotas.quotas import Quotas, customer_of_identity
+from lbclient.server.quotas.quota_enforcer import QuotaEnforcer, customer_of_identity
 from lbclient.server.statistics import (
     AttemptStatistics,
     QuotaStatistics,
@@ -120,7 +120,7 @@ class Gate:
         self.refused_shares = RefusedShares()
         self.count = self._refusals.count
         has_quotas = config.quotas is not None or config.default_quota is not None
-        self.quotas = Quotas(config, clock) if has_quotas else None
+        self.quotas = QuotaEnforcer(config, clock) if has_quotas else None
         # What requests cost is what quotas limit.
         factor = config.cpu_factor
         self.costs = (

@@ -46,7 +46,7 @@ HEARD = 10_000  # customers of whom a store is believed; to share them out takes
 logger = Log(__name__)
 
 
-class Quotas:
+class QuotaEnforcer:
     """Charges requests to customers, and exchanges usage with the quota store. Owned by
     a server, used on its loop's thread only."""
 
