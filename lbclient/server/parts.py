@@ -17,8 +17,8 @@ from lbclient.core.protocols import Clock
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate
 from lbclient.server.report.reporter import Reporter
+from lbclient.server.report.request_tally import RequestTally
 from lbclient.server.report.streams import ReportStreams
-from lbclient.server.report.tally import RequestTally
 from lbclient.server.requests.handler import Serving
 from lbclient.server.sampler import Sampler
 from lbclient.server.statistics import ServerStatistics

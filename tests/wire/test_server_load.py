@@ -21,7 +21,7 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.server import Server
-from lbclient.server.report.tally import MethodTally
+from lbclient.server.report.request_tally import MethodTally
 from lbclient.server.sampler import SAMPLE_INTERVAL
 from lbclient.v1 import load_pb2
 from tests.hosts import PATH, Host, method_handler

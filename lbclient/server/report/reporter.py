@@ -19,8 +19,8 @@ from lbclient.core.refused_shares import RefusedShares
 from lbclient.log import Log
 from lbclient.server.lame_duck import Drain
 from lbclient.server.meters.user_signals import UserSignals
+from lbclient.server.report.request_tally import RequestTally
 from lbclient.server.report.streams import ReportStreams, StreamKind
-from lbclient.server.report.tally import RequestTally
 from lbclient.server.report.udp_sessions import UdpSessions
 from lbclient.server.statistics import CostStatistics, ServerStatistics
 from lbclient.v1 import health_pb2, load_pb2

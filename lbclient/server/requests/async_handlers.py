@@ -9,7 +9,7 @@ from typing import Any
 from lbclient import grpc_seam
 from lbclient.server.overload.run_queue import LONG
 from lbclient.server.quotas.cpu_timing import begun, billed
-from lbclient.server.report.tally import Counts
+from lbclient.server.report.request_tally import Counts
 from lbclient.server.requests.async_context import AsyncContext
 from lbclient.server.requests.handler import (
     Handler,

@@ -23,7 +23,7 @@ from lbclient.server.overload.refusal_status import (
 from lbclient.server.overload.stream_turns import StreamTurns
 from lbclient.server.quotas.cpu_timing import Steps, billed
 from lbclient.server.report.reporter import Reporter
-from lbclient.server.report.tally import Counts, RequestTally
+from lbclient.server.report.request_tally import Counts, RequestTally
 from lbclient.server.requests.async_context import AsyncContext
 from lbclient.server.requests.context import RequestContext
 from lbclient.server.requests.served_method import ServedMethod

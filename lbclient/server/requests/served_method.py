@@ -7,7 +7,7 @@ from lbclient.core.admission import Quickest
 from lbclient.core.costs import Total
 from lbclient.server.overload.gate import Gate
 from lbclient.server.report.reporter import Reporter
-from lbclient.server.report.tally import Counts, MethodTally, RequestTally
+from lbclient.server.report.request_tally import Counts, MethodTally, RequestTally
 
 # Of a server. A generic handler may serve any name that a client invents.
 MOST_METHODS = 1024

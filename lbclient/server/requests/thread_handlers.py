@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from lbclient.core.criticality import current
 from lbclient.server.overload.refusal_status import LATE, NO_PLACE, RefusalStatus
-from lbclient.server.report.tally import Counts
+from lbclient.server.report.request_tally import Counts
 from lbclient.server.requests.handler import (
     Handler,
     Serving,

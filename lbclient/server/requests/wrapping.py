@@ -9,7 +9,7 @@ from typing import Any
 
 from lbclient.core.call_counts import OTHERS
 from lbclient.server.overload.refusal_status import RefusalStatus
-from lbclient.server.report.tally import Counts
+from lbclient.server.report.request_tally import Counts
 from lbclient.server.requests.async_handlers import (
     AsyncResponse,
     AsyncResponses,

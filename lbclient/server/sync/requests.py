@@ -21,7 +21,7 @@ from lbclient.core.call_counts import OTHERS
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.report.reporter import Trailers
-from lbclient.server.report.tally import Counts
+from lbclient.server.report.request_tally import Counts
 from lbclient.server.requests.handler import (
     Handler,
     Serving,
