@@ -131,7 +131,7 @@ class Attempts:
         if requests is None:
             inner = begin(self._message)
         else:
-            inner = requests.within(lambda: begin(requests.attempt()))
+            inner = requests.in_context(lambda: begin(requests.attempt()))
         siblings.add(inner)
         return attempt, inner, siblings
 

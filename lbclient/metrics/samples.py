@@ -222,7 +222,7 @@ def _customers(server: ServerStatistics) -> Samples:
             yield ("lbclient_server_quota_share", customer[:MAX_LABEL]), share
 
 
-def handled(methods: Methods) -> Iterator[tuple[tuple[str, str, str], str, int]]:
+def call_counts(methods: Methods) -> Iterator[tuple[tuple[str, str, str], str, int]]:
     """Type, service and method; code; and how many: those of a code that came up."""
     for (kind, path), counts in methods.items():
         service, slash, method = path.removeprefix("/").rpartition("/")
@@ -235,7 +235,7 @@ def handled(methods: Methods) -> Iterator[tuple[tuple[str, str, str], str, int]]
 def method_costs(
     costs: Mapping[tuple[str, str], float],
 ) -> Iterator[tuple[tuple[str, str, str], float]]:
-    """Type, service and method, as in `handled`; and CPU seconds."""
+    """Type, service and method, as in `call_counts`; and CPU seconds."""
     for (kind, path), cost in costs.items():
         service, slash, method = path.removeprefix("/").rpartition("/")
         known = (TYPES.get(kind, "unknown"), service, method)

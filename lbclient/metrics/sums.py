@@ -203,7 +203,7 @@ class Sums:
         self, counts: Numbers, side: str, methods: samples.Methods
     ) -> None:
         name = f"grpc_{side}_handled_total"
-        for method, code, count in samples.handled(methods):
+        for method, code, count in samples.call_counts(methods):
             _merge(counts, {(name, *self._method(method), code): count})
 
     def _count_costs(self, counts: Numbers, server: ServerStatistics) -> None:

@@ -717,7 +717,7 @@ async def test_no_counter_ever_falls_whatever_becomes_of_backends() -> None:
         def look() -> None:
             told = fleet.channel.statistics()
             counts = dict(samples.channel_counts(told, "fleet"))
-            for method, code, count in samples.handled(told.methods):
+            for method, code, count in samples.call_counts(told.methods):
                 counts[(*method, code)] = count
             fallen = {key for key, count in before.items() if counts[key] < count}
             assert not fallen

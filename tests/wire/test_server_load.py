@@ -86,7 +86,7 @@ def test_an_error_is_the_servers_fault(code: StatusCode, is_error: bool) -> None
     server = parts(clock=lambda: now, read_cpu=lambda now: 0.0)
     server.sampler.sample()
     server.monitor.active += 1
-    method = MethodTally(server.tally.handled.of("unary_unary", "/a/b"))
+    method = MethodTally(server.tally.call_counts.of("unary_unary", "/a/b"))
     server.tally.finish(code, now, method)
     now = 0.5
     server.sampler.sample()
@@ -99,7 +99,7 @@ def test_who_asks_while_it_is_being_counted_neither_hangs_nor_counts_twice() -> 
     """As a signal's handler does. It waited for a lock that its own thread had."""
     server = parts()
     reporter, tally = server.reporter, server.tally
-    method = MethodTally(tally.handled.of("unary_unary", "/a/b"))
+    method = MethodTally(tally.call_counts.of("unary_unary", "/a/b"))
     for _ in range(5):
         server.monitor.active += 1
         tally.finish(StatusCode.OK, 0.0, method)

@@ -514,7 +514,7 @@ async def test_an_orca_report_of_the_users_own_goes_before_ours(host: Host) -> N
         def set_trailing_metadata(self, trailers: Any) -> None:
             sent.append(trailers)
 
-    counts = server.tally.handled.of("unary_unary", "/a.B/C")
+    counts = server.tally.call_counts.of("unary_unary", "/a.B/C")
     method = ServedMethod(server.reporter, server.gate, server.tally, counts)
     call = RequestContext(method, Inner())
     call.set_trailing_metadata(((wire.ORCA_KEY, mine),))

@@ -27,7 +27,7 @@ class Requests:
         self._is_free.set()
         self.are_repeatable = True
 
-    def within(self, start: Callable[[], Any]) -> Any:
+    def in_context(self, start: Callable[[], Any]) -> Any:
         """Starts an attempt, and so the task that iterates, in the caller's context.
 
         One that waited is started by whatever made a backend ready, or by a timer.

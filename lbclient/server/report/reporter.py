@@ -164,7 +164,7 @@ class Reporter:
         """What the reporter knows of the server's statistics."""
         tally, report, streams = self._tally, self.monitor.report(), self._streams
         tally.count_served()
-        methods = tally.handled.read()
+        methods = tally.call_counts.read()
         requests: Counter[str] = Counter(OK=0)
         for counts in methods.values():
             requests.update(counts)

@@ -46,7 +46,7 @@ class RequestTally:
     def __init__(self, clock: Clock, monitor: LoadMonitor) -> None:
         self._clock = clock
         self._monitor = monitor
-        self.handled = CallCounts(code.name for code in StatusCode)
+        self.call_counts = CallCounts(code.name for code in StatusCode)
         self.recent: Recent | None = None  # as long as somebody looks
         self.latency = Histogram()
         self.times: CallTimes | None = None  # as long as somebody exports them
@@ -100,7 +100,7 @@ class RequestTally:
     def _time(self, times: CallTimes, counts: Counts, code: int, took: float) -> None:
         known = self._times_of.get(id(counts))
         if known is None:  # the counts are kept, so nothing else has their id
-            known = times.of(self.handled.method_of(counts))
+            known = times.of(self.call_counts.method_of(counts))
             self._times_of[id(counts)] = known
         known.started += 1  # told when it has ended, as with what is served
         known.call_over(code, took)

@@ -38,5 +38,5 @@ class ServedMethod(MethodTally):
         costs = gate.costs
         self.cost: Total | None = None  # of all its requests together
         if costs is not None:
-            self.cost = costs.of_method(tally.handled.method_of(counts))
+            self.cost = costs.of_method(tally.call_counts.method_of(counts))
         self.serialize = serialize

@@ -40,7 +40,7 @@ class Wrapper:
         self.let_by = gate.let_by
         self._adaptive = gate.adaptive
         self.request_name = reporter.request_name
-        self._handled = serving.tally.handled
+        self._call_counts = serving.tally.call_counts
         self.known: dict[str, tuple[Handler, Any]] = {}  # by method
 
     def wrap(self, handler: Handler, method: str = "") -> Any:
@@ -74,8 +74,8 @@ class Wrapper:
 
     def _counts(self, handler: "Handler | None", method: str) -> Counts:
         if handler is None or not method:
-            return self._handled.of(*OTHERS)
-        return self._handled.of(arity_of(handler), method)
+            return self._call_counts.of(*OTHERS)
+        return self._call_counts.of(arity_of(handler), method)
 
     def early(self) -> Early:
         """The request, to those who see it before its handler does."""

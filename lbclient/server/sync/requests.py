@@ -153,10 +153,10 @@ class SyncRequests(grpc.ServerInterceptor):
         return method
 
     def _counts(self, path: str, handler: Handler | None) -> Counts:
-        handled = self._serving.tally.handled
+        counts = self._serving.tally.call_counts
         if handler is None:
-            return handled.of(*OTHERS)
-        return handled.of(arity_of(handler), path)
+            return counts.of(*OTHERS)
+        return counts.of(arity_of(handler), path)
 
     def _refused(self, answer: RefusalStatus, path: str) -> Any:
         known = self._methods.get(path)
