@@ -312,7 +312,7 @@ class Balancer:
         if throttling.is_active or (outcome.refusal is not None and throttling.is_on):
             is_asked = throttling.has_customers or outcome.refusal is QUOTA
             customer = find_customer(attempt.metadata) if is_asked else OTHERS
-            throttling.finish(attempt.criticality, outcome, customer, now)
+            throttling.observe(attempt.criticality, outcome, customer, now)
         report = outcome.report
         if report is not None and (
             report.task_id != backend.reported.task_id or report.state is LAME_DUCK

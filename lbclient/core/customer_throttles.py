@@ -44,7 +44,7 @@ class CustomerThrottles:
         """As of a `Throttle`, for one that has refused."""
         return self._throttles[name].counts(criticality, now)
 
-    def finish(
+    def observe(
         self, name: str, criticality: Criticality, verdict: Verdict, now: float
     ) -> None:
         """Records an outcome. REJECTED is for this customer's quota, nothing else."""
@@ -58,7 +58,7 @@ class CustomerThrottles:
                 others = islice(self._throttles, MOST)  # all but this one
                 del self._throttles[min(others, key=self._refused)]
         if throttle is not None:
-            throttle.finish(criticality, verdict, now)
+            throttle.observe(criticality, verdict, now)
         if now >= self._review_at:
             self._review_at = now + REVIEW
             needed = self._throttles.items()

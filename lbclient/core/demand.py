@@ -49,7 +49,7 @@ class Attention:
         self.restart(0, now)
 
     def restart(self, started: int, now: float) -> None:
-        """There is a new connection; `started` as for `look`."""
+        """There is a new connection; `started` as for `observe`."""
         self.every = self._fastest
         self.used_at = now  # when it last had a call, as far as was looked
         self._looked_at = now
@@ -58,7 +58,7 @@ class Attention:
         self._started = started
         self._open_since: float | None = None  # the oldest call, as far as was looked
 
-    def look(self, started: int, in_flight: int, now: float) -> None:
+    def observe(self, started: int, in_flight: int, now: float) -> None:
         """Updates the period, from all calls ever `started` and those in flight now."""
         calls = max(0, started - self._started)  # fewer: one was never sent
         spent = (now - self._looked_at) / self.every

@@ -61,7 +61,7 @@ class Patience:
         self._read_at = 0.0
         self.factor = PATIENT
 
-    def read(self, value: float, now: float) -> float:
+    def scaled(self, value: float, now: float) -> float:
         """`value` as if its target were always the same."""
         elapsed, self._read_at = max(0.0, now - self._read_at), now
         if value <= self._target and self.factor == PATIENT:
@@ -77,7 +77,7 @@ class Patience:
 
 class Pressure:
     """Refuses requests by a server's overload signals. Owned by a server, which calls
-    `sample` often, and for each request `look` with the load and then `refuses`."""
+    `sample` often, and for each request `observe` with the load and then `refuses`."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Pressure:
     ) -> None:
         """Takes all signals; `own` in the order of their names. Smooths CPU."""
         self._cpu.update(cpu, now)
-        values = [-1.0]  # the load, which `look` takes
+        values = [-1.0]  # the load, which `observe` takes
         if CPU_NAME in self._signals:
             values.append(self._cpu.value)
         if MEMORY_NAME in self._signals:
@@ -143,12 +143,12 @@ class Pressure:
         self._is_strained = any(value > _strained_at(one) for value, one in pairs)
         if self._admissible() != self.admission.admissible:
             self.admission.observe(values, self._admissible())
-        self.look(load, now)
+        self.observe(load, now)
 
-    def look(self, load: float, now: float) -> None:
+    def observe(self, load: float, now: float) -> None:
         """Takes the load as it is now: requests that run or want to, per processor."""
         self.load = load
-        load = self._patience.read(load, now)
+        load = self._patience.scaled(load, now)
         if load == self._values[0]:
             return  # as in most of a flood: admission knows
         self._values[0] = load

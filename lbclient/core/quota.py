@@ -186,10 +186,10 @@ class Quota:
             limit = self._limits.get(name, self._default)
             share = self._share(name, now)
             # A customer who has just come costs what the others do, until it is known.
-            mean = self._all.look(now)
+            mean = self._all.update(now)
             # No share of what has no limit is one: 0 times infinity is no number.
             parts = [one * share if one < inf else inf for one in limit]
-            account.look(parts, mean, now)
+            account.take(parts, mean, now)
         return Refusal.QUOTA if account.refuses(criticality, now) else None
 
     def admit(self, customer: str, criticality: Criticality, now: float) -> Payer:

@@ -51,7 +51,7 @@ class Usage:
         self._looked_at = -inf
         self.each = 0.0  # CPU seconds, as far as it is known
 
-    def look(self, now: float, total: "Usage | None" = None) -> float:
+    def update(self, now: float, total: "Usage | None" = None) -> float:
         """Updates the rates and returns the cost of one request in CPU seconds.
 
         Requests since the last look are added to `total`.
@@ -142,11 +142,11 @@ class Account:
         self._unseen = 0  # how many requests of a calm account are let in unseen
         self.spare = 0  # of those that may be, what is left
 
-    def look(self, limit: Sequence[float], mean: float, now: float) -> None:
+    def take(self, limit: Sequence[float], mean: float, now: float) -> None:
         """Takes a new limit, and estimates costs: `mean` where none is known."""
         self._fill_unsettled(now)
         paces = [1.0 / max(one, LEAST) for one in limit]
-        costs = [payer.look(now, self._total) for payer in self.payers]
+        costs = [payer.update(now, self._total) for payer in self.payers]
         dearest = max(costs)
         mean = dearest or mean
         costs = [cost or mean for cost in costs]

@@ -66,7 +66,7 @@ class AccountTable:
         self.forgotten += empty_at > now
         for criticality, payer in enumerate(account.payers):
             if not payer.is_unused:
-                payer.look(now, self._total)
+                payer.update(now, self._total)
                 self._left[name, criticality] = payer
 
     def leavings(self, now: float) -> Iterator[tuple[str, float]]:

@@ -66,7 +66,7 @@ HERE, THERE, ACCEPTED = range(3)  # refused here, refused there, accepted
 class Throttle:
     """A channel's throttle, with a history for each criticality. Never waits.
 
-    `admits` before a request is sent; if it is, `finish` once, when its fate is known.
+    `admits` before a request is sent; if it is, `observe` once, when its fate is known.
     """
 
     def __init__(self, rng: Random, k: float = K, loads: Loads | None = None) -> None:
@@ -80,12 +80,12 @@ class Throttle:
     def admits(self, criticality: Criticality, now: float) -> bool:
         return self._histories[criticality].admits(now)
 
-    def finish(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
+    def observe(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
         """Records an outcome. A failure that is no refusal counts as accepted.
 
         This is no circuit breaker. An abandoned request counts as nothing.
         """
-        self._histories[criticality].finish(verdict, now)
+        self._histories[criticality].observe(verdict, now)
 
     def is_needed(self, now: float) -> bool:
         """Whether anything was refused in the last two minutes, here or there."""
@@ -181,7 +181,7 @@ class _History:
             return 0.0
         return max(0.0, (requests - self._allowed(accepted)) / (requests + 1))
 
-    def finish(self, verdict: Verdict, now: float) -> None:
+    def observe(self, verdict: Verdict, now: float) -> None:
         if verdict is ABANDONED:
             return
         if verdict is REJECTED:

@@ -72,7 +72,7 @@ class Throttling:
             return HeldBack(f"out of quota: {_told(counts, whose)}", True)
         return None
 
-    def finish(
+    def observe(
         self, criticality: Criticality, outcome: Outcome, customer: str, now: float
     ) -> None:
         """To be called after each attempt while `is_active`, and after each refusal."""
@@ -89,7 +89,7 @@ class Throttling:
     def _weigh(self, criticality: Criticality, verdict: Verdict, now: float) -> None:
         if self._own is None:
             self._own = Throttle(self._rng, self._k, self._loads)
-        self._own.finish(criticality, verdict, now)
+        self._own.observe(criticality, verdict, now)
         if now >= self._review_at:
             self._review_at = now + REVIEW
             if not self._own.is_needed(now):
@@ -100,7 +100,7 @@ class Throttling:
     ) -> None:
         if self._customers is None:
             self._customers = CustomerThrottles(self._rng, self._k)
-        self._customers.finish(customer, criticality, verdict, now)
+        self._customers.observe(customer, criticality, verdict, now)
         if not self._customers:
             self._customers = None
 

@@ -63,7 +63,7 @@ class Own:
         self.looked_at = now
         self.height: float | None = None  # log of the mean; None: too few as yet
 
-    def look(self, load: Load, now: float) -> bool:
+    def has_enough(self, load: Load, now: float) -> bool:
         """Whether there were enough since the last time to tell."""
         finished = load.started - load.in_flight
         count = finished - self.finished
@@ -147,7 +147,7 @@ class Equalizer:
             address, load = node.endpoint.address, node.load
             own = before.get(address) or Own(load.started - load.in_flight, now)
             self._own[address] = own
-            if own.look(load, now):
+            if own.has_enough(load, now):
                 fresh.add(address)
             if own.height is not None:
                 heights[address] = own.height - log(node.endpoint.weight)

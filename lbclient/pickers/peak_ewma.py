@@ -32,7 +32,7 @@ class Peak:
         self.mean = load.latency  # the load's, and of how many, when last looked at
         self.served = load.counts[SERVED]
 
-    def read(self, mean: float, now: float, decay: float) -> float:
+    def relative_to(self, mean: float, now: float, decay: float) -> float:
         """What it takes now, `mean` being what all take."""
         if not self.value:
             return mean
@@ -93,7 +93,9 @@ class PeakEwma:
     def _expected(self, load: Load, now: float) -> float:
         """How long a request there takes; all the same while nothing is known."""
         peak = self._peaks.get(load)
-        return (peak.read(self._mean, now, self._decay) if peak else self._mean) or 1.0
+        return (
+            peak.relative_to(self._mean, now, self._decay) if peak else self._mean
+        ) or 1.0
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
         """In proportion to speed."""

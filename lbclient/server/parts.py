@@ -60,7 +60,7 @@ class Parts:
         self.reporter.sends_orca = config.orca_trailers
         each = (gate.sample, self._report)
         self.sampler = Sampler(
-            clock, config.smoothing, each, read_cpu, guard, gate.read
+            clock, config.smoothing, each, read_cpu, guard, gate.sample_system
         )
         self.serving = Serving(self.reporter, gate, tally, limit)
 

@@ -178,7 +178,7 @@ class SimulatedBackend:
         self.attempts[attempt] += 1
         if self._pressure is None:
             return Refusal.OVERLOADED if self.refuses_all else None
-        self._pressure.look(self._load(), now)
+        self._pressure.observe(self._load(), now)
         return self._pressure.refuses(Criticality.CRITICAL, attempt, now)
 
     def _load(self) -> float:

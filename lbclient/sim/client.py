@@ -273,7 +273,7 @@ class Client:
         outcome = self.learn(node, ending, self.sent_at.pop(number), now)
         throttling = self.throttling
         if throttling.is_active or (outcome.refusal is not None and throttling.is_on):
-            throttling.finish(DEFAULT, outcome, "", now)
+            throttling.observe(DEFAULT, outcome, "", now)
         retry = self.retries.pop(number, None)
         tried = self.tried.pop(number, ())
         if self._attempts == 1 or not ending.may_be_retried():

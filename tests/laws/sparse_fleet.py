@@ -89,7 +89,7 @@ class Client:
         outcome = Outcome(verdict, LATENCY, report, refusal, accepted)
         self.loads[backend].finish(outcome, now)
         if self.throttling.is_active or refusal is not None:
-            self.throttling.finish(DEFAULT, outcome, "", now)
+            self.throttling.observe(DEFAULT, outcome, "", now)
 
 
 class Second:

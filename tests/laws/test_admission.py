@@ -81,7 +81,7 @@ class Task:
                 self.refused_at.append(now)
                 free_at = max(free_at, now) + self.refusal / CAPACITY
                 if throttle:
-                    throttle.finish(criticality, Verdict.REJECTED, now)
+                    throttle.observe(criticality, Verdict.REJECTED, now)
                 continue
             cost = rng.expovariate(1.0) if self.is_random else 1.0
             free_at = max(free_at, now) + cost / CAPACITY
@@ -104,7 +104,7 @@ class Task:
             ended_at, criticality = self.ends.popleft()
             self.ended_at.append(ended_at)
             if isinstance(throttle, Throttle):
-                throttle.finish(criticality, Verdict.SERVED, ended_at)
+                throttle.observe(criticality, Verdict.SERVED, ended_at)
         if not self.smoothing and not self.delay:
             self.admission.observe([len(self.ends)])
             return

@@ -39,7 +39,7 @@ def paces(counts: list[int]) -> list[float]:
     started, seen = 0, []
     for second, count in enumerate(counts, 1):
         started += count
-        attention.look(started, 0, float(second))
+        attention.observe(started, 0, float(second))
         seen.append(attention.every)
     return seen
 
@@ -92,19 +92,19 @@ def test_a_call_that_is_not_answered_makes_reports_frequent() -> None:
     """Long before the slow pace would tell of a frozen backend."""
     attention = Attention(FASTEST, 0.0)
     for second in range(600):
-        attention.look(0, 0, float(second))
+        attention.observe(0, 0, float(second))
     assert attention.every == SLOWEST
-    attention.look(1, 1, 600.0)
-    attention.look(1, 1, 601.0)
+    attention.observe(1, 1, 600.0)
+    attention.observe(1, 1, 601.0)
     assert attention.every == FASTEST
 
 
 def test_a_call_that_is_open_is_a_use() -> None:
     attention = Attention(FASTEST, 0.0)
-    attention.look(1, 1, 1.0)
-    attention.look(1, 1, HOUR)
+    attention.observe(1, 1, 1.0)
+    attention.observe(1, 1, HOUR)
     assert attention.used_at == HOUR
-    attention.look(1, 0, HOUR + 1)
+    attention.observe(1, 0, HOUR + 1)
     assert attention.used_at == HOUR
 
 

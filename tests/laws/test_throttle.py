@@ -73,7 +73,7 @@ def run(
     for now in arrivals(rng, clients * rate, seconds):
         while under_way and under_way[0][0] <= now:
             at, throttle, verdict = under_way.popleft()
-            throttle.finish(CRITICAL, verdict, at)
+            throttle.observe(CRITICAL, verdict, at)
         second, throttle = seen[int(now)], rng.choice(throttles)
         second.offered += 1
         if throttle.admits(CRITICAL, now):
@@ -181,7 +181,7 @@ def test_who_is_never_refused_is_never_throttled(
         now += gap
         for _ in range(20):
             assert throttle.admits(CRITICAL, now)
-            throttle.finish(CRITICAL, verdict, now)
+            throttle.observe(CRITICAL, verdict, now)
 
 
 @given(
@@ -197,7 +197,7 @@ def test_a_probability_is_one_and_counts_add_up(
         now += gap
         for _ in range(50):
             if throttle.admits(CRITICAL, now):
-                throttle.finish(CRITICAL, verdict, now)
+                throttle.observe(CRITICAL, verdict, now)
                 known += verdict is not Verdict.ABANDONED
             else:
                 known += 1

@@ -24,14 +24,14 @@ def test_at_ten_times_the_quota_k_times_what_is_accepted_is_sent(k: float) -> No
         now = i / RATE
         tokens = min(LIMIT / 4, tokens + LIMIT / RATE)
         assert customers.admits("good", CRITICAL, now)
-        customers.finish("good", CRITICAL, Verdict.SERVED, now)
+        customers.observe("good", CRITICAL, Verdict.SERVED, now)
         assert customers.admits("bad", PLUS, now), "its other quota"
         if not customers.admits("bad", CRITICAL, now):
             continue
         has_room = tokens >= 1.0
         tokens -= has_room
         verdict = Verdict.SERVED if has_room else Verdict.REJECTED
-        customers.finish("bad", CRITICAL, verdict, now)
+        customers.observe("bad", CRITICAL, verdict, now)
         if now > WINDOW:
             sent += 1
             accepted += has_room
@@ -44,8 +44,8 @@ def test_of_too_many_customers_those_refused_most_are_remembered() -> None:
     for number in range(MOST + 10):
         if number == 0:
             for _ in range(round(COLD) + 1):
-                customers.finish("first", CRITICAL, Verdict.REJECTED, 1.0)
-        customers.finish(str(number), CRITICAL, Verdict.REJECTED, 1.0)
+                customers.observe("first", CRITICAL, Verdict.REJECTED, 1.0)
+        customers.observe(str(number), CRITICAL, Verdict.REJECTED, 1.0)
     assert len(customers) == MOST
     last = [name for name in map(str, range(MOST + 10)) if name in customers._throttles]
     assert last == [str(number) for number in range(11, MOST + 10)], "of equals"
@@ -64,17 +64,17 @@ def test_names_that_are_refused_once_set_nobody_free(rate: float) -> None:
     for i in range(int((WINDOW + 60) * RATE)):
         now = i / RATE
         while invented < rate * now:
-            customers.finish(f"bad {invented}", CRITICAL, Verdict.REJECTED, now)
+            customers.observe(f"bad {invented}", CRITICAL, Verdict.REJECTED, now)
             invented += 1
         tokens = min(LIMIT / 4, tokens + LIMIT / RATE)
         assert customers.admits("good", CRITICAL, now)
         if rng.random() < 0.1:
-            customers.finish("good", CRITICAL, Verdict.SERVED, now)
+            customers.observe("good", CRITICAL, Verdict.SERVED, now)
         if customers.admits("greedy", CRITICAL, now):
             has_room = tokens >= 1.0
             tokens -= has_room
             verdict = Verdict.SERVED if has_room else Verdict.REJECTED
-            customers.finish("greedy", CRITICAL, verdict, now)
+            customers.observe("greedy", CRITICAL, verdict, now)
             if now > WINDOW:
                 sent += 1
                 accepted += has_room
@@ -84,10 +84,10 @@ def test_names_that_are_refused_once_set_nobody_free(rate: float) -> None:
 
 def test_who_was_not_refused_for_two_minutes_is_forgotten() -> None:
     customers = CustomerThrottles(Random(1), 2.0)
-    customers.finish("a", CRITICAL, Verdict.REJECTED, 1.0)
-    customers.finish("b", CRITICAL, Verdict.SERVED, 2.0)
+    customers.observe("a", CRITICAL, Verdict.REJECTED, 1.0)
+    customers.observe("b", CRITICAL, Verdict.SERVED, 2.0)
     assert len(customers) == 1
-    customers.finish("b", CRITICAL, Verdict.SERVED, 2.0 + WINDOW)
+    customers.observe("b", CRITICAL, Verdict.SERVED, 2.0 + WINDOW)
     assert not customers
 
 

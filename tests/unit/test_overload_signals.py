@@ -23,16 +23,16 @@ FLOOD = 1e9
 def test_a_burst_is_let_in_and_a_flood_is_not() -> None:
     patience = Patience(LOAD.target)
     beyond = 0.9 * PATIENT * LOAD.target
-    assert patience.read(beyond, 0.0) < LOAD.target
-    assert patience.read(beyond, 10 * TIRES) == pytest.approx(beyond, rel=0.01)
-    patience.read(0.0, 10 * TIRES + 10 * RECOVERS)
-    assert patience.read(beyond, 10 * TIRES + 10 * RECOVERS) < LOAD.target
+    assert patience.scaled(beyond, 0.0) < LOAD.target
+    assert patience.scaled(beyond, 10 * TIRES) == pytest.approx(beyond, rel=0.01)
+    patience.scaled(0.0, 10 * TIRES + 10 * RECOVERS)
+    assert patience.scaled(beyond, 10 * TIRES + 10 * RECOVERS) < LOAD.target
 
 
 def test_a_load_at_the_target_for_ever_is_no_overload() -> None:
     patience = Patience(LOAD.target)
     for now in range(1000):
-        assert patience.read(LOAD.target, float(now)) <= LOAD.target
+        assert patience.scaled(LOAD.target, float(now)) <= LOAD.target
 
 
 def flooded(now: float = 10.0) -> Pressure:

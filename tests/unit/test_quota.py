@@ -432,7 +432,7 @@ def test_accounts_read_as_english(quota: Quota) -> None:
 def test_an_account_reads_as_english() -> None:
     account = Account(Usage(), [Payer() for _ in Criticality])
     assert repr(account) == "<0 requests, 0.000 CPU seconds of late, within its limit>"
-    account.look([0.0] * 4, 1.0, 0.0)
+    account.take([0.0] * 4, 1.0, 0.0)
     assert account.refuses(CRITICAL, 0.0)
     account.payers[CRITICAL].requests = 3
     account.payers[CRITICAL].cpu = 0.12

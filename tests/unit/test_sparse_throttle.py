@@ -121,14 +121,14 @@ def throttle(refused: float | None) -> Throttle:
 
 def test_who_was_not_refused_does_not_listen() -> None:
     told = throttle(0.99)
-    told.finish(CRITICAL, Verdict.SERVED, 0.0)
+    told.observe(CRITICAL, Verdict.SERVED, 0.0)
     assert all(told.admits(CRITICAL, 1.0) for _ in range(100))
     assert told.probability(CRITICAL, 1.0) == 0.0
 
 
 def test_who_was_refused_listens_and_counts_what_it_refuses() -> None:
     told = throttle(0.9)
-    told.finish(CRITICAL, Verdict.REJECTED, 0.0)
+    told.observe(CRITICAL, Verdict.REJECTED, 0.0)
     sent = sum(told.admits(CRITICAL, 1.0) for _ in range(300))
     assert sent == pytest.approx(60, abs=20)
     assert told.probability(CRITICAL, 1.0) == pytest.approx(0.8)
@@ -138,13 +138,13 @@ def test_who_was_refused_listens_and_counts_what_it_refuses() -> None:
 def test_who_is_accepted_more_than_refused_is_not_throttled() -> None:
     told = throttle(0.99)
     for verdict in (Verdict.REJECTED, Verdict.SERVED, Verdict.SERVED):
-        told.finish(CRITICAL, verdict, 0.0)
+        told.observe(CRITICAL, verdict, 0.0)
     assert told.admits(CRITICAL, 1.0)
 
 
 def test_two_minutes_after_its_last_refusal_a_client_asks_again() -> None:
     told = throttle(1.0)
-    told.finish(CRITICAL, Verdict.REJECTED, 0.0)
+    told.observe(CRITICAL, Verdict.REJECTED, 0.0)
     refused = [not told.admits(CRITICAL, second) for second in range(1, 118)]
     assert sum(refused) > 110
     assert told.admits(CRITICAL, WINDOW + 1.0)
@@ -153,5 +153,5 @@ def test_two_minutes_after_its_last_refusal_a_client_asks_again() -> None:
 def test_who_sends_much_goes_by_its_own_outcomes() -> None:
     told = throttle(0.0)
     for _ in range(round(TOLD_BELOW * WINDOW)):
-        told.finish(CRITICAL, Verdict.REJECTED, 0.0)
+        told.observe(CRITICAL, Verdict.REJECTED, 0.0)
     assert told.probability(CRITICAL, 1.0) > 0.9

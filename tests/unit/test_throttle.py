@@ -33,7 +33,7 @@ def request(
     """Whether a request was sent; it ends at once."""
     sent = throttle.admits(of, now)
     if sent:
-        throttle.finish(of, verdict, now)
+        throttle.observe(of, verdict, now)
     return sent
 
 
@@ -59,7 +59,7 @@ def test_a_sparse_client_is_never_throttled(throttle: Throttle) -> None:
 def test_the_probability_is_that_of_the_book() -> None:
     throttle = Throttle(Random(1), k=2.0)
     for i in range(1000):
-        throttle.finish(
+        throttle.observe(
             CRITICAL, Verdict.SERVED if i % 10 == 0 else Verdict.REJECTED, 0.0
         )
     assert throttle.probability(CRITICAL, 0.0) == (1000 - 2.0 * 100) / (1000 + 1)
@@ -98,20 +98,20 @@ def test_a_request_under_way_is_no_refusal(throttle: Throttle) -> None:
 def test_of_few_requests_one_accepted_is_chance(throttle: Throttle) -> None:
     """A thousand were refused there, so accepting is rarer than `EVIDENCE` asks."""
     for _ in range(1000):
-        throttle.finish(CRITICAL, Verdict.REJECTED, 0.0)
+        throttle.observe(CRITICAL, Verdict.REJECTED, 0.0)
     assert log(1000) > EVIDENCE
-    throttle.finish(CRITICAL, Verdict.SERVED, 1.0)
+    throttle.observe(CRITICAL, Verdict.SERVED, 1.0)
     assert throttle.probability(CRITICAL, 1.0) == (1001 - PROBES * WINDOW) / 1002
 
 
 def convince(throttle: Throttle, odds: float, accepted: int) -> int:
     """After 2,000 refusals, all at 1.0; returns how many were accepted in all."""
     for verdict in [Verdict.SERVED] * accepted + [Verdict.REJECTED] * 2000:
-        throttle.finish(CRITICAL, verdict, 1.0)
+        throttle.observe(CRITICAL, verdict, 1.0)
     believed = 0.0
     while believed <= odds:
         accepted += 1
-        throttle.finish(CRITICAL, Verdict.SERVED, 1.0)
+        throttle.observe(CRITICAL, Verdict.SERVED, 1.0)
         believed += log((2000 + accepted) / accepted)
     return accepted
 
@@ -130,7 +130,7 @@ def test_what_may_be_sent_grows_faster_the_surer_it_is(
     throttle: Throttle, odds: float, grown: bool
 ) -> None:
     accepted = convince(throttle, odds, 900)
-    throttle.finish(CRITICAL, Verdict.SERVED, 2.0)
+    throttle.observe(CRITICAL, Verdict.SERVED, 2.0)
     factor = growth(throttle, accepted + 1, 2.0)
     full = exp(1.0 / GROWTH)
     assert factor == pytest.approx(full) if grown else 1.0 < factor < full - 0.05
@@ -138,7 +138,7 @@ def test_what_may_be_sent_grows_faster_the_surer_it_is(
 
 def test_silence_is_no_evidence(throttle: Throttle) -> None:
     accepted = convince(throttle, EVIDENCE + REFUSAL, 500)
-    throttle.finish(CRITICAL, Verdict.SERVED, 60.0)
+    throttle.observe(CRITICAL, Verdict.SERVED, 60.0)
     assert growth(throttle, accepted + 1, 60.0) == pytest.approx(
         exp(1.0 / PROBES / GROWTH)
     )
@@ -155,7 +155,7 @@ def test_without_refusals_there_for_two_minutes_accepting_is_evidence_still() ->
     assert here > 3000
     assert there == accepted == 0
     for i in range(600):
-        throttle.finish(CRITICAL, Verdict.SERVED, now + i / 20)
+        throttle.observe(CRITICAL, Verdict.SERVED, now + i / 20)
     assert throttle.probability(CRITICAL, now + 30.0) == 0.0
 
 
@@ -171,7 +171,7 @@ def test_without_refusals_there_for_two_minutes_accepting_is_evidence_still() ->
 def test_refusals_alone_count_as_refusals(
     throttle: Throttle, verdict: Verdict, counts: tuple[int, int, int]
 ) -> None:
-    throttle.finish(CRITICAL, verdict, 0.0)
+    throttle.observe(CRITICAL, verdict, 0.0)
     assert throttle.counts(CRITICAL, 0.0) == counts
 
 

@@ -23,7 +23,7 @@ def refused(throttling: Throttling, customer: str = "") -> list[str]:
 
 def test_nothing_is_held_back_before_a_refusal() -> None:
     throttling = Throttling(Random(1), 2.0, tuple)
-    throttling.finish(LEVEL, SERVED, "maps", 0.0)
+    throttling.observe(LEVEL, SERVED, "maps", 0.0)
     assert (throttling.is_active, refused(throttling, "maps")) == (False, [])
     assert throttling.read(1.0) == []
 
@@ -31,7 +31,7 @@ def test_nothing_is_held_back_before_a_refusal() -> None:
 def test_who_is_refused_for_overload_holds_back_and_counts() -> None:
     throttling = Throttling(Random(1), 2.0, tuple)
     for _ in range(MANY):
-        throttling.finish(LEVEL, OVERLOADED, "", 0.0)
+        throttling.observe(LEVEL, OVERLOADED, "", 0.0)
     assert throttling.is_active
     words = refused(throttling)
     assert len(words) > 50
@@ -45,7 +45,7 @@ def test_who_is_refused_for_overload_holds_back_and_counts() -> None:
 def test_a_quota_holds_back_its_customer_and_nobody_else() -> None:
     throttling = Throttling(Random(1), 2.0, tuple)
     for _ in range(MANY):
-        throttling.finish(LEVEL, QUOTA, "maps", 0.0)
+        throttling.observe(LEVEL, QUOTA, "maps", 0.0)
     assert throttling.is_active
     assert refused(throttling, "search") == refused(throttling) == []
     assert all(
@@ -60,24 +60,24 @@ def test_a_quota_holds_back_its_customer_and_nobody_else() -> None:
 
 def test_overload_is_held_against_no_customer() -> None:
     throttling = Throttling(Random(1), 2.0, tuple)
-    throttling.finish(LEVEL, QUOTA, "maps", 0.0)
+    throttling.observe(LEVEL, QUOTA, "maps", 0.0)
     for _ in range(MANY):
-        throttling.finish(LEVEL, OVERLOADED, "maps", 0.0)
+        throttling.observe(LEVEL, OVERLOADED, "maps", 0.0)
     held = [throttling.refusal(LEVEL, "maps", 1.0) for _ in range(100)]
     assert not any(one.is_quota for one in held if one is not None)
 
 
 def test_a_quota_of_nobody_is_nobodys() -> None:
     throttling = Throttling(Random(1), 2.0, tuple)
-    throttling.finish(LEVEL, QUOTA, "", 0.0)
+    throttling.observe(LEVEL, QUOTA, "", 0.0)
     assert not throttling.is_active
 
 
 def test_it_ends_when_nothing_was_refused_for_a_while() -> None:
     throttling = Throttling(Random(1), 2.0, tuple)
-    throttling.finish(LEVEL, OVERLOADED, "", 0.0)
-    throttling.finish(LEVEL, QUOTA, "maps", 0.0)
-    throttling.finish(LEVEL, SERVED, "maps", 300.0)
+    throttling.observe(LEVEL, OVERLOADED, "", 0.0)
+    throttling.observe(LEVEL, QUOTA, "maps", 0.0)
+    throttling.observe(LEVEL, SERVED, "maps", 300.0)
     assert not throttling.is_active
     assert repr(throttling) == "<nothing is held back>"
 

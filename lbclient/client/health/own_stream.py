@@ -96,7 +96,7 @@ class OwnStream:
 
         request = health_pb2.HealthRequest(report_interval=interval)
         try:
-            await self._streams.read(
+            await self._streams.follow(
                 wire.WATCH_METHOD, request.SerializeToString(), take
             )
         except NotOfferedError as error:

@@ -98,7 +98,7 @@ class PacedWatch:
     def look(self, now: float) -> None:
         """Now and then: how much it is called of late says how often it is to report,
         and calls that wait have it asked whether it is there."""
-        self._attention.look(self._load.started, self._load.in_flight, now)
+        self._attention.observe(self._load.started, self._load.in_flight, now)
         self._keep_pace()
         if self._watch is not None:
             self._watch.turns.look()

@@ -43,7 +43,7 @@ class StandardStreams:
             while True:
                 again = pause
                 try:
-                    has_spoken = await self._streams.read(method, request, take)
+                    has_spoken = await self._streams.follow(method, request, take)
                     refusals = 0 if has_spoken else refusals + 1
                 except RefusedError as refusal:
                     await self._checks.ask_instead(refusal, pause)
@@ -81,7 +81,7 @@ class StandardStreams:
         try:
             while True:
                 try:
-                    has_spoken = await self._streams.read(
+                    has_spoken = await self._streams.follow(
                         wire.ORCA_METHOD, request, take
                     )
                     refusals = 0 if has_spoken else refusals + 1

@@ -63,7 +63,7 @@ class Streams:
         self._refusals = refusals
         self._offered = set[str]()  # methods that have spoken
 
-    async def read(
+    async def follow(
         self, method: str, request: bytes, take: Callable[[bytes], None]
     ) -> bool:
         """Hands on the raw messages of a stream until it ends or breaks.

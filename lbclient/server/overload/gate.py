@@ -190,7 +190,7 @@ class Gate:
 
     # Signals
 
-    def read(self, now: float) -> None:
+    def sample_system(self, now: float) -> None:
         """Reads what the system tells, which takes long if many threads run."""
         if self._measures_speed:
             OF_PROCESS.sample(now)
@@ -202,7 +202,7 @@ class Gate:
     def sample(self, now: float, cpu: float) -> None:
         """Takes the signals that are not read for each request."""
         if self._read_at != now:
-            self.read(now)
+            self.sample_system(now)
         if self._measures_speed:
             self._take_speed()
         refused = self._refusals.total()
@@ -277,7 +277,7 @@ class Gate:
         Called only in a flood. Whoever is not dropped, signals let in.
         """
         now = self._clock()
-        self.pressure.look(self.load(now), now)
+        self.pressure.observe(self.load(now), now)
         if self.pressure.refuses(criticality, 0, now) is None:
             return False
         self.queue.arrived += 1
@@ -342,7 +342,7 @@ class Gate:
         pressure, refusal = self.pressure, None
         if not self._shedding.has_asked(metadata):
             now = self._clock()
-            pressure.look(self.load(now), now)
+            pressure.observe(self.load(now), now)
             refusal = pressure.refuses(criticality, attempt, now)
         if refusal is not None:
             self.count(refusal.value, criticality)

@@ -73,5 +73,5 @@ def probability(k: float, requests: int, accepts: int) -> float:
     throttle = Throttle(Random(0), k)
     for number in range(requests):
         verdict = Verdict.SERVED if number < accepts else Verdict.REJECTED
-        throttle.finish(Criticality.CRITICAL, verdict, 1.0)
+        throttle.observe(Criticality.CRITICAL, verdict, 1.0)
     return throttle.probability(Criticality.CRITICAL, 1.0)
