@@ -21,6 +21,7 @@ from lbclient.core.admission import (
     Places,
     Signal,
 )
+from lbclient.core.attempt_histogram import AttemptHistogram
 from lbclient.core.criticality import DEFAULT, Criticality
 from lbclient.core.ewma import Ewma
 from lbclient.core.queue_delay import QueueDelay
@@ -205,6 +206,10 @@ class Pressure:
             return None
         return self.admission.refusal()
 
+    def add_out_of_quota(self, attempt: int) -> None:
+        """Counts a request that was refused for a quota, before it came here."""
+        self.admission.attempts.add_out_of_quota(attempt)
+
     def let_in(self, requests: int) -> None:
         """Counts first attempts that were admitted in calm without a decision. They
         name neither criticality nor customer."""
@@ -268,9 +273,14 @@ class Pressure:
             return 1.0, 1.0  # a limit of none is always full
         return active / places.limit, places.start / places.limit
 
-    def refusal(self) -> Refusal:
+    def refusal(self, attempt: int = 0) -> Refusal:
         """What is told, whether it may try elsewhere, where somebody else refuses."""
-        return self.admission.refusal()
+        return self.admission.refusal(attempt)
+
+    @property
+    def attempts(self) -> AttemptHistogram:
+        """What has come lately, by the number of its attempt."""
+        return self.admission.attempts
 
     @property
     def shares(self) -> Sequence[float]:

@@ -32,7 +32,6 @@ from lbclient.core.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
 from lbclient.log import Log
 from lbclient.server.disabled import PlainServer
-from lbclient.server.lame_duck import Drain
 from lbclient.server.loop_end import LoopEnd
 from lbclient.server.parts import Parts
 from lbclient.server.quotas.cpu_timing import account
@@ -86,10 +85,15 @@ class Server(grpc.aio.Server):
         has_slots = grpc_seam.has_slots(options or ())
         limit = inf if most is None else most
         self._parts = parts = Parts(
-            config, clock, Random(), limit=limit, has_slots=has_slots
+            config,
+            clock,
+            Random(),
+            limit=limit,
+            has_slots=has_slots,
+            pool=migration_thread_pool,
         )
         self._gate = gate = parts.gate
-        gate.threads.pool = migration_thread_pool
+        self._intake = gate.intake
         self._reporter = parts.reporter
         self._streams = parts.streams
         self._udp = UdpPorts(self._reporter.glance, clock, self._config.udp_secret)
@@ -122,13 +126,13 @@ class Server(grpc.aio.Server):
                     options=options,
                     compression=compression,
                 ),
-                gate.intake,
+                self._intake,
                 ours,
                 interceptors or (),
             )
         )
         self._stopping = Stopping(self._inner)
-        self._loop_end = LoopEnd(self, self._gate.intake)
+        self._loop_end = LoopEnd(self, self._intake)
         self._warming = Warming()
         gate.count_unseen_by(read, most)
         self.add_generic_rpc_handlers(handlers or ())
@@ -250,14 +254,12 @@ class Server(grpc.aio.Server):
             self.lame_duck()
             self._reporter.enter(TaskState.LAME_DUCK, stopping=True)
             # In the turn of the loop in which grpcio stops: all before that is served.
-            asyncio.get_running_loop().call_soon(self._gate.intake.close)
+            asyncio.get_running_loop().call_soon(self._intake.close)
         try:
             await self._stopping.stop(grace)
-            await self._gate.intake.ended()
+            await self._intake.ended()
             self._has_stopped = self._started
-            drain = self._reporter.drain
-            if drain is not None:
-                drain.stopped()
+            self._reporter.stopped()
         finally:
             self._parts.stop()
             self._loop_end.ignore()
@@ -281,7 +283,7 @@ class Server(grpc.aio.Server):
         """Asks all clients to send new requests elsewhere; serves what arrives."""
         if self.state is not TaskState.LAME_DUCK:
             self._reporter.enter(TaskState.LAME_DUCK)
-            self._gate.intake.ask_for_few()
+            self._intake.ask_for_few()
             self._udp.push()
 
     async def drain(self) -> None:
@@ -294,17 +296,10 @@ class Server(grpc.aio.Server):
         if self._has_stopped:
             return
         self.lame_duck()
-        reporter, config = self._reporter, self._config
-        drain = reporter.drain
-        if drain is None:
-            drain = reporter.drain = Drain(
-                self._streams.watched,
-                config.lame_duck_quiet,
-                config.lame_duck_period,
-                self._clock,
-                self._gate.count_unseen,
-                reporter.request_name,
-            )
+        config = self._config
+        drain = self._reporter.begin_drain(
+            config.lame_duck_quiet, config.lame_duck_period, self._gate.count_unseen
+        )
         grace = await drain.wait_for_goaway()
         stopping = asyncio.ensure_future(self.stop(grace))
         # grpcio's own stop waits for streams that last as long as their connection.

@@ -5,6 +5,7 @@ None of the parts owns another; each is given those that it asks.
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import inf
@@ -38,15 +39,16 @@ class Parts:
         has_slots: bool = True,
         read_cpu: Callable[[float], float] | None = None,
         guard: AbstractContextManager[Any] | None = None,
+        pool: Executor | None = None,
     ) -> None:
         """`limit` of requests at a time. Not `has_slots`: a connection has too few
         streams to spare one for health. `read_cpu` goes before the server's own.
         Samples are taken within `guard`, where requests are counted in other threads
-        than the loop's."""
+        than the loop's. `pool` runs the handlers that are not asynchronous."""
         self.monitor = LoadMonitor(config.smoothing)
         own = UserSignals(config)
         self.tally = tally = RequestTally(clock, self.monitor)
-        self.gate = gate = Gate(config, self.monitor, clock, own, rng)
+        self.gate = gate = Gate(config, self.monitor, clock, own, rng, pool=pool)
         self.streams = ReportStreams(
             config.max_streams,
             config.max_streams_per_connection if has_slots else 0,
@@ -66,7 +68,7 @@ class Parts:
 
     def _report(self, now: float, cpu: float) -> None:
         """Samples what is reported: of CPUs, loop and threads the one that limits."""
-        self.reporter.sample(now, max(cpu, self.gate.threads.used()))
+        self.reporter.sample(now, max(cpu, self.gate.threads_used()))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.gate.start(loop)

@@ -10,6 +10,7 @@ ch. 21.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from dataclasses import replace
 from math import inf
 from random import Random
@@ -84,7 +85,10 @@ class Gate:
         own: UserSignals,
         rng: Random,
         read_memory: Callable[[float], float] | None = None,
+        *,
+        pool: Executor | None = None,
     ) -> None:
+        """`pool`: of the handlers that run in threads; None is the loop's own."""
         self._own = own
         delay = QueueDelay()
         self.pressure = Pressure(
@@ -97,7 +101,7 @@ class Gate:
         )
         self.core = CoreQueue(delay)
         self.queue = RunQueue(clock, self.core.intake, self.pressure.is_refusing)
-        self.threads = Threads()
+        self.threads = Threads(pool=pool)
         self._monitor = monitor
         self._clock = clock
         self._has_runnable = own.has_runnable
@@ -234,6 +238,10 @@ class Gate:
         refused = self._refusals.for_load()
         self.refused_shares.sample(now, arrived, refused, self.core.ended, is_calm)
 
+    def threads_used(self) -> float:
+        """The share of the pool's threads that run requests."""
+        return self.threads.used()
+
     def load(self, now: float) -> float:
         """Requests that run or want to, for each processor."""
         if self._has_runnable:
@@ -337,7 +345,7 @@ class Gate:
         # so: another task would not help. What the load refuses is not charged. (Where
         # who pays is known only later, `asks` comes after all this.)
         if quotas is not None and quotas.refuses(customer, criticality):
-            self.pressure.admission.attempts.add_out_of_quota(attempt)
+            self.pressure.add_out_of_quota(attempt)
             return self._out_of_quota(criticality)
         pressure, refusal = self.pressure, None
         if not self._shedding.has_asked(metadata):
@@ -361,7 +369,7 @@ class Gate:
 
     def full(self, attempt: int = 0) -> RefusalStatus:
         """The status of a request for which there is no place."""
-        return FULL[self._told(self.pressure.admission.refusal(attempt))]
+        return FULL[self._told(self.pressure.refusal(attempt))]
 
     def too_late(self, has_waited: bool) -> RefusalStatus:
         """The status of a request with too little time left. Called in any thread.
@@ -378,7 +386,7 @@ class Gate:
         """
         if refusal is not Refusal.OVERLOADED:
             return TRAILERS[refusal]
-        seen, now = self.pressure.admission.attempts, self._clock()
+        seen, now = self.pressure.attempts, self._clock()
         requests = seen.requests + self._unasked()
         may_retry = self._stock.withdraw(requests, seen.retries, now)
         return TRAILERS[refusal] if may_retry else OURS_MAY_RETRY
@@ -460,7 +468,7 @@ class Gate:
 
     def attempts(self) -> AttemptStatistics:
         """The histogram of attempts, and what follows from it."""
-        seen, stock = self.pressure.admission.attempts, self._stock
+        seen, stock = self.pressure.attempts, self._stock
         first, *later = seen.counts
         first += self._unasked()
         return AttemptStatistics(

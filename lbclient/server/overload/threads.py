@@ -54,12 +54,14 @@ class Threads:
         self,
         read: Callable[[], dict[str, int]] = schedstat,
         cpus: Callable[[], float] = available_cpus,
+        *,
+        pool: Executor | None = None,
     ) -> None:
         self._read = read
         self._cpus = cpus
         self.waiting: dict[object, float] = {}  # since when; threads may share it
         self.running: set[object] = set()  # threads share it, too
-        self.pool: Executor | None = None
+        self._pool = pool
         self._wait = 0.0
         self._deadlines = Deadlines()
         self._is_used = False
@@ -106,7 +108,7 @@ class Threads:
         running = len(self.running)
         if not running:
             return 0.0
-        pool = self.pool
+        pool = self._pool
         if pool is None:
             pool = getattr(asyncio.get_running_loop(), "_default_executor", None)
         # No public name tells. An executor of another kind has none.

@@ -6,6 +6,7 @@ fields in any order.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from random import SystemRandom
 from typing import Any
 
@@ -89,6 +90,26 @@ class Reporter:
         self.stopping = stopping
         self._encode()
         self._streams.push()
+
+    def begin_drain(
+        self, quiet: float, period: float, count_unseen: Callable[[], int | None]
+    ) -> Drain:
+        """Returns what says when this server may stop; all who drain it share one."""
+        if self.drain is None:
+            self.drain = Drain(
+                self._streams.watched,
+                quiet,
+                period,
+                self.clock,
+                count_unseen,
+                self.request_name,
+            )
+        return self.drain
+
+    def stopped(self) -> None:
+        """The server has, so nobody who drains it need wait."""
+        if self.drain is not None:
+            self.drain.stopped()
 
     def keep_recent(self) -> Recent:
         """Returns recent latencies, and keeps them for a minute from now on."""

@@ -26,7 +26,7 @@ from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.core.registry import SERVERS
 from lbclient.log import Log
-from lbclient.server.lame_duck import POLL_INTERVAL, Drain
+from lbclient.server.lame_duck import POLL_INTERVAL
 from lbclient.server.parts import Parts
 from lbclient.server.report.health import HealthServices
 from lbclient.server.report.udp import host_of
@@ -78,8 +78,8 @@ class SyncServer(grpc.Server):
             Random(),
             has_slots=grpc_seam.has_slots(options or ()),
             guard=counting,
+            pool=thread_pool,
         )
-        parts.gate.threads.pool = thread_pool
         if most is not None:
             # Not grpcio's: that one counts watchers, and refuses without a report.
             parts.gate.limit(most)
@@ -232,8 +232,7 @@ class SyncServer(grpc.Server):
         self._ended.set()
 
     def _end_parts(self) -> None:
-        if self._reporter.drain is not None:
-            self._reporter.drain.stopped()
+        self._reporter.stopped()
         self._parts.stop()
         self._udp.close()
 
@@ -284,17 +283,12 @@ class SyncServer(grpc.Server):
 
     async def _wait_for_goaway(self) -> float:
         self._leave()
-        reporter, config = self._reporter, self._config
-        if reporter.drain is None:
-            reporter.drain = Drain(
-                self._parts.streams.watched,
-                config.lame_duck_quiet,
-                config.lame_duck_period,
-                self._clock,
-                lambda: None,  # grpcio asks for one request at a time
-                reporter.request_name,
-            )
-        return await reporter.drain.wait_for_goaway()
+        drain = self._reporter.begin_drain(
+            self._config.lame_duck_quiet,
+            self._config.lame_duck_period,
+            lambda: None,  # grpcio asks for one request at a time
+        )
+        return await drain.wait_for_goaway()
 
     @property
     def is_started(self) -> bool:
