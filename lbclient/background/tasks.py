@@ -162,11 +162,11 @@ class Tasks:
         return True
 
     def failed(self, what: object, error: BaseException | None) -> None:
-        """The one place where failures are counted. None: a task ended by itself.
+        """Counts and logs a failure. None: a task ended by itself.
 
         At most one log line per kind every `LOG_EVERY` seconds.
         """
-        self.failures += 1
+        self.count_failure()
         kind = getattr(what, "__qualname__", type(what).__qualname__)
         now = asyncio.get_running_loop().time()
         if now - self._logged_at.get(kind, -inf) < LOG_EVERY:
@@ -182,6 +182,10 @@ class Tasks:
             channel=self._channel,
             reason=how,
         )
+
+    def count_failure(self) -> None:
+        """One that whoever calls this has logged."""
+        self.failures += 1
 
     # --- the end --------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class Pending:
         self._config = config
         self.waiters: dict[Waiter, None] = {}  # in order of arrival; only read it
         self._queues: tuple[dict[Waiter, None], ...] = tuple({} for _ in Criticality)
-        self.pausing: dict[Waiter, None] = {}  # those that a backend told to wait
+        self._pausing: dict[Waiter, None] = {}  # those that a backend told to wait
 
     def __len__(self) -> int:
         return len(self.waiters)
@@ -151,10 +151,21 @@ class Pending:
                 waiter.fail(error)
 
     def has_room_to_pause(self) -> bool:
-        return len(self.pausing) < self._config.max_waiting
+        return len(self._pausing) < self._config.max_waiting
+
+    def pause(self, waiter: Waiter) -> None:
+        """A backend told the call to wait; it comes back after that, to join or not."""
+        self._pausing[waiter] = None
+
+    def resume(self, waiter: Waiter) -> None:
+        del self._pausing[waiter]
+
+    def count(self) -> int:
+        """How many calls have no backend now, with those that were told to wait."""
+        return len(self.waiters) + len(self._pausing)
 
     def cancel(self) -> None:
-        for waiter in [*self.waiters, *self.pausing]:
+        for waiter in [*self.waiters, *self._pausing]:
             waiter.cancel()
 
     def _refusal(self, waiter: Waiter) -> LocalRpcError | None:

@@ -475,7 +475,7 @@ def channel_statistics(
         ),
         refused=dict(counters.refused),
         latency=latency_statistics(counters.latency),
-        waiting=len(balancer.pending) + len(balancer.pending.pausing),
+        waiting=balancer.pending.count(),
         waited=counters.waited,
         waited_seconds=counters.waited_seconds,
         in_flight=sum(in_flight),

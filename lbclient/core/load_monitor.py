@@ -35,6 +35,7 @@ class LoadMonitor:
     )
 
     def __init__(self, smoothing: float) -> None:
+        # Written by who begins requests: a method would be a function more for each.
         self.active = 0
         self.memory = 0.0  # the share of its limit in use, as last read; 0.0: unknown
         self.signals = NamedMetrics(smoothing)

@@ -136,7 +136,7 @@ class Following:
         return self._follower is not None and self._follower.cancelling() > 0
 
     def _failed(self, error: BaseException) -> str:
-        self._tasks.failures += 1
+        self._tasks.count_failure()
         logger.error(
             "%s: the resolver failed",
             self._target,

@@ -95,11 +95,11 @@ class Call:
         self._decided = asyncio.Event()
         self._waits_since = balancer.clock()
         self._pause = balancer.loop.call_later(delay, self._pause_over)
-        balancer.pending.pausing[self] = None
+        balancer.pending.pause(self)
 
     def _pause_over(self) -> None:
         self._pause = None
-        self._balancer.pending.pausing.pop(self)
+        self._balancer.pending.resume(self)
         self._find_backend(self._balancer.clock())
 
     def _find_backend(self, now: float) -> None:
@@ -234,11 +234,12 @@ class Call:
                 )
 
     def _decide(self) -> None:
+        if self._pause is not None:
+            self._balancer.pending.resume(self)
         for timer in (self._expiry, self._pause):
             if timer is not None:
                 timer.cancel()
         self._expiry = self._pause = None
-        self._balancer.pending.pausing.pop(self, None)
         assert self._decided is not None
         self._decided_at = self._balancer.clock()
         self._decided.set()

@@ -137,7 +137,7 @@ class RunQueue:
         self._is_refused = False  # the one whose turn it is
         self._lag = 0.0  # seconds that a turn takes
         self._lag_at = 0.0
-        self.streams = 0  # that are open: others count them here
+        self.streams = 0  # that are open
         self._stepped = 0.0  # steps of streams that took long, in what the lag is of
 
     def enter(self, now: float) -> Turn | None:
@@ -204,6 +204,13 @@ class RunQueue:
     def is_for_long(self) -> bool:
         """Whether those that waited their turns kept the loop for long, each."""
         return max(self._cost, self._pace) >= FOR_LONG
+
+    def stream_began(self) -> None:
+        self.streams += 1
+
+    def stream_ended(self, _task: object) -> None:
+        """A done callback of the task in which it began."""
+        self.streams -= 1
 
     def of_streams(self) -> float:
         """The load of the streams that wait to go on, before a new one adds to it."""

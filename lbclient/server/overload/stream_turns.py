@@ -32,13 +32,10 @@ class StreamTurns:
         self._queue = queue
         self._clock = clock
         self._dear_until = -inf
-        queue.streams += 1
+        queue.stream_began()
         task = asyncio.current_task()
         assert task is not None
-        task.add_done_callback(self._ended)
-
-    def _ended(self, _task: object) -> None:
-        self._queue.streams -= 1
+        task.add_done_callback(queue.stream_ended)
 
     @coroutine
     def run(self, work: Awaitable[T]) -> Generator[Any, None, T]:

@@ -87,6 +87,10 @@ class Responder(Generic[P]):
             self._remember(peer, _Probed(nonce, secret, self._clock()))
         return datagram.answer(nonce, state, report, secret)
 
+    def not_sent(self) -> None:
+        """The network took no more, so what was to be sent is dropped."""
+        self.limited += 1
+
     def news(self, count: int) -> list[tuple[P, bytes]]:
         """For up to `count` recent probers, who are then forgotten; the latest first.
 
@@ -166,7 +170,7 @@ class _Listener(asyncio.DatagramProtocol):
     def send(self, data: bytes, address: SocketAddress) -> None:
         """Or drops it, where the network takes no more: asyncio would keep it all."""
         if self._is_full:
-            self._responder.limited += 1
+            self._responder.not_sent()
         else:
             self._transport.sendto(data, address)
 
