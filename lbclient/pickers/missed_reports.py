@@ -25,21 +25,18 @@ SERVED = Verdict.SERVED  # a member is looked up in Python up to 3.11
 class ReportGaps:
     """The gaps between one backend's reports. Owned by its candidate."""
 
-    __slots__ = ("_answers", "_last_at", "_mean")
+    __slots__ = ("_last_at", "_mean")
 
     def __init__(self) -> None:
         self._last_at = -inf  # of the last report, when last looked at
         self._mean = 0.0  # seconds
-        self._answers = 0  # ever, when the last report came
 
-    def observe(self, load: Load) -> None:
-        """A report has come: only answers after it can be without one."""
-        self._answers = load.counts[SERVED]
-
-    def look(self, load: Load, now: float) -> bool:
+    def look(self, load: Load, answers: int, now: float) -> bool:
         """Learns the gap before the last report. Returns whether the next is missed.
 
-        To be called now and then.
+        To be called now and then. `answers` had come when the last report came: only
+        those after it can be without one. The caller counts them, as a function for
+        each report would be one for each call.
         """
         if load.report is None:
             self._last_at = -inf
@@ -50,13 +47,12 @@ class ReportGaps:
                 self._mean = mean + GAP_GAIN * (gap - mean)
             self._last_at = load.reported_at
         else:
-            return self._is_missed(load, now)
+            return self._is_missed(load.counts[SERVED] - answers, now)
         return False
 
-    def _is_missed(self, load: Load, now: float) -> bool:
+    def _is_missed(self, answers: int, now: float) -> bool:
         age = now - self._last_at
-        # A call that was given up, or timed out, could not bring a report.
-        answers = load.counts[SERVED] - self._answers
+        # A call that was given up, or timed out, is no answer: it could not bring one.
         if answers >= MISSED_ANSWERS and age > MISSED_GAPS * self._mean:
             return True
         return age > max(LONG_SECONDS, LONG_GAPS * self._mean)

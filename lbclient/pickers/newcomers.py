@@ -27,6 +27,7 @@ class Candidate:
     """
 
     __slots__ = (
+        "answers",
         "base",
         "credit",
         "doubted_until",
@@ -59,6 +60,7 @@ class Candidate:
         self.suspected_at = -inf
         self.others: int | None = None  # requests of other clients, as last told
         self.report_gaps = ReportGaps()
+        self.answers = 0  # ever, when its last report came
         self.started = load.started  # when last looked at for a floor
 
 

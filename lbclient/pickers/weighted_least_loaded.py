@@ -42,7 +42,7 @@ from math import exp, inf
 from random import Random
 
 from lbclient.core.load import FORGOTTEN_AFTER, Load
-from lbclient.core.model import LoadReport
+from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.protocols import N, Node
 from lbclient.pickers.asking import MOST_WANTED, Asking
 from lbclient.pickers.equalizer import Equalizer
@@ -66,6 +66,8 @@ AGEING_STEP = 0.125  # of the horizon; what is told may look older by so much
 MOST_ERRORS = 3.0  # times (mean requests + 1); ours: who has them is picked last
 STALE = 2.0  # mean latencies; asking by then took 0.7 probes a request in S10_sparse
 PROBE_RATE = 10.0  # a second and client; ours: a client of 200 requests/s adds 5 %
+
+SERVED = Verdict.SERVED  # a member is looked up in Python up to 3.11
 
 
 class WeightedLeastLoaded:
@@ -186,7 +188,7 @@ class WeightedLeastLoaded:
         """Takes from a new report how many requests others have there."""
         load = candidate.load
         candidate.reported_at = load.reported_at
-        candidate.report_gaps.observe(load)
+        candidate.answers = load.counts[SERVED]
         report = load.report
         known, candidate.others = candidate.others, None
         if report is not None:
@@ -299,7 +301,7 @@ class WeightedLeastLoaded:
         """Whose reports have ended. What they said of others' requests is forgotten."""
         missed = set()
         for candidate in self._candidates:
-            if candidate.report_gaps.look(candidate.load, now):
+            if candidate.report_gaps.look(candidate.load, candidate.answers, now):
                 missed.add(candidate.load)
                 candidate.others = None
         return missed
