@@ -37,7 +37,6 @@ SERVING_WATCH_METHOD = "/grpc.health.v1.Health/Watch"
 SERVING_CHECK_METHOD = "/grpc.health.v1.Health/Check"
 ORCA_METHOD = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics"
 
-REPORT_INTERVAL_FLOOR = 0.1  # seconds; a server never sends reports more often
 # Seconds; a server cannot ask for more patience than this. Ours, with 4,000 streams,
 # asks for 8.
 REPORT_FLOOR_CEILING = 60.0

@@ -40,6 +40,12 @@ FIGURES = {
 }
 
 
+def table_of(name: str) -> str:
+    """The table of that name, as the page has it."""
+    _, _, rest = PAGE.partition(book_page.BEGIN.format(name))
+    return rest.partition(book_page.END)[0]
+
+
 def claims_of(name: str, quick: bool) -> list[Claim]:
     return EXPERIMENTS[name](1, quick).claims()
 
@@ -54,7 +60,7 @@ def test_every_figure_and_table_has_one_experiment() -> None:
 def test_the_page_has_what_takes_no_time_as_it_is_computed(name: str) -> None:
     claims = claims_of(name, quick=False)
     check(claims)
-    assert book_page.table_of(PAGE, name) == book_page.table(claims), "make book"
+    assert table_of(name) == book_page.table(claims), "make book"
 
 
 @pytest.mark.slow
@@ -62,7 +68,7 @@ def test_the_page_has_what_takes_no_time_as_it_is_computed(name: str) -> None:
 def test_what_the_texts_claim_holds(name: str) -> None:
     claims = claims_of(name, quick=True)
     check(claims)
-    head, lines, *rows = book_page.table_of(PAGE, name).splitlines()
+    head, lines, *rows = table_of(name).splitlines()
     assert f"{head}\n{lines}\n" == book_page.HEAD
     for claim, written in zip(claims, rows, strict=True):
         value = written.split(" | ")[2]
@@ -84,7 +90,7 @@ def check(claims: list[Claim]) -> None:
 
 
 def test_the_page_says_of_each_figure_what_came_of_its_claims() -> None:
-    index = book_page.table_of(PAGE, book_page.INDEX)
+    index = table_of(book_page.INDEX)
     for source in FIGURES:
         row = re.search(
             rf"^\| {re.escape(source)} \| .* \| (\d+) \| \d+ \|$", index, re.M

@@ -69,11 +69,6 @@ def with_table(page: str, name: str, rows: str) -> str:
     return f"{before}{begin}{rows}{END}{after}"
 
 
-def table_of(page: str, name: str) -> str:
-    """The table of that name, as the page has it."""
-    return page.partition(BEGIN.format(name))[2].partition(END)[0]
-
-
 def main() -> None:
     file = Path(sys.argv[1])
     page, found = file.read_text(), {}
