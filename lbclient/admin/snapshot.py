@@ -123,7 +123,7 @@ def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
     seen, balancer = channel.statistics(), channel._balancer
     now, recent, events, resolver, rule = 0.0, Recent(), Events(), "", ""
     if balancer is not None:
-        now, recent = balancer.clock(), balancer.keep_recent()
+        now, recent = balancer.clock(), balancer.picks.keep()
         events = balancer.events
         resolver = repr(balancer.discovery.resolver).strip("<>")
         # What a picker's docstring begins with is its rule.

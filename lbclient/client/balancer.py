@@ -29,6 +29,7 @@ from lbclient.client.observers import ObservedCall, Observers
 from lbclient.client.outlier_detection import OutlierDetection
 from lbclient.client.pending import Pending
 from lbclient.client.probing import Probing
+from lbclient.client.recent_picks import ANOTHER, TRIAL, RecentPicks
 from lbclient.client.slowdowns import Slowdowns
 from lbclient.client.subset_growth import SubsetGrowth
 from lbclient.client.surroundings import Dial
@@ -42,7 +43,6 @@ from lbclient.core.outliers import Outliers
 from lbclient.core.pool import LOST
 from lbclient.core.protocols import Clock, Picker, PickerFactory, Resolver, Subset
 from lbclient.core.quota import OTHERS
-from lbclient.core.recent import Recent
 from lbclient.core.retry import BURST, Budget, Decision, Refusal, RetryPolicy
 from lbclient.core.spillover import Spillover
 from lbclient.core.throttling import Throttling
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from lbclient.client.attempt import Attempt
 
 logger = Log("lbclient.balancer")
-
-TRIAL = "a trial call: it is ejected for this method"
 
 SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
 FAILED, REJECTED = Verdict.FAILED, Verdict.REJECTED
@@ -162,7 +160,7 @@ class Balancer:
             config.max_attempts,
             lambda path: is_idempotent(path, config.idempotent),
         )
-        self.recent: Recent | None = None  # as long as somebody looks
+        self.picks = RecentPicks(clock)
         self.label = label
         self._rng = rng
         self.is_stopped = False
@@ -187,9 +185,8 @@ class Balancer:
             others = two_others(tried, self.allowed(counts), self._rng)
             if others:
                 backend = others[0]
-                if self.recent is not None:
-                    because = "another than the attempt before, the less loaded of two"
-                    self.recent.picked(backend, others, now, because)
+                if self.picks.recent is not None:
+                    self.picks.picked(backend, others, now, ANOTHER)
         return backend
 
     def _choose(self, now: float, counts: dict[int, int]) -> Backend | None:
@@ -214,22 +211,17 @@ class Balancer:
             if is_connected:
                 if self.probing.wanted:
                     self.probing.ask()
-                if self.recent is not None:
+                if self.picks.recent is not None:
                     is_trial = self.outliers.is_ejected(id(counts), backend)
                     because = TRIAL if is_trial else ""
-                    allowed, spilled = self.allowed(counts), self._why_spilled(backend)
-                    self.recent.picked(backend, allowed, now, because, spilled)
+                    allowed = self.allowed(counts)
+                    self.picks.picked(backend, allowed, now, because, self.picker)
                 return backend
             self.observe(backend, State.CONNECTING, "connection lost")
             lost += 1
             if lost == 2:
                 self._look_for_lost()
         return None
-
-    def _why_spilled(self, backend: Backend) -> str:
-        """Why a pick is in another zone or of another priority; empty: it is not."""
-        picker = self.picker
-        return picker.why_spilled(backend) if isinstance(picker, Spillover) else ""
 
     def _look_for_lost(self) -> None:
         """All at once: to find them one by one costs a new `ready` for each."""
@@ -306,8 +298,8 @@ class Balancer:
             observed.attempt_over(code, took, outcome.verdict.value, then, now)
         if code == DEADLINE_EXCEEDED and (then is None or then.delay is None):
             self.connections.miss_deadline(backend)
-        if self.recent is not None:
-            self._remember(backend, outcome, now)
+        if self.picks.recent is not None:
+            self.picks.finished(backend, outcome, now)
         throttling = self.throttling
         if throttling.is_active or (outcome.refusal is not None and throttling.is_on):
             is_asked = throttling.has_customers or outcome.refusal is QUOTA
@@ -347,18 +339,6 @@ class Balancer:
         self.connections.call_left(backend)
         if self.pending.waiters:
             self.pending.serve()
-
-    def keep_recent(self) -> Recent:
-        """Returns recent picks and latencies, and keeps them for a minute."""
-        self.recent = Recent.keep(self.recent, self.clock())
-        return self.recent
-
-    def _remember(self, backend: Backend, outcome: Outcome, now: float) -> None:
-        recent = self.recent
-        if recent is None or recent.is_over(now):
-            self.recent = None
-        elif outcome.verdict is not ABANDONED:
-            recent.finished(backend.endpoint.address, outcome.latency, now)
 
     def count(
         self,

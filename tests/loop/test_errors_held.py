@@ -47,7 +47,7 @@ async def avoided(fleet: Fleet) -> ChannelStatistics:
 
 async def test_errors_that_keep_calls_away_are_told_before_the_ejection() -> None:
     async with Fleet(3) as fleet:
-        fleet.balancer.keep_recent()  # from now on picks are kept
+        fleet.balancer.picks.keep()  # from now on picks are kept
         seen = await avoided(fleet)
         well, ill, also_well = seen.backends
         assert [one.state for one in seen.backends] == ["ready"] * 3

@@ -95,15 +95,15 @@ async def test_picks_and_latencies_are_kept_only_while_somebody_looks(
     async with lbclient.insecure_channel(target) as channel:
         stub, balancer = search.SearchStub(channel), channel.balancer()
         await stub.Search(search.Query(), timeout=5)
-        assert balancer.recent is None
-        balancer.keep_recent()
+        assert balancer.picks.recent is None
+        balancer.picks.keep()
         tasks[0].server._keep_recent()
         tasks[1].server._keep_recent()
         for _ in range(4):
             call = stub.Search(search.Query(), timeout=5)
             await call
             await asyncio.sleep(0.02)
-        recent = balancer.keep_recent()
+        recent = balancer.picks.keep()
         assert recent.picks[-1].backend == lbclient.info(call).backend
         assert "in flight" in recent.picks[-1].because or "ready" in str(recent.picks)
         now = balancer.clock()
@@ -112,7 +112,7 @@ async def test_picks_and_latencies_are_kept_only_while_somebody_looks(
         assert any(r.latencies.quantiles(now, 0.5) != [None] for r in kept)
         recent._until = now - LOOK  # nobody has looked for long
         await stub.Search(search.Query(), timeout=5)
-        assert balancer.recent is None
+        assert balancer.picks.recent is None
 
 
 async def test_a_server_tells_where_it_listens_and_what_its_signals_say() -> None:

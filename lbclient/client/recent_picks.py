@@ -1,0 +1,62 @@
+"""Keeps why calls went where they went, and how long they took, while somebody looks.
+
+`recent` is None while nobody does: a call pays for two comparisons with that.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lbclient.core.model import Outcome, Verdict
+from lbclient.core.protocols import Clock, Picker
+from lbclient.core.recent import Recent
+from lbclient.core.spillover import Spillover
+
+if TYPE_CHECKING:
+    from lbclient.client.backend import Backend
+
+TRIAL = "a trial call: it is ejected for this method"
+ANOTHER = "another than the attempt before, the less loaded of two"
+
+ABANDONED = Verdict.ABANDONED  # an enum looks its members up in Python up to 3.11
+
+
+class RecentPicks:
+    """Owned by a balancer, which tells it of picks and outcomes while one looks."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.recent: Recent | None = None  # as long as somebody looks
+        self._clock = clock
+
+    def keep(self) -> Recent:
+        """Returns recent picks and latencies, and keeps them for a minute."""
+        self.recent = Recent.keep(self.recent, self._clock())
+        return self.recent
+
+    def picked(
+        self,
+        backend: "Backend",
+        allowed: Sequence["Backend"],
+        now: float,
+        because: str,
+        picker: Picker | None = None,
+    ) -> None:
+        """A pick among those `allowed`; empty `because`: the picker's own reasons.
+
+        `picker` is who says why it is in another zone or of another priority.
+        """
+        if self.recent is not None:
+            spilled = ""
+            if isinstance(picker, Spillover):
+                spilled = picker.why_spilled(backend)
+            self.recent.picked(backend, allowed, now, because, spilled)
+
+    def finished(self, backend: "Backend", outcome: Outcome, now: float) -> None:
+        """An attempt is over."""
+        recent = self.recent
+        if recent is None or recent.is_over(now):
+            self.recent = None
+        elif outcome.verdict is not ABANDONED:
+            recent.finished(backend.endpoint.address, outcome.latency, now)
+
+    def __repr__(self) -> str:
+        return f"<{'kept' if self.recent is not None else 'not kept'}>"
