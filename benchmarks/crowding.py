@@ -4,9 +4,11 @@
     python -m benchmarks.crowding --quick      about 2 minutes: a smaller fleet
 
 A fleet of clients starts at the same moment, each with a channel to the addresses of
-all backends, in some processes. Once a second the connections of each backend are
-counted, in the kernel's table. Then backends are added, as a rollout to more replicas
-does. Beside it, the same with `subset="rendezvous"`, which chooses by chance alone.
+all backends, in some processes. A resolver of the benchmark's own yields them: the
+backends differ by port only, and addresses in DNS have none. Once a second the
+connections of each backend are counted, in the kernel's table. Then backends are
+added, as a rollout to more replicas does. Beside it, the same with
+`subset="rendezvous"`, which chooses by chance alone.
 
     busiest, idlest    connections of a backend, over the mean
     opened             connections that were opened until then, over those there are

@@ -1,10 +1,12 @@
 """Few clients that send most of the traffic, and their neighbours."""
 
+from collections import Counter
 from random import Random
 
 import pytest
 
 from lbclient.core.subset_size import SHARE, SHRINK_PAUSE, SubsetSize
+from lbclient.subsets import subset
 
 LOOK = 10.0  # seconds
 
@@ -12,12 +14,20 @@ LOOK = 10.0  # seconds
 class Fleet:
     """Each client sends as much to each backend of its subset."""
 
-    def __init__(self, rates: list[float], backends: int, least: int) -> None:
+    def __init__(
+        self, rates: list[float], backends: int, least: int, *, numbered: bool = False
+    ) -> None:
+        """Subsets are by chance, or by rocksteadier if clients are `numbered`."""
         rng = Random(7)
         self.now = 0.0
         self.rates = rates
         self.backends = backends
-        self.orders = [rng.sample(range(backends), backends) for _ in rates]
+        self.orders = [
+            subset("rocksteadier", client, backends, backends)
+            if numbered
+            else rng.sample(range(backends), backends)
+            for client in range(len(rates))
+        ]
         self.sizes = [SubsetSize(least, 100) for _ in rates]
 
     def subset(self, client: int) -> list[int]:
@@ -46,21 +56,56 @@ class Fleet:
         served = self.served()
         return max(served) * len(served) / sum(served)
 
-    def connections(self) -> int:
-        return sum(min(size.size, self.backends) for size in self.sizes)
+    def connections(self) -> Counter[int]:
+        """Of each backend."""
+        return Counter(
+            backend
+            for client in range(len(self.rates))
+            for backend in self.subset(client)
+        )
+
+
+def busiest(connections: Counter[int], backends: int) -> float:
+    """Its connections, over the mean."""
+    return max(connections.values()) / (connections.total() / backends)
+
+
+# A twentieth of 200 clients, which sends 80 % of all requests.
+FEW_SEND_MOST = [80.0 / 10] * 10 + [20.0 / 190] * 190
 
 
 def test_of_few_that_send_most_the_load_becomes_even() -> None:
-    """A twentieth of the clients sends 80 %; subsets of 10 of 40 backends."""
-    heavy = [80.0 / 10] * 10
-    light = [20.0 / 190] * 190
-    fleet = Fleet(heavy + light, backends=40, least=10)
+    """Subsets of 10 of 40 backends."""
+    fleet = Fleet(FEW_SEND_MOST, backends=40, least=10)
     assert fleet.busiest() > 1.5
     connections = fleet.connections()
     fleet.run(120.0)
     assert fleet.busiest() < 1.25
     assert {size.size for size in fleet.sizes[10:]} == {10}
-    assert fleet.connections() < 1.2 * connections
+    assert fleet.connections().total() < 1.2 * connections.total()
+
+
+# By chance, and by number; over the mean, before and after they have grown.
+CONNECTIONS = [
+    (40, 10, False, 1.180, 1.189),
+    (40, 10, True, 1.000, 1.009),
+    (305, 20, False, 1.830, 1.652),
+    (305, 20, True, 1.068, 1.080),
+]
+
+
+@pytest.mark.parametrize(
+    ("backends", "least", "numbered", "before", "after"), CONNECTIONS
+)
+def test_connections_stay_as_even_as_they_were_when_subsets_grow(
+    backends: int, least: int, numbered: bool, before: float, after: float
+) -> None:
+    """docs/subsetting.md has these figures."""
+    fleet = Fleet(FEW_SEND_MOST, backends, least, numbered=numbered)
+    at_first = busiest(fleet.connections(), backends)
+    fleet.run(120.0)
+    grown = busiest(fleet.connections(), backends)
+    assert (at_first, grown) == pytest.approx((before, after), abs=0.001)
 
 
 def test_equal_clients_that_are_many_keep_their_subsets() -> None:
