@@ -1,6 +1,7 @@
 """A backend whose CPU others want, too: real processes on CPUs of their own."""
 
 import asyncio
+import logging
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -16,6 +17,8 @@ import pytest
 import lbclient
 from tests import needs
 from tests.waiting import let_pass
+
+logger = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("pinned.py")
 BURNERS = 5  # for one of two CPUs; whatever else the machine does is on both
@@ -132,6 +135,9 @@ async def test_a_loop_is_as_full_on_two_cpus_as_on_one(run: Run, search: Any) ->
         for task in tasks:
             task.cancel()
     told = [*map(mean, seen)]
+    for cpu_count in (1, 2):  # `--log-cli-level=INFO` shows it
+        share, now = used[cpu_count - 1] / cpu_count, told[cpu_count - 1]
+        logger.info("%d CPUs: used %.2f of them, reported %.2f", cpu_count, share, now)
     # Waiting for a CPU counts as well, and whoever has two waits less.
     if (
         not is_equal
