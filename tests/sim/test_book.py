@@ -99,6 +99,8 @@ def test_the_page_says_of_each_figure_what_came_of_its_claims() -> None:
         assert int(row[1]) > 0, source
     verdicts = re.findall(r" \| (holds|departs|FAILS)(?:: .*)? \|$", PAGE, re.M)
     assert len(verdicts) > 90
+    counts = f"{verdicts.count('holds')} | {verdicts.count('departs')}"
+    assert f"| {book_page.TOTAL} | | {counts} |\n" in index
     assert "FAILS" not in verdicts
 
 

@@ -5,7 +5,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from lbclient.cli.lab.book import draw, experiments
@@ -15,6 +15,7 @@ SEED = 1  # of all runs: the page has the figures of one run
 BEGIN = "<!-- {}: `make book` writes this table -->\n"
 END = "<!-- end of the table -->\n"
 INDEX = "figures"
+TOTAL = "all claims, each once, with those on words beside the figures"
 HEAD = (
     "| claim, and its source | the text | here | expected | verdict |\n"
     "|---|---|---|---|---|\n"
@@ -36,8 +37,18 @@ def table(claims: list[Claim]) -> str:
 
 
 def index(page: str, found: Mapping[str, list[Claim]]) -> str:
-    """Every figure and table of the texts, and what came of its claims."""
-    return INDEX_HEAD + "".join(_index_rows(page, found))
+    """Every figure and table of the texts, and what came of its claims.
+
+    The total counts each claim once, those of words beside a figure included.
+    """
+    held, departed = _count(claim for claims in found.values() for claim in claims)
+    total = f"| {TOTAL} | | {held} | {departed} |\n"
+    return INDEX_HEAD + "".join(_index_rows(page, found)) + total
+
+
+def _count(claims: Iterable[Claim]) -> tuple[int, int]:
+    findings = [claim.finding for claim in claims]
+    return findings.count(Finding.HOLDS), findings.count(Finding.DEPARTS)
 
 
 def _index_rows(page: str, found: Mapping[str, list[Claim]]) -> Iterator[str]:
@@ -51,8 +62,7 @@ def _index_rows(page: str, found: Mapping[str, list[Claim]]) -> Iterator[str]:
             of = [
                 one for one in claims if one.where.endswith(source.partition(", ")[2])
             ]
-            findings = [claim.finding for claim in of or claims]
-            held, departed = map(findings.count, (Finding.HOLDS, Finding.DEPARTS))
+            held, departed = _count(of or claims)
             yield f"| {source} | {link} | {held} | {departed} |\n"
 
 

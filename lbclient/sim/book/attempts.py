@@ -58,10 +58,12 @@ class AttemptsSeen:
             Claim(f"{WHERE}, figure 21-1",
                   "half refuse, retries anywhere: third attempts of 1,000",
                   anywhere[0.5][2], 200, 300, "", "a picture; r squared gives 250"),
-            Claim(WHERE, "one of ten refuses, retries anywhere: second attempts of "
+            Claim(f"{WHERE}, figure 21-1",
+                  "one of ten refuses, retries anywhere: second attempts of "
                   "1,000 that it sees, though nine could help",
                   anywhere[0.1][1], 60, 140, "", "r = 0.1 gives 100"),
-            Claim(WHERE, "the same by lbclient's rule, retries elsewhere",
+            Claim(f"{WHERE}, figure 21-1",
+                  "the same by lbclient's rule, retries elsewhere",
                   elsewhere[0.1][1], 0, 0, "100", "",
                   "a retry never goes to a task that has refused the request"),
             Claim(WHERE, "one of ten refuses, retries anywhere: requests that fail",
