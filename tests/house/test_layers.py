@@ -86,6 +86,18 @@ def test_one_file_reads_what_settings_are_set_to() -> None:
     assert found == ["sources.py"]
 
 
+def test_what_measures_a_server_asks_nobody_over_the_network() -> None:
+    """SRE book, ch. 21: the signals of overload are local."""
+    network = {"grpc", "http", "redis", "socket", "ssl", "urllib"}
+    above = {"lbclient.client", "lbclient.resolvers", "lbclient.server.quotas"}
+    files = [*(ROOT / "lbclient" / "server" / "meters").glob("*.py")]
+    assert len(files) > 5
+    for file in files:
+        names = [*imports(file.read_text())]
+        assert network.isdisjoint(name.split(".")[0] for name in names), file.name
+        assert not [name for name in names if name.startswith(tuple(above))], file.name
+
+
 @pytest.mark.parametrize("folder", PURE)
 def test_each_folder_is_there(folder: str) -> None:
     assert any(file.startswith(f"{folder}/") for file in pure_files())

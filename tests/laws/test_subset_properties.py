@@ -339,6 +339,11 @@ def test_no_two_clients_of_rocksteadier_are_much_alike() -> None:
     assert diversity(chosen("rocksteadier", MANY, 1000)).max_overlap <= 12
 
 
+def test_no_two_deterministic_clients_are_much_alike() -> None:
+    found = diversity(chosen("deterministic_leftover", MANY, 1000))
+    assert (found.distinct, found.max_overlap) == (MANY, 6)
+
+
 def test_round_robin_and_rings_are_full_of_twins() -> None:
     assert diversity(chosen("round_robin", MANY, 1000)).distinct == 50
     assert diversity(chosen("ringsteady", MANY, 1000)).distinct == 984
@@ -356,6 +361,22 @@ def test_a_rolling_restart_takes_little_of_any_subset_of_rocksteadier(
     found = spread(chosen("rocksteadier", MANY, backends), window)
     assert found.max_share <= share
     assert found.blackouts == 0
+
+
+@pytest.mark.parametrize("algorithm", ["deterministic", "deterministic_leftover"])
+def test_an_update_in_order_takes_little_of_a_list_that_is_shuffled(
+    algorithm: str,
+) -> None:
+    """Without the shuffle, as by round robin, all of it."""
+    found = spread(chosen(algorithm, MANY, 1000), 20)
+    assert (found.max_share, found.blackouts) == (0.25, 0)
+
+
+def test_the_ring_spreads_a_subset_whatever_the_number_of_backends() -> None:
+    """A tenth restarts: at most twice its share, for every 13th number."""
+    for backends in range(21, 1201, 13):
+        found = spread(chosen("ringsteady", 200, backends), max(1, backends // 10))
+        assert found.max_share <= 0.2, backends
 
 
 def test_a_rolling_restart_takes_all_of_every_subset_of_round_robin() -> None:

@@ -111,6 +111,24 @@ def test_what_is_refused_is_refused_to_all_that_matters_less() -> None:
     assert seconds > 5, "the debt of the dear ones is paid"
 
 
+def test_requests_that_suddenly_cost_ten_times_as_much_are_held_to_the_limit(
+    quota: Quota,
+) -> None:
+    """In half a minute; in the first 5 s they get four times as much."""
+    rate, step = 0.8 / COST, 5.0
+    assert use(quota, "mail", rate, 30.0) == 1.0
+    paid = []
+    for began_at in (30.0 + step * number for number in range(8)):
+        admitted = 0
+        for i in range(round(step * rate)):
+            if charge := quota.enter("mail", CRITICAL, began_at + i / rate):
+                charge.pay(10 * COST)
+                admitted += 1
+        paid.append(admitted * 10 * COST / step)
+    assert paid[0] < 4.2
+    assert paid[5:] == pytest.approx([1.0] * 3, rel=0.05)
+
+
 def test_a_rare_dear_request_is_no_flood(quota: Quota) -> None:
     """Two at once, each worth 2 s of the limit, every 6 s."""
     for minute in range(20):

@@ -99,6 +99,13 @@ async def reports(process: Process, search: Any) -> Reports:
                 yield seen.utilization or 0.0
 
 
+def show(told: list[float], used: list[float]) -> None:
+    """With `--log-cli-level=INFO`: of one CPU, and of two."""
+    for cpus, (now, seconds) in enumerate(zip(told, used, strict=True), start=1):
+        words = "%d CPUs: used %.2f of them, reported %.2f"
+        logger.info(words, cpus, seconds / cpus, now)
+
+
 async def test_a_loop_is_as_full_on_two_cpus_as_on_one(run: Run, search: Any) -> None:
     """A second CPU does not help a loop, so both can take as many calls."""
     cpus = sorted(os.sched_getaffinity(0))
@@ -135,9 +142,7 @@ async def test_a_loop_is_as_full_on_two_cpus_as_on_one(run: Run, search: Any) ->
         for task in tasks:
             task.cancel()
     told = [*map(mean, seen)]
-    for cpu_count in (1, 2):  # `--log-cli-level=INFO` shows it
-        share, now = used[cpu_count - 1] / cpu_count, told[cpu_count - 1]
-        logger.info("%d CPUs: used %.2f of them, reported %.2f", cpu_count, share, now)
+    show(told, used)
     # Waiting for a CPU counts as well, and whoever has two waits less.
     if (
         not is_equal

@@ -515,6 +515,22 @@ async def test_a_crowd_of_quick_requests_is_all_served(host: Host) -> None:
     assert not any(sum(by.values()) for by in server.statistics().refused.values())
 
 
+async def test_a_request_that_starts_many_short_operations_is_served(
+    host: Host,
+) -> None:
+    """Time and again, and so are those beside it."""
+
+    async def fan_out(request: bytes, context: Any) -> bytes:
+        await asyncio.gather(*(asyncio.sleep(0) for _ in range(300)))
+        return b"done"
+
+    server, _, channel = await host(unary_unary(fan_out))
+    for _ in range(30):
+        calls = [ask(channel, "unary_unary") for _ in range(3)]
+        assert [said for said, _ in await asyncio.gather(*calls)] == [b"done"] * 3
+    assert not any(sum(by.values()) for by in server.statistics().refused.values())
+
+
 async def test_waiting_for_others_is_no_load(host: Host) -> None:
     """Many requests that wait for something else than a processor."""
     going = asyncio.Event()

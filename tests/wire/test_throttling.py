@@ -143,6 +143,41 @@ async def test_what_was_said_holds_below_a_channel_with_a_default_of_its_own(
     assert below.told == [said or "SHEDDABLE_PLUS"] * 2
 
 
+async def test_what_was_said_reaches_the_fourth_layer() -> None:
+    below = Refusing()
+    async with AsyncExitStack() as stack:
+        channel = await stack.enter_async_context(to(below))
+        for _ in range(3):
+            above = hosting(handlers=[Forwarder(channel)])
+            _, address, _ = await stack.enter_async_context(above)
+            channel = lbclient.insecure_channel(address)
+            await stack.enter_async_context(channel)
+        with lbclient.criticality("SHEDDABLE"):
+            await call(channel)
+    assert below.told == ["SHEDDABLE"]
+
+
+@pytest.mark.parametrize("said", Criticality.__members__)
+async def test_a_deadline_is_the_callers_whatever_the_criticality(said: str) -> None:
+    left: list[float | None] = []
+
+    async def tell(request: bytes, context: Any) -> bytes:
+        left.append(context.time_remaining())
+        return b"done"
+
+    methods = {"/test.Any/unary_unary": unary_unary(tell)}
+    async with (
+        hosting(methods, server=grpc.aio.server()) as (_, address, _),
+        lbclient.insecure_channel(address) as channel,
+    ):
+        method = channel.unary_unary("/test.Any/unary_unary")
+        with lbclient.criticality(said):
+            await method(b"")
+            await method(b"", timeout=60)
+    assert left[0] is None
+    assert left[1] == pytest.approx(60.0, abs=30.0)
+
+
 async def test_a_channel_of_everybodys_default_says_so_if_it_was_set() -> None:
     """Or a channel further down, with a default of its own, takes it for none."""
     server = Refusing()
