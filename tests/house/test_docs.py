@@ -5,6 +5,7 @@ import logging
 import pkgutil
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,11 @@ VARIABLES = {field.variable for c in CONFIGS for field in settings(c)}
 def anchors(page: Path) -> set[str]:
     """What GitHub makes of the headings: `## A b, c: ...` is `#a-b-c-`."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {
-        re.sub(r"[^\w\- ]", "", h.strip()).lower().replace(" ", "-") for h in headings
-    }
+    return {*map(slug, headings)}
+
+
+def slug(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.strip()).lower().replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -94,6 +97,35 @@ def test_the_counts_of_statements_are_those_of_their_table(letter: str) -> None:
         f" and {counts['not ours']} are not ours."
     )
     assert expected in " ".join(page.split())
+
+
+def statements(page: Path) -> Iterator[tuple[str, Counter[str]]]:
+    """By section: the verdicts."""
+    for section in page.read_text().split("\n## ")[1:]:
+        title, _, text = section.partition("\n")
+        rows = re.findall(
+            r"^\| [SC]?\d+ \| .* \| (holds|departs|not ours)\b[^|]*\|$", text, re.M
+        )
+        if rows:
+            yield title, Counter(rows)
+
+
+def test_the_table_of_statements_is_that_of_their_pages() -> None:
+    found = [
+        (f"[{title}]({page.name}#{slug(title)})", counts)
+        for page in (ON_BALANCING, ON_OVERLOAD)
+        for title, counts in statements(page)
+    ]
+    total: Counter[str] = sum((counts for _, counts in found), Counter())
+    table = "".join(
+        f"| {title} | {counts.total()} | {counts['holds']} | {counts['departs']} |"
+        f" {counts['not ours']} |\n"
+        for title, counts in [*found, ("all", total)]
+    )
+    head = (
+        "| section | statements | hold | depart | not ours |\n|---|---|---|---|---|\n"
+    )
+    assert head + table in (ROOT / "docs" / "book.md").read_text(), head + table
 
 
 def exists(name: str) -> bool:
