@@ -169,6 +169,21 @@ async def inner_calls(address: str) -> None:
     await asyncio.sleep(0.01)  # grpc.aio's own task ends
 
 
+async def flood(address: str, server: Any) -> None:
+    """Looks at a request as it is handed over, as a server does in a flood."""
+    from lbclient.grpc_seam import intake
+
+    def is_dropped(request: Any) -> bool:
+        return dict(intake.metadata_of(request)).get("drop") == "yes"
+
+    queue = server._gate.core.intake
+    async with grpc.aio.insecure_channel(address) as channel:
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        for _ in range(10):
+            queue.drops = is_dropped  # until the next sample
+            assert await check(b"", timeout=20) == b"\x08\x01"  # SERVING
+
+
 async def admission(address: str, service: Service) -> None:
     async with grpc.aio.insecure_channel(address) as channel:
         check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
@@ -221,6 +236,7 @@ async def main() -> None:
     await inner_calls(address)
     with ThreadPoolExecutor(1) as pool:
         lbclient.sync_server(pool).stop(None)
+    await flood(address, server)
     await admission(address, service)
     await server.stop(None)
 
