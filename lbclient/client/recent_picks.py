@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lbclient.core.model import Outcome, Verdict
@@ -42,13 +43,14 @@ class RecentPicks:
     ) -> None:
         """A pick among those `allowed`; empty `because`: the picker's own reasons.
 
-        `picker` is who says why it is in another zone or of another priority.
+        `picker` tells the weights, and why it is in another zone or priority.
         """
         if self.recent is not None:
             spilled = ""
             if isinstance(picker, Spillover):
                 spilled = picker.why_spilled(backend)
-            self.recent.picked(backend, allowed, now, because, spilled)
+            weigh = partial(_weights, picker, allowed, now)
+            self.recent.picked(backend, allowed, now, because, spilled, weigh)
 
     def finished(self, backend: "Backend", outcome: Outcome, now: float) -> None:
         """An attempt is over."""
@@ -60,3 +62,13 @@ class RecentPicks:
 
     def __repr__(self) -> str:
         return f"<{'kept' if self.recent is not None else 'not kept'}>"
+
+
+def _weights(
+    picker: Picker | None, allowed: Sequence["Backend"], now: float
+) -> Sequence[float]:
+    """The picker's weights; none if it raises, as a user's own may: a call goes on."""
+    try:
+        return () if picker is None else picker.weights(allowed, now)
+    except Exception:
+        return ()

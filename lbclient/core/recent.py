@@ -5,7 +5,7 @@ recorded, a call pays for two comparisons with None.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -91,11 +91,13 @@ class Recent:
         now: float,
         because: str = "",
         spilled: str = "",
+        weigh: Callable[[], Sequence[float]] = tuple,
     ) -> None:
-        """`spilled` tells why it is in another zone than it should be."""
+        """`spilled` tells why it is in another zone than it should be, and `weigh`
+        the weights of `ready`, if the picker has any."""
         if now >= self._picked_at + PICK_GAP:
             self._picked_at = now
-            why = because or reason(node, ready, now)
+            why = because or reason(node, ready, now, weigh())
             why = f"{spilled}; {why}" if spilled else why
             self.picks.append(Pick(now, node.endpoint.address, why))
 
@@ -112,7 +114,9 @@ class Recent:
         return self._by_backend.get(backend, Latencies())
 
 
-def reason(node: Node, ready: Sequence[Node], now: float) -> str:
+def reason(
+    node: Node, ready: Sequence[Node], now: float, weights: Sequence[float] = ()
+) -> str:
     """Describes what was known of a node and of the others when it was picked."""
     if node.state is State.LAME_DUCK:
         return "a lame duck, as nobody else is ready"
@@ -123,6 +127,9 @@ def reason(node: Node, ready: Sequence[Node], now: float) -> str:
     words = [
         f"{node.load.in_flight} in flight ({low} to {high} on the {len(ready)} ready)"
     ]
+    if weights and max(weights) > min(weights):
+        own = weights[ready.index(node)]
+        words.append(f"weight {own:.2f} ({min(weights):.2f} to {max(weights):.2f})")
     report = node.load.report
     if report is not None:
         words.append(f"utilization {report.utilization:.2f}")

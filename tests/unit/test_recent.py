@@ -35,6 +35,13 @@ def test_the_reason_of_a_pick_is_what_was_known_of_all() -> None:
     assert "100% of its late calls failed" in reason(chosen, [chosen, other], now=10.0)
 
 
+def test_the_reason_of_a_pick_has_its_weight_where_weights_differ() -> None:
+    ready = [node("a:1", in_flight=4), node("b:1", in_flight=2)]
+    told = reason(ready[0], ready, 10.0, weights=[1.5, 0.5])
+    assert told == "4 in flight (2 to 4 on the 2 ready), weight 1.50 (0.50 to 1.50)"
+    assert "weight" not in reason(ready[0], ready, 10.0, weights=[1.0, 1.0])
+
+
 def test_the_reason_of_a_pick_says_against_whom_most_errors_are_held() -> None:
     chosen, some, most = node("a:1"), node("b:1"), node("c:1")
     ready = [chosen, some, most]
