@@ -109,7 +109,7 @@ def check_options(options: Options) -> None:
             raise ConfigError(
                 f"options[{key!r}]",
                 value,
-                "no load balancing policy here: use ChannelConfig(picker=...)",
+                "no load balancing policy: delete it, or set ChannelConfig(picker=...)",
             )
 
 
