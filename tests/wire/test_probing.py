@@ -112,7 +112,7 @@ async def test_a_picker_that_fails_at_an_answer_harms_no_call(
     async with channel:
         for _ in range(5):
             await stub.Search(search.Query())
-        await eventually(lambda: "probing goes on" in caplog.text)
+        await eventually(lambda: "probing continues" in caplog.text)
 
 
 async def test_probes_are_over_when_the_channel_is(
