@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 import grpc
 import grpc.aio
 
+import lbclient
 from lbclient.config import ServerConfig
+from lbclient.core.model import State
 from lbclient.server import Server
+from tests.waiting import eventually
 
 PATH = "/test.Service/Method"
 
@@ -91,3 +94,15 @@ async def hosting(
             yield Hosted(server, address, channel)
     finally:
         await server.stop(None)
+
+
+async def see_drain(server: Any, address: str) -> None:
+    """Has a server of ours leave, and a channel see it by a health stream that was
+    never refused."""
+    async with lbclient.insecure_channel(f"ipv4:{address}") as channel:
+        await channel.channel_ready()
+        [backend] = channel.balancer().pool.ready
+        await eventually(lambda: backend.reported.is_ours)
+        assert not backend.reported.refusals
+        server.lame_duck()
+        await eventually(lambda: backend.state is State.LAME_DUCK)

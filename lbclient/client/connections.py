@@ -109,11 +109,8 @@ class Connections:
         except BaseException as error:  # of a subset that is not ours, perhaps
             if is_fatal(error):
                 raise
-            label, words = (
-                self._label,
-                "%s: subset algorithm raised; keeping the previous subset",
-            )
-            logger.exception(words, label, channel=label, reason=error)
+            words = "%s: subset algorithm raised; keeping the previous subset"
+            logger.exception(words, self._label, channel=self._label, reason=error)
             return None
 
     def carry_out(self, change: Change[Backend]) -> None:

@@ -105,9 +105,7 @@ async def _addresses(resolver: Resolver) -> list[str]:
             found[endpoint.address] = None
             continue
         if endpoint.address.startswith("unix:"):  # of which gRPC takes no list
-            logger.warning(
-                "endpoints ignored, because a gRPC target has one address family: %d", 1
-            )
+            _tell_ignored(1)
             continue
         try:
             answers = await loop.getaddrinfo(host, int(port), type=SOCK_STREAM)
@@ -150,11 +148,13 @@ def plain_target(addresses: Sequence[str]) -> str:
             by_family[version].append(address)
     version, most = max(by_family.items(), key=lambda family: len(family[1]))
     if left_out := len(addresses) - len(most):
-        logger.warning(
-            "endpoints ignored, because a gRPC target has one address family: %d",
-            left_out,
-        )
+        _tell_ignored(left_out)
     return f"ipv{version}:{','.join(most)}"
+
+
+def _tell_ignored(count: int) -> None:
+    words = "endpoints ignored, because a gRPC target has one address family: %d"
+    logger.warning(words, count)
 
 
 def _family(address: str) -> int:

@@ -22,7 +22,8 @@ ABANDONED = Verdict.ABANDONED  # an enum looks its members up in Python up to 3.
 
 
 class RecentPicks:
-    """Owned by a balancer, which tells it of picks and outcomes while one looks."""
+    """Keeps recent picks and outcomes for the status page, while somebody looks. Owned
+    by a balancer, which tells it of them."""
 
     def __init__(self, clock: Clock) -> None:
         self.recent: Recent | None = None  # as long as somebody looks

@@ -23,7 +23,14 @@ from lbclient import wire
 from lbclient.core.model import State
 from lbclient.grpc_seam import intake
 from lbclient.v1 import compat_pb2, health_pb2
-from tests.hosts import Host, stream_stream, stream_unary, unary_stream, unary_unary
+from tests.hosts import (
+    Host,
+    see_drain,
+    stream_stream,
+    stream_unary,
+    unary_stream,
+    unary_unary,
+)
 
 SERVING = compat_pb2.ServingReply.SERVING
 
@@ -198,26 +205,16 @@ def instrumented(order: int = 1) -> Iterator[InMemorySpanExporter]:
             instrumentor.uninstrument()
 
 
-async def see_drain(server: Any, address: str, eventually: Any) -> None:
-    async with lbclient.insecure_channel(f"ipv4:{address}") as channel:
-        await channel.channel_ready()
-        [backend] = channel.balancer().pool.ready
-        await eventually(lambda: backend.reported.is_ours)
-        assert not backend.reported.refusals
-        server.lame_duck()
-        await eventually(lambda: backend.state is State.LAME_DUCK)
-
-
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("brought", [[], [Denying()]], ids=["none", "denies all"])
 async def test_health_passes_by_what_instruments_grpc_aio_server(
-    host: Host, eventually: Any, order: int, brought: list[Any]
+    host: Host, order: int, brought: list[Any]
 ) -> None:
     """They put their interceptors before those of the program."""
     with instrumented(order) as exporter:
         server, address, channel = await host(METHODS, interceptors=brought)
     assert await call_all(channel) == ANSWERS
-    await see_drain(server, address, eventually)
+    await see_drain(server, address)
     names = [span.name for span in exporter.get_finished_spans()]
     assert sorted(names) == sorted(METHODS)
 
@@ -253,7 +250,7 @@ async def test_health_streams_pass_through_what_instruments_grpc_aio_server(
     with instrumented() as exporter:
         server, address, channel = await host(METHODS, intercept_health=asks)
     assert await call_all(channel) == ANSWERS
-    await see_drain(server, address, eventually)
+    await see_drain(server, address)
     # A stream's span ends some time after its client has left.
     await eventually(
         lambda: {span.name for span in exporter.get_finished_spans()} > set(METHODS)

@@ -47,6 +47,7 @@ from tests.hosts import (
     PATH,
     Methods,
     add_methods,
+    see_drain,
     stream_stream,
     stream_unary,
     unary_stream,
@@ -310,12 +311,7 @@ async def test_calls_in_all_threads_do_not_hold_up_health(
         with pytest.raises(grpc.RpcError) as caught:
             check(channel, "no.Such")
         assert caught.value.code() is StatusCode.NOT_FOUND
-        async with lbclient.insecure_channel(f"ipv4:{at}") as ours:
-            await ours.channel_ready()
-            [backend] = ours.balancer().pool.ready
-            await eventually(lambda: backend.reported.is_ours)
-            server.lame_duck()
-            await eventually(lambda: backend.state is State.LAME_DUCK)
+        await see_drain(server, at)
         assert [next(one).status for one in watches] == [NOT_SERVING] * 8
         assert held.began == THREADS
         held.let_go.set()
@@ -745,13 +741,7 @@ async def test_health_passes_by_what_instruments_grpc_server(
         ):
             assert call_all(channel, metadata=TOKEN) == ANSWERS
             assert next(watch(channel)).status == SERVING
-            async with lbclient.insecure_channel(f"ipv4:{at}") as ours:
-                await ours.channel_ready()
-                [backend] = ours.balancer().pool.ready
-                await eventually(lambda: backend.reported.is_ours)
-                assert not backend.reported.refusals
-                server.lame_duck()
-                await eventually(lambda: backend.state is State.LAME_DUCK)
+            await see_drain(server, at)
     finally:
         instrumentor.uninstrument()
     names = [span.name for span in exporter.get_finished_spans()]

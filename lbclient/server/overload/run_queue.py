@@ -49,7 +49,7 @@ Turn = asyncio.Future[bool]
 
 
 class Line:
-    """Who waits, first in, first out. Owned by a `RunQueue`."""
+    """Keeps who waits for a turn, first in, first out. Owned by a `RunQueue`."""
 
     def __init__(self) -> None:
         # Of each criticality by place, the first one first. Places are never equal.
@@ -102,7 +102,8 @@ class Line:
 
 
 class RunQueue:
-    """Owned by the server, used on its loop's thread only."""
+    """Has handlers begin one by one where each takes its time. Owned by the server,
+    used on its loop's thread only."""
 
     def __init__(
         self,
