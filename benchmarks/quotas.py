@@ -109,6 +109,7 @@ async def serve(store: str) -> None:
     processors = len(os.sched_getaffinity(0))
     config = lbclient.ServerConfig(
         utilization=cpu.utilization,
+        utilization_replaces=True,
         runnable=lambda: cpu.runnable,
         max_load=8.0 / processors,  # the emulated processor is one
         quotas=dict.fromkeys(CUSTOMERS, LIMIT) if store else None,

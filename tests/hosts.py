@@ -72,10 +72,13 @@ async def hosting(
     """Starts a server, and stops it. `methods` are handlers by path, or that of PATH.
 
     The server is one of ours, with these options of `Server` and settings of
-    `ServerConfig`, or `server`, such as `grpc.aio.server()`.
+    `ServerConfig`, or `server`, such as `grpc.aio.server()`. It reports a given
+    `utilization` as it is, however busy the process of the tests is.
     """
     if server is None:
         settings = {name: options.pop(name) for name in SETTINGS & set(options)}
+        if "utilization" in settings:
+            settings.setdefault("utilization_replaces", True)
         if settings:
             options["config"] = ServerConfig(**settings)
         server = Server(**options)

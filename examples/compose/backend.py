@@ -30,6 +30,7 @@ async def main() -> None:
     config = replace(
         lbclient.ServerConfig.from_environment(),
         utilization=cpu.utilization,
+        utilization_replaces=True,  # the emulated processors are what it has
         runnable=lambda: cpu.runnable,
     )
     server = lbclient.server(config=config)

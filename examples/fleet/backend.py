@@ -38,6 +38,7 @@ async def main() -> None:
     server = lbclient.server(
         config=lbclient.ServerConfig(
             utilization=cpu.utilization,
+            utilization_replaces=True,  # the emulated processors are what it has
             runnable=lambda: cpu.runnable,
             smoothing=options.smoothing,
             max_load=0,  # it shows who balances better, not what a task sheds

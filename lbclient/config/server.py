@@ -120,8 +120,18 @@ class ServerConfig(Sourced):
         None,
         optional(SIGNAL),
         help="The application's own utilization, read every 0.1 s: 1.0 is all that the "
-        "task is provisioned for, and more is possible. None: the process's CPU time "
-        "over the CPUs it may use, including CPU time that others kept from it.",
+        "task is provisioned for, and more is possible. Reports tell the largest of it "
+        "and of what the server measures: the process's CPU time over the CPUs it may "
+        "use, including CPU time that others kept from it, the share of time in which "
+        "the event loop was busy, and the share of the handlers' threads in use.",
+    )
+    utilization_replaces: bool = setting(
+        False,
+        SWITCH,
+        help="Whether reports tell `utilization` also where it is the smaller one: for "
+        "a figure that is measured against another limit than this process's.",
+        source="Ours: off, because a full event loop limits a task whatever else is "
+        "free.",
     )
     runnable: Callable[[], int] | None = setting(
         None,

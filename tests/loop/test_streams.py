@@ -327,6 +327,8 @@ async def test_the_cpu_time_of_streams_is_in_the_reported_utilization() -> None:
 
 
 async def test_but_not_where_a_signal_of_the_users_takes_the_place_of_the_cpu() -> None:
-    report, cpu = await utilization_with(40, utilization=lambda: 0.01)
+    report, cpu = await utilization_with(
+        40, utilization=lambda: 0.01, utilization_replaces=True
+    )
     assert report.utilization == pytest.approx(0.01)
     assert cpu == pytest.approx(40 * 10 * REPORT_COST, rel=0.05)

@@ -64,7 +64,10 @@ async def test_grpcios_own_weighted_round_robin_follows_our_reports(
                     **(
                         {"signals": {"pool": lambda: utilization}}
                         if source == "named metrics"
-                        else {"utilization": lambda: utilization}
+                        else {
+                            "utilization": lambda: utilization,
+                            "utilization_replaces": True,
+                        }
                     ),
                     smoothing=60,  # over many batches, not within one
                     orca_min_interval=0.1,
@@ -217,7 +220,9 @@ async def test_a_channel_goes_by_a_signal_of_our_servers(
         await start(
             lambda used=used: lbclient.server(
                 config=ServerConfig(
-                    signals={"pool": lambda: used}, utilization=lambda: 0.9
+                    signals={"pool": lambda: used},
+                    utilization=lambda: 0.9,
+                    utilization_replaces=True,
                 )
             )
         )

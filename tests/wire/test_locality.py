@@ -30,7 +30,9 @@ class Zones:
     async def begin(self, **priorities: int) -> str:
         for zone in "aabb":
             config = ServerConfig(
-                utilization=partial(self.used.__getitem__, zone), smoothing=0.1
+                utilization=partial(self.used.__getitem__, zone),
+                utilization_replaces=True,
+                smoothing=0.1,
             )
             task = await self.start(partial(lbclient.server, config=config))
             self.tasks.append(task)

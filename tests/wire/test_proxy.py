@@ -184,7 +184,7 @@ async def test_metadata_deadline_and_status_pass_as_they_are(host: Host) -> None
         seen["left"] = context.time_remaining()
         context.set_trailing_metadata(said)
 
-    config = ServerConfig(utilization=lambda: 0.77)
+    config = ServerConfig(utilization=lambda: 0.77, utilization_replaces=True)
     _, address, _ = await host(streams(Fail=fail, Succeed=succeed), config=config)
     async with proxy_of(address) as proxy, proxy.channel() as channel:
         call = channel.stream_stream("/test.Any/Fail")(metadata=SENT, timeout=30)

@@ -120,7 +120,9 @@ async def test_one_of_which_only_grpc_health_v1_is_let_pass_tells_its_load_so(
     """In the trailers of its answers, without a call. It owes no reports for that."""
     ours = lbclient.server(
         interceptors=[Refusing(Code.PERMISSION_DENIED, wire.SERVING_CHECK_METHOD)],
-        config=lbclient.ServerConfig(intercept_health=True, utilization=lambda: 0.5),
+        config=lbclient.ServerConfig(
+            intercept_health=True, utilization=lambda: 0.5, utilization_replaces=True
+        ),
     )
     async with (
         hosting(ECHO, server=ours) as (_, address, _),

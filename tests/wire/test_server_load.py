@@ -344,7 +344,9 @@ async def _watched(channel: Any, path: str) -> Any:
 
 
 async def test_the_applications_utilization_goes_with_the_cpus(host: Host) -> None:
-    config = ServerConfig(utilization=lambda: 0.75, runnable=lambda: 3)
+    config = ServerConfig(
+        utilization=lambda: 0.75, utilization_replaces=True, runnable=lambda: 3
+    )
     server, method, _ = await hosted(host, echo, config=config)
     await eventually(lambda: server.statistics().utilization == pytest.approx(0.75))
     call = method(b"x")
@@ -356,16 +358,25 @@ async def test_the_applications_utilization_goes_with_the_cpus(host: Host) -> No
     assert server.statistics().utilization == pytest.approx(0.75)
 
 
-def test_both_utilizations_are_reported() -> None:
+@pytest.mark.parametrize(
+    ("own", "replaces", "told"),
+    [(1.5, False, 1.5), (0.1, False, 0.25), (0.1, True, 0.1)],
+    ids=["the larger", "the smaller", "the smaller replaces"],
+)
+def test_both_utilizations_are_reported(
+    own: float, replaces: bool, told: float
+) -> None:
+    """The application's is the larger of what limits, or its own word."""
     now = 0.0
-    config = ServerConfig(utilization=lambda: 1.5)
+    config = ServerConfig(utilization=lambda: own, utilization_replaces=replaces)
     server = parts(config, lambda: now, lambda now: 0.25)
     server.sampler.sample()
     now = 0.1
     server.sampler.sample()
     load = server.reporter.load()
-    assert load.application_utilization == pytest.approx(1.5)
+    assert load.application_utilization == pytest.approx(told)
     assert load.cpu_utilization == pytest.approx(0.25)
+    assert server.statistics().utilization == pytest.approx(told)
 
 
 @pytest.fixture

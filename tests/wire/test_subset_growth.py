@@ -28,7 +28,7 @@ async def call_again_and_again(method: Any, request: Any) -> None:
 async def start_channel(
     start: Any, utilization: float, most: int
 ) -> tuple[lbclient.Channel, list[Any]]:
-    config = ServerConfig(utilization=lambda: utilization)
+    config = ServerConfig(utilization=lambda: utilization, utilization_replaces=True)
     tasks = [
         await start(lambda: lbclient.server(config=config)) for _ in range(BACKENDS)
     ]

@@ -21,6 +21,7 @@ class UserSignals:
 
     def __init__(self, config: ServerConfig) -> None:
         self._utilization = config.utilization
+        self._replaces = config.utilization_replaces
         self._runnable = config.runnable
         self._signals = config.signals or {}
         self.names = tuple(self._signals)
@@ -29,10 +30,15 @@ class UserSignals:
         self.failures = 0
         self.complained: set[str] = set()  # of what
 
-    def utilization(self, cpu: float) -> float | None:
-        """Of the application; None: it does not measure itself. `cpu` if it fails."""
-        signal = self._utilization
-        return None if signal is None else self._ask("utilization", signal, cpu)
+    def utilization(self, measured: float) -> float | None:
+        """Returns the application's, or `measured` if that is larger or it fails.
+
+        None: the application does not measure itself.
+        """
+        if self._utilization is None:
+            return None
+        own = self._ask("utilization", self._utilization, measured)
+        return own if self._replaces else max(own, measured)
 
     def runnable(self) -> int | None:
         """Asked for each request: no frame more than it takes."""
