@@ -21,6 +21,7 @@ class Attempt(NamedTuple):
     `number` is 1 for the first time that it was sent; `sent_at` is the clock then.
     `counts` are those of its method, by the number of the status; `metadata` is that
     of the request, which says who pays; `observed` is what observers keep of the call.
+    `is_hedge`: it began while the call's first attempt was in flight.
     """
 
     backend: "Backend"
@@ -31,6 +32,7 @@ class Attempt(NamedTuple):
     counts: dict[int, int]
     metadata: Any = None
     observed: "ObservedCall | None" = None
+    is_hedge: bool = False
 
 
 new_attempt: Callable[[tuple[object, ...]], Attempt]

@@ -18,7 +18,7 @@ from lbclient.client.history import Failed, ended_streams, has_failed, last_word
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome
 from lbclient.core.retry import Decision, Failure, Refusal, Retry
-from lbclient.core.verdict import REJECTED, Ending
+from lbclient.core.verdict import ABANDONED, REJECTED, SERVED, Ending
 from lbclient.grpc_seam import (
     CANCELLED,
     DEADLINE_EXCEEDED,
@@ -33,7 +33,7 @@ from lbclient.grpc_seam import (
     was_not_sent,
 )
 from lbclient.log import Log
-from lbclient.wire import ATTEMPT_KEY, propagation
+from lbclient.wire import ATTEMPT_KEY, CRITICALITY_KEY, propagation
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from lbclient.client.observers import ObservedCall
 
 logger = Log(__name__)
+
+BESIDE = Decision(0.0, "the other attempt decides", is_hedged=True)
 
 
 class Method(Protocol):
@@ -103,7 +105,12 @@ class Attempts:
         self._method: Method | None = method  # None: the call is over
 
     def start(
-        self, backend: "Backend", left: float | None, waited: float, now: float
+        self,
+        backend: "Backend",
+        left: float | None,
+        waited: float,
+        now: float,
+        is_hedge: bool = False,
     ) -> tuple[Attempt, Any, Any]:
         """An attempt on a backend, and grpc.aio's call, with so many seconds left; also
         the calls on the same connection, of which it is one.
@@ -112,14 +119,19 @@ class Attempts:
         """
         assert self._method is not None
         observed, tries = self.observed, len(self.tried) + 1
+        requests, options = self.requests, self._options
+        criticality = self.criticality
+        if is_hedge:
+            observed = None if observed is None else observed.beside()
+            criticality, options = _less_critical(criticality, options)
         of_call = (
-            self.criticality,
+            criticality,
             self.counts,
-            self._options.get("metadata"),
+            options.get("metadata"),
             observed,
+            is_hedge,
         )
         attempt = new_attempt((backend, waited, tries, now, *of_call))
-        requests, options = self.requests, self._options
         if self._retry is not None and (number := self._retry.attempt):
             options = {**options, "metadata": _numbered(options["metadata"], number)}
         if observed is not None:
@@ -134,6 +146,53 @@ class Attempts:
             inner = requests.in_context(lambda: begin(requests.attempt()))
         siblings.add(inner)
         return attempt, inner, siblings
+
+    # --- two at a time -------------------------------------------------------------
+
+    def hedge(self, first: Attempt, retry: Retry) -> None:
+        """A hedge is about to start; `retry` decides on the attempts after it."""
+        self.tried, self._retry = (first.backend,), retry
+
+    def is_decided(
+        self,
+        attempt: Attempt,
+        call: Any,
+        code: int,
+        trailers: Trailers,
+        is_hedge: bool,
+    ) -> bool:
+        """Whether the call is over by the end of one of two attempts.
+
+        A hedge that failed leaves the call to the first attempt.
+        """
+        if not code:
+            return True
+        ending, outcome = heard(attempt, call, code, trailers, attempt.sent_at)
+        if ending.may_be_retried():
+            return False
+        return not is_hedge or (outcome.is_answer and outcome.verdict is SERVED)
+
+    def failed_beside(
+        self, attempt: Attempt, call: Any, code: int, trailers: Trailers
+    ) -> None:
+        """Settles one of two attempts, which leaves the call to the other."""
+        balancer = self.balancer
+        now = balancer.clock()
+        _, outcome = heard(attempt, call, code, trailers, now)
+        balancer.settle(attempt, outcome, code, BESIDE, now)
+        if outcome.verdict is REJECTED and outcome.refusal is not Refusal.QUOTA:
+            balancer.counters.attempt_refused(int(attempt.is_hedge))
+        address = attempt.backend.endpoint.address
+        self.tried = (attempt.backend,)
+        self._history = (Failed(address, error_of(call), BESIDE.reason),)
+
+    def lost(self, attempt: Attempt) -> None:
+        """Settles one of two attempts, which was cancelled as the other one answered:
+        no failure of its backend."""
+        balancer = self.balancer
+        now = balancer.clock()
+        outcome = Outcome(ABANDONED, now - attempt.sent_at, is_answer=False)
+        balancer.settle(attempt, outcome, CANCELLED, BESIDE, now)
 
     # --- whether and when it comes -------------------------------------------------
 
@@ -274,6 +333,17 @@ class Attempts:
         tell(error, said)
         retry = self._retry
         propagation.learn(error, was_retried=retry is not None and retry.attempt > 0)
+
+
+def _less_critical(
+    criticality: Criticality, options: dict[str, Any]
+) -> tuple[Criticality, dict[str, Any]]:
+    """One step lower, in the metadata, too: servers shed hedges first."""
+    lower = Criticality(max(criticality - 1, Criticality.SHEDDABLE))
+    pairs = options.get("metadata") or ()
+    kept = [pair for pair in pairs if pair[0] != CRITICALITY_KEY]
+    metadata = grpc.aio.Metadata(*kept, (CRITICALITY_KEY, lower.name))
+    return lower, {**options, "metadata": metadata}
 
 
 def _numbered(metadata: Any, attempt: int) -> grpc.aio.Metadata:

@@ -37,6 +37,7 @@ from lbclient.config import ChannelConfig
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import Criticality, named
 from lbclient.core.events import Events
+from lbclient.core.hedging import Hedging
 from lbclient.core.model import LoadReport, Outcome, State, TaskState, Verdict
 from lbclient.core.next_backend import two_others
 from lbclient.core.outliers import Outliers
@@ -160,6 +161,15 @@ class Balancer:
             config.max_attempts,
             lambda path: is_idempotent(path, config.idempotent),
         )
+        self.hedging: Hedging | None = None
+        if config.hedging:
+            self.hedging = Hedging(
+                self.retry_policy,
+                config.max_attempts,
+                lambda path: is_idempotent(path, config.idempotent),
+                config.hedging_budget,
+                config.hedging_delay,
+            )
         self.picks = RecentPicks(clock)
         self.label = label
         self._rng = rng

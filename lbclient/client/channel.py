@@ -378,6 +378,7 @@ def info(call: object) -> "client.statistics.CallInfo":
             backend.endpoint.zone,
             backend.endpoint.priority,
             backend.has_left_zone(),
+            getattr(sent, "hedge", ""),
         )
     waited = sent.waited() if isinstance(sent, wrapped.Call) else 0.0
     return CallInfo(None, 0, waited, history)

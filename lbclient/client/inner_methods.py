@@ -28,8 +28,10 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
 
     A dict, as the lookup is on the way of every call and then takes no frame. Owned by
     a stub's method, which it does not know: a circle of the two would keep the channel
-    until a garbage collection.
+    until a garbage collection. `is_wrapped`: no call is a direct one.
     """
+
+    is_wrapped = False
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
     def _direct(
         self, method: Any, channel: grpc.aio.Channel
     ) -> tuple[Any, tuple[Any, ...]] | None:
-        if self._kind != "unary_unary":
+        if self._kind != "unary_unary" or self.is_wrapped:
             return None
         arguments = call_arguments(method, channel)
         if arguments is None:

@@ -5,6 +5,7 @@ is `calls`' business.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ from lbclient.client.observers import ObservedCall
 from lbclient.core.criticality import DEFAULT, Criticality, current, parse
 from lbclient.core.customer import current as customer_served
 from lbclient.core.customer import payer
+from lbclient.core.hedging import Hedging
 from lbclient.grpc_seam import (
     Throttled,
     flaw_of,
@@ -73,7 +75,7 @@ class StubMethod:
     """
 
     kind: str
-    wrapper: type[wrapped.Call]
+    wrapper: Callable[..., wrapped.Call]
     serializes_itself = True
 
     def __init__(
@@ -101,7 +103,19 @@ class StubMethod:
         """Of its calls that are over, with those of other stubs of this channel."""
         if self._counts is None:
             self._counts = balancer.counters.by_method.of(self.kind, self.path)
+            if balancer.hedging is not None and self.kind == "unary_unary":
+                self._hedge(balancer.hedging)
         return self._counts
+
+    def _hedge(self, hedging: Hedging) -> None:
+        """Has its calls hedged from now on, if they may be."""
+        method = hedging.find(self.path)
+        if method is None:
+            return
+        from lbclient.client.calls.hedged import HedgedCall
+
+        self.wrapper = partial(HedgedCall, method)
+        self.on.is_wrapped = True
 
     def prepared(self, request: Any) -> Any:
         """What of `request` an attempt begins with; raises for what cannot be sent."""
@@ -339,7 +353,9 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         make, arguments = inner.direct
         return make(
             balancer,
-            new_attempt((backend, 0.0, 1, now, level, counts, metadata, observed)),
+            new_attempt(
+                (backend, 0.0, 1, now, level, counts, metadata, observed, False)
+            ),
             self,
             message,
             timeout,

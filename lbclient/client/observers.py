@@ -29,6 +29,11 @@ class ObservedCall(Protocol):
         """After `took` seconds, the wait included. `then` is as in `balancer.settle`:
         None, or a decision without a delay, ends the call."""
 
+    def beside(self) -> "ObservedCall":
+        """For the call's hedge, which begins and ends while its first attempt runs.
+
+        `then.is_hedged` of an attempt that is over: the call is not over by it."""
+
     def over(self, code: int, now: float) -> None:
         """The call ended otherwise than by an attempt."""
 
@@ -94,6 +99,9 @@ class _SeveralCalls:
     ) -> None:
         for call in self._calls:
             call.attempt_over(code, took, verdict, then, now)
+
+    def beside(self) -> "_SeveralCalls":
+        return _SeveralCalls(tuple(call.beside() for call in self._calls))
 
     def over(self, code: int, now: float) -> None:
         for call in self._calls:

@@ -173,6 +173,9 @@ class ChannelStatistics:
     ones, of calls that have ended, "1", and "2" with all beyond. `refused_attempts` are
     those of them that a backend refused because of its load. If most retries are
     refused, other backends are overloaded, too.
+    `hedges` were sent, `hedges_won` of them answered their call, and `hedges_withheld`
+    counts those that were not sent, by reason: "throttled", "waiting", "no-backend",
+    "slow" or "budget". All are zero or empty without `ChannelConfig.hedging`.
     `throttled` were refused here, as backends refuse so much. `refused` are the calls
     that ended here: "throttled", for a customer's "quota", "no-backend", "full" or by
     their "deadline".
@@ -228,6 +231,9 @@ class ChannelStatistics:
     name: str = ""
     zones: tuple[ZoneStatistics, ...] = ()
     spilled: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
+    hedges_withheld: dict[str, int] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -249,6 +255,9 @@ class CallInfo:
 
     `zone` and `priority` are the backend's, as the resolver says. With `locality` a
     call has `left_zone` if this is not the client's, whose backends were full or gone.
+
+    `hedge` says what became of the call's hedge: "sent" while both attempts are in
+    flight, then "won" if the hedge has answered, or "lost". Empty: there was none.
     """
 
     backend: str | None
@@ -259,6 +268,7 @@ class CallInfo:
     zone: str = ""
     priority: int = 0
     left_zone: bool = False
+    hedge: str = ""
 
 
 def latency_statistics(histogram: "Histogram") -> LatencyStatistics:
@@ -503,4 +513,7 @@ def channel_statistics(
         name=name,
         zones=zone_statistics(balancer, weight_of, now),
         spilled=getattr(balancer.picker, "spilled", 0),
+        hedges=counters.hedges,
+        hedges_won=0 if balancer.hedging is None else balancer.hedging.won,
+        hedges_withheld=dict(balancer.hedging.withheld) if balancer.hedging else {},
     )

@@ -26,6 +26,7 @@ from lbclient.config.sources import ENVIRONMENT, Sourced, section
 from lbclient.core import customer, retry
 from lbclient.core.criticality import DEFAULT, Criticality, named
 from lbclient.core.errors import ConfigError
+from lbclient.core.hedging import BUDGET as HEDGING_BUDGET
 from lbclient.core.protocols import PickerFactory, Subset
 from lbclient.core.spill_control import SPILL_ABOVE
 from lbclient.core.throttle import K
@@ -258,6 +259,29 @@ class ChannelConfig(Sourced):
         help="Largest number of attempts of a request, the first one included; or such "
         "a number by method, named like those in `idempotent`. 1: no retries.",
         source="SRE book, ch. 21: three. gRFC A6 allows five.",
+    )
+    hedging: bool = setting(
+        False,
+        SWITCH,
+        help="Whether a unary-unary call of an idempotent method that takes long is "
+        "sent to a second backend, too. The first answer counts, and the other attempt "
+        "is cancelled.",
+        source="gRFC A6 has it off, too: it adds load, and executes calls twice.",
+    )
+    hedging_delay: float | None = setting(
+        None,
+        optional(seconds(0.001, HOUR)),
+        help="How long a call is in flight before it is hedged. None: from the p95 of "
+        "its method to twice that, so that `hedging_budget` lasts.",
+        source='CACM 2013, "The Tail at Scale": the p95. gRFC A6: `hedgingDelay`.',
+    )
+    hedging_budget: float = setting(
+        HEDGING_BUDGET,
+        number(0.001, 0.1),
+        help="Largest number of hedges for each request. They are paid for by the "
+        "retry budget, too.",
+        source='CACM 2013, "The Tail at Scale": 2 % more requests cut the p99.9 by '
+        "96 %.",
     )
     propagate_deadline: bool = setting(
         False,

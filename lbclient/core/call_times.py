@@ -204,11 +204,17 @@ class CallTimer:
         if then is None or then.delay is None:
             self.over(code, now)
             return
+        if then.is_hedged:
+            return
         self._idle_since = now
         if then.is_resend:
             self._resends += 1
         else:
             self._retries += 1
+
+    def beside(self) -> "CallTimer":
+        """For the call's hedge: it is one more attempt."""
+        return self
 
     def over(self, code: int, now: float) -> None:
         method, trace = self._method, self._trace

@@ -22,16 +22,16 @@ class Counters:
     throttled client could send a tenth of all the calls that it holds back.
     `refused` are the calls that ended in this client, by reason. `retries` are attempts
     after one that was refused or may have been executed, `resends` those after one that
-    no server took. `refused_attempts` has the attempts that backends refused for load,
-    by number. `latency` is that of attempts. `waited` calls waited for a backend,
-    `waited_seconds` in all.
+    no server took, `hedges` those beside the first. `refused_attempts` has the attempts
+    that backends refused for load, by number. `latency` is that of attempts. `waited`
+    calls waited for a backend, `waited_seconds` in all.
     """
 
     def __init__(self, codes: Iterable[int], reasons: Iterable[str]) -> None:
         self.calls = dict.fromkeys(codes, 0)
         self.by_method: CallCounts[int] = CallCounts(self.calls)
         self.refused = dict.fromkeys(reasons, 0)
-        self.sent = self.resends = 0
+        self.sent = self.resends = self.hedges = 0
         self._retries = [0] * ATTEMPTS  # by number, from 1; the last for all beyond
         self.refused_attempts = [0] * ATTEMPTS
         self.latency = Histogram()
@@ -52,7 +52,7 @@ class Counters:
             self.sent += 1
         elif then.is_resend:
             self.resends += 1
-        else:
+        elif not then.is_hedged:
             self._retries[min(then.attempt, LAST)] += 1
         # `Histogram.observe`, written out: this runs after each attempt.
         histogram = self.latency
@@ -70,9 +70,11 @@ class Counters:
     def sent_attempts(self) -> list[int]:
         """Attempts by the number that servers are told, from 0.
 
-        The first attempts are those of calls that are over.
+        The first attempts are those of calls that are over. Servers are told that a
+        hedge is attempt 1.
         """
-        return [self.sent, *self._retries[1:]]
+        _, second, *others = self._retries
+        return [self.sent, second + self.hedges, *others]
 
     def call_over(self, counts: dict[int, int], code: int, was_sent: bool) -> None:
         """Counts a call that ended, but not by the end of an attempt."""

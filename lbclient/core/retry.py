@@ -64,13 +64,15 @@ class Decision(NamedTuple):
     """Seconds to wait before the next attempt, None for no more; and why.
 
     It is a resend where no backend has seen the request, else a retry; `attempt` is the
-    retry's number, from 1.
+    retry's number, from 1. `is_hedged`: no other attempt is due, as one is in flight or
+    has answered.
     """
 
     delay: float | None
     reason: str
     is_resend: bool = False
     attempt: int = 0
+    is_hedged: bool = False
 
 
 class Budget:
@@ -221,6 +223,17 @@ class RetryPolicy:
         attempts = max_attempts(path, self._attempts)
         is_idempotent = partial(self._is_idempotent, path)
         return Retry(self._budget, self._rng, attempts, is_idempotent)
+
+    def hedge(self, path: str, sent: int) -> Retry | None:
+        """Takes a hedge from the budget, and decides on the attempts after it.
+
+        A hedge is an attempt like a retry (gRFC A6). None: the budget is spent.
+        """
+        retry = self.begin(path, sent)
+        if not self._budget.withdraw():
+            return None
+        retry.attempt = 1
+        return retry
 
     def left(self, sent: int) -> float:
         """Retries left in the budget after this many requests."""

@@ -32,6 +32,15 @@ def give_up(channel: grpc.aio.Channel, cause: str) -> None:
     step(channel.close())  # without grace it does not wait
 
 
+def end_beside(call: Any) -> None:
+    """Cancels an attempt whose call another attempt has answered.
+
+    Whoever awaits it goes on to the other, as after `give_up`.
+    """
+    call._lbclient_cause = "another attempt has answered"
+    call.cancel()
+
+
 def _end(call: Any, cause: str) -> None:
     """Ends a call as a lost connection does: with no CancelledError in its requests.
 

@@ -34,6 +34,12 @@ OURS = _families(
      "Attempts sent again because no server had accepted the one before."),
     ("lbclient_retries", "counter", "target",
      "Attempts after one that was refused, or that may have been executed."),
+    ("lbclient_hedges", "counter", "target",
+     "Hedges sent: second attempts of calls whose first attempt was in flight."),
+    ("lbclient_hedges_won", "counter", "target",
+     "Hedges whose answer became the answer of their call."),
+    ("lbclient_hedges_withheld", "counter", "target reason",
+     "Hedges that were due and not sent, by reason."),
     ("lbclient_sent_attempts", "counter", "target attempt",
      "Attempts sent, by number, from 0, as servers are told; later attempts than 2 "
      "count as 2."),

@@ -10,6 +10,7 @@ from itertools import accumulate
 import grpc
 
 from lbclient.client.statistics import MOST_ZONES, ChannelStatistics
+from lbclient.core.hedging import REASONS as WITHHELD
 from lbclient.core.histogram import Histogram
 from lbclient.core.model import State, TaskState, Verdict
 from lbclient.core.retry import ATTEMPTS
@@ -65,6 +66,11 @@ def channel_counts(channel: ChannelStatistics, target: str) -> Samples:
         yield ("lbclient_picks_total", target, policy), picks
     yield ("lbclient_resends_total", target), channel.resends
     yield ("lbclient_retries_total", target), channel.retries
+    yield ("lbclient_hedges_total", target), channel.hedges
+    yield ("lbclient_hedges_won_total", target), channel.hedges_won
+    for reason in WITHHELD:
+        withheld = channel.hedges_withheld.get(reason, 0)
+        yield ("lbclient_hedges_withheld_total", target, reason), withheld
     for number in map(str, range(ATTEMPTS)):
         sent = channel.sent_attempts.get(number, 0)
         refused = channel.refused_attempts.get(number, 0)

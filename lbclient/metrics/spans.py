@@ -5,6 +5,7 @@ context is sent to the server. So a trace shows which backend each attempt went 
 long it waited for that backend, and why there was another.
 """
 
+from copy import copy
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ from lbclient.wire.codes import STATUS_OF_NUMBER
 logger = Log("lbclient.metrics")
 
 FIRST = "the call's first attempt"
+HEDGE = "a hedge, as the first attempt takes long"
 
 
 class Tracing:
@@ -93,6 +95,13 @@ class TracedCall:
         self._was_resent = then.is_resend
         self._retries += not then.is_resend
         self._reason = reason
+
+    def beside(self) -> "TracedCall":
+        """For a hedge: the same call, with an attempt's span of its own."""
+        hedge = copy(self)
+        hedge._attempt, hedge._reason = None, HEDGE
+        hedge._retries, hedge._was_resent = 1, False
+        return hedge
 
     def over(self, code: int, now: float) -> None:
         self._over(code, "")

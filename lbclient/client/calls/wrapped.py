@@ -151,7 +151,7 @@ class Call:
         if self._decided is not None:
             balancer.counters.begun_after(waited)
             self._decide()
-        self._attempt_end = _End(balancer, attempt, self._finder(), siblings)
+        self._attempt_end = AttemptEnd(balancer, attempt, self._finder(), siblings)
         inner.add_done_callback(self._attempt_end)
 
     def _finder(self) -> "Callable[[], Call | None]":
@@ -423,11 +423,15 @@ class Call:
             self._balancer.loop.call_soon_threadsafe(self._fire)
 
 
-class _End:
+class AttemptEnd:
     """What happens when an attempt is over: once, and when its status is the true one.
 
-    `find` gives the call that it is an attempt of, if that is still there.
+    `find` gives the call that it is an attempt of, if that is still there. `beside` is
+    asked first while the call has another attempt in flight, and returns whether the
+    call is not over by this one.
     """
+
+    beside: Callable[["AttemptEnd", Any, int, Trailers], bool] | None = None
 
     def __init__(
         self,
@@ -440,7 +444,7 @@ class _End:
         self._siblings = siblings  # grpc.aio's calls on the same connection
         self._awaited: asyncio.Event | None = None
         self._balancer = balancer
-        self._attempt = attempt
+        self.attempt = attempt
         self._find = find
         self._patience = PATIENCE
 
@@ -464,19 +468,22 @@ class _End:
             self._awaited.set()
         code, trailers = final_status(inner)
         del self._find  # or the two would keep each other, and the connection
+        beside, self.beside = self.beside, None
+        if beside is not None and beside(self, inner, code, trailers):
+            return
         if code == CANCELLED and was_not_begun(inner):
-            tried = self._attempt.number - 1
-            self._balancer.forget(self._attempt, tried)
+            tried = self.attempt.number - 1
+            self._balancer.forget(self.attempt, tried)
             if call is not None:
                 call.take_back()
                 call.attempt_over(None)
             return
         if call is None:
-            settle_orphan(self._balancer, self._attempt, inner, code, trailers)
+            settle_orphan(self._balancer, self.attempt, inner, code, trailers)
         elif code:
             call.attempt_over(call.failed(code, trailers))
         else:
-            call.attempts.served(self._attempt, trailers)
+            call.attempts.served(self.attempt, trailers)
             call.attempt_over(None)
 
 

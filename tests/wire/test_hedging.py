@@ -1,0 +1,415 @@
+"""Hedged calls over loopback: who gets what, who hears what, and what is counted."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+import lbclient
+from lbclient import wire
+from lbclient.config import ChannelConfig
+from lbclient.core.hedging import BURST
+from tests.hosts import PATH, Hosted, hosting, unary_unary
+from tests.waiting import eventually
+
+OTHER = "/test.Service/Other"  # not idempotent
+SHORT = 0.02  # seconds: the hedging delay
+LONG = 30.0  # seconds, which nobody waits
+
+Behavior = Callable[[bool, Any], Awaitable[bytes]]
+
+
+class Fleet:
+    """Servers that do as they are told, and what arrived there."""
+
+    def __init__(self, channel: lbclient.Channel, hosts: list[Hosted]) -> None:
+        self.channel = channel
+        self.hosts = hosts
+        self.arrived = Counter[str]()  # by method
+        self.metadata: list[dict[str, Any]] = []
+        self.in_flight = self.cancelled = 0
+        self.behave: Behavior = at_once
+
+    async def handle(self, path: str, context: Any) -> bytes:
+        self.arrived[path] += 1
+        metadata = dict(context.invocation_metadata())
+        self.metadata.append(metadata)
+        self.in_flight += 1
+        try:
+            return await self.behave(wire.ATTEMPT_KEY in metadata, context)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.in_flight -= 1
+
+    def call(
+        self, path: str = PATH, timeout: float | None = LONG, **options: Any
+    ) -> Any:
+        return self.channel.unary_unary(path)(b"", timeout=timeout, **options)
+
+    async def earn(self, calls: int = 60, path: str = OTHER) -> None:
+        """Calls that bring hedges; they are not hedged, however busy the machine is."""
+        for _ in range(calls):
+            await self.call(path)
+
+    async def one_has_failed(self) -> None:
+        """The client knows of an attempt that failed."""
+        await eventually(lambda: self.channel.statistics().attempts["failed"])
+
+    async def is_over(self) -> None:
+        """Nothing is in flight, and no backend has failed."""
+        await eventually(lambda: not self.in_flight)
+        said = self.channel.statistics
+        await eventually(lambda: said().in_flight == 0, said)
+        assert said().waiting == 0
+        assert [one.in_flight for one in said().backends] == [0] * len(self.hosts)
+
+
+async def at_once(is_hedge: bool, context: Any) -> bytes:
+    return b"hedge" if is_hedge else b"first"
+
+
+async def stall_first(is_hedge: bool, context: Any) -> bytes:
+    if not is_hedge:
+        await asyncio.sleep(LONG)
+    context.set_trailing_metadata((("said-by", "hedge"),))
+    return b"hedge"
+
+
+async def stall_all(is_hedge: bool, context: Any) -> bytes:
+    await asyncio.sleep(LONG)
+    return b""
+
+
+@asynccontextmanager
+async def fleet(
+    size: int = 2, interceptors: Any = None, **settings: Any
+) -> AsyncIterator[Fleet]:
+    settings = {
+        "hedging": True, "hedging_delay": SHORT, "hedging_budget": 0.1,
+        "idempotent": (PATH,), "picker": "round_robin", **settings,
+    }  # fmt: skip
+    found: Fleet
+
+    def handler(path: str) -> Any:
+        async def handle(request: bytes, context: Any) -> bytes:
+            return await found.handle(path, context)
+
+        return unary_unary(handle)
+
+    async with AsyncExitStack() as stack:
+        methods = {path: handler(path) for path in (PATH, OTHER)}
+        hosts = [
+            await stack.enter_async_context(hosting(methods, max_load=0))
+            for _ in range(size)
+        ]
+        target = "ipv4:" + ",".join(host.address for host in hosts)
+        channel = await stack.enter_async_context(
+            lbclient.insecure_channel(
+                target, config=ChannelConfig(**settings), interceptors=interceptors
+            )
+        )
+        found = Fleet(channel, hosts)
+        await channel.channel_ready()
+        pool = channel.balancer().pool
+        await eventually(lambda: len(pool.ready) == size)
+        yield found
+
+
+async def test_the_hedge_answers_where_the_first_attempt_stalls() -> None:
+    async with fleet() as it:
+        await it.earn()
+        it.behave = stall_first
+        it.metadata.clear()
+        call = it.call()
+        done: list[Any] = []
+        call.add_done_callback(done.append)
+        assert await call == b"hedge"
+        assert done == [call]
+        assert await call == b"hedge"
+        assert await call.code() is grpc.StatusCode.OK
+        assert ("said-by", "hedge") in tuple(await call.trailing_metadata())
+        assert (call.done(), call.cancelled(), call.cancel()) == (True, False, False)
+
+        first, hedge = it.metadata
+        assert wire.ATTEMPT_KEY not in first
+        assert hedge[wire.ATTEMPT_KEY] == "1"
+        assert hedge[wire.CRITICALITY_KEY] == "SHEDDABLE_PLUS"
+        told = lbclient.info(call)
+        assert (told.hedge, told.attempts, told.history) == ("won", 2, ())
+
+        await it.is_over()
+        assert it.cancelled == 1
+        said = it.channel.statistics()
+    assert (said.hedges, said.hedges_won, said.retries) == (1, 1, 0)
+    assert said.calls == {"OK": 61}
+    assert said.sent_attempts == {"0": 61, "1": 1, "2": 0}
+    assert {k: v for k, v in said.attempts.items() if v} == {
+        "served": 61,
+        "abandoned": 1,
+    }
+    assert (said.ejected, said.throttle) == (0, ())
+
+
+async def test_a_first_attempt_that_answers_cancels_its_hedge() -> None:
+    async with fleet() as it:
+        await it.earn()
+        release = asyncio.Event()
+
+        async def behave(is_hedge: bool, context: Any) -> bytes:
+            await (asyncio.sleep(LONG) if is_hedge else release.wait())
+            return b"first"
+
+        it.behave = behave
+        call = it.call()
+        await eventually(lambda: it.in_flight == 2)
+        assert lbclient.info(call).hedge == "sent"
+        release.set()
+        assert await call == b"first"
+        assert lbclient.info(call).hedge == "lost"
+        await it.is_over()
+        said = it.channel.statistics()
+    assert it.cancelled == 1
+    assert (said.hedges, said.hedges_won, said.calls) == (1, 0, {"OK": 61})
+
+
+async def test_a_call_that_is_not_idempotent_is_never_sent_twice() -> None:
+    async with fleet() as it:
+        await it.earn()
+        it.behave = stall_first
+        calls = [it.call(OTHER, timeout=5 * SHORT) for _ in range(20)]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        await it.is_over()
+        assert {end.code().name for end in ends if isinstance(end, grpc.RpcError)} == {
+            "DEADLINE_EXCEEDED"
+        }
+        assert it.arrived[OTHER] == 60 + len(ends)
+        assert it.channel.statistics().hedges == 0
+
+
+async def test_where_all_backends_stall_no_more_is_sent_than_the_budget() -> None:
+    async with fleet(hedging_budget=0.02) as it:
+        await it.earn(200)
+        it.behave = stall_all
+        before = it.arrived[PATH]
+        calls = [it.call(timeout=1.0) for _ in range(50)]
+        await asyncio.gather(*calls, return_exceptions=True)
+        await it.is_over()
+        said = it.channel.statistics()
+        more = it.arrived[PATH] - before - len(calls)
+    assert more == said.hedges <= 0.02 * 250 + 1
+    assert said.hedges_withheld["budget"] + said.hedges_withheld["slow"] > 40
+    assert said.calls == {"OK": 200, "DEADLINE_EXCEEDED": 50}
+
+
+async def test_while_most_calls_are_slow_none_is_hedged() -> None:
+    async with fleet(hedging_budget=0.1, active_limit=1000) as it:
+        await it.earn(200)
+        it.behave = stall_all
+        calls = [it.call(timeout=1.0) for _ in range(50)]
+        await asyncio.gather(*calls, return_exceptions=True)
+        said = it.channel.statistics()
+    assert said.hedges <= BURST + 1
+    assert said.hedges_withheld["slow"] > 30
+
+
+async def test_a_call_without_another_backend_is_not_hedged() -> None:
+    async with fleet(size=1) as it:
+        await it.earn()
+        it.behave = stall_first
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await it.call(timeout=5 * SHORT)
+        assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await it.is_over()
+        said = it.channel.statistics()
+    assert it.arrived[PATH] == 1
+    assert said.hedges_withheld["no-backend"] == 1
+
+
+@pytest.mark.parametrize("how", ["cancel", "task"])
+async def test_a_caller_that_gives_up_cancels_both_attempts(how: str) -> None:
+    async with fleet() as it:
+        await it.earn()
+        it.behave = stall_all
+        call = it.call()
+        task = asyncio.ensure_future(wait_for(call))
+        await eventually(lambda: it.in_flight == 2)
+        assert call.cancel() if how == "cancel" else task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (call.done(), call.cancelled(), call.cancel()) == (True, True, False)
+        assert await call.code() is grpc.StatusCode.CANCELLED
+        await it.is_over()
+        said = it.channel.statistics()
+    assert it.cancelled == 2
+    assert said.calls == {"OK": 60, "CANCELLED": 1}
+    assert said.attempts["abandoned"] == 2
+
+
+async def wait_for(call: Any) -> Any:
+    return await call
+
+
+async def test_both_attempts_end_by_the_callers_deadline() -> None:
+    async with fleet() as it:
+        await it.earn()
+        it.behave = stall_all
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await it.call(timeout=0.5)
+        assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await it.is_over()
+        said = it.channel.statistics()
+    assert it.arrived[PATH] == 2
+    assert said.calls == {"OK": 60, "DEADLINE_EXCEEDED": 1}
+
+
+@pytest.mark.parametrize("fails", ["first", "hedge"])
+async def test_an_attempt_that_is_refused_leaves_the_call_to_the_other(
+    fails: str,
+) -> None:
+    async with fleet() as it:
+        await it.earn()
+
+        async def behave(is_hedge: bool, context: Any) -> bytes:
+            if is_hedge == (fails == "hedge"):
+                await eventually(lambda: it.in_flight == 2)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+            await it.one_has_failed()
+            return b"other"
+
+        it.behave = behave
+        call = it.call()
+        assert await call == b"other"
+        told = lbclient.info(call)
+        await it.is_over()
+        said = it.channel.statistics()
+    assert it.arrived[PATH] == 2
+    assert told.hedge == ("lost" if fails == "hedge" else "won")
+    assert told.attempts == 2
+    assert [line.split(": ")[1] for line in told.history] == ["UNAVAILABLE, 'not now'"]
+    assert (said.calls, said.retries) == ({"OK": 61}, 0)
+
+
+async def test_a_third_attempt_follows_where_both_are_refused() -> None:
+    async with fleet(size=3) as it:
+        await it.earn()
+        both = asyncio.Event()
+
+        async def behave(is_hedge: bool, context: Any) -> bytes:
+            number = dict(context.invocation_metadata()).get(wire.ATTEMPT_KEY)
+            if number == "2":
+                return b"third"
+            if number == "1":
+                both.set()
+            await both.wait()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+            return b""
+
+        it.behave = behave
+        call = it.call()
+        assert await call == b"third"
+        assert len(lbclient.info(call).history) == 2
+        await it.is_over()
+        said = it.channel.statistics()
+    assert said.sent_attempts == {"0": 61, "1": 1, "2": 1}
+    assert it.arrived[PATH] == 3
+
+
+async def test_an_answer_of_the_application_counts_whoever_gives_it() -> None:
+    async with fleet() as it:
+        await it.earn()
+
+        async def behave(is_hedge: bool, context: Any) -> bytes:
+            if not is_hedge:
+                await asyncio.sleep(LONG)
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such thing")
+            return b""
+
+        it.behave = behave
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await it.call()
+        assert error.value.code() is grpc.StatusCode.NOT_FOUND
+        await it.is_over()
+        said = it.channel.statistics()
+    assert said.calls == {"OK": 60, "NOT_FOUND": 1}
+    assert (it.arrived[PATH], it.cancelled) == (2, 1)
+
+
+async def test_a_hedge_that_breaks_fails_no_call() -> None:
+    async with fleet() as it:
+        await it.earn()
+
+        async def behave(is_hedge: bool, context: Any) -> bytes:
+            if is_hedge:
+                await context.abort(grpc.StatusCode.INTERNAL, "it broke")
+            await it.one_has_failed()
+            return b"first"
+
+        it.behave = behave
+        assert await it.call() == b"first"
+        await it.is_over()
+
+
+class Counting(grpc.aio.UnaryUnaryClientInterceptor):
+    calls = 0
+
+    async def intercept_unary_unary(
+        self, continuation: Any, details: Any, request: Any
+    ) -> Any:
+        self.calls += 1
+        return await continuation(details, request)
+
+
+async def test_interceptors_run_once_for_a_hedged_call() -> None:
+    counting = Counting()
+    async with fleet(interceptors=[counting]) as it:
+        await it.earn()
+        it.behave = stall_first
+        call = it.call()
+        assert await call == b"hedge"
+        assert lbclient.info(call).hedge == "won"
+        await it.is_over()
+    assert counting.calls == 61
+    assert it.arrived[PATH] == 2
+
+
+async def test_a_channel_that_closes_ends_both_attempts() -> None:
+    async with fleet() as it:
+        await it.earn()
+        it.behave = stall_all
+        call = it.call()
+        await eventually(lambda: it.in_flight == 2)
+        await it.channel.close()
+        with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
+            await call
+        await eventually(lambda: not it.in_flight)
+        assert call.done()
+
+
+async def test_the_delay_follows_the_latency_of_the_method() -> None:
+    """No setting tells it: a hundred calls do."""
+    async with fleet(hedging_delay=None) as it:
+        it.behave = stall_first
+        with pytest.raises(grpc.aio.AioRpcError):  # nothing is known: no hedge
+            await it.call(timeout=5 * SHORT)
+        it.behave = at_once
+        await it.earn(150, PATH)
+        it.behave = stall_first
+        assert await it.call() == b"hedge"
+        await it.is_over()
+
+
+async def test_by_default_nothing_is_hedged() -> None:
+    async with fleet(hedging=False) as it:
+        await it.earn()
+        it.behave = stall_first
+        with pytest.raises(grpc.aio.AioRpcError):
+            await it.call(timeout=5 * SHORT)
+        said = it.channel.statistics()
+    assert it.arrived[PATH] == 1
+    assert (said.hedges, said.hedges_withheld) == (0, {})
