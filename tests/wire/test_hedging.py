@@ -8,11 +8,16 @@ from typing import Any
 
 import grpc
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import lbclient
 from lbclient import wire
 from lbclient.config import ChannelConfig
 from lbclient.core.hedging import BURST
+from lbclient.metrics import opentelemetry
+from lbclient.metrics.spans import HEDGE
 from tests.hosts import PATH, Hosted, hosting, unary_unary
 from tests.waiting import eventually
 
@@ -353,6 +358,31 @@ async def test_a_hedge_that_breaks_fails_no_call() -> None:
         it.behave = behave
         assert await it.call() == b"first"
         await it.is_over()
+
+
+async def test_each_of_two_attempts_has_a_span_and_the_call_one_duration() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    async with fleet() as it:
+        await it.earn()
+        opentelemetry.trace(it.channel, provider)
+        times = it.channel.balancer().observers.keep_times(lambda: None)
+        it.behave = stall_first
+        assert await it.call() == b"hedge"
+        await it.is_over()
+        method = times.of(("unary_unary", PATH))
+        timed = {(what, code): sum(each.counts) for what, code, each in method.read()}
+    spans = {str(span.attributes.get("lbclient.attempt")): span  # type: ignore[union-attr]
+             for span in exporter.get_finished_spans()}  # fmt: skip
+    call, first, hedge = spans["None"], spans["1"], spans["2"]
+    assert first.parent == hedge.parent == call.context
+    assert call.status.is_ok
+    assert hedge.status.is_ok
+    assert (hedge.attributes or {})["lbclient.reason"] == HEDGE
+    assert (first.attributes or {})["lbclient.verdict"] == "abandoned"
+    cancelled = grpc.StatusCode.CANCELLED.value[0]
+    ended = {key: count for key, count in timed.items() if count}
+    assert ended == {("call", 0): 1, ("attempt", 0): 1, ("attempt", cancelled): 1}
 
 
 class Counting(grpc.aio.UnaryUnaryClientInterceptor):
