@@ -12,8 +12,10 @@ import pytest
 
 import lbclient
 from lbclient import wire
+from lbclient.client.attempts import Attempts, Next
 from lbclient.client.calls.request_stream import KEPT
 from lbclient.config import ChannelConfig
+from lbclient.core.criticality import DEFAULT
 from lbclient.core.model import Verdict
 from lbclient.core.retry import ATTEMPTS, RATIO, RESENDS
 from tests.hosts import PATH, Host, hosting, stream_stream, unary_stream, unary_unary
@@ -665,3 +667,21 @@ async def test_a_task_that_serves_as_many_as_it_may_leaves_the_rest_to_another(
         going.set()
         await asyncio.gather(*calls)
         assert channel.statistics().retries >= 1
+
+
+async def test_a_deadline_that_passes_just_before_the_next_attempt_is_told(
+    host: Host,
+) -> None:
+    """A retry was decided with a moment left. The call ended with an AssertionError."""
+    hosted = await host(unary_unary(refuser))
+    async with between(hosted.address) as channel:
+        method: Any = channel.unary_unary(PATH)
+        balancer = channel.balancer()
+        [backend] = balancer.pool.ready
+        options = {"metadata": None, "credentials": None}
+        attempts = Attempts(balancer, method, b"", DEFAULT, options)
+        then = Next(0.0, backend, balancer.clock())
+        call = method.wrapper(attempts, 0.0, None, None, then)
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call
+    assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED

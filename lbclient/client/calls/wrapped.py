@@ -105,7 +105,6 @@ class Call:
     def _find_backend(self, now: float) -> None:
         self._waits_since = now
         if self._is_late(now):
-            self._decided = self._decided or asyncio.Event()
             self._expire()
             return
         self._take(self._balancer.pick(now, self.counts, self.attempts.tried), now)
@@ -206,6 +205,7 @@ class Call:
         return self._deadline is not None and now >= self._deadline
 
     def _expire(self) -> None:
+        self._decided = self._decided or asyncio.Event()
         balancer = self._balancer
         balancer.pending.leave(self)
         waited = balancer.clock() - self._waits_since
