@@ -71,12 +71,14 @@ class StubMethod:
     """One method of one stub, on whichever backend.
 
     `get_balancer` is bound to the channel, which thereby lives as long as the stub.
-    `serializes_itself`: requests reach grpc.aio as bytes.
+    `serializes_itself`: requests reach grpc.aio as bytes. `is_hedgeable`: a hedge can
+    send its request, as it is one message.
     """
 
     kind: str
     wrapper: Callable[..., wrapped.Call]
     serializes_itself = True
+    is_hedgeable = True
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class StubMethod:
         """Of its calls that are over, with those of other stubs of this channel."""
         if self._counts is None:
             self._counts = balancer.counters.by_method.of(self.kind, self.path)
-            if balancer.hedging is not None and self.kind == "unary_unary":
+            if balancer.hedging is not None and self.is_hedgeable:
                 self._hedge(balancer.hedging)
         return self._counts
 
@@ -112,9 +114,10 @@ class StubMethod:
         method = hedging.find(self.path)
         if method is None:
             return
-        from lbclient.client.calls.hedged import HedgedCall
+        from lbclient.client.calls.hedged import HedgedCall, HedgedStreamCall
 
-        self.wrapper = partial(HedgedCall, method)
+        is_unary = self.kind == "unary_unary"
+        self.wrapper = partial(HedgedCall if is_unary else HedgedStreamCall, method)
         self.on.is_wrapped = True
 
     def prepared(self, request: Any) -> Any:
@@ -263,6 +266,7 @@ class _UnaryRequest(StubMethod):
 
 class _StreamRequest(StubMethod):
     serializes_itself = False
+    is_hedgeable = False
 
     def prepared(self, request: Any) -> Requests | None:
         return None if request is None else Requests(request)

@@ -263,9 +263,9 @@ class ChannelConfig(Sourced):
     hedging: bool = setting(
         False,
         SWITCH,
-        help="Whether a unary-unary call of an idempotent method that takes long is "
-        "sent to a second backend, too. The first answer counts, and the other attempt "
-        "is cancelled.",
+        help="Whether a call of an idempotent method whose answer takes long is sent "
+        "to a second backend, too. The first answer counts, and the other attempt is "
+        "cancelled. Calls that stream their requests are not hedged.",
         source="gRFC A6 has it off, too: it adds load, and executes calls twice.",
     )
     hedging_delay: float | None = setting(

@@ -18,10 +18,11 @@ from lbclient.config import ChannelConfig
 from lbclient.core.hedging import BURST
 from lbclient.metrics import opentelemetry
 from lbclient.metrics.spans import HEDGE
-from tests.hosts import PATH, Hosted, hosting, unary_unary
+from tests.hosts import PATH, Hosted, hosting, unary_stream, unary_unary
 from tests.waiting import eventually
 
 OTHER = "/test.Service/Other"  # not idempotent
+PAGES = "/test.Service/Pages"  # streams three messages
 SHORT = 0.02  # seconds: the hedging delay
 LONG = 30.0  # seconds, which nobody waits
 
@@ -38,6 +39,20 @@ class Fleet:
         self.metadata: list[dict[str, Any]] = []
         self.in_flight = self.cancelled = 0
         self.behave: Behavior = at_once
+        self.pause = 0.0  # between two messages
+
+    async def pages(self, context: Any) -> AsyncIterator[bytes]:
+        first = await self.handle(PAGES, context)
+        for number in range(3):
+            yield first + b" %d" % number
+            self.in_flight += 1
+            try:
+                await asyncio.sleep(self.pause)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+            finally:
+                self.in_flight -= 1
 
     async def handle(self, path: str, context: Any) -> bytes:
         self.arrived[path] += 1
@@ -97,7 +112,7 @@ async def fleet(
 ) -> AsyncIterator[Fleet]:
     settings = {
         "hedging": True, "hedging_delay": SHORT, "hedging_budget": 0.1,
-        "idempotent": (PATH,), "picker": "round_robin", **settings,
+        "idempotent": (PATH, PAGES), "picker": "round_robin", **settings,
     }  # fmt: skip
     found: Fleet
 
@@ -107,8 +122,13 @@ async def fleet(
 
         return unary_unary(handle)
 
+    async def pages(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        async for page in found.pages(context):
+            yield page
+
     async with AsyncExitStack() as stack:
         methods = {path: handler(path) for path in (PATH, OTHER)}
+        methods[PAGES] = unary_stream(pages)
         hosts = [
             await stack.enter_async_context(hosting(methods, max_load=0))
             for _ in range(size)
@@ -406,6 +426,56 @@ async def test_interceptors_run_once_for_a_hedged_call() -> None:
         await it.is_over()
     assert counting.calls == 61
     assert it.arrived[PATH] == 2
+
+
+async def messages_of(call: Any, how: str) -> list[bytes]:
+    if how == "iterate":
+        return [message async for message in call]
+    found = []
+    while (message := await call.read()) is not grpc.aio.EOF:
+        found.append(message)
+    return found
+
+
+@pytest.mark.parametrize("how", ["iterate", "read"])
+async def test_a_stream_is_hedged_before_its_first_message(how: str) -> None:
+    async with fleet() as it:
+        await it.earn()
+        it.behave = stall_first
+        call = it.channel.unary_stream(PAGES)(b"", timeout=LONG)
+        assert await messages_of(call, how) == [b"hedge 0", b"hedge 1", b"hedge 2"]
+        assert await call.code() is grpc.StatusCode.OK
+        assert ("said-by", "hedge") in tuple(await call.trailing_metadata())
+        told = lbclient.info(call)
+        assert (told.hedge, told.attempts) == ("won", 2)
+        await it.is_over()
+        said = it.channel.statistics()
+    assert (it.arrived[PAGES], it.cancelled) == (2, 1)
+    assert (said.calls, said.hedges_won) == ({"OK": 61}, 1)
+
+
+async def test_a_stream_that_has_begun_is_not_hedged_however_slow_it_is() -> None:
+    async with fleet(hedging_delay=0.4) as it:
+        await it.earn()
+        it.pause = 0.25
+        call = it.channel.unary_stream(PAGES)(b"", timeout=LONG)
+        assert len(await messages_of(call, "iterate")) == 3
+        await it.is_over()
+    assert it.arrived[PAGES] == 1
+
+
+async def test_a_stream_that_is_dropped_cancels_both_attempts() -> None:
+    async with fleet() as it:
+        await it.earn()
+        it.behave = stall_all
+        call = it.channel.unary_stream(PAGES)(b"", timeout=LONG)
+        await eventually(lambda: it.in_flight == 2)
+        assert not call.done()
+        del call
+        await it.is_over()
+        said = it.channel.statistics()
+    assert it.cancelled == 2
+    assert said.calls == {"OK": 60, "CANCELLED": 1}
 
 
 async def test_a_channel_that_closes_ends_both_attempts() -> None:

@@ -1,21 +1,25 @@
-"""A unary-unary call that may have two attempts in flight: the first and its hedge.
+"""Calls that may have two attempts in flight: the first and its hedge.
 
 `core.hedging` decides whether a hedge is sent. OK, or an error of the application, of
-either attempt decides the call, and the other attempt is cancelled. An attempt that
-fails otherwise leaves the call to the other one: what A6 calls a non-fatal status. What
-follows after both is for `attempts`. A call fails only as its first attempt would have
-failed, for a hedge must not make it worse.
+either attempt decides a call, and so do response headers of a stream; the other attempt
+is cancelled. An attempt that fails otherwise leaves the call to the other one: what
+gRFC A6 calls a non-fatal status. What follows after both is for `attempts`. A hedge
+makes no call fail that its first attempt would have answered.
 
 Imported with the first method that is hedged.
 """
 
-from asyncio import TimerHandle
+from asyncio import Task, TimerHandle
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
+from weakref import ref
 
 from lbclient.client.attempt import Attempt
-from lbclient.client.attempts import Next
+from lbclient.client.attempts import Attempts, Next
 from lbclient.client.backend import Backend
-from lbclient.client.calls.wrapped import AttemptEnd, UnaryUnaryCall
+from lbclient.client.calls.streams import UnaryStreamCall
+from lbclient.client.calls.wrapped import AttemptEnd, Call, UnaryUnaryCall
 from lbclient.core.hedging import HedgedMethod
 from lbclient.grpc_seam import Trailers, end_beside, final_status
 
@@ -28,10 +32,11 @@ class _Hedge(NamedTuple):
     end: AttemptEnd
 
 
-class HedgedCall(UnaryUnaryCall):
+class _Hedged(Call):
     """`hedge` says what became of the hedge: SENT, WON or LOST; "" if there was none.
 
-    `_beside` is the hedge while the first attempt is in flight, too.
+    `_beside` is the hedge while the first attempt is in flight, too. Nothing here keeps
+    the call but for its inner call, and a stream not even by that.
     """
 
     hedge = ""
@@ -50,18 +55,16 @@ class HedgedCall(UnaryUnaryCall):
         if self.attempts.tried or self._inner is None:
             self._is_measured = True
             return
-        delay = self._hedged.delay
-        if delay is None or (
-            self._deadline is not None and now + delay >= self._deadline
-        ):
-            return
-        self._timer = self._balancer.loop.call_later(delay, self._delay_over)
+        delay, deadline = self._hedged.delay, self._deadline
+        if delay is not None and (deadline is None or now + delay < deadline):
+            loop = self._balancer.loop
+            self._timer = loop.call_later(delay, _delay_over, self._finder())
 
-    def _delay_over(self) -> None:
+    def delay_over(self) -> None:
         self._timer = None
         balancer, first = self._balancer, self._lbclient
         hedging, now = balancer.hedging, balancer.clock()
-        if hedging is None or balancer.is_stopped:
+        if hedging is None or balancer.is_stopped or self._is_committed():
             return
         retry = hedging.decide(
             self._hedged,
@@ -76,21 +79,27 @@ class HedgedCall(UnaryUnaryCall):
         if backend is None or backend is first.backend:
             hedging.take_back()  # the connections to the others are lost
             return
-        left = None if self._deadline is None else self._deadline - now
         self.attempts.hedge(first, retry)
+        self._start_hedge(backend, now)
+
+    def _start_hedge(self, backend: Backend, now: float) -> None:
+        left = None if self._deadline is None else self._deadline - now
         attempt, inner, siblings = self.attempts.start(backend, left, 0.0, now, True)
+        balancer = self._balancer
         backend.load.begin()
         balancer.counters.hedges += 1
         self.hedge = SENT
-        self._lbclient = first._replace(number=attempt.number)  # of two, for `info`
+        # Of two attempts, for `lbclient.info`.
+        self._lbclient = self._lbclient._replace(number=attempt.number)
         end = AttemptEnd(balancer, attempt, self._finder(), siblings)
         self._beside = _Hedge(attempt, inner, end)
-        end.beside = self._attempt_end.beside = self._one_over
+        one_over = _one_over_of(self._finder(), self.attempts)
+        end.beside = self._attempt_end.beside = one_over
         inner.add_done_callback(end)
 
     # --- two attempts ---------------------------------------------------------------
 
-    def _one_over(
+    def one_over(
         self, end: AttemptEnd, inner: Any, code: int, trailers: Trailers
     ) -> bool:
         """One of two attempts is over. Returns whether the call is not over by it."""
@@ -98,14 +107,13 @@ class HedgedCall(UnaryUnaryCall):
         if hedge is None:  # the other one has decided the call
             attempts.lost(end.attempt)
             return True
-        self._beside = None
         is_hedge = end is hedge.end
-        if attempts.is_decided(end.attempt, inner, code, trailers, is_hedge):
-            loser = self._inner if is_hedge else hedge.inner
-            if is_hedge:
-                self._measure(self._balancer.clock())
-                self._go_on_with(hedge)
-            end_beside(loser)
+        is_decided = attempts.is_decided(end.attempt, inner, code, trailers, is_hedge)
+        if self._is_committed():  # by the first one's answer
+            is_decided = not is_hedge
+        self._beside = None
+        if is_decided:
+            self._decided_by(hedge, is_hedge)
             return False
         attempts.failed_beside(end.attempt, inner, code, trailers)
         if is_hedge:
@@ -116,27 +124,45 @@ class HedgedCall(UnaryUnaryCall):
         self._attempt_end.beside = None
         return True
 
+    def _decided_by(self, hedge: _Hedge, is_hedge: bool) -> None:
+        """Cancels the other of the two attempts: its end is no news."""
+        loser = self._inner if is_hedge else hedge.inner
+        if is_hedge:
+            self._measure()
+            self._go_on_with(hedge)
+        end_beside(loser)
+
     def _go_on_with(self, hedge: _Hedge) -> None:
         self._lbclient, self._inner, self._attempt_end = hedge
 
-    def _measure(self, now: float) -> None:
+    def _measure(self) -> None:
+        """The first attempt, or its hedge in its place, has answered."""
+        if self._timer is not None:
+            self._disarm(self._timer)
         if not self._is_measured:
             self._is_measured = True
-            self._hedged.observe(now - self._lbclient.sent_at)
+            self._hedged.observe(self._balancer.clock() - self._lbclient.sent_at)
+
+    def _disarm(self, timer: TimerHandle) -> None:
+        timer.cancel()
+        self._timer = None
+        self._hedged.answered_in_time()
+
+    def _hedge_over(self, is_won: bool) -> None:
+        if self.hedge != SENT:
+            return
+        self.hedge = WON if is_won else LOST
+        if is_won and self._balancer.hedging is not None:
+            self._balancer.hedging.won += 1
 
     def attempt_over(self, then: Next | None) -> None:
         if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._hedged.answered_in_time()
-        inner, is_won = self._inner, False
+            self._disarm(self._timer)
+        inner, is_served = self._inner, False
         if inner is not None and then is None and not final_status(inner)[0]:
-            self._measure(self._balancer.clock())
-            is_won = self._lbclient.is_hedge
-        if self.hedge == SENT:
-            self.hedge = WON if is_won else LOST
-            if is_won and self._balancer.hedging is not None:
-                self._balancer.hedging.won += 1
+            is_served = True
+            self._measure()
+        self._hedge_over(is_served and self._lbclient.is_hedge)
         super().attempt_over(then)
 
     def cancel(self) -> bool:
@@ -145,3 +171,81 @@ class HedgedCall(UnaryUnaryCall):
             self._attempt_end.beside = None
             hedge.inner.cancel()
         return super().cancel()
+
+
+def _delay_over(find: Callable[[], Call | None]) -> None:
+    call = find()
+    if isinstance(call, _Hedged):
+        call.delay_over()
+
+
+def _one_over_of(
+    find: Callable[[], Call | None], attempts: Attempts
+) -> Callable[[AttemptEnd, Any, int, Trailers], bool]:
+    def one_over(end: AttemptEnd, inner: Any, code: int, trailers: Trailers) -> bool:
+        call = find()
+        if isinstance(call, _Hedged):
+            return call.one_over(end, inner, code, trailers)
+        if end.attempt.is_hedge:  # of a call that was dropped, which the first one ends
+            attempts.lost(end.attempt)
+        return end.attempt.is_hedge
+
+    return one_over
+
+
+class HedgedCall(_Hedged, UnaryUnaryCall): ...
+
+
+class HedgedStreamCall(_Hedged, UnaryStreamCall):
+    """Two attempts until one of them has response headers, which a server sends with
+    its first message at the latest: "committed", in gRFC A6."""
+
+    _watching: tuple[Task[None], ...] = ()
+
+    def start(self, backend: Backend, now: float) -> None:
+        super().start(backend, now)
+        if not self._is_measured:
+            self._watch(self._inner)
+
+    def _start_hedge(self, backend: Backend, now: float) -> None:
+        super()._start_hedge(backend, now)
+        assert self._beside is not None
+        self._watch(self._beside.inner)
+
+    def _watch(self, inner: Any) -> None:
+        task = self._balancer.loop.create_task(_await_headers(ref(self), inner))
+        self._watching = (*self._watching, task)
+
+    def headers_came(self, inner: Any) -> None:
+        hedge = self._beside
+        if inner is self._inner:
+            is_hedge = False
+            self._measure()
+        elif hedge is not None and inner is hedge.inner:
+            is_hedge = not self._is_committed()
+        else:
+            return
+        if hedge is None:
+            return
+        self._beside = None
+        winner = hedge.end if is_hedge else self._attempt_end
+        winner.beside = None
+        self._hedge_over(is_hedge)
+        self._decided_by(hedge, is_hedge)
+
+    def _abandon(self) -> None:
+        hedge = self.__dict__.get("_beside")
+        if hedge is not None:
+            with suppress(RuntimeError):  # the loop is closed, and so is the call
+                self._balancer.loop.call_soon_threadsafe(hedge.inner.cancel)
+        super()._abandon()
+
+
+async def _await_headers(
+    find: Callable[[], HedgedStreamCall | None], inner: Any
+) -> None:
+    with suppress(Exception):  # the end of the attempt tells
+        await inner.initial_metadata()
+    call = find()
+    if call is not None and not inner.done():
+        call.headers_came(inner)

@@ -96,10 +96,14 @@ class _Responses:
             before = cancellations()
             try:
                 message = await self._iterator.__anext__()
-                self._call._has_read = True
-                return message
+                if self._call._inner in (self._inner, None):
+                    self._call._has_read = True
+                    return message
+                self._iterator = None  # the hedge has answered, an instant before
             except StopAsyncIteration:
-                raise
+                if self._call._inner in (self._inner, None):
+                    raise
+                self._iterator = None
             except asyncio.CancelledError:
                 if not await self._call._was_given_up(self._inner, before):
                     raise

@@ -367,7 +367,9 @@ class Call:
             inner = self._inner or await inner_call()
             before = cancellations()
             try:
-                return await getattr(inner, act)(*arguments)
+                answer = await getattr(inner, act)(*arguments)
+                if self._inner in (inner, None) or act != "read":
+                    return answer
             except asyncio.CancelledError:
                 if not await self._was_given_up(inner, before):
                     raise
