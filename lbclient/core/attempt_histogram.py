@@ -4,7 +4,8 @@ A client sends the number of the attempt with each retry: our channels in
 `lbclient-attempt`, gRPC's own `retryPolicy` in `grpc-previous-rpc-attempts` (gRFC A6).
 A server that sees many retries is not the only one that refuses. SRE book, ch. 21,
 "Deciding to Retry". Unlike the book's, a retry of our channels goes to a server that
-has not refused the request, so all that arrive were refused by others.
+has not refused the request, so all that arrive were refused by others; but for hedges,
+which carry a number, too, and are 2 % of the requests at most by default.
 
 A client may lie. Each of its requests counts once, whatever its number, and all that is
 concluded is what refused clients are told: it harms others by its share of requests.

@@ -209,3 +209,25 @@ async def test_the_way_of_a_call_is_short_also_of_one_that_is_sent_again(
     assert min(len(set(way)) for way in warm) <= 9
     assert min(map(moves_in, again)) <= 38
     assert min(len(set(way)) for way in again) <= 16
+
+
+async def test_hedging_costs_a_wrapper_and_a_timer_and_only_where_it_is(
+    start: Any, search: Any
+) -> None:
+    """It was 48 functions for a method that is hedged, and 22 for the others."""
+    tasks = [await start(grpc.aio.server) for _ in range(2)]
+    target = "ipv4:" + ",".join(task.address for task in tasks)
+    counts = []
+    for idempotent in ((), ("/search.Search/Search",)):
+        config = ChannelConfig(
+            health_interval=60, hedging=True, hedging_delay=60, idempotent=idempotent
+        )
+        clock = Clock()
+        channel = lbclient.Channel(target, None, None, None, None, config, clock)
+        stub, query = search.SearchStub(channel), search.Query(text="x")
+        await stub.Search(query, timeout=90, wait_for_ready=True)
+        clock.still = clock()
+        counts.append(await functions_called(stub.Search, query))
+        await channel.close()
+    assert counts[0] <= 24
+    assert counts[1] <= 52
