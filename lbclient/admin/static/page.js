@@ -388,6 +388,8 @@ class ChannelSection extends Section {
     facts.set("Waiting for a backend", `${count(channel.waiting)} now, ${count(channel.waited)} so far`, { kind: channel.waiting ? "warn" : "" });
     facts.set("Calls so far", Object.entries(channel.calls).map(([code, many]) => `${count(many)} ${code}`).join(", ") || "none");
     facts.set("Sent again", `${count(channel.resends)} not taken, ${count(channel.retries)} retries; ${fixed(channel.retries_left, 1)} left in the budget`);
+    const withheld = sum(channel.hedges_withheld);
+    if (channel.hedges || withheld) facts.set("Hedges", `${count(channel.hedges)} sent, ${count(channel.hedges_won)} won; ${count(withheld)} withheld`);
     facts.set("Throttled here", count(channel.throttled), { kind: channel.throttle.some((one) => one.probability > 0) ? "warn" : "" });
     facts.set("Beyond the subset", `${count(channel.replacements)} stand in, ${count(channel.draining)} draining`);
     if (channel.ejections) facts.set("Ejected", `${count(channel.ejected)} backends now, ${count(channel.ejections)} so far`, { kind: channel.ejected ? "warn" : "" });

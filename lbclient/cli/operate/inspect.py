@@ -302,6 +302,10 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     yield item("latency", f"p50 {ms(now['p50'])}, p99 {ms(now['p99'])}")
     again = f"{now['resends']} not taken, {now['retries']} retries"
     yield item("sent again", f"{again}, {now['retries_left']:.1f} left")
+    if now["hedges"] or any(now["hedges_withheld"].values()):
+        withheld = f"withheld: {counts(now['hedges_withheld'])}"
+        sent = f"{now['hedges']} sent, {now['hedges_won']} won; {withheld}"
+        yield item("hedges", sent)
     yield from _sent(now, before)
     standing = f"{now['replacements']} stand in, {now['draining']} draining"
     yield item("beyond the subset", standing)
