@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from benchmarks.harness.options import conclude, parser_of
-from lbclient.pickers import WeightedLeastLoaded, picker_factory
+from lbclient.pickers import PICKERS, WITHOUT_SLOW_START, picker_factory
 from lbclient.sim import SCENARIOS, SMOOTHING, Result
 from lbclient.sim.result import variation
 from lbclient.sim.simulation import Simulation
@@ -48,6 +48,10 @@ TAILS = {
     ("S2_diverse", 0.95): 0.15,
 }
 BUSY = tuple(name for name in SCENARIOS if name[0] == "S" and name != "S10_sparse")
+RAMPING = tuple(name for name in PICKERS if PICKERS[name] not in WITHOUT_SLOW_START)
+# Seconds after backends join, and p99 of `RAMPING` in parts of that without slow start;
+# that of a second varies by so much from seed to seed.
+AFTER_JOINING = {2: 1.1, 10: 1.3}
 GAINS, SMOOTHINGS = (0.1, 0.3, 1.0, 2.0), (1.0, 2.0, 5.0, 10.0)
 
 
@@ -61,6 +65,7 @@ class Run(NamedTuple):
     probes: float
     wobble: float  # coefficient of variation in time, of the worst backend's 5 s
     back: float  # seconds from the step of S8 until all are near the mean
+    tails: list[float]  # p99 of each second
 
 
 def digest(result: Result) -> Run:
@@ -74,6 +79,7 @@ def digest(result: Result) -> Run:
         result.probes,
         wobble,
         back(result),
+        result.tails,
     )
 
 
@@ -131,7 +137,7 @@ class Runs:
         scenario = SCENARIOS[name]
         factory = picker_factory(picker)
         if options:
-            factory = partial(WeightedLeastLoaded, **options)  # type: ignore[arg-type]
+            factory = partial(PICKERS[picker], **options)
         smooth = SMOOTHING.get(picker, scenario.smoothing)
         traffic = self._draw(name, load, seed)
         gc.collect()
@@ -177,6 +183,21 @@ def tail(name: str, load: float, other: str, most: float) -> Target:
     return Target(f"{name}@{load:g}", f"p99 of {OURS} / {other}", most, figures)
 
 
+def newcomers(name: str, load: float, picker: str, second: int) -> Target:
+    """Slow start strands no capacity."""
+
+    def figures(runs: Runs) -> list[float]:
+        with_it = runs.of(name, load, picker)
+        without = runs.of(name, load, picker, slow_start=0.0)
+        return [
+            one.tails[second] / other.tails[second]
+            for one, other in zip(with_it, without, strict=True)
+        ]
+
+    what = f"p99 of {picker} at {second} s / without slow start"
+    return Target(f"{name}@{load:g}", what, AFTER_JOINING[second], figures)
+
+
 def wobble(gain: float, smoothing: float) -> Target:
     """No oscillation: of the backend whose utilization varies most."""
     return Target(
@@ -200,6 +221,10 @@ def targets() -> Iterator[Target]:
     for name in ("reports_wrong", "reports_high", "one_liar"):
         yield field(name, 0.7, "errors", 0.001)
         yield tail(name, 0.7, "least_loaded", 2.0)
+    for name, load in (("scale_up", 0.864), ("scale_up_cold", 0.864)):
+        for picker in RAMPING:
+            for second in AFTER_JOINING:
+                yield newcomers(name, load, picker, second)
     for gain in GAINS:
         for smoothing in SMOOTHINGS:
             yield wobble(gain, smoothing)

@@ -8,16 +8,28 @@ Shares are relative to the oldest backend, which has a share of 1, as have those
 became ready with it: when all are new, as at the start of a channel, none is slowed.
 The time counts from when the backend became ready for this client; when its task
 started only the task knows.
+
+A ramp must not keep from an overloaded fleet what it needs most. It yields where half
+of the others are full, by what they report or by the calls that they failed: from then
+on a newcomer has its full share as long as it has no more requests than is usual among
+the others. One that is cold and falls behind has what the ramp leaves it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
+from lbclient.core.load import Load
+from lbclient.core.median import median
 from lbclient.core.protocols import Node
 
 SLOW_START = 10.0  # seconds; the default, see `ChannelConfig.slow_start`
 FLOOR = 0.1  # where a ramp starts; Envoy's default too
 MOMENT = 1.0  # seconds; who is back so soon did not restart, who comes so soon is level
+# A backend is full above this utilization, or this share of failed calls. Smoothed
+# reports of a full one are a little below 1; one at 0.9 still has room.
+FULL, FAILING = 0.95, 0.05
+LOOKS_BACK = 10.0  # seconds; nobody asks for shares of longer ago
 STEP = 0.25  # seconds between two looks; a ramp of 10 s rises by 2 % of a share in it
 
 
@@ -28,6 +40,8 @@ class Presence:
     began: float
     ready_at: float | None  # as its load said when last looked at
     seen_at: float
+    yields: bool = False  # the others were full during its ramp
+    full_at: float = inf  # since when it therefore has a full share
 
 
 class SlowStart:
@@ -37,15 +51,24 @@ class SlowStart:
     once.
     """
 
-    __slots__ = ("_looked_at", "_present", "_window")
+    __slots__ = ("_grown", "_looked_at", "_present", "_window")
 
     def __init__(self, window: float) -> None:
         self._window = window
         self._present: dict[str, Presence] = {}
         self._looked_at: Sequence[Node] = ()
+        # When each of these became ready, if all ramps were over; it spares most work.
+        self._grown: list[float | None] | None = None
 
     def look(self, ready: Sequence[Node], now: float) -> None:
-        """Takes note of who is there, to tell a lost connection from a restart."""
+        """Takes note of who is there, to tell a lost connection from a restart.
+
+        Ramps yield if the backends that are in none are full.
+        """
+        if self._are_grown(ready):
+            for each in self._present.values():
+                each.seen_at = now
+            return
         for node in self._looked_at:
             presence = self._present.get(node.endpoint.address)
             # None: it left since, and so was there until about now.
@@ -55,15 +78,69 @@ class SlowStart:
         for node in ready:
             if (began := self._began(node)) is not None:
                 ready_at = node.load.ready_at
-                present[node.endpoint.address] = Presence(began, ready_at, now)
+                address = node.endpoint.address
+                present[address] = self._seen(address, began, ready_at, now)
         for address, presence in self._present.items():
             if now - presence.seen_at < MOMENT:
                 present.setdefault(address, presence)
         self._present = present
         self._looked_at = ready
+        begun = [self._began(node) for node in ready]
+        last = max(inf if at is None else at for at in begun)
+        is_over = len(present) == len(ready) and now - last > self._window + LOOKS_BACK
+        self._grown = [node.load.ready_at for node in ready] if is_over else None
+        self._yield(ready, now)
+
+    def _are_grown(self, ready: Sequence[Node]) -> bool:
+        """Whether they are those of the last look, and no ramp was left then."""
+        return (
+            self._grown is not None
+            and ready is self._looked_at
+            and self._grown == [node.load.ready_at for node in ready]
+        )
+
+    def _seen(
+        self, address: str, began: float, ready_at: float | None, now: float
+    ) -> Presence:
+        presence = self._present.get(address)
+        if presence is None or presence.began != began:
+            return Presence(began, ready_at, now)
+        presence.ready_at, presence.seen_at = ready_at, now
+        return presence
+
+    def _yield(self, ready: Sequence[Node], now: float) -> None:
+        both = [*zip(ready, self._ramps(ready, now), strict=True)]
+        new = [node for node, share in both if share < 1.0]
+        if not new:
+            return
+        others = [node.load for node, share in both if share == 1.0]
+        are_full = 2 * sum(is_full(load, now) for load in others) >= len(others)
+        count = (
+            all_requests if all(tells(node.load) for node in ready) else own_requests
+        )
+        usual = median(count(load) for load in others)
+        for node in new:
+            presence = self._present[node.endpoint.address]
+            presence.yields = presence.yields or are_full
+            if presence.yields and count(node.load) <= usual:
+                presence.full_at = min(presence.full_at, now)
+            else:
+                presence.full_at = inf
 
     def shares(self, ready: Sequence[Node], now: float) -> list[float]:
         """Of each node: more than 0.0, and 1.0 at most, which one has at least."""
+        ramps = self._ramps(ready, now)
+        if min(ramps) == 1.0:
+            return ramps
+        return [
+            1.0 if now >= self._full_at(node) else share
+            for node, share in zip(ready, ramps, strict=True)
+        ]
+
+    def _ramps(self, ready: Sequence[Node], now: float) -> list[float]:
+        """The shares if none yields."""
+        if self._are_grown(ready):
+            return [1.0] * len(ready)
         begun = [self._began(node) for node in ready]
         first = min((at for at in begun if at is not None), default=now)
         ages = [now - (first if at is None else at) for at in begun]
@@ -87,6 +164,12 @@ class SlowStart:
             return presence.began
         return ready_at
 
+    def _full_at(self, node: Node) -> float:
+        """Since when it has a full share though its ramp goes on; inf: it has none."""
+        presence = self._present.get(node.endpoint.address)
+        began = self._began(node)
+        return presence.full_at if presence and presence.began == began else inf
+
     def _ramp(self, age: float) -> float:
         age = max(0.0, age)
         if age >= self._window:
@@ -95,3 +178,23 @@ class SlowStart:
 
     def __repr__(self) -> str:
         return f"<slow start of {self._window:g} s over {len(self._present)}>"
+
+
+def tells(load: Load) -> bool:
+    """Whether a backend tells how many requests it has."""
+    return load.report is not None and load.report.active is not None
+
+
+def all_requests(load: Load) -> int:
+    """Those that a backend has of all clients, as far as it told."""
+    told = load.report.active if load.report is not None else None
+    return (told or 0) + load.sent_since_report
+
+
+def own_requests(load: Load) -> int:
+    return load.in_flight
+
+
+def is_full(load: Load, now: float) -> bool:
+    """Whether a backend has more to do than it can, as far as is known."""
+    return load.utilization() >= FULL or load.failure_ratio(now) >= FAILING

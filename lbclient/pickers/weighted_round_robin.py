@@ -14,7 +14,7 @@ from lbclient.core.load import Load
 from lbclient.core.protocols import N, Node
 from lbclient.pickers.options import between
 from lbclient.pickers.scheduler_updates import SchedulerUpdates
-from lbclient.pickers.slow_start import SLOW_START, SlowStart
+from lbclient.pickers.slow_start import SLOW_START, STEP, SlowStart
 
 MAX_WEIGHT = 65535  # "scaled such that the largest weight is 65535", gRFC A58
 OFFSET = 32767  # half of it: equal weights do not all skip the same generation
@@ -63,7 +63,9 @@ class WeightedRoundRobin:
             self.updates.count(known, self._stale(ready, known, now))
             self._strides = strides(self._capacities(known, ready, now))
             self._built_for = ready
-            self._update_at = now + self._update_period
+            period = self._update_period
+            is_ramping = min(self._slow_start.shares(ready, now)) < 1.0
+            self._update_at = now + (min(STEP, period) if is_ramping else period)
         weights = self._strides
         count = len(weights)
         sequence = self._sequence

@@ -96,6 +96,7 @@ class Client:
         self.phase = rng.random()
         self._scenario = scenario
         self.zone = scenario.zone_of(number)
+        self._absent = {*range(scenario.backends - scenario.joining, scenario.backends)}
         self._is_near = bool(self.zone) and scenario.locality == "spill"
         self._spills = self._is_near or any(scenario.zone_priorities)
         self.picker = self._make_picker(factory, rng)
@@ -161,9 +162,25 @@ class Client:
             if node.endpoint.zone == zone and is_lost:
                 self._observe(node, State.REFUSING, now)
 
+    def leave(self, number: int, now: float) -> None:
+        """The backend of that number is gone, and serves what it has."""
+        self._absent.add(number)
+        self._enter(number, State.REFUSING, now)
+
+    def join(self, number: int, now: float) -> None:
+        """The backend of that number is there, for the first time or again."""
+        self._absent.discard(number)
+        self._enter(number, State.READY, now)
+
+    def _enter(self, number: int, state: State, now: float) -> None:
+        for node in self.pool.nodes.values():
+            if node.endpoint.task == number:
+                self._observe(node, state, now)
+
     def _connect(self, change: Change[SimulatedNode], now: float) -> None:
         for node in change.opened:
-            self._observe(node, State.READY, now)
+            if node.endpoint.task not in self._absent:
+                self._observe(node, State.READY, now)
         for node in change.drained:
             self.outliers.forget(node)
 
@@ -187,6 +204,8 @@ class Client:
 
     def check_health(self, now: float) -> None:
         for node in self.pool.nodes.values():
+            if node.endpoint.task in self._absent:
+                continue
             if (report := node.backend.report()) is not None:
                 node.load.observe(report, now)
 

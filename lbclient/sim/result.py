@@ -7,6 +7,7 @@ busy.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import sqrt
@@ -44,6 +45,7 @@ class Result(NamedTuple):
     away: float  # share of all attempts, of the warm-up too, that left their zone
     utilization: list[float]  # of each backend
     seconds: list[list[float]]  # the same for each second
+    tails: list[float]  # p99 of the requests sent in each second
     # Root mean square, over clients and seconds, of how far the utilization of the
     # zone's backends in a client's subset is from that of all the zone's backends.
     zone_error: float
@@ -55,6 +57,7 @@ SINKHOLE_KNOWN = 5.0  # seconds until a picker is to have noticed a sinkhole; ou
 def measure(
     scenario: Scenario,
     latencies: "array[float]",
+    sent_at: "array[float]",
     seconds: Sequence[Second],
     throttled: int,
     attempts: int,
@@ -89,8 +92,23 @@ def measure(
             rates(one.busy, other.busy, other.at - one.at)
             for one, other in pairwise(inside)
         ],
+        _tails(scenario, latencies, sent_at),
         zone_error,
     )
+
+
+def _tails(
+    scenario: Scenario, latencies: "array[float]", sent_at: "array[float]"
+) -> list[float]:
+    tails = []
+    begin = 0
+    for second in range(1, int(scenario.window) + 1):
+        end = bisect_left(sent_at, scenario.warm_up + second, begin)
+        lasted = sorted(latencies[begin:end])
+        worst = lasted[len(lasted) * 99 // 100] if lasted else 0.0
+        tails.append(min(worst, scenario.timeout))
+        begin = end
+    return tails
 
 
 def of_zones(scenario: Scenario, values: Sequence[float]) -> list[float]:

@@ -62,8 +62,10 @@ class Scenario:
     neighbour: float = 1.0  # a machine's speed while its neighbour is busy
     neighbour_period: float = 20.0  # mean of its busy times, and of those between
     restart_every: float = 0.0  # one backend, by lot; 0: never
+    restart_away: float = 0.0  # not connected meanwhile; 0: no connection is lost
     restart_speed: float = 0.4  # afterwards, for `restart_lasts`
     restart_lasts: float = 15.0
+    joining: int = 0  # so many are there from the end of the warm-up on, as restarted
     slowed: int = 0  # so many backends slow down at `slowed_after`
     slowed_speed: float = 0.5
     slowed_after: float = 20.0  # the warm-up
@@ -109,8 +111,9 @@ class Scenario:
             raise ConfigError("throttle", self.throttle, "0, or 1.05 to 1000")
         self._check_pairs()
         self._check_zones()
-        if self.sinkholes >= self.backends:
-            raise ConfigError("sinkholes", self.sinkholes, "fewer than backends")
+        for name in ("sinkholes", "joining"):
+            if getattr(self, name) >= self.backends:
+                raise ConfigError(name, getattr(self, name), "fewer than backends")
         for name in ("slowed", "liars", "refusing"):
             if getattr(self, name) > self.backends:
                 raise ConfigError(name, getattr(self, name), "no more than backends")
@@ -209,6 +212,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "slowed_speed": (0.01, 100.0),
     "slowed": (0, 10_000),
     "sinkholes": (0, 10_000),
+    "joining": (0, 10_000),
     "liars": (0, 10_000),
     "refusing": (0, 10_000),
     "retry_ratio": (0.0, 2.0),

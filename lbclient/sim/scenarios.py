@@ -107,6 +107,18 @@ PRIORITIES = Scenario(
     subset="rocksteadier",
 )
 
+# Clients see a newcomer at the moment when it is most needed.
+SCALE_UP = Scenario(
+    summary="16 of 20 backends are at 1.08 of what they can do, 4 join",
+    loads=(0.864, 0.5),
+    clients=20,
+    backends=20,
+    joining=4,
+    restart_speed=1.0,
+    warm_up=10.0,
+    window=20.0,
+)
+
 ZONES = Scenario(
     summary="three zones, whose clients stay in their own while it has room",
     loads=(0.6,),
@@ -179,6 +191,23 @@ SCENARIOS: dict[str, Scenario] = {
         loads=(0.7, 0.85),
         slowed=5,
         window=80.0,
+    ),
+    "scale_up": SCALE_UP,
+    "scale_up_cold": replace(
+        SCALE_UP,
+        summary="the same, newcomers have 0.3 of their speed for 5 s",
+        restart_speed=0.3,
+        restart_lasts=5.0,
+    ),
+    "restarts": replace(
+        SCALE_UP,
+        summary="20 backends, one restarts every 2 s, is away for 2 s and cold for 5",
+        loads=(0.8, 0.5),
+        joining=0,
+        restart_every=2.0,
+        restart_away=2.0,
+        restart_speed=0.3,
+        restart_lasts=5.0,
     ),
     "S10_sparse": replace(
         S2,

@@ -80,6 +80,9 @@ class Simulation:
             for i in range(scenario.clients)
         ]
         self._plan(Random(f"{seed}/events"))
+        for i in range(scenario.backends - scenario.joining, scenario.backends):
+            self._absences[i] += 1
+            self._at(scenario.warm_up, self._join, i)
 
     # --- who is there, and what will happen to them ----------------------------
 
@@ -91,6 +94,7 @@ class Simulation:
         self._speeds = [scenario.speed_of(place) for place in places]
         self._factors: list[dict[str, float]] = [{} for _ in places]
         self._restarting = [0] * len(places)
+        self._absences = [0] * len(places)  # restarts in which each is not there
         self.backends = [
             SimulatedBackend(
                 scenario, speed, smoothing, self._heap, self._answers,
@@ -194,10 +198,26 @@ class Simulation:
     def _restart(self, now: float, rng: Random) -> None:
         scenario = self.scenario
         i = rng.randrange(scenario.backends)
-        self._restarting[i] += 1
-        self._set_factor(i, "restart", scenario.restart_speed, now)
-        self._at(now + scenario.restart_lasts, self._end_restart, i)
+        if scenario.restart_away:
+            self._absences[i] += 1
+            for client in self.clients:
+                client.leave(i, now)
+            self._at(now + scenario.restart_away, self._join, i)
+        else:
+            self._start_cold(now, i)
         self._at(now + scenario.restart_every, self._restart, rng)
+
+    def _join(self, now: float, i: int) -> None:
+        self._absences[i] -= 1
+        if not self._absences[i]:  # it did not restart once more since
+            self._start_cold(now, i)
+            for client in self.clients:
+                client.join(i, now)
+
+    def _start_cold(self, now: float, i: int) -> None:
+        self._restarting[i] += 1
+        self._set_factor(i, "restart", self.scenario.restart_speed, now)
+        self._at(now + self.scenario.restart_lasts, self._end_restart, i)
 
     def _end_restart(self, now: float, i: int) -> None:
         self._restarting[i] -= 1
@@ -329,6 +349,7 @@ class Simulation:
         return measure(
             self.scenario,
             self.latencies,
+            self._traffic.times[self._first :],
             self._seconds,
             self.throttled,
             self.attempts if self._is_careful else len(self.latencies),

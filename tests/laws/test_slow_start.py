@@ -16,7 +16,7 @@ from benchmarks.fleet import Fleet, Simulation
 from lbclient.core.model import LoadReport, Outcome, Verdict
 from lbclient.core.protocols import Picker
 from lbclient.pickers import PICKERS, WITHOUT_SLOW_START, picker_factory
-from lbclient.pickers.slow_start import FLOOR, MOMENT, SLOW_START, STEP
+from lbclient.pickers.slow_start import FLOOR, FULL, MOMENT, SLOW_START, STEP
 from lbclient.testing import FakeNode, fake_nodes
 from tests.examples import examples
 
@@ -86,6 +86,23 @@ def test_the_weights_show_the_ramp_and_have_mean_one(
     weights = picker.weights(nodes, NOW + age)
     assert sum(weights) / len(weights) == pytest.approx(1.0)
     assert weights[-1] / weights[0] == pytest.approx(ramp(age), rel=0.01)
+
+
+@every_ramping_picker
+@examples(6)
+@given(st.integers(2, 6), st.integers(1, 4))
+def test_a_newcomer_has_its_full_share_where_the_others_are_full(
+    name: str, old: int, new: int
+) -> None:
+    """From the first second on, but for the chance of `random`'s picks."""
+    picker = PICKERS[name](Random(1))
+    count = 400 * (old + new)
+    nodes = with_newcomers(picker, old, new, count)
+    for node in nodes[: (old + 1) // 2]:
+        node.load.observe(LoadReport(FULL, 100.0), NOW)
+    picks = [picker.pick(nodes, NOW + i / count) for i in range(count)]
+    share = sum(picks.count(node) for node in nodes[old:]) / new / 400
+    assert share == pytest.approx(1.0, abs=0.25)
 
 
 @every_even_picker

@@ -10,6 +10,8 @@ from statistics import fmean
 
 import pytest
 
+from lbclient.pickers import picker_factory
+from lbclient.pickers.slow_start import SLOW_START
 from lbclient.sim import SCENARIOS, Result, simulate
 from lbclient.sim.traffic import draw
 
@@ -90,6 +92,38 @@ def test_neighbours_and_restarts_are_followed() -> None:
     assert (ours.errors, ours.spread < 1.05) == (0.0, True)
     assert others.spread > 1.1
     assert others.errors > 0.001
+
+
+@pytest.mark.parametrize("picker", ["round_robin", "weighted_least_loaded"])
+def test_newcomers_of_an_overloaded_fleet_get_their_share_at_once(picker: str) -> None:
+    """Before, p99 was 5 s two seconds after they came, as without them."""
+    scenario = replace(
+        SCENARIOS["scale_up"], clients=5, backends=10, joining=2, window=4.0
+    )
+    traffic = draw(scenario, 0.864, seed=1)
+    with_it, without = (
+        simulate(scenario, picker_factory(picker, slow), load=0.864, seed=1,
+                 traffic=traffic).tails[2]
+        for slow in (SLOW_START, 0.0)
+    )  # fmt: skip
+    assert with_it <= 1.1 * without < scenario.timeout
+
+
+def test_newcomers_have_a_ramp_where_there_is_capacity_to_spare() -> None:
+    scenario = replace(SCENARIOS["scale_up"], clients=5, backends=10, joining=2)
+    result = simulate(scenario, "round_robin", load=0.3, seed=1)
+    first, last = result.seconds[0], result.seconds[-1]
+    assert fmean(first[-2:]) < 0.5 * fmean(first[:-2])
+    assert fmean(last[-2:]) > 0.8 * fmean(last[:-2])
+
+
+def test_a_restart_loses_connections_and_no_request() -> None:
+    scenario = replace(
+        SCENARIOS["restarts"], restart_every=1.0, restart_away=1.5, window=5.0
+    )
+    result = simulate(scenario, "round_robin", load=0.3, seed=1)
+    assert result.errors == 0.0
+    assert any(0.0 in second for second in result.seconds)
 
 
 @pytest.mark.slow

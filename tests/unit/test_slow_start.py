@@ -4,7 +4,8 @@ from math import inf
 
 import pytest
 
-from lbclient.pickers.slow_start import FLOOR, MOMENT, SlowStart
+from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.pickers.slow_start import FAILING, FLOOR, FULL, MOMENT, SlowStart
 from lbclient.testing import FakeNode, fake_nodes
 
 WINDOW = 10.0
@@ -123,3 +124,74 @@ def test_who_left_for_good_is_forgotten() -> None:
     for second in range(3):
         slow_start.look(nodes[1:], NOW + second)
     assert repr(slow_start) == "<slow start of 10 s over 2>"
+
+
+def tell(utilization: float, active: int, *nodes: FakeNode) -> None:
+    for node in nodes:
+        node.load.observe(LoadReport(utilization, 100.0, active=active), NOW)
+
+
+def after_a_look(nodes: tuple[FakeNode, ...]) -> SlowStart:
+    slow_start = SlowStart(WINDOW)
+    slow_start.look(nodes, NOW)
+    return slow_start
+
+
+def test_a_ramp_yields_where_half_of_the_others_are_full_and_goes_on_yielding() -> None:
+    nodes = began(0.0, 0.0, NOW)
+    tell(FULL, 9, nodes[0])
+    slow_start = after_a_look(nodes)
+    assert slow_start.shares(nodes, NOW) == [1.0, 1.0, 1.0]
+    tell(0.5, 9, *nodes)
+    slow_start.look(nodes, NOW + 1.0)
+    assert slow_start.shares(nodes, NOW + 1.0) == [1.0, 1.0, 1.0]
+
+
+def test_a_newcomer_that_falls_behind_has_what_the_ramp_leaves_it() -> None:
+    nodes = began(0.0, 0.0, NOW)
+    tell(FULL, 9, *nodes[:2])
+    slow_start = after_a_look(nodes)
+    for active, share in ((10, FLOOR), (9, 1.0), (10, FLOOR)):
+        tell(0.3, active, nodes[2])
+        slow_start.look(nodes, NOW)
+        assert slow_start.shares(nodes, NOW)[2] == pytest.approx(share)
+
+
+def test_who_does_not_report_is_judged_by_the_clients_own_calls() -> None:
+    nodes = began(0.0, NOW)
+    for i in range(int(2.0 / FAILING)):
+        verdict = Verdict.SERVED if i % int(1.0 / FAILING) else Verdict.REJECTED
+        nodes[0].load.begin()
+        nodes[0].load.finish(Outcome(verdict, 0.01, None), NOW)
+    assert after_a_look(nodes).shares(nodes, NOW) == [1.0, 1.0]
+    nodes[1].load.begin()
+    tell(0.5, 9, nodes[0])  # a count of its own is no measure for who has none
+    assert after_a_look(nodes).shares(nodes, NOW) == pytest.approx([1.0, FLOOR])
+
+
+def test_a_ramp_goes_on_where_few_others_are_full_or_nothing_is_known() -> None:
+    nodes = began(0.0, 0.0, 0.0, NOW)
+    wanted = pytest.approx([1.0, 1.0, 1.0, FLOOR])
+    assert after_a_look(nodes).shares(nodes, NOW) == wanted
+    tell(1e6, 9, nodes[0])
+    tell(0.9 * FULL, 9, *nodes[1:3])
+    tell(1.0, 0, nodes[3])  # what a newcomer says of itself
+    assert after_a_look(nodes).shares(nodes, NOW) == wanted
+
+
+def test_a_ramp_that_yielded_begins_again_with_a_restart() -> None:
+    nodes = began(0.0, NOW)
+    tell(FULL, 9, nodes[0])
+    slow_start = after_a_look(nodes)
+    tell(0.5, 9, nodes[0])
+    restart(nodes[1], 3.0, NOW)
+    slow_start.look(nodes, NOW + 3.0)
+    assert slow_start.shares(nodes, NOW + 3.0) == pytest.approx([1.0, FLOOR])
+
+
+def test_before_it_yielded_the_ramp_was_what_it_was() -> None:
+    """Reports lag: whoever judges them asks for the shares of some seconds ago."""
+    nodes = began(0.0, NOW - 5.0)
+    tell(FULL, 9, nodes[0])
+    slow_start = after_a_look(nodes)
+    assert slow_start.shares(nodes, NOW - 1.0)[1] < 1.0

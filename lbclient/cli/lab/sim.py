@@ -76,6 +76,7 @@ COLUMNS = (
     P99,
 )
 MOST_ZONES = 5  # that have a column
+TAILS_AT = 2, 10  # seconds after backends join
 
 # Shown where the scenario is about it.
 SINKHOLE = Column("sinkhole's share", lambda result: result.sinkhole, ".3f")
@@ -250,6 +251,12 @@ def of_zone(scenario: Scenario, zone: int) -> Column:
     return Column(scenario.zone_of(zone), utilization, ".2f")
 
 
+def tail_at(second: int) -> Column:
+    """Of the requests that were sent in the second after that one."""
+    head = f"p99 at {second} s"
+    return Column(head, lambda result: 1000.0 * result.tails[second], ".0f")
+
+
 def columns(scenario: Scenario, rows: list[Row]) -> Iterator[Column]:
     yield from COLUMNS
     if scenario.zones:
@@ -261,6 +268,10 @@ def columns(scenario: Scenario, rows: list[Row]) -> Iterator[Column]:
         yield ZONE_ERROR
     if scenario.sinkholes:
         yield SINKHOLE
+    if scenario.joining:
+        yield from (
+            tail_at(second) for second in TAILS_AT if second < int(scenario.window)
+        )
     if scenario.attempts > 1:
         yield ATTEMPTS
     if scenario.throttle:
