@@ -1,20 +1,25 @@
 """What a pick costs: microseconds per pick, without the feedback around it.
 
-    python -m benchmarks.picks
+    python -m benchmarks.picks                          all, some three minutes
+    python -m benchmarks.picks weighted_least_loaded    some pickers
 
 Between two picks one request begins and one finishes with a report; the same loop
 without a picker is subtracted. What is looked at by time, not by pick, costs a pick
 more the fewer there are: so there is a table for each rate. Whom a picker wants asked
 is not asked, but taken away, or it would soon want no more; so `prequal`, without any
 answer, picks by lot. CPU time, medians: other programs on the machine do not count.
+
+The second table has the worst single pick, which holds up the event loop: the median
+over repeats of the longest of each. The first pick, and those after a change of the
+ready backends, are not in it.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from random import Random
 from statistics import median
-from time import process_time
+from time import process_time, thread_time_ns
 
 from benchmarks.harness.options import parser_of
 from lbclient.core.model import LoadReport, Outcome, Verdict
@@ -22,8 +27,8 @@ from lbclient.core.protocols import Picker
 from lbclient.pickers import PICKERS
 from lbclient.testing import FakeNode, fake_nodes
 
-SIZES = (3, 20, 100)
-RATES = (1000, 100, 10)  # requests a second, of one channel
+SIZES = (3, 20, 100, 1000)
+RATES = (10_000, 1000, 100, 10)  # requests a second, of one channel
 PICKS = 5_000
 REPEATS = 9
 IN_FLIGHT = 32
@@ -85,15 +90,47 @@ def microseconds(name: str, count: int, rate: float) -> float:
     return median(differences) / PICKS * 1e6
 
 
-def main() -> None:
-    parser_of("picks", __doc__, json=False).parse_args()
+def worst(name: str, count: int, rate: float) -> float:
+    """Microseconds of the longest pick."""
+    return median(longest(PICKERS[name](Random(i)), count, rate) for i in range(5))
+
+
+def longest(picker: Picker, count: int, rate: float) -> float:
+    nodes = fake_nodes(count)
+    traffic = Traffic(nodes)
+    wanted = getattr(picker, "probes", [])
+    now, most = 20.0, 0
+    for i in range(PICKS):
+        now += 1.0 / rate
+        began = thread_time_ns()
+        node = picker.pick(nodes, now)
+        took = thread_time_ns() - began
+        traffic.send(node, now)
+        wanted.clear()
+        if i >= PICKS // 5:
+            most = max(most, took)
+    return most / 1e3
+
+
+Measure = Callable[[str, int, float], float]
+
+
+def table(what: str, names: list[str], measure: Measure, digits: int) -> None:
     for rate in RATES:
-        head = f"us per pick at {rate}/s"
-        print(f"{head:22}" + "".join(f"{f'k = {k}':>10}" for k in SIZES))
-        for name in PICKERS:
-            costs = (microseconds(name, count, rate) for count in SIZES)
-            line = "".join(f"{cost:10.2f}" for cost in costs)
-            print(f"{name:22}{line}", flush=True)
+        head = f"{what} at {rate}/s"
+        print(f"{head:26}" + "".join(f"{f'k = {k}':>10}" for k in SIZES))
+        for name in names:
+            costs = (measure(name, count, rate) for count in SIZES)
+            line = "".join(f"{cost:10.{digits}f}" for cost in costs)
+            print(f"{name:26}{line}", flush=True)
+
+
+def main() -> None:
+    parser = parser_of("picks", __doc__, json=False)
+    parser.add_argument("picker", nargs="*", metavar="PICKER")
+    names = parser.parse_args().picker or [*PICKERS]
+    table("us per pick", names, microseconds, 2)
+    table("us of the worst pick", names, worst, 0)
 
 
 if __name__ == "__main__":
