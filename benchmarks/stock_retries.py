@@ -3,12 +3,13 @@
     python -m benchmarks.stock_retries              three minutes
     python -m benchmarks.stock_retries --quick      half a minute
     python -m benchmarks.stock_retries --only node --json FILE
+    python -m benchmarks.stock_retries --only go --go-client PROGRAM
 
-Clients of grpc.aio, and of grpc-js if `make node` has installed it, call eight servers
-of lbclient by round robin, with nothing but gRPC's own `retryPolicy`. All eight refuse
-everything, or one of them does and the others serve. Each server and each client is a
-process of its own. A *gust* is all calls at once, and *in turn* each call after the
-end of the one before.
+Clients of grpc.aio, of grpc-js if `make node` has installed it, and of grpc-go if
+PROGRAM is a build of stock_retries.go, call eight servers of lbclient by round robin,
+with nothing but gRPC's own `retryPolicy`. All eight refuse everything, or one of them
+does and the others serve. Each server and each client is a process of its own. A
+*gust* is all calls at once, and *in turn* each call after the end of the one before.
 
 Exit status 1 if more than 1.2 requests arrive for each call where all refuse; or where
 one refuses, if it has not learned in the first half of the calls to let its clients
@@ -75,6 +76,12 @@ CASES = [
     Case("node, for longer", "node"),
     Case("node, out of quota", "node", QUOTA, calls=SHORT),
     Case("node, one of eight", "node", refusing=1),
+    Case("go", "go", calls=SHORT),
+    Case("go, five attempts", "go", attempts=5, calls=SHORT),
+    Case("go, for longer", "go"),
+    Case("go, in turn, for longer", "go", rate=0.0),
+    Case("go, out of quota", "go", QUOTA, calls=SHORT),
+    Case("go, one of eight", "go", refusing=1),
 ]
 
 
@@ -159,14 +166,15 @@ async def load(target: str, config: str, rate: float, calls: int) -> list[Any]:
     return list(halves)
 
 
-async def loaded(case: Case, ports: list[int]) -> list[dict[str, int]]:
-    words = [target_of(ports), service_config(case), case.rate, case.calls]
-    if case.client != "node":
-        halves: list[dict[str, int]] = await result_of(load, *words)
+async def loaded(client: str, *words: Any, go_client: str) -> list[dict[str, int]]:
+    """What `load` returns for the words, by a client in this language."""
+    halves: list[dict[str, int]]
+    if client == "python":
+        halves = await result_of(load, *words)
         return halves
     environment = {**os.environ, "NODE_PATH": str(node_modules())}
-    command = ["node", str(NODE_CLIENT), json.dumps(words)]
-    async with program(*command, env=environment) as process:
+    command = ["node", str(NODE_CLIENT)] if client == "node" else [go_client]
+    async with program(*command, json.dumps(words), env=environment) as process:
         halves = (await process.rest())[-1]
     return halves
 
@@ -174,12 +182,13 @@ async def loaded(case: Case, ports: list[int]) -> list[dict[str, int]]:
 # --- what comes of it ----------------------------------------------------------------
 
 
-async def run(case: Case) -> dict[str, Any]:
+async def run(case: Case, go_client: str) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         kinds = [case.refusal] * case.refusing + [NOT] * (BACKENDS - case.refusing)
         tasks = [await stack.enter_async_context(running(serve, k)) for k in kinds]
         ports = [await task.hear() for task in tasks]
-        halves = await loaded(case, ports)
+        words = target_of(ports), service_config(case), case.rate, case.calls
+        halves = await loaded(case.client, *words, go_client=go_client)
         seen = [await task.ask() for task in tasks]
     served = sum(served for served, _, _ in seen)
     told = sum((Counter(told) for _, told, _ in seen), Counter[str]())
@@ -208,39 +217,47 @@ def tell(found: dict[str, Any]) -> None:
     )
 
 
-async def compare(cases: list[Case]) -> list[dict[str, Any]]:
+async def compare(cases: list[Case], go_client: str) -> list[dict[str, Any]]:
     print(
         f"{'':30}{'calls':>6}{'ratio':>8}{'served in halves':>16}{'kept':>7}  refused"
     )
     results = []
     for case in cases:
-        results.append(await run(case))
+        results.append(await run(case, go_client))
         tell(results[-1])
     return results
 
 
-def chosen(words: list[str], is_quick: bool) -> list[Case]:
-    has_node = not missing("node")
+def chosen(words: list[str], is_quick: bool, without: set[str]) -> list[Case]:
+    """Those whose names have one of the words, or all, and whose client is here."""
     return [
         case
         for case in CASES
         if (not words or any(word in case.name for word in words))
         and not (is_quick and case.calls > SHORT)
-        and (has_node or case.client != "node")
+        and case.client not in without
     ]
 
 
 def main() -> int:
     parser = parser_of("stock_retries", __doc__, quick="600 calls at most")
     parser.add_argument("--only", nargs="+", default=[], help="words of some cases")
+    parser.add_argument(
+        "--go-client", default="", metavar="PROGRAM", help="a build of stock_retries.go"
+    )
     given = parser.parse_args()
+    without = set()
     if why := missing("node"):
         print(f"no clients in Node: {why}")
-    cases = chosen(given.only, given.quick)
+        without.add("node")
+    if not given.go_client:
+        print("no clients in Go: --go-client names none")
+        without.add("go")
+    cases = chosen(given.only, given.quick, without)
     if not cases:
         said = "; ".join(case.name for case in CASES)
         parser.error(f"--only: want words of these: {said}")
-    results = asyncio.run(compare(cases))
+    results = asyncio.run(compare(cases, given.go_client))
     return conclude(given, results, [r["case"] for r in results if not r["is_sound"]])
 
 
