@@ -58,7 +58,11 @@ EJECTION = {
     "interval": "1s",
     "baseEjectionTime": "30s",
     "maxEjectionPercent": 50,
-    "failurePercentageEjection": {"minimumHosts": 3, "requestVolume": 10},
+    "failurePercentageEjection": {
+        "enforcementPercentage": 100,  # by default grpc-go ejects nobody
+        "minimumHosts": 3,
+        "requestVolume": 10,
+    },
     "childPolicy": [ROUND_ROBIN],
 }
 
