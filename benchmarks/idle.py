@@ -141,7 +141,7 @@ async def all_are(channel: lbclient.Channel, state: str) -> None:
 
 
 def probes_of(channel: lbclient.Channel) -> int:
-    prober = channel.balancer().idleness._prober
+    prober = channel.balancer().backends.idleness._prober
     return 0 if prober is None else prober.statistics().sent
 
 

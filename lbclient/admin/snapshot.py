@@ -124,8 +124,8 @@ def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
     now, recent, events, resolver, rule = 0.0, Recent(), Events(), "", ""
     if balancer is not None:
         now, recent = balancer.clock(), balancer.picks.keep()
-        events = balancer.events
-        resolver = repr(balancer.discovery.resolver).strip("<>")
+        events = balancer.backends.events
+        resolver = repr(balancer.backends.discovery.resolver).strip("<>")
         # What a picker's docstring begins with is its rule.
         rule = (getdoc(type(picker_of(balancer))) or "").partition("\n")[0]
     backends = [of_backend(each, recent, now) for each in seen.backends[:room]]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import grpc
 
 from lbclient import wire
+from lbclient.client import held_back
 from lbclient.client.attempt import Attempt, new_attempt
 from lbclient.client.calls.request_stream import Requests
 from lbclient.client.history import Failed, ended_streams, has_failed, last_words
@@ -217,7 +218,7 @@ class Attempts:
         repeated.
         """
         balancer = self.balancer
-        self.was_closed = balancer.is_stopped
+        self.was_closed = balancer.backends.is_stopped
         may_go_on = is_repeatable and not self.was_closed and self._method is not None
         now = balancer.clock()
         number = 0 if self._retry is None else self._retry.attempt
@@ -269,7 +270,8 @@ class Attempts:
             is_sent
             and balancer.throttling.is_active
             and not retry.why_not(failure)
-            and balancer.refusal(self.criticality, now) is not None
+            and held_back.refusal(balancer.throttling, self.criticality, now)
+            is not None
         ):
             # To the throttle it is a request like any other.
             then = Decision(None, "throttled: the backends refuse too much")

@@ -273,10 +273,10 @@ class Channel(grpc.aio.Channel):
         state = (
             grpc.ChannelConnectivity.IDLE
             if known is None
-            else known.connectivity.state()
+            else known.backends.connectivity.state()
         )
         if try_to_connect:
-            self.balancer().connect()
+            self.balancer().backends.connect()
         return state
 
     async def wait_for_state_change(
@@ -289,7 +289,8 @@ class Channel(grpc.aio.Channel):
         if self._balancer is None:
             await self._begun.wait()  # to wait is no use: it does not connect
         else:
-            await self.balancer().connectivity.wait_for_change(last_observed_state)
+            connectivity = self.balancer().backends.connectivity
+            await connectivity.wait_for_change(last_observed_state)
 
     async def channel_ready(self) -> None:
         while (state := self.get_state(True)) is not grpc.ChannelConnectivity.READY:

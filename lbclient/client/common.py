@@ -20,3 +20,8 @@ class Common(NamedTuple):
     clock: Clock
     rng: Random
     events: Events
+
+
+def common_of(label: str, config: ChannelConfig, clock: Clock, rng: Random) -> Common:
+    tasks = Tasks(label, rng, channel=label)
+    return Common(label, config, tasks, Turns(tasks), clock, rng, Events())

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from lbclient.client import held_back
 from lbclient.client.attempt import new_attempt
 from lbclient.client.attempts import Attempts, Next
 from lbclient.client.backend import Backend
@@ -146,7 +147,8 @@ class StubMethod:
         metadata, level = _with_context(metadata, balancer)
         is_over = timeout is not None and timeout <= 0.0
         if balancer.throttling.is_active and not is_over:
-            refusal = balancer.refusal(level, balancer.clock(), metadata)
+            now = balancer.clock()
+            refusal = held_back.refusal(balancer.throttling, level, now, metadata)
             if refusal is not None:
                 return self._throttled(balancer, refusal)
         options["metadata"] = metadata
@@ -160,7 +162,7 @@ class StubMethod:
 
     def _throttled(self, balancer: Balancer, refusal: Throttled) -> Any:
         observed = self._observed(balancer, balancer.clock())
-        balancer.refuse(refusal, self.counts(balancer), False, observed)
+        balancer.ends.refuse(refusal, self.counts(balancer), False, observed)
         return self._failed(balancer, refusal)
 
     def _observed(self, balancer: Balancer, now: float) -> ObservedCall | None:
@@ -330,7 +332,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         counts = self._counts or self.counts(balancer)
         is_over = timeout is not None and timeout <= 0.0
         if balancer.throttling.is_active and not is_over:
-            refusal = balancer.refusal(level, now, metadata)
+            refusal = held_back.refusal(balancer.throttling, level, now, metadata)
             if refusal is not None:
                 return self._throttled(balancer, refusal)
         # With a deadline that has passed grpcio would send it now and then.

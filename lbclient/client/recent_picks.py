@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lbclient.core.model import Outcome, Verdict
+from lbclient.core.outliers import Outliers
 from lbclient.core.protocols import Clock, Picker
 from lbclient.core.recent import Recent
 from lbclient.core.spillover import Spillover
@@ -25,14 +26,21 @@ class RecentPicks:
     """Keeps recent picks and outcomes for the status page, while somebody looks. Owned
     by a balancer, which tells it of them."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, outliers: Outliers["Backend"]) -> None:
         self.recent: Recent | None = None  # as long as somebody looks
         self._clock = clock
+        self._outliers = outliers
 
     def keep(self) -> Recent:
         """Returns recent picks and latencies, and keeps them for a minute."""
         self.recent = Recent.keep(self.recent, self._clock())
         return self.recent
+
+    def chosen(self, backend: "Backend", key: int, now: float, picker: Picker) -> None:
+        """The picker chose it for a call of the method with this key in `Outliers`."""
+        is_trial = self._outliers.is_ejected(key, backend)
+        allowed = self._outliers.allowed(key)
+        self.picked(backend, allowed, now, TRIAL if is_trial else "", picker)
 
     def picked(
         self,

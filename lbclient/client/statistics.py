@@ -438,7 +438,7 @@ def channel_statistics(
         node.load.in_flight
         for node in (*nodes, *list(balancer.connections.draining.values()))
     ]
-    discovery = balancer.discovery
+    discovery = balancer.backends.discovery
     resolved_at = discovery.resolved_at
     places, size = pool.places(), pool.subset_size()
 
@@ -455,13 +455,13 @@ def channel_statistics(
             why_of(node),
             now,
             ejections(balancer, node, now),
-            balancer.slowdowns.costs.read(node.endpoint.address, now),
+            balancer.backends.slowdowns.costs.read(node.endpoint.address, now),
         )
         for node in nodes
     )
     return ChannelStatistics(
         target=target,
-        state=balancer.connectivity.state().name.lower(),
+        state=balancer.backends.connectivity.state().name.lower(),
         picker=type(picker_of(balancer)).__name__,
         subset=repr(balancer.connections.subset),
         subset_size=pool.subset_size(),
@@ -494,7 +494,7 @@ def channel_statistics(
         draining=len(balancer.connections.draining),
         ejected=sum(bool(backend.ejected) for backend in backends),
         ejections=balancer.outliers.total,
-        task_failures=balancer.tasks.failures,
+        task_failures=balancer.backends.tasks.failures,
         resolver=ResolverStatistics(
             endpoints=len(pool.endpoints),
             updates=discovery.updates,

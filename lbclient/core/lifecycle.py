@@ -2,7 +2,7 @@
 
 It decides and does nothing: told what happened and when, it returns the state that
 follows, with the reason, and the one thing that is to be done. It never writes
-`state`: that is for the one door through which all changes go (`Balancer.observe`),
+`state`: that is for the one door through which all changes go (`Backends.observe`),
 and others go through it too, a pick that finds the connection gone, a response that
 tells of a lame duck. So nothing here relies on having made the last change itself.
 

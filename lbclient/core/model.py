@@ -3,9 +3,10 @@
 Nothing here knows how it travels (`wire`) or what is concluded from it (`load`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
@@ -172,3 +173,8 @@ class Outcome(NamedTuple):
     report: LoadReport | None = None
     refusal: Refusal | None = None
     is_answer: bool = True
+
+
+new_outcome: Callable[[tuple[object, ...]], Outcome]
+# What a named tuple's own constructor does after a call in Python.
+new_outcome = partial(tuple.__new__, Outcome)

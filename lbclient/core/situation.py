@@ -61,7 +61,7 @@ class Situation:
     """Holds a backend's state and connection. Owned by a lifecycle, which shares it
     with its `Trust`.
 
-    Only `Balancer.observe` writes `state` from outside; the other fields are read.
+    Only `Backends.observe` writes `state` from outside; the other fields are read.
     `has_answered`: the backend answered a health check, on this connection or the last
     one. `is_wanted`: a call waits for it, and it has not failed yet. `sent_goaway`: it
     sent GOAWAY, and has said nothing on a new connection. `expires_at` is when a state

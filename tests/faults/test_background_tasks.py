@@ -70,7 +70,7 @@ def lose(balancer: Balancer, network: Network) -> None:
 
 def rest(balancer: Balancer, network: Network) -> None:
     for backend in balancer.pool.nodes.values():
-        balancer.idleness._let_rest(backend)
+        balancer.backends.idleness._let_rest(backend)
 
 
 def doubt(balancer: Balancer, network: Network) -> None:
@@ -79,7 +79,7 @@ def doubt(balancer: Balancer, network: Network) -> None:
 
 
 def empty(balancer: Balancer, network: Network) -> None:
-    balancer.discovery._believe_empty.set(0.0)
+    balancer.backends.discovery._believe_empty.set(0.0)
 
 
 def ring(balancer: Balancer, network: Network) -> None:
@@ -102,14 +102,18 @@ TASKS = [
 TIMERS = [
     Victim(Changes, "_follow_up_now"),
     Victim(Connections, "_review_pool", lambda b, _: b.connections._review.set(0.0)),
-    Victim(Idleness, "_look_at_use", lambda b, _: b.idleness._look.set(0.0)),
-    Victim(Slowdowns, "look", lambda b, _: b.slowdowns._look.set(0.0)),
+    Victim(Idleness, "_look_at_use", lambda b, _: b.backends.idleness._look.set(0.0)),
+    Victim(Slowdowns, "look", lambda b, _: b.backends.slowdowns._look.set(0.0)),
     Victim(Discovery, "_apply_empty", empty),
     Victim(Connections, "_open"),
     Victim(Discovery, "_resolved", can_return=False),
     Victim(Lifecycle, "tick", ring, can_return=False),
-    Victim(Waking, "_wake_more", lambda b, _: b.idleness.waking._patience.set(0.0)),
-    Victim(Waking, "_wake_enough", lambda b, _: b.idleness.waking._more.set(0.0)),
+    Victim(
+        Waking, "_wake_more", lambda b, _: b.backends.idleness.waking._patience.set(0.0)
+    ),
+    Victim(
+        Waking, "_wake_enough", lambda b, _: b.backends.idleness.waking._more.set(0.0)
+    ),
     Victim(Following, "hint", lose),
 ]
 
@@ -180,15 +184,17 @@ async def test_it_lives_again_whatever_it_died_of(
     try:
         resolver.tell(fleet(BACKENDS, 0))
         if victim.method == "_resolved":
-            await until(lambda: balancer.tasks.failures, "seen")
+            await until(lambda: balancer.backends.tasks.failures, "seen")
             resolver.tell(fleet(BACKENDS, 0))
-        await until(are_well, lambda: f"{pool!r} {balancer.tasks!r} {caplog.text}")
+        await until(
+            are_well, lambda: f"{pool!r} {balancer.backends.tasks!r} {caplog.text}"
+        )
         victim.poke(balancer, network)
         if victim.method == "hint":
             await until(lambda: runs and are_well(), "found lost, and back")
             network.lose_all()
         if victim.method == "tick":
-            await until(lambda: balancer.tasks.failures and are_well(), "seen")
+            await until(lambda: balancer.backends.tasks.failures and are_well(), "seen")
             victim.poke(balancer, network)
         if victim.method == "_apply_empty":
             await until(lambda: not pool.nodes, "believed")
@@ -205,10 +211,10 @@ async def test_it_lives_again_whatever_it_died_of(
         is_counted = error is not None or (victim.owner, victim.method) in KEPT
         await until(
             lambda: len(runs) > enough and are_well(),
-            lambda: f"{runs} {pool!r} {balancer.tasks!r} {caplog.text}",
+            lambda: f"{runs} {pool!r} {balancer.backends.tasks!r} {caplog.text}",
         )
         if is_counted:
-            await until(lambda: balancer.tasks.failures, "counted")
+            await until(lambda: balancer.backends.tasks.failures, "counted")
             errors = [one for one in caplog.records if one.levelno >= logging.ERROR]
             assert errors
         if error is not None:
@@ -329,11 +335,13 @@ async def test_a_timer_that_fails_beside_no_job_is_reported_at_once(
             await asyncio.sleep(0)
         monkeypatch.setattr(backend.life, "tick", lambda *_: 1 / 0)
         backend._driver._ring()
-        await until(lambda: balancer.tasks.failures, lambda: repr(backend._job))
+        await until(
+            lambda: balancer.backends.tasks.failures, lambda: repr(backend._job)
+        )
         backend.keep()
         monkeypatch.undo()
         await until(lambda: pool.counts[State.READY], lambda: repr(pool))
-        assert balancer.tasks.failures == 1
+        assert balancer.backends.tasks.failures == 1
     finally:
         await balancer.close(None)
 

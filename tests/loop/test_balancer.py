@@ -423,7 +423,7 @@ async def test_nor_in_the_turn_in_which_a_backend_becomes_ready() -> None:
         await asyncio.sleep(MOMENT)
         (backend,) = fleet.balancer.pool.nodes.values()
         calls = [fleet.call(**numbered(1))]
-        fleet.balancer.observe(backend, State.READY, "it says serving")
+        fleet.balancer.backends.observe(backend, State.READY, "it says serving")
         calls.append(fleet.call(**numbered(2)))
         assert failures(await outcomes(calls)) == []
         assert numbers(server) == [1, 2]
@@ -766,7 +766,7 @@ async def sleeping(fleet: Fleet, *utilizations: float) -> None:
 
 def awake(fleet: Fleet) -> list[int]:
     """Which backends have a connection, or are to have one."""
-    away = fleet.balancer.idleness.waking.away
+    away = fleet.balancer.backends.idleness.waking.away
     nodes = fleet.balancer.pool.nodes.values()
     return [number for number, node in enumerate(nodes) if node not in away]
 
@@ -793,7 +793,7 @@ async def test_among_equals_chance_decides_who_is_woken() -> None:
     for seed in range(20):
         async with Fleet(3, idle_after=IDLE_AFTER) as fleet:
             await sleeping(fleet, 0.22, 0.18, 0.9)
-            fleet.balancer.idleness.waking._rng = Random(seed)
+            fleet.balancer.backends.idleness.waking._rng = Random(seed)
             await fleet.call()
             woken.update(awake(fleet))
     assert woken == {0, 1}

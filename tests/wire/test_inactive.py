@@ -341,5 +341,5 @@ async def test_nothing_is_left_of_a_closed_channel_whose_backends_were_inactive(
     await fall_asleep(channel, eventually)
     await eventually(lambda: task.server.statistics().udp.answered)
     await channel.close()
-    assert not channel._balancer.idleness._prober._sockets  # type: ignore[union-attr]
+    assert not channel._balancer.backends.idleness._prober._sockets  # type: ignore[union-attr]
     await eventually(lambda: len(os.listdir("/proc/self/fd")) <= sockets)

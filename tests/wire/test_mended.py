@@ -197,7 +197,7 @@ async def test_a_wait_for_a_state_that_is_given_up_leaves_nothing(start: Any) ->
                 await asyncio.wait_for(
                     channel.wait_for_state_change(grpc.ChannelConnectivity.READY), 0.001
                 )
-        assert not channel.balancer().connectivity._changes
+        assert not channel.balancer().backends.connectivity._changes
 
 
 async def test_a_call_outlives_the_channel_that_its_caller_dropped(

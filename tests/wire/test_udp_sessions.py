@@ -117,7 +117,7 @@ async def test_what_others_send_changes_nothing(
     async with channel_to(pki, task.address) as channel:
         await channel.channel_ready()
         await eventually(lambda: is_well(channel, task), seen=lambda: seen(channel))
-        prober = inside(channel).idleness.prober()
+        prober = inside(channel).backends.idleness.prober()
         (nonce,) = prober._by_nonce
         (sock,) = prober._sockets.values()
         (listener,) = task.server._udp.private._listeners
@@ -281,7 +281,7 @@ async def test_where_udp_is_blocked_new_sessions_make_no_more_looks(
     monkeypatch.setattr(Prober, "watch", count)
     async with channel_to(pki, task.address) as channel:
         await channel.channel_ready()
-        prober = inside(channel).idleness.prober()
+        prober = inside(channel).backends.idleness.prober()
         await eventually(lambda: prober.statistics().sent > 4 * udp.PROBES)
         numbers = {each.seal.session for each in prober._watches}
         await eventually(

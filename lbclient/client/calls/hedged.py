@@ -64,7 +64,7 @@ class _Hedged(Call):
         self._timer = None
         balancer, first = self._balancer, self._lbclient
         hedging, now = balancer.hedging, balancer.clock()
-        if hedging is None or balancer.is_stopped or self._is_committed():
+        if hedging is None or balancer.backends.is_stopped or self._is_committed():
             return
         retry = hedging.decide(
             self._hedged,

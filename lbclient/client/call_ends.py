@@ -1,0 +1,49 @@
+"""Counts the calls that end otherwise than by the end of an attempt.
+
+They were refused here, found no backend in time, or were cancelled while they waited.
+What ends by an attempt is counted where that is settled, in `balancer`.
+"""
+
+import grpc
+
+from lbclient.client.observers import ObservedCall
+from lbclient.core.counters import Counters
+from lbclient.core.protocols import Clock
+from lbclient.grpc_seam import LocalRpcError
+
+
+class CallEnds:
+    """Counts calls that end without an attempt, and tells their observers. Owned by a
+    balancer."""
+
+    def __init__(self, counters: Counters, clock: Clock) -> None:
+        self._counters = counters
+        self._clock = clock
+
+    def count(
+        self,
+        code: grpc.StatusCode,
+        counts: dict[int, int],
+        was_sent: bool = False,
+        observed: ObservedCall | None = None,
+    ) -> None:
+        """A call is over; `counts` are its method's. `was_sent`: attempts failed."""
+        number = code.value[0]
+        self._counters.call_over(counts, number, was_sent)
+        if observed is not None:
+            observed.over(number, self._clock())
+
+    def refuse(
+        self,
+        error: grpc.aio.AioRpcError,
+        counts: dict[int, int],
+        was_sent: bool,
+        observed: ObservedCall | None = None,
+    ) -> None:
+        """A call ends with an error of our own, or with that of its last attempt."""
+        if isinstance(error, LocalRpcError):
+            self._counters.refuse(error.REASON)
+        self.count(error.code(), counts, was_sent, observed)
+
+    def __repr__(self) -> str:
+        return repr(self._counters)
