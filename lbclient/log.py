@@ -41,6 +41,26 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         kwargs["extra"] = {PREFIX + name: said.get(name, "") for name in FIELDS}
         return msg, kwargs
 
+    def about(
+        self,
+        level: int,
+        words: str = "",
+        *arguments: object,
+        reason: object = "",
+        exc_info: bool | BaseException = False,
+        **fields: str,
+    ) -> None:
+        """Logs words after what they are about: the `backend`, or else the `channel`.
+
+        Both are fields of the record, too. Without words it logs the reason.
+        """
+        if not words:
+            words, arguments = "%s", (reason,)
+        subject = fields.get("backend") or fields["channel"]
+        said: dict[str, Any] = {**fields, "reason": reason, "exc_info": exc_info}
+        # The record names the line that calls this.
+        self.log(level, f"%s: {words}", subject, *arguments, stacklevel=2, **said)
+
 
 def _text(value: object) -> str:
     """

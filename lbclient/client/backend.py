@@ -7,6 +7,7 @@ starts and cancels.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -155,10 +156,8 @@ class Backend:
         if decided.state is not None:
             self._observe(self, decided.state, decided.reason)
         elif decided.reason and self.condition.stays(decided.reason):
-            logger.info(
-                "%s: %s",
-                self.endpoint.address,
-                decided.reason,
+            logger.about(
+                logging.INFO,
                 channel=self._around.label,
                 backend=self.endpoint.address,
                 state=self.state.value,
@@ -187,9 +186,9 @@ class Backend:
                 former, reason, lambda: may_be_full or not self.reported.is_ours
             )
             if self._is_kept.is_set():
-                logger.info(
-                    "%s: dialling again",
-                    self.endpoint.address,
+                logger.about(
+                    logging.INFO,
+                    "dialling again",
                     channel=self._around.label,
                     backend=self.endpoint.address,
                     reason=reason,
@@ -233,9 +232,9 @@ class Backend:
             return
         self.channel = self._dial()
         if is_dialled:
-            words = "%s: its channel was closed"
+            words = "its channel was closed"
             label, address = self._around.label, self.endpoint.address
-            logger.warning(words, address, channel=label, backend=address)
+            logger.about(logging.WARNING, words, channel=label, backend=address)
             self._driver.take(self.life.lost())
 
     def _next_job(self) -> Coroutine[Any, Any, None]:

@@ -5,6 +5,7 @@ Who leaves is watched until its last call is over, and then closed.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -180,9 +181,9 @@ class Connections:
             self._leaves(backend)
             self._turns.do(partial(self._drain, backend))
         if any(change):
-            logger.info(
-                "%s: %d connections opened, %d drained, %d replacements",
-                self._label,
+            logger.about(
+                logging.INFO,
+                "%d connections opened, %d drained, %d replacements",
                 len(change.opened),
                 len(change.drained),
                 self.pool.replacements(),

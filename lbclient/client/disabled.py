@@ -5,6 +5,7 @@ again: a list that changes, or a pod that moves, is found by the next start.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from ipaddress import ip_address
 from random import Random
@@ -111,7 +112,7 @@ async def _addresses(resolver: Resolver) -> list[str]:
             answers = await loop.getaddrinfo(host, int(port), type=SOCK_STREAM)
         except OSError as error:
             address = endpoint.address
-            logger.warning("%s: %s", address, error, backend=address, reason=error)
+            logger.about(logging.WARNING, backend=address, reason=error)
             continue
         for *_, (ip, *_) in answers:
             found[f"[{ip}]:{port}" if ":" in str(ip) else f"{ip}:{port}"] = None

@@ -75,7 +75,7 @@ class Discovery:
 
     def _unresolved(self, error: str) -> None:
         error = printable(error)
-        logger.warning("%s: %s", self._label, error, channel=self._label, reason=error)
+        logger.about(logging.WARNING, channel=self._label, reason=error)
         if error != self.error:  # once, however often it is tried again
             self._events.add(self._clock(), "resolver", "failed", error)
         self._believe_empty.clear()  # to fail is not to insist
@@ -87,13 +87,7 @@ class Discovery:
         if not endpoints and self._connections.pool.endpoints:
             self.error = "no endpoints; keeping the last ones"
             if not self._believe_empty.is_set():
-                logger.warning(
-                    "%s: %s",
-                    self._label,
-                    self.error,
-                    channel=self._label,
-                    reason=self.error,
-                )
+                logger.about(logging.WARNING, channel=self._label, reason=self.error)
                 self._events.add(self._clock(), "resolver", "empty", self.error)
                 self._believe_empty.set(self._empty_after)
             return
@@ -111,7 +105,7 @@ class Discovery:
         if change is None:
             return
         count, label = len(endpoints), self._label
-        logger.info("%s: %d endpoints", label, count, channel=label)
+        logger.about(logging.INFO, "%d endpoints", count, channel=label)
         now, many = self.resolved_at, f"{count} endpoints"
         self._events.add(now, "resolver", many, "its answer has changed")
         self._subset.tell(self._connections.subset)
@@ -137,7 +131,7 @@ class SubsetLog:
         before, self._algorithm = self._algorithm, getattr(subset, "algorithm", "")
         level = logging.INFO if before in ("", self._algorithm) else logging.WARNING
         label = self._label
-        logger.log(level, "%s: subset is %s", label, self._told, channel=label)
+        logger.about(level, "subset is %s", self._told, channel=label)
         if getattr(subset, "goes_by_place", False) and not self._is_churn_told:
             self._is_churn_told = True
             words = "%s: backends are numbered by position: %s"

@@ -1,5 +1,7 @@
 """What the tasks at a backend's address say of themselves, whichever way it comes."""
 
+import logging
+
 from lbclient import wire
 from lbclient.client.driver import Driver
 from lbclient.client.health.refused_services import Refusals
@@ -137,8 +139,8 @@ class Reported:
         is_news = self.shared_address.observe(report, sent_at, now)
         self.task_id = -1 if self.shared_address.is_shared(now) else report.task_id
         if is_news:
-            words, address = "%s: several tasks share this address", self._address
-            logger.info(words, address, channel=self._label, backend=address)
+            words, address = "several tasks share this address", self._address
+            logger.about(logging.INFO, words, channel=self._label, backend=address)
 
     def _of_address(self, report: LoadReport) -> LoadReport:
         """One task's report, or of several tasks the mean of their reports."""

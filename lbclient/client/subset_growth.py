@@ -1,5 +1,7 @@
 """Lets a channel's subset grow with its share of the traffic, and shrink again."""
 
+import logging
+
 from lbclient.background.tasks import Alarm
 from lbclient.client.common import Common
 from lbclient.client.connections import Connections
@@ -50,9 +52,9 @@ class SubsetGrowth:
             self.look_soon()
 
     def _resize(self, before: int, size: int, rate: float) -> None:
-        logger.info(
-            "%s: the subset has %d backends instead of %d, for %.0f requests/s",
-            self._label,
+        logger.about(
+            logging.INFO,
+            "the subset has %d backends instead of %d, for %.0f requests/s",
             size,
             before,
             rate,

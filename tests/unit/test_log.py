@@ -49,6 +49,19 @@ def test_a_record_has_every_field(records: list[logging.LogRecord]) -> None:
     assert fields(record) == said
 
 
+def test_words_about_a_backend_or_a_channel_begin_with_it(
+    records: list[logging.LogRecord],
+) -> None:
+    logger.about(logging.INFO, "%d endpoints", 3, channel="c")
+    logger.about(logging.INFO, channel="c", backend="b:1", reason="100% used")
+    assert [one.getMessage() for one in records] == ["c: 3 endpoints", "b:1: 100% used"]
+    assert (
+        records[0].funcName == "test_words_about_a_backend_or_a_channel_begin_with_it"
+    )
+    said = {"channel": "c", "backend": "b:1", "state": "", "reason": "100% used"}
+    assert fields(records[1]) == said
+
+
 def test_a_task_has_a_subject_unless_a_call_names_another(
     records: list[logging.LogRecord],
 ) -> None:
