@@ -114,12 +114,12 @@ class Pressure:
         self._delay = QueueDelay() if delay is None else delay
         self.admission = Admission(signals, rng)
         self._refused_at = [-inf] * len(Criticality)  # for what signals say
-        self._places: Places | None = None
+        self.places: Places | None = None
         self._rng = rng
 
     def limit(self, requests: int) -> None:
         """No more at a time: the last places are for the most critical."""
-        self._places = Places(requests, self.admission.mix, self._rng)
+        self.places = Places(requests, self.admission.mix, self._rng)
 
     # What signals say
 
@@ -192,7 +192,7 @@ class Pressure:
 
     def is_full(self, criticality: Criticality, active: int) -> bool:
         """Whether it finds no place in the limit, while so many are not over."""
-        places = self._places
+        places = self.places
         return places is not None and places.refuses(criticality, active)
 
     def refuses_stream(self, load: float, criticality: Criticality) -> Refusal | None:
@@ -241,7 +241,7 @@ class Pressure:
             self._is_beyond
             or self.admission.worst
             or self.load >= 1.0
-            or (self._places and self._places_are_few(self._places, active))
+            or (self.places and self._places_are_few(self.places, active))
         )
 
     def _places_are_few(self, places: Places, active: int) -> bool:
@@ -252,7 +252,7 @@ class Pressure:
         """At half of what it refuses at, or beyond, by any signal."""
         if self.admission.worst or self._is_strained:
             return True
-        places = self._places
+        places = self.places
         if places is not None and active > STRAINED * places.limit:
             return True
         return load > STRAINED * self._most
@@ -266,7 +266,7 @@ class Pressure:
 
     def taken(self, active: int) -> tuple[float, float] | None:
         """The share of places taken, and what is too much; None: there is no limit."""
-        places = self._places
+        places = self.places
         if places is None:
             return None
         if not places.limit:

@@ -529,7 +529,7 @@ def test_where_who_pays_is_known_later_the_load_comes_first() -> None:
     asked = []
     task = Task(default_quota=0.0, customer=lambda context: asked.append(context))
     assert task.ask() is None
-    assert task.gate.asks("context") is not None
+    assert task.gate.charging.asks("context") is not None
     task.overload()
     answer = task.ask()
     assert answer is not None
@@ -552,7 +552,7 @@ def test_what_is_none_of_the_requests_is_in_no_mix() -> None:
 
 def test_what_the_load_refuses_is_not_charged() -> None:
     task = Task(quotas={"calm": 1.0})
-    quotas = task.gate.quotas
+    quotas = task.gate.charging.quotas
     assert quotas is not None
 
     def serve() -> bool:

@@ -132,7 +132,7 @@ HANDLERS = [
 
 def used(server: Server, clock: Clock, customer: str = "") -> float:
     """CPU seconds of a customer since the clock was set forward by a day before."""
-    quotas = server._gate.quotas
+    quotas = server._gate.charging.quotas
     assert quotas is not None
     account = quotas.quota._accounts.get(customer) or quotas.quota._known[""]
     return sum(payer.cpu for payer in account.payers)

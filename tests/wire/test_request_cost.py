@@ -12,7 +12,7 @@ import lbclient
 from lbclient import wire
 from lbclient.core.costs import MOST
 from lbclient.server.meters.machine_speed import MachineSpeed
-from lbclient.server.overload import gate
+from lbclient.server.overload import charging
 from lbclient.v1 import load_pb2
 from tests.hosts import PATH, Host, method_handler
 from tests.wire.test_accounting import HANDLERS, PART, burn, respond
@@ -263,7 +263,7 @@ async def test_nothing_is_measured_where_nobody_needs_it(
 ) -> None:
     measured: list[int] = []
     speed = MachineSpeed(work=measured.append)
-    monkeypatch.setattr(gate, "OF_PROCESS", speed)
+    monkeypatch.setattr(charging, "OF_PROCESS", speed)
 
     async def work(request: bytes, context: Any) -> bytes:
         return b""

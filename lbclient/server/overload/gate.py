@@ -20,8 +20,6 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.core.admission import MEMORY_NAME, PLACES_NAME
-from lbclient.core.concurrency import RequestOutcome
-from lbclient.core.costs import Costs
 from lbclient.core.criticality import DEFAULT, Criticality, current
 from lbclient.core.customer import adopt
 from lbclient.core.latency_window import MethodBaseline
@@ -33,11 +31,10 @@ from lbclient.core.quota import OTHERS
 from lbclient.core.refused_shares import RefusedShares
 from lbclient.core.retry import Refusal
 from lbclient.core.stock_budget import StockBudget
-from lbclient.server.meters.cpu import available_cpus
-from lbclient.server.meters.machine_speed import OF_PROCESS
-from lbclient.server.meters.memory import MemoryMeter
 from lbclient.server.meters.user_signals import UserSignals
-from lbclient.server.overload.adaptive import AdaptiveConcurrency, note_outcome
+from lbclient.server.overload.adaptive import AdaptiveConcurrency
+from lbclient.server.overload.arrival_counts import ArrivalCounts
+from lbclient.server.overload.charging import Charging
 from lbclient.server.overload.core_queue import CoreQueue
 from lbclient.server.overload.intake import Intake
 from lbclient.server.overload.metadata import WORDS, RequestMetadata
@@ -46,7 +43,6 @@ from lbclient.server.overload.refusal_status import (
     FULL,
     NO_PLACE,
     OURS_MAY_RETRY,
-    OUT_OF_QUOTA,
     PASSED,
     TOO_LATE,
     TOO_SHORT,
@@ -59,12 +55,11 @@ from lbclient.server.overload.refusal_status import (
 )
 from lbclient.server.overload.run_queue import RunQueue
 from lbclient.server.overload.shedding import Shedding
+from lbclient.server.overload.system_readings import SystemReadings
 from lbclient.server.overload.threads import Threads
-from lbclient.server.quotas.cpu_timing import CpuTiming, Nesting, bill_to
-from lbclient.server.quotas.quota_enforcer import QuotaEnforcer, customer_of_identity
+from lbclient.server.quotas.cpu_timing import bill_to
 from lbclient.server.statistics import (
     AttemptStatistics,
-    QuotaStatistics,
     ServerStatistics,
     SignalStatistics,
 )
@@ -104,44 +99,18 @@ class Gate:
         self.threads = Threads(pool=pool)
         self._monitor = monitor
         self._clock = clock
-        self._has_runnable = own.has_runnable
-        self._cpus = 1.0
-        self._read_memory = MemoryMeter().read if read_memory is None else read_memory
-        self._memory = 0.0
-        self._read_at: float | None = None
-        self._has_limit = False
+        self._system = SystemReadings(own.has_runnable, read_memory)
         self._is_calm = False  # nothing is, nor was lately; as last sampled
-        self._asked = 0  # of those that arrived, the last that admission knows of
         self.adaptive = (
             AdaptiveConcurrency(clock, self.pressure.mix, rng)
             if config.adaptive_concurrency
             else None
         )
-        # By criticality, requests whose metadata was read. The others came in calm.
-        self._decided = [0] * len(Criticality)
-        self._let_by = 0  # of those that arrived, health checks and the like
+        self._arrivals = ArrivalCounts()
         self._refusals = RefusalCounts()
         self.refused_shares = RefusedShares()
         self.count = self._refusals.count
-        has_quotas = config.quotas is not None or config.default_quota is not None
-        self.quotas = QuotaEnforcer(config, clock) if has_quotas else None
-        # What requests cost is what quotas limit.
-        factor = config.cpu_factor
-        self.costs = (
-            Costs(1.0 if factor is None else factor, config.quotas or ())
-            if has_quotas or config.request_cost
-            else None
-        )
-        self._measures_speed = self.costs is not None and factor is None
-        self._cpu_timing = CpuTiming()
-        self.nesting = Nesting()  # of the loop, once started
-        named = config.customer
-        self._customer = customer_of_identity if isinstance(named, str) else named
-        # Whether who pays is known only later than all else. Without quotas it is asked
-        # for, too: the request's own calls inherit that, and never a mere claim.
-        self.asks_context = config.customer is not None
-        self._early_quotas = None if self.asks_context else self.quotas
-        self._early_costs = None if self.asks_context else self.costs
+        self.charging = Charging(config, clock, own, self._refusals)
         highest = Criticality[str(config.highest_criticality)]
         self._metadata = RequestMetadata(highest)
         self._stock = StockBudget()
@@ -150,27 +119,14 @@ class Gate:
     def limit(self, requests: int) -> None:
         """Limits concurrent requests; the last places are for the most critical."""
         self.pressure.limit(requests)
-        self._has_limit = True
         self._is_calm = False  # until the next sample
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        if self._measures_speed:
-            OF_PROCESS.start()
-            self._take_speed()
-        if self.costs is not None:
-            self.nesting = self._cpu_timing.install(loop)
-        if self.quotas is not None:
-            self.quotas.start(loop)
-
-    def _take_speed(self) -> None:
-        assert self.costs is not None
-        self.costs.factor = OF_PROCESS.factor
+        self.charging.start(loop)
 
     def stop(self) -> None:
-        self._cpu_timing.remove()
-        if self.quotas is not None:
-            self.quotas.stop()
+        self.charging.stop()
 
     # What gRPC's core holds
 
@@ -196,28 +152,24 @@ class Gate:
 
     def sample_system(self, now: float) -> None:
         """Reads what the system tells, which takes long if many threads run."""
-        if self._measures_speed:
-            OF_PROCESS.sample(now)
-        self._cpus = available_cpus() if self._has_runnable else 1.0
+        self.charging.sample_speed(now)
         self.threads.sample(now)
-        self._memory = self._read_memory(now)
-        self._read_at = now
+        self._system.read(now)
 
     def sample(self, now: float, cpu: float) -> None:
         """Takes the signals that are not read for each request."""
-        if self._read_at != now:
+        if self._system.read_at != now:
             self.sample_system(now)
-        if self._measures_speed:
-            self._take_speed()
+        self.charging.take_speed()
         refused = self._refusals.total()
         self._shedding.sample(now, refused, self.queue.is_for_long)
         self.core.sample(now, refused)
-        memory = self._memory
+        memory = self._system.memory
         self._monitor.memory = wire.sound(memory)
         self.pressure.sample(now, self.load(now), cpu, memory, self._own.values())
         self._monitor.signals.take(self._known_signals(), now)
         is_calm = self.pressure.is_calm(self._monitor.active)
-        self._is_calm = is_calm and not self._has_runnable
+        self._is_calm = is_calm and not self._own.has_runnable
         self._sample_shares(now, is_calm)
 
     def _known_signals(self) -> dict[str, float]:
@@ -233,8 +185,7 @@ class Gate:
 
     def _sample_shares(self, now: float, is_calm: bool) -> None:
         """Samples the shares of requests refused for load, which reports tell."""
-        arrived = self._decided.copy()
-        arrived[DEFAULT] += self.queue.arrived - self._let_by - sum(arrived)
+        arrived = self._arrivals.by_criticality(self.queue.arrived)
         refused = self._refusals.for_load()
         self.refused_shares.sample(now, arrived, refused, self.core.ended, is_calm)
 
@@ -244,8 +195,8 @@ class Gate:
 
     def load(self, now: float) -> float:
         """Requests that run or want to, for each processor."""
-        if self._has_runnable:
-            return (self._own.runnable() or 0) / self._cpus
+        if self._own.has_runnable:
+            return (self._own.runnable() or 0) / self._system.cpus
         on_loop = self.queue.load(now, self._monitor.active)
         if (wait := self.queue.wait()) > 0.0:
             time = self.core.typical_time
@@ -254,7 +205,7 @@ class Gate:
 
     def refuses_stream(self) -> RefusalStatus | None:
         """The status to refuse a new stream with, if too many streams want to go on."""
-        load = 0.0 if self._has_runnable else self.queue.of_streams()
+        load = 0.0 if self._own.has_runnable else self.queue.of_streams()
         if not load:
             return None
         found = current()
@@ -289,8 +240,8 @@ class Gate:
         if self.pressure.refuses(criticality, 0, now) is None:
             return False
         self.queue.arrived += 1
-        self._asked += 1
-        self._decided[criticality] += 1
+        self._arrivals.asked += 1
+        self._arrivals.decided[criticality] += 1
         self.count(UNANSWERED, criticality)
         return True
 
@@ -315,38 +266,41 @@ class Gate:
                         break
                     customer = str(value)
             else:  # as almost always: nothing to decide but who pays
-                if customer and not self.asks_context:
+                charging = self.charging
+                if customer and not charging.asks_context:
                     adopt(customer)
                 if method is not None and self._is_full(method, DEFAULT):
                     return self.full()
-                if self._early_costs is None:
+                if charging.early_costs is None:
                     return None
-                return self._charged(customer, DEFAULT)
-        if queue.arrived > self._asked + 1:
-            self.pressure.let_in(queue.arrived - self._asked - 1)
-        self._asked = queue.arrived
+                return charging.charge(customer, DEFAULT)
+        arrivals = self._arrivals
+        if queue.arrived > arrivals.asked + 1:
+            self.pressure.let_in(queue.arrived - arrivals.asked - 1)
+        arrivals.asked = queue.arrived
         return self._decide(metadata, method)
 
     def let_by(self) -> None:
         """Counts a request that is always admitted, such as a health check."""
         self.queue.arrived += 1
-        self._asked += 1
-        self._let_by += 1
+        self._arrivals.asked += 1
+        self._arrivals.let_by += 1
 
     def _decide(
         self, metadata: Iterable[tuple[str, str | bytes]], method: MethodBaseline | None
     ) -> RefusalStatus | None:
         criticality, attempt, customer = self._metadata.take(metadata)
-        if customer and not self.asks_context:
+        charging = self.charging
+        if customer and not charging.asks_context:
             adopt(customer)
-        self._decided[criticality] += 1
-        quotas = self._early_quotas
+        self._arrivals.decided[criticality] += 1
+        quotas = charging.early_quotas
         # Whoever has used it up is refused before anybody is for the load, and is told
         # so: another task would not help. What the load refuses is not charged. (Where
-        # who pays is known only later, `asks` comes after all this.)
+        # who pays is known only later, `Charging.asks` comes after all this.)
         if quotas is not None and quotas.refuses(customer, criticality):
             self.pressure.add_out_of_quota(attempt)
-            return self._out_of_quota(criticality)
+            return charging.out_of_quota(criticality)
         pressure, refusal = self.pressure, None
         if not self._shedding.has_asked(metadata):
             now = self._clock()
@@ -357,14 +311,15 @@ class Gate:
             return RefusalStatus(
                 StatusCode.UNAVAILABLE, pressure.why(), self._told(refusal)
             )
-        if self._has_limit and pressure.is_full(criticality, self._monitor.active):
+        active = self._monitor.active
+        if pressure.places is not None and pressure.is_full(criticality, active):
             self.count(NO_PLACE, criticality)
             return self.full(attempt)
         if method is not None and self._is_full(method, criticality):
             return self.full(attempt)
-        if self._early_costs is not None:
+        if charging.early_costs is not None:
             payer = None if quotas is None else quotas.admit(customer, criticality)
-            bill_to(self._early_costs.begin(customer, payer))
+            bill_to(charging.early_costs.begin(customer, payer))
         return None
 
     def full(self, attempt: int = 0) -> RefusalStatus:
@@ -393,7 +348,7 @@ class Gate:
 
     def _unasked(self) -> int:
         """Requests since admission was asked last: first attempts, let in in calm."""
-        return self.queue.arrived - self._asked
+        return self.queue.arrived - self._arrivals.asked
 
     def _is_full(self, method: MethodBaseline, criticality: Criticality) -> bool:
         """Whether the adaptive limit refuses this request; counts that."""
@@ -403,54 +358,10 @@ class Gate:
         self.count(NO_PLACE, criticality)
         return True
 
-    def _charged(self, customer: str, criticality: Criticality) -> RefusalStatus | None:
-        quotas, costs, payer = self.quotas, self.costs, None
-        if quotas is not None:
-            clock = self._clock
-            payer = quotas.enter(customer, criticality, clock())
-            if payer is None:
-                note_outcome(RequestOutcome.FAILED)
-                return self._out_of_quota(criticality)
-        assert costs is not None
-        bill_to(costs.begin(customer, payer))
-        return None
-
-    def _out_of_quota(self, criticality: Criticality) -> RefusalStatus:
-        self.count(Refusal.QUOTA.value, criticality, is_for_load=False)
-        return OUT_OF_QUOTA
-
-    def asks(self, context: object) -> RefusalStatus | None:
-        """Charges who `ServerConfig.customer` names. Returns as `refuses` does.
-
-        To be called in the request's context, where it sets the customer.
-        """
-        assert self._customer is not None
-        try:
-            customer = self._named(self._customer(context))
-        except Exception as error:
-            self._own.complain("customer", f"raised {error!r}")
-            customer = OTHERS
-        adopt(customer)
-        if self.costs is None:
-            return None
-        found = current()
-        return self._charged(customer, DEFAULT if found is None else found)
-
-    def _named(self, said: object) -> str:
-        """The customer's name as text; None, or another type, means no customer."""
-        if isinstance(said, bytes):
-            return said.decode(errors="replace")
-        if isinstance(said, str):
-            return said.encode(errors="replace").decode()
-        if said is not None:
-            self._own.complain("customer", f"returned a {type(said).__name__}")
-        return OTHERS
-
     def complete(self, statistics: ServerStatistics) -> ServerStatistics:
         """Adds to the statistics what the gate knows."""
-        quotas, costs = self.quotas, self.costs
         return replace(
-            statistics,
+            self.charging.complete(statistics),
             signal_failures=self._own.failures,
             load=self.load(self._clock()),
             refused=self.refused,
@@ -458,12 +369,6 @@ class Gate:
             admitted=self.admitted(),
             attempts=self.attempts(),
             misread=dict(self._metadata.misread),
-            usage={} if quotas is None else quotas.usage(),
-            cpu_factor=1.0 if costs is None else costs.factor,
-            method_costs={} if costs is None else costs.by_method(),
-            customer_costs={} if costs is None else costs.by_customer(),
-            quotas=QuotaStatistics() if quotas is None else quotas.statistics(),
-            task_failures=0 if quotas is None else quotas.task_failures,
         )
 
     def attempts(self) -> AttemptStatistics:

@@ -34,11 +34,11 @@ class AsyncResponse(Wrapped):
         behavior, received, sent = self._behavior, self._received, self._sent
         if self.request_streaming:
             behavior = self._in_turns
-        enter, costs, gate = self._enter, self._costs, self._gate
+        enter, costs, charging = self._enter, self._costs, self._charging
         total = method.cost
         # Whether all have to ask, and not only those that may come too late, or come
         # while handlers have the loop for long.
-        asks = self._limit < inf or self._gate.asks_context or self._is_stream
+        asks = self._limit < inf or self._charging.asks_context or self._is_stream
 
         async def respond(request: Any, context: Any) -> Any:
             call = AsyncContext(method, context)
@@ -57,7 +57,7 @@ class AsyncResponse(Wrapped):
                         response = sent(response)
                 else:
                     cost.method = total
-                    steps = begun(work(request, call), cost, gate.nesting)
+                    steps = begun(work(request, call), cost, charging.nesting)
                     if steps is not None:
                         await steps
                     response, call.response = call.response, None

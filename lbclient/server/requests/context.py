@@ -248,7 +248,7 @@ class RequestContext:
         cost = billed()
         if cost is None:
             return None
-        return cost.cpu + cost.factor * self._method.gate.nesting.running()
+        return cost.cpu + cost.factor * self._method.gate.charging.nesting.running()
 
     def _interrupted(self) -> StatusCode:
         remaining = None if self.inner is None else self.inner.time_remaining()

@@ -102,7 +102,8 @@ class Wrapped:
         self._gate = gate
         self._core = gate.core
         self._queue = gate.queue
-        self._costs = gate.costs
+        self._charging = gate.charging
+        self._costs = gate.charging.costs
         self._tally = tally
         self._limit = limit
 
@@ -111,7 +112,7 @@ class Wrapped:
         if self._costs is None or (cost := billed()) is None:
             return coroutine
         cost.method = self._method.cost
-        return Steps(coroutine, cost, self._gate.nesting)
+        return Steps(coroutine, cost, self._charging.nesting)
 
     def _turns(self) -> StreamTurns:
         """The turns of a stream. To be called in the stream's task."""
@@ -155,7 +156,7 @@ class Wrapped:
             if answer is not None:
                 return call.refuse(answer)
         turn = self._queue.enter(call.begun_at)
-        if turn is None and not self._gate.asks_context:
+        if turn is None and not self._charging.asks_context:
             return None
         return self._wait(turn, call)
 
@@ -167,7 +168,8 @@ class Wrapped:
             if answer is not None:
                 self._queue.refuse()
                 await call.refuse(answer, LATE)
-        if self._gate.asks_context and (answer := self._gate.asks(call)) is not None:
+        charging = self._charging
+        if charging.asks_context and (answer := charging.asks(call)) is not None:
             await call.refuse(answer)
 
 

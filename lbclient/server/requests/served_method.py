@@ -35,7 +35,7 @@ class ServedMethod(MethodTally):
         self.gate = gate
         self.threads = gate.threads
         self.tally = tally
-        costs = gate.costs
+        costs = gate.charging.costs
         self.cost: Total | None = None  # of all its requests together
         if costs is not None:
             self.cost = costs.of_method(tally.call_counts.method_of(counts))

@@ -42,13 +42,13 @@ class _InThread(Wrapped):
         if answer is None and (answer := self._too_late(call, now)) is not None:
             count = self._gate.loop.call_soon_threadsafe
             count(self._gate.count, LATE, call.run(current), answer.is_for_load)
-        if answer is None and self._gate.asks_context:
+        if answer is None and self._charging.asks_context:
             answer = _on_loop(self._gate.loop, lambda: self._asked(call))
         if answer is not None:
             call.refused(answer)
 
     def _asked(self, call: ThreadContext) -> RefusalStatus | None:
-        return call.run(self._gate.asks, call)
+        return call.run(self._charging.asks, call)
 
 
 class SyncResponse(_InThread):

@@ -130,7 +130,7 @@ class SyncRequests(grpc.ServerInterceptor):
 
     def _refuses(self, metadata: Iterable[Any]) -> RefusalStatus | None:
         gate = self._gate
-        if gate.costs is None:
+        if gate.charging.costs is None:
             with self._counting:
                 return gate.refuses(metadata)
         # Accounts of customers belong to the loop, which may be sharing them out.
