@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 
+from lbclient.core.backoff import Backoff
 from lbclient.core.latency_probe import LatencyProbe
 from lbclient.core.latency_window import LatencyWindow, MethodBaseline
 
@@ -44,7 +45,7 @@ PROBE_LIMIT = 0.75  # of the places: all requests of a probe find one
 VERIFY_LIMIT = 8  # requests in flight
 CLEARLY_MORE = 2.0  # places / requests in flight; windows of a flood err
 FIRST = 3.0  # places, at least, of a first limit; Envoy's min_concurrency
-REST, LONGEST_REST = 2.0, 600.0  # seconds after one that failed, twice that after two
+RESTS = Backoff(2.0, 600.0)  # after one that failed
 
 # Seconds. Requests that take longer, such as long polls, take no place: where they wait
 # there is room for all of them, and a probe cannot wait for their end.
@@ -88,7 +89,7 @@ class ConcurrencyLimit:
         # Verification.
         self._suspect: LatencyWindow | None = None  # which a probe is to judge
         self._measures_since = 0.0  # requests that began earlier are not measured
-        self._rest, self._rests_until = REST, 0.0
+        self._rest, self._rests_until = RESTS.first, 0.0
 
     @property
     def active(self) -> int:
@@ -228,7 +229,7 @@ class ConcurrencyLimit:
         self._window, self._trend = LatencyWindow(), 0
         if not is_verified:
             self._rests_until = now + self._rest
-            self._rest = min(LONGEST_REST, 2.0 * self._rest)
+            self._rest = RESTS.longer(self._rest)
             if self.is_engaged:
                 self._resize(self.places)
         elif places < CLEARLY_MORE * limit and limit > 1:

@@ -11,6 +11,7 @@ which just the excess goes, for the next in its order of preference.
 from collections.abc import Iterable, Mapping
 from random import Random
 
+from lbclient.core.backoff import Backoff
 from lbclient.core.median import median
 
 # So many clients, in means, and so many more than the mean, are no crowd. After a
@@ -22,9 +23,9 @@ SLACK, FEW = 1.17, 2.0
 # come to it. By chance one of a hundred has as few.
 NEWCOMER = 0.4
 
-# Seconds between two looks, of which each is at new reports. Twice as many after each
-# look that finds no crowd.
-PAUSE, LONGEST_PAUSE = 2.0, 60.0
+# Between two looks, of which each is at new reports. Longer after each look that finds
+# no crowd.
+LOOKS = Backoff(2.0, 60.0, jitter=0.25)
 SOON = 1.0  # seconds until who left a crowd looks where it has come to
 
 # Backends that a client may leave for each that it connects to for another reason: a
@@ -41,19 +42,19 @@ class Crowding:
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self._pause = PAUSE
+        self._pause = LOOKS.first
         self._may_leave = 0.0
         self._left = 0  # and not seen replaced yet
         self._untried = frozenset[str]()  # where it has come to since the last look
 
     def look_soon(self) -> None:
         """There are other backends, which soon tell their clients."""
-        self._pause = PAUSE
+        self._pause = LOOKS.first
 
     def pause(self) -> float:
         """Seconds until the next look. They vary, so that clients look in turn."""
         pause = SOON if self._untried else self._pause
-        return pause * self._rng.uniform(0.75, 1.25)
+        return LOOKS.varied(pause, self._rng)
 
     def replaced_by(self, addresses: Iterable[str]) -> None:
         """Connects to these instead of those that it has left."""
@@ -71,7 +72,7 @@ class Crowding:
         untried, self._untried = self._untried, frozenset()
         if not clients:
             if not untried:
-                self._pause = min(2.0 * self._pause, LONGEST_PAUSE)
+                self._pause = LOOKS.longer(self._pause)
             return []
         self._may_leave = min(self._may_leave, LEAVES * len(clients))
         most = _most(clients)
@@ -80,9 +81,9 @@ class Crowding:
             # What was to be done is done, most probably.
             self._may_leave = min(self._may_leave, self._may_leave / 2.0)
             self._left = 0  # also where a replacement was connected all the time
-            self._pause = min(2.0 * self._pause, LONGEST_PAUSE)
+            self._pause = LOOKS.longer(self._pause)
             return []
-        self._pause = PAUSE
+        self._pause = LOOKS.first
         # If all left who know of a crowd nobody would stay.
         chance = self._rng.random
         leaving = [

@@ -8,6 +8,7 @@ from math import inf, log
 from random import Random
 from typing import Generic
 
+from lbclient.core.backoff import Backoff
 from lbclient.core.call_counts import Method
 from lbclient.core.ewma import DecayingCount
 from lbclient.core.load import ERROR_MEMORY, LATENCY_GAIN
@@ -29,8 +30,7 @@ MIN_SUSPICION_TIME = 0.5  # seconds
 
 FIRST_ANSWERS = 1.0  # answers; errors beyond these, with no OK yet, count as doubtful
 
-FIRST, LONGEST = 1.0, 30.0  # seconds until a trial call; doubled after one that failed
-JITTER = 0.25  # of that time, to either side, so that clients do not try together
+TRIALS = Backoff(1.0, 30.0, jitter=0.25)  # until a trial call, or after one that failed
 MOST_TRIALS = 3  # that must go well in a row; as many as it was ejected of late
 LOOK_AGAIN = 0.1  # seconds; where trials are due, but the backends are lost or full
 
@@ -152,7 +152,7 @@ class MethodWatch(Generic[N]):
     def _eject(self, standing: Standing[N], against: Against, now: float) -> None:
         standing.ejections.add(now)
         times = max(1, round(standing.ejections.read(now)))
-        period = min(LONGEST, FIRST * 2.0 ** min(times - 1, 10))
+        period = TRIALS.after(times)
         ejection = Ejection(against, period, min(times, MOST_TRIALS), now)
         standing.ejection = self.ejected[standing.node] = ejection
         self._left_out = None
@@ -167,8 +167,7 @@ class MethodWatch(Generic[N]):
         return self._left_out
 
     def _try_in(self, ejection: Ejection, pause: float, now: float) -> None:
-        jitter = self._rng.uniform(1.0 - JITTER, 1.0 + JITTER)
-        self._try_at(ejection, now + pause * jitter)
+        self._try_at(ejection, now + TRIALS.varied(pause, self._rng))
 
     def _try_at(self, ejection: Ejection, at: float) -> None:
         ejection.tried_at, ejection.trial_at = None, at
@@ -187,7 +186,7 @@ class MethodWatch(Generic[N]):
             return
         if not is_well:
             ejection.well, ejection.failed_at = 0, now
-            ejection.period = min(LONGEST, 2.0 * ejection.period)
+            ejection.period = TRIALS.longer(ejection.period)
             self._try_in(ejection, ejection.period, now)
             return
         ejection.well += 1
@@ -252,7 +251,7 @@ class MethodWatch(Generic[N]):
     def lose(self, node: N, now: float) -> None:
         """Notes that the backend's connection has ended."""
         ejection = self.ejected.get(node)
-        if ejection is not None and now < ejection.failed_at + FIRST:
+        if ejection is not None and now < ejection.failed_at + TRIALS.first:
             ejection.ended_connection = True
 
     def restart(self, node: N, now: float) -> None:
@@ -268,8 +267,8 @@ class MethodWatch(Generic[N]):
         if ejection is None:
             return
         if not ejection.ended_connection:
-            ejection.well, ejection.period = 0, FIRST
-            self._try_at(ejection, max(now, ejection.last_at + FIRST))
+            ejection.well, ejection.period = 0, TRIALS.first
+            self._try_at(ejection, max(now, ejection.last_at + TRIALS.first))
         ejection.ended_connection = False
 
     def forget(self, node: N) -> bool:

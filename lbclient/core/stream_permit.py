@@ -9,13 +9,14 @@ ended. A server that is merely slow answers the second one slowly, too.
 
 from math import inf
 
+from lbclient.core.backoff import Backoff
+
 LEAST_PATIENCE = 0.25  # seconds; for a health check beside a stream
 PER_ROUND_TRIP = 8  # the same, in times that an answer took without a stream
 LONGEST_ANSWER = 5.0  # seconds; for a health check with no stream open
-# Seconds without streams; doubles each time that streams block calls again within
+# Without streams, up to a day. Longer each time that streams block calls again within
 # as long after it.
-FIRST_PAUSE = 600.0
-LONGEST_PAUSE = 86400.0  # seconds: a day
+SUSPENSIONS = Backoff(600.0, 86400.0)
 # Seconds. A stream that a client ends is counted by its server a little longer than by
 # the client, and a call that takes its place is refused (REFUSED_STREAM).
 REFUSED_FOR = 1.0
@@ -28,7 +29,7 @@ class StreamPermit:
 
     def __init__(self) -> None:
         self.expires_at = -inf  # of the suspension
-        self._pause = FIRST_PAUSE
+        self._pause = SUSPENSIONS.first
         self._ended_at = -inf
         self._said = ""
 
@@ -51,10 +52,10 @@ class StreamPermit:
         """Streams blocked calls: no stream is opened for a while."""
         if not self.may_stream(now):
             return
-        if now >= self.expires_at + FIRST_PAUSE:
-            self._pause = FIRST_PAUSE  # they were in nobody's way meanwhile
+        if now >= self.expires_at + SUSPENSIONS.first:
+            self._pause = SUSPENSIONS.first  # they were in nobody's way meanwhile
         self.expires_at = now + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._pause = SUSPENSIONS.longer(self._pause)
 
     def has_just_ended(self, now: float) -> bool:
         """Whether calls may still be refused because streams that were ended count."""

@@ -20,6 +20,7 @@ from lbclient.background.tasks import (
     is_cancelled,
     is_own_end,
 )
+from lbclient.core.backoff import Backoff
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.protocols import Resolver
@@ -33,7 +34,7 @@ PERIOD = 0.1  # seconds for each answer that takes effect
 BURST = 10  # that take effect at once, of a resolver that was quiet before
 MOST = 100  # answers taken in a period
 
-FIRST_PAUSE = 1.0  # seconds, with a quarter of jitter, after a resolver has failed
+FIRST_PAUSE = 1.0  # seconds after a resolver has failed
 # Of a resolver that paces itself: errors in a row, each at once, before it is paced.
 MOST_QUICK = 3
 QUICK = 0.1  # seconds
@@ -62,7 +63,8 @@ class Following:
         self._complain = complain
         self._tasks = tasks
         self._rng = rng
-        self._longest_pause = max(FIRST_PAUSE, longest_pause)
+        longest = max(FIRST_PAUSE, longest_pause)
+        self._pauses = Backoff(FIRST_PAUSE, longest, jitter=0.25)
         self._follower: asyncio.Task[Any] | None = None  # in which no resolver runs
         self._hinted = Hinted()  # between an error and the next try
         self._pending: list[Iterable[Endpoint]] = []  # the last answer, or nothing
@@ -100,9 +102,9 @@ class Following:
             if isinstance(error, ResolveError) and paces_itself and quick <= MOST_QUICK:
                 await asyncio.sleep(0)
                 continue
-            # A quarter of jitter, doubling to the interval of a healthy resolver.
-            await self._hinted.pause(pause * self._rng.uniform(0.75, 1.25))
-            pause = min(pause * 2, self._longest_pause)
+            # Up to the interval of a healthy resolver.
+            await self._hinted.pause(self._pauses.varied(pause, self._rng))
+            pause = self._pauses.longer(pause)
 
     async def _watch(self) -> ResolveError | str:
         """Why it is over."""

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import aiohttp
 
+from lbclient.core.backoff import Backoff
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoints
 from lbclient.resolvers.endpoint_slices import GONE, NONSENSE, Gone, Slices
@@ -249,9 +250,8 @@ class Kubernetes:
         if now >= self._resume_at + CALM:
             self._troubles = 0
         pause = self._patience.pause
-        most = max(pause, MOST_PAUSE)
-        pause = min(pause * 2.0 ** min(self._troubles, 32), most)
         self._troubles += 1
+        pause = Backoff(pause, max(pause, MOST_PAUSE)).after(self._troubles)
         # Those who were refused together do not come back together.
         least = self._retry_after * self._rng.uniform(1.0, 1.5)
         self._retry_after = 0.0

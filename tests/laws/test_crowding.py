@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from lbclient.core.crowding import FEW, PAUSE, SLACK, Crowding
+from lbclient.core.crowding import FEW, LOOKS, SLACK, Crowding
 from lbclient.core.model import Endpoint, State
 from lbclient.core.pool import Change, Limits, Pool
 from lbclient.subsets import Rendezvous
@@ -192,7 +192,7 @@ def test_few_clients_are_no_crowd() -> None:
     crowding = Crowding(Random(1))
     told = {"a:1": 1, "b:1": 1, "c:1": 1 + int(FEW)}
     assert not any(crowding.to_leave(told, 20) for _ in range(100))
-    assert crowding.pause() > PAUSE
+    assert crowding.pause() > LOOKS.first
 
 
 def test_all_of_a_crowd_do_not_leave_at_once() -> None:

@@ -6,7 +6,7 @@ it within 5 %.
 
 import pytest
 
-from lbclient.core.method_outliers import FIRST
+from lbclient.core.method_outliers import TRIALS
 from lbclient.pickers import PICKERS
 from tests.laws.outlier_fleet import (
     INTERNAL,
@@ -66,7 +66,7 @@ def test_one_that_ended_its_connections_and_is_restarted_well_has_its_share_soon
     bad = ending_connections(sometimes([1.0, 0, 0, 0, 0], UNIMPLEMENTED, FAST))
     fleet = Fleet(bad, picker, seed=seed).run(10.0)
     [(_, ejection)] = fleet.outliers.of(fleet.nodes[0])
-    while fleet.now < ejection.failed_at + FIRST:
+    while fleet.now < ejection.failed_at + TRIALS.first:
         fleet.run(0.1)  # else the restart looks like the end of another trial
     fleet.behaviour = sometimes([0.0] * 5)
     fleet.restart(0)

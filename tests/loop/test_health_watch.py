@@ -21,7 +21,7 @@ from lbclient.client.statistics import BackendStatistics
 from lbclient.core.doubt import RAREST_CHECK
 from lbclient.core.model import State
 from lbclient.core.shared_address import MEMORY, MOST_TASKS, RECENT
-from lbclient.core.stream_permit import FIRST_PAUSE, LEAST_PATIENCE, LONGEST_ANSWER
+from lbclient.core.stream_permit import LEAST_PATIENCE, LONGEST_ANSWER, SUSPENSIONS
 from lbclient.metrics import samples
 from lbclient.v1 import load_pb2
 from tests.loop.fleet import INTERVAL, FakeCall, Fleet, Front, Server
@@ -378,7 +378,7 @@ async def test_a_stream_that_takes_the_only_one_is_tried_again_later() -> None:
         while may_stream(fleet) is False:
             await fleet.call(timeout=1.0)
             await asyncio.sleep(1.0)
-        assert now() == pytest.approx(suspended_at + FIRST_PAUSE, abs=5.0)
+        assert now() == pytest.approx(suspended_at + SUSPENSIONS.first, abs=5.0)
         server.slots = None
         await call_often(fleet, 10.0)
         assert server.asked.count(wire.ORCA_METHOD) == before + 1
@@ -435,7 +435,7 @@ def answer_all(server: Server) -> None:
 
 
 @pytest.mark.parametrize("slots", [10, 100])
-@pytest.mark.parametrize("after", [0.0, FIRST_PAUSE / 2, FIRST_PAUSE + 1.0])
+@pytest.mark.parametrize("after", [0.0, SUSPENSIONS.first / 2, SUSPENSIONS.first + 1.0])
 async def test_our_stream_gives_way_to_the_call_that_needs_the_last_one(
     slots: int, after: float
 ) -> None:

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from lbclient.core.load import Load
-from lbclient.core.method_outliers import FIRST, LONGEST
+from lbclient.core.method_outliers import TRIALS
 from lbclient.core.model import Endpoint, Outcome, State, Verdict
 from lbclient.core.outlier_judgement import Judgement, compared
 from lbclient.core.outliers import METHODS, UNUSED, Outliers
@@ -205,7 +205,7 @@ def test_where_all_others_are_full_a_call_waits() -> None:
 def test_one_call_at_a_time_tries_whether_it_is_well() -> None:
     balancer = Balancer()
     balancer.eject()
-    assert balancer.trial_after() == pytest.approx(FIRST, rel=0.3)
+    assert balancer.trial_after() == pytest.approx(TRIALS.first, rel=0.3)
     balancer.now += 20.0
     assert {balancer.pick() for _ in range(20)} == set(balancer.good)
 
@@ -217,7 +217,7 @@ def test_each_trial_that_fails_doubles_the_time_to_the_next() -> None:
     for _ in range(8):
         pauses.append(balancer.trial_after())
         balancer.answer(balancer.bad, UNIMPLEMENTED)
-    expected = [min(FIRST * 2**n, LONGEST) for n in range(8)]
+    expected = [min(TRIALS.first * 2**n, TRIALS.longest) for n in range(8)]
     assert pauses == pytest.approx(expected, rel=0.3)
 
 
@@ -244,7 +244,7 @@ def test_one_that_flaps_must_do_well_more_often_and_is_tried_less_often() -> Non
     balancer.trial_after()
     balancer.answer(balancer.bad)
     assert balancer.eject() <= 4  # it is in doubt still
-    assert balancer.trial_after() == pytest.approx(2 * FIRST, rel=0.3)
+    assert balancer.trial_after() == pytest.approx(2 * TRIALS.first, rel=0.3)
     balancer.answer(balancer.bad)
     assert balancer.outliers.count == 1
     assert balancer.pick() is balancer.bad  # at once, as the last one went well
@@ -258,7 +258,7 @@ def test_a_trial_that_nobody_answered_is_made_again() -> None:
     balancer.eject()
     balancer.trial_after()
     balancer.outliers.given_up(FIND, balancer.bad, balancer.now, balancer.now)
-    assert balancer.trial_after() == pytest.approx(FIRST, rel=0.3)
+    assert balancer.trial_after() == pytest.approx(TRIALS.first, rel=0.3)
 
 
 def test_a_trial_that_was_picked_and_never_sent_is_made_by_the_next_call() -> None:
@@ -294,7 +294,7 @@ def test_one_that_is_full_when_its_trial_is_due_is_tried_when_it_has_room() -> N
     balancer = Balancer(3, active_limit=1)
     balancer.eject()
     balancer.bad.load.begin()
-    balancer.now += 2 * FIRST
+    balancer.now += 2 * TRIALS.first
     for _ in range(20):
         assert balancer.pick() in balancer.good
     balancer.bad.load.finish(SERVED, balancer.now)
@@ -348,7 +348,7 @@ def test_new_connections_of_one_that_ends_them_with_each_trial_put_off_the_next(
         pauses.append(balancer.trial_after())
         balancer.answer(balancer.bad, UNIMPLEMENTED)
         balancer.reconnect()
-    assert pauses == pytest.approx([FIRST * 2**n for n in range(5)], rel=0.3)
+    assert pauses == pytest.approx([TRIALS.first * 2**n for n in range(5)], rel=0.3)
 
 
 def test_one_that_ends_its_connection_with_each_error_is_ejected_after_a_few() -> None:

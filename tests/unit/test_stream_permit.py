@@ -3,10 +3,9 @@
 import pytest
 
 from lbclient.core.stream_permit import (
-    FIRST_PAUSE,
     LEAST_PATIENCE,
     LONGEST_ANSWER,
-    LONGEST_PAUSE,
+    SUSPENSIONS,
     TOLD_FOR,
     CheckPatience,
     StreamPermit,
@@ -19,7 +18,7 @@ def test_streams_that_cost_too_much_are_not_opened_for_longer_each_time() -> Non
     for times in range(10):
         assert permit.may_stream(now)
         permit.suspend(now)
-        pause = min(FIRST_PAUSE * 2**times, LONGEST_PAUSE)
+        pause = min(SUSPENSIONS.first * 2**times, SUSPENSIONS.longest)
         assert not permit.may_stream(now + pause - 1)
         now += pause
 
@@ -47,19 +46,19 @@ def test_a_suspension_is_forgotten_after_ten_good_minutes() -> None:
     for _ in range(5):
         permit.suspend(now)
         now = permit.expires_at
-    now += FIRST_PAUSE
+    now += SUSPENSIONS.first
     permit.suspend(now)
-    assert permit.expires_at == now + FIRST_PAUSE
+    assert permit.expires_at == now + SUSPENSIONS.first
 
 
 def test_to_suspend_twice_for_one_cause_is_to_suspend_once() -> None:
     permit = StreamPermit()
     permit.suspend(100.0)
     permit.suspend(101.0)
-    assert permit.expires_at == 100.0 + FIRST_PAUSE
+    assert permit.expires_at == 100.0 + SUSPENSIONS.first
     now = permit.expires_at
     permit.suspend(now)
-    assert permit.expires_at == now + 2 * FIRST_PAUSE
+    assert permit.expires_at == now + 2 * SUSPENSIONS.first
 
 
 def test_patience_grows_with_a_slow_server_and_shrinks_again() -> None:

@@ -10,6 +10,7 @@ import pytest
 import lbclient
 from lbclient.config import ChannelConfig
 from lbclient.core import crowding
+from lbclient.core.backoff import Backoff
 from lbclient.core.model import Endpoint
 from lbclient.subsets import Rendezvous
 
@@ -31,7 +32,7 @@ def clients_of(channels: list[lbclient.Channel]) -> Counter[str]:
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crowding, "PAUSE", 0.3)
+    monkeypatch.setattr(crowding, "LOOKS", Backoff(0.3, 60.0, 0.25))
 
 
 async def test_clients_leave_whom_too_many_have_chosen(

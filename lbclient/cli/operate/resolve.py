@@ -16,15 +16,15 @@ from lbclient.cli.colour import paint
 from lbclient.cli.layout import item, short, table
 from lbclient.cli.run import run
 from lbclient.config import ChannelConfig
+from lbclient.core.backoff import Backoff
 from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.pool import parted
 from lbclient.core.protocols import Resolver
 from lbclient.core.text import printable
 from lbclient.resolvers import parse_target
+from lbclient.resolvers.following import FIRST_PAUSE
 from lbclient.subsets.numbered import number, with_tasks
-
-FIRST_PAUSE = 1.0  # seconds after an error, doubled by each that follows
 
 EPILOG = """\
 targets:
@@ -130,19 +130,20 @@ async def answers(
     resolver: Resolver, interval: float
 ) -> AsyncGenerator[Endpoints | ResolveError, None]:
     """Without end; after an error it is asked again, as a channel does it."""
-    pause = FIRST_PAUSE
+    pauses = Backoff(FIRST_PAUSE, max(FIRST_PAUSE, interval))
+    pause = pauses.first
     while True:
         try:
             async for endpoints in resolver.watch():
                 yield endpoints
-                pause = FIRST_PAUSE
+                pause = pauses.first
         except ResolveError as error:
             yield error
             if getattr(resolver, "paces_itself", False):
                 await asyncio.sleep(0)
                 continue
         await asyncio.sleep(pause)
-        pause = min(2 * pause, max(FIRST_PAUSE, interval))
+        pause = pauses.longer(pause)
 
 
 def numbered(endpoints: Endpoints) -> Endpoints:

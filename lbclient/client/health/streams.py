@@ -18,6 +18,7 @@ from lbclient.client.health.refused_services import (
     Refusals,
     status_of,
 )
+from lbclient.core.backoff import Backoff
 from lbclient.core.text import printable
 from lbclient.log import Log
 
@@ -129,7 +130,7 @@ class Streams:
 
 def longer(pause: float, refusals: int) -> float:
     """The pause after so many refusals in a row."""
-    return max(pause, min(pause * 2.0 ** min(refusals, 16), LONGEST_PAUSE))
+    return Backoff(pause, max(pause, LONGEST_PAUSE)).after(1 + refusals)
 
 
 def longer_for(is_serving: bool, pause: float, refusals: int) -> float:

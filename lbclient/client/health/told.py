@@ -12,6 +12,7 @@ from lbclient import wire
 from lbclient.client.health.check import NoState, serving_reason, serving_state
 from lbclient.client.health.refused_services import CHECKS, Refusals
 from lbclient.client.health.streams import TaskNotServing
+from lbclient.core.backoff import Backoff
 from lbclient.core.model import LoadReport, TaskState
 
 NO_SERVICE = "it is connected and has no health service"
@@ -182,7 +183,7 @@ class Told:
     def pause_for_another_task(self, longest: float) -> float:
         """Seconds before another task of a shared address is asked."""
         self._tasks_skipped += 1
-        return min(REOPEN_AFTER * 2.0 ** min(self._tasks_skipped - 1, 16), longest)
+        return Backoff(REOPEN_AFTER, longest).after(self._tasks_skipped)
 
     def __repr__(self) -> str:
         said = "nothing" if self.state is None else self.state.name.lower()
