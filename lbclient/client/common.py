@@ -11,7 +11,7 @@ from lbclient.core.protocols import Clock
 
 
 class Common(NamedTuple):
-    """One for each balancer. `label` is the channel's name in logs and errors."""
+    """What the parts of one channel share. `label` is its name in logs and errors."""
 
     label: str
     config: ChannelConfig

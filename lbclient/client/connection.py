@@ -25,8 +25,9 @@ ANSWER_PER_CONNECT = 3
 
 
 class Connection:
-    """Made by a backend for each connection. `is_kept` is clear while the backend
-    drains: then no other connection is wanted."""
+    """Connects to a backend, and follows the connection until it is lost. Made by the
+    backend for each connection. `is_kept` is clear while the backend drains: then no
+    other connection is wanted."""
 
     def __init__(
         self,

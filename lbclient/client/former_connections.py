@@ -24,7 +24,8 @@ FAREWELL = 60.0
 
 @dataclass(slots=True)
 class FormerConnection:
-    """`is_left_to_core`: nothing says that it is dead, so its calls stay on it."""
+    """A connection that another one replaced. `is_left_to_core`: nothing says that it
+    is dead, so its calls stay on it."""
 
     why: str
     given_up_at: float

@@ -24,7 +24,8 @@ class InnerMethod(NamedTuple):
 
 
 class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
-    """By channel; an entry is made when it is first looked up.
+    """Makes calls of one method, by the channel that they go over. An entry is made
+    when it is first looked up.
 
     A dict, as the lookup is on the way of every call and then takes no frame. Owned by
     a stub's method, which it does not know: a circle of the two would keep the channel

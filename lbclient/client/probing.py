@@ -27,7 +27,8 @@ TIMEOUT = 1.0  # seconds; as long as Prequal believes an answer
 
 
 class Questions:
-    """One channel's, to servers of ours: small calls of our health service."""
+    """Asks lbclient's servers by small calls to their health service, at most `MOST` at
+    a time. Owned by a channel."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -82,7 +83,8 @@ async def _ask(
 
 
 class Probing:
-    """One channel's. `wanted` is the picker's own list; empty, it costs nothing."""
+    """Sends the probes that a picker wants. Owned by a balancer. `wanted` is the
+    picker's own list; while it is empty nobody need call `ask`."""
 
     def __init__(self, label: str, picker: Picker, clock: Clock) -> None:
         self.serve(picker)

@@ -20,8 +20,8 @@ class Dial(Protocol):
 
 
 class Surroundings(NamedTuple):
-    """One for each channel, which is `label` in the log. `prober` makes the channel's
-    one when it is first asked.
+    """What the backends of one channel share; `label` is the channel in the log.
+    `prober` makes the channel's one when it is first asked.
 
     `health` and `health_interval`, in seconds, are those of `ChannelConfig`.
     `utilization_of` reads from a report what pickers go by. `has_udp_secret`: the

@@ -87,7 +87,8 @@ class Times:
 
 
 class MethodTimes:
-    """Of one method. `calls` and `attempts` are by the number of their status.
+    """Histograms of one method. `calls` and `attempts` are by the number of their
+    status.
 
     `started` attempts include those in flight. `retries`, `resends` and `delays` are of
     calls that had any: of transparent retries, and seconds between two attempts.
@@ -134,7 +135,8 @@ class MethodTimes:
 
 
 class CallTimes:
-    """Of all methods of a channel or a server; on its loop's thread but for `read`.
+    """Histograms of all methods of a channel or a server; on its loop's thread but for
+    `read`.
 
     `find_trace` returns the trace in whose context it is called; None: there is none.
     """

@@ -15,7 +15,8 @@ from lbclient.core.retry import ATTEMPTS, Decision
 
 
 class Counters:
-    """A channel's. `calls` are those that are over, by the number of their status.
+    """Counts a channel's calls and attempts. `calls` are those that are over, by the
+    number of their status.
 
     `by_method` has the same for each method, whose counts a call carries with it.
     `sent` of them went to a backend. Only these count for the retry budget: otherwise a

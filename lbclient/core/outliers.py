@@ -48,7 +48,8 @@ METHODS = 100  # with counts; about 25 kB a backend, which is less than its conn
 
 
 class Outliers(Generic[N]):
-    """A channel's. Owned by its balancer, which tells it of every answer.
+    """Ejects backends for methods that they alone fail. Owned by a channel's balancer,
+    which tells it of every answer.
 
     `watching` has the methods with counts, by a key that the balancer chose; while it
     is empty nobody need tell of what is OK. `count` is how many backends are ejected,

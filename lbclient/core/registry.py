@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """May be asked from any thread."""
+    """Remembers objects weakly, by number. May be asked from any thread."""
 
     def __init__(self) -> None:
         self._numbers = count(1)

@@ -43,7 +43,8 @@ class RelativeCost(NamedTuple):
 
 
 class CostHistory:
-    """Of one backend: logarithms of its cost, as costs are compared by their ratio."""
+    """Follows the cost of one backend, now and usual: logarithms, as costs are compared
+    by their ratio."""
 
     __slots__ = ("cost", "known_until", "now", "reported_at", "since", "usual")
 

@@ -32,7 +32,8 @@ FEWEST = 0.01  # share of requests that are sent, at least
 
 
 class SparseThrottle:
-    """One criticality's. Owned by its history, which asks it about each request.
+    """Throttles one criticality of a client that sends little. Owned by its history,
+    which asks it about each request.
 
     `refused` is what backends said last, their mean; None: none of them tells.
     """

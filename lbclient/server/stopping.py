@@ -16,7 +16,7 @@ FOREVER = 365 * 86400.0  # seconds; grpc.aio has no grace without end
 
 
 class Stopping:
-    """The only caller of the server's own `stop`.
+    """Stops grpcio's server; nobody else calls its `stop`.
 
     At most two of those overlap, which is safe: the first waits for the calls in flight
     for ever, and the second, when the grace is over, cancels them.

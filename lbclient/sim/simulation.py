@@ -33,7 +33,7 @@ CODES = {SERVED: 0, Verdict.FAILED: 13, Verdict.REJECTED: UNAVAILABLE}
 
 
 class Simulation:
-    """Made for one run. `traffic` must be of the same scenario and seed."""
+    """Plays one run of a scenario. `traffic` must be of the same scenario and seed."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Relay:
-    """Between any number of clients and one server, both on 127.0.0.1."""
+    """Passes bytes between any number of clients and one server, on 127.0.0.1."""
 
     def __init__(self) -> None:
         self.port = 0  # where it listens: any free port first, then always this one

@@ -44,8 +44,8 @@ logger = Log(__name__)
 
 
 class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.81
-    """One attempt. `later` is the call that carries on, if there is one, or that says
-    why we gave this one up."""
+    """A call on grpc.aio's own call object, and its one attempt. `later` is the call
+    that carries on, if there is one, or that says why we gave this one up."""
 
     later: "grpc.aio.UnaryUnaryCall[Any, Any] | None" = None
     attempts: Attempts | None = None  # once this one has failed

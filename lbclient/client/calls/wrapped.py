@@ -50,7 +50,7 @@ PAUSE, PATIENCE = 0.001, 200  # seconds, times: how long a true status may take
 
 
 class Call:
-    """What all wrapped calls share. Either waiting, started, or over unsent.
+    """A call whose backend may come later, or change: waiting, started, or over unsent.
 
     With `error` it is over from the start: what could not even be serialized. `then` is
     when and where it is sent, if somebody has decided on that.

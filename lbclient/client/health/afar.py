@@ -12,7 +12,8 @@ from lbclient.core.model import Endpoint
 
 
 class FromAfar:
-    """One backend's, for as long as it has no connection."""
+    """Follows a backend that has no connection, by UDP health checks. Owned by the
+    backend."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class NoState(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """`report` is in the trailers."""
+    """The answer to a health check. `report` is in the trailers."""
 
     message: bytes
     report: LoadReport | None

@@ -25,7 +25,8 @@ SWITCHED_OFF = "it is connected, and health checks are off (health)"
 
 
 class HealthWatch:
-    """One backend's, over one connection. Only read `told` and `streams`.
+    """Watches the health of one backend over one connection. Only read `told` and
+    `streams`.
 
     `turns` has it checked, at once or at another pace.
     """

@@ -1,13 +1,14 @@
-"""Who runs next on the loop: handlers begin one by one where each takes its time.
+"""Starts handlers one at a time while they keep the event loop for long.
 
-grpcio takes in one request in every two or three turns of the loop. So where handlers
-keep the loop busy the queue forms before anybody knows what is in it, cannot be
-refused, and is served after its deadlines. Here the loop takes in all that has arrived
-each time that handlers had it for a while, and only then the next one begins: what
-waits can be counted, which is the executor load average of SRE book, ch. 21. While the
-task is overloaded, whoever comes takes the turn of a less critical one that waits.
+After handlers had the loop for 20 ms, it takes in all requests that have arrived; only
+then the next handler starts. So the requests that wait can be counted, which is the
+executor load average of SRE book, ch. 21, and refused. While the task is overloaded, a
+new request takes the turn of a less critical one that waits.
 
-Handlers that give the loop back soon, as almost all do, never wait.
+Without this, grpcio takes in one request in every two or three turns of the loop. Where
+handlers keep the loop busy, requests would wait where Python does not see them, and be
+served after their deadlines. Handlers that give the loop back soon, as almost all do,
+never wait.
 """
 
 import asyncio
@@ -102,8 +103,12 @@ class Line:
 
 
 class RunQueue:
-    """Has handlers begin one by one where each takes its time. Owned by the server,
-    used on its loop's thread only."""
+    """Queues requests and streams while handlers keep the event loop for long, and
+    starts them one at a time. Owned by the server, used on its loop's thread only.
+
+    `enter` says whether a request has to wait; after it, `refuse` says that its handler
+    did not run. `load` and `wait` measure the queue.
+    """
 
     def __init__(
         self,

@@ -24,7 +24,8 @@ DEAR = 1.0
 
 
 class StreamTurns:
-    """Of one stream, for as long as the task lives in which it is made."""
+    """Has a stream whose steps take long wait its turn. Of one stream, for as long as
+    the task lives in which it is made."""
 
     __slots__ = ("_clock", "_dear_until", "_queue")
 

@@ -30,7 +30,7 @@ HAND_OVER = "run_in_executor"  # the method of a loop
 
 
 class Bill(Protocol):
-    """Of a request: what is told the CPU seconds that were used for it."""
+    """Adds up the CPU seconds that a request used."""
 
     def pay(self, cpu: float) -> None:
         """Adds CPU seconds. To be called on the server's loop."""
@@ -43,7 +43,8 @@ billed = account.get
 
 
 class Nesting:
-    """Of one loop: seconds timed within what is being timed, where steps nest.
+    """Keeps apart the time of steps that nest, on one loop: seconds timed within
+    another step.
 
     A task that begins eagerly has its first step within one of its parent's.
     `began_at` is the thread's clock when the innermost step began, 0.0 if none runs.
@@ -207,7 +208,8 @@ _installed = WeakKeyDictionary()
 
 
 class CpuTiming:
-    """Installed by a server on its loop, for as long as it runs."""
+    """Has a loop time the steps of requests, for as long as a server runs there. Owned
+    by the server."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -66,7 +66,8 @@ return {period, ms % ARGV[2], is_first, count, sums, largest}
 
 
 class RedisStore:
-    """For one task, whose `first` customers are told of before all others.
+    """Shares usage by customer through Redis. Of one task, whose `first` customers are
+    told of before all others.
 
     Makes no connection before the first exchange.
     """

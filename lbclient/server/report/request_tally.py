@@ -27,7 +27,7 @@ _OK = StatusCode.OK
 
 
 class MethodTally:
-    """Of the requests of one method.
+    """Counts and times of one method's requests.
 
     `quickest` is None where a request takes what its client takes, as with streams.
     """
@@ -40,8 +40,8 @@ class MethodTally:
 
 
 class RequestTally:
-    """Of all requests of a server. `count_served` may be called in any thread, all else
-    on the loop's."""
+    """Counts and times all requests of a server. `count_served` may be called in any
+    thread, all else on the loop's."""
 
     def __init__(self, clock: Clock, monitor: LoadMonitor) -> None:
         self._clock = clock
