@@ -170,13 +170,9 @@ class Spillover:
             return 0.0 if self._levels else 1.0
         return first.control.share if len(self._levels) > 1 else 1.0
 
-    def is_spilled(self, node: Node) -> bool:
-        """Whether it is elsewhere than in the first level."""
-        return rank(node.endpoint, self._zone) != self._first
-
     def why_spilled(self, node: Node) -> str:
         """Why calls went there instead of to the first level; empty: it is of that."""
-        if not self.is_spilled(node):
+        if rank(node.endpoint, self._zone) == self._first:
             return ""
         first = self._known[self._first]
         home = f"priority {first.rank.priority}"

@@ -34,10 +34,7 @@ class PlainServer(grpc.aio.Server):
     def add_generic_rpc_handlers(
         self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
     ) -> None:
-        handlers = tuple(generic_rpc_handlers)
-        for handler in handlers:
-            if isinstance(handler, grpc.ServiceRpcHandler):
-                self._health.services.add(handler.service_name())
+        handlers = self._health.services.of(generic_rpc_handlers)
         self._inner.add_generic_rpc_handlers(handlers)
 
     def add_registered_method_handlers(
@@ -74,11 +71,39 @@ class PlainServer(grpc.aio.Server):
         return "<grpc.aio's own server, as LBCLIENT_DISABLE is set>"
 
 
+class KnownServices:
+    """Answers whether a service serves, for those that a server registers."""
+
+    def __init__(self) -> None:
+        self._names = {wire.SERVING_CHECK_METHOD.split("/")[1]}
+
+    def add(self, name: str) -> None:
+        self._names.add(name)
+
+    def of(
+        self, handlers: Iterable[grpc.GenericRpcHandler]
+    ) -> tuple[grpc.GenericRpcHandler, ...]:
+        """Adds the services of handlers, and returns the handlers."""
+        handlers = tuple(handlers)
+        for handler in handlers:
+            if isinstance(handler, grpc.ServiceRpcHandler):
+                self.add(handler.service_name())
+        return handlers
+
+    def status(self, service: str, is_over: bool) -> compat_pb2.ServingReply:
+        if service and not self._names & {service, ANY_SERVICE}:
+            return Reply(status=Reply.SERVICE_UNKNOWN)
+        return Reply(status=Reply.NOT_SERVING if is_over else Reply.SERVING)
+
+    def __repr__(self) -> str:
+        return f"<{len(self._names)} services>"
+
+
 class _Health(grpc.GenericRpcHandler):
     """grpc.health.v1: it serves until it stops."""
 
     def __init__(self) -> None:
-        self.services = {wire.SERVING_CHECK_METHOD.split("/")[1]}
+        self.services = KnownServices()
         self.over = asyncio.Event()
         read, write = compat_pb2.ServingRequest.FromString, Reply.SerializeToString
         self._methods: dict[str, Any] = {
@@ -94,10 +119,7 @@ class _Health(grpc.GenericRpcHandler):
         return self._methods.get(handler_call_details.method)
 
     def _status(self, service: str) -> compat_pb2.ServingReply:
-        if service and not self.services & {service, ANY_SERVICE}:
-            return Reply(status=Reply.SERVICE_UNKNOWN)
-        is_over = self.over.is_set()
-        return Reply(status=Reply.NOT_SERVING if is_over else Reply.SERVING)
+        return self.services.status(service, self.over.is_set())
 
     async def _check(
         self, request: compat_pb2.ServingRequest, context: Any

@@ -11,7 +11,6 @@ from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
-from dataclasses import replace
 from math import inf
 from random import Random
 from typing import Any, cast
@@ -33,11 +32,9 @@ from lbclient.grpc_seam.intake import with_queue
 from lbclient.log import Log
 from lbclient.server.disabled import PlainServer
 from lbclient.server.loop_end import LoopEnd
-from lbclient.server.parts import Parts
+from lbclient.server.parts import Parts, checked
 from lbclient.server.quotas.cpu_timing import account
 from lbclient.server.report.health import HealthServices
-from lbclient.server.report.udp import host_of
-from lbclient.server.report.udp_ports import UdpPorts
 from lbclient.server.requests.handler import Handler
 from lbclient.server.requests.lookup import Interceptor, UnknownMethods, WrappedLookup
 from lbclient.server.requests.uncounted import Uncounted
@@ -73,14 +70,7 @@ class Server(grpc.aio.Server):
         clock: Clock = time.monotonic,
     ) -> None:
         most = maximum_concurrent_rpcs
-        if most is not None and (type(most) is not int or most < 1):
-            want = "a whole number of at least 1, or None"
-            raise ConfigError("maximum_concurrent_rpcs", most, want)
-        config = ServerConfig.from_environment() if config is None else config
-        if not isinstance(config, ServerConfig):
-            # By its type: it may hold a secret.
-            raise ConfigError("config", type(config), "a ServerConfig")
-        self._config = config
+        self._config = config = checked(config, most)
         self._clock = clock
         has_slots = grpc_seam.has_slots(options or ())
         limit = inf if most is None else most
@@ -96,10 +86,8 @@ class Server(grpc.aio.Server):
         self._intake = gate.intake
         self._reporter = parts.reporter
         self._streams = parts.streams
-        self._udp = UdpPorts(self._reporter.glance, clock, self._config.udp_secret)
-        self._reporter.udp_sessions = self._udp.sessions
-        self._ports: list[str] = []
-        self._services: dict[str, None] = {}
+        self._udp = parts.udp
+        self._ports, self._services = parts.ports, parts.services
         self._started = self._has_stopped = False
         self._wrapper = Wrapper(parts.serving)
         self._uncounted = Uncounted(clock)
@@ -184,8 +172,7 @@ class Server(grpc.aio.Server):
 
     def add_insecure_port(self, address: str) -> int:
         port = self._inner.add_insecure_port(address)
-        self._listen(address, port)
-        self._udp.add(address, port, is_secure=False)
+        self._parts.listen(address, port, is_secure=False)
         return port
 
     def add_secure_port(
@@ -195,13 +182,8 @@ class Server(grpc.aio.Server):
             port = self._inner.add_secure_port(address, server_credentials)
         except RuntimeError as error:
             raise RuntimeError(f"{error} {PAIRS}") from None
-        self._listen(address, port)
-        self._udp.add(address, port, is_secure=True)
+        self._parts.listen(address, port, is_secure=True)
         return port
-
-    def _listen(self, address: str, port: int) -> None:
-        host = address.rpartition(":")[0]
-        self._ports.append(address if host_of(address) is None else f"{host}:{port}")
 
     async def start(self, warmup: Warmup | None = None) -> None:
         """Serves; clients are told that it does, once `warmup` has returned.
@@ -317,12 +299,7 @@ class Server(grpc.aio.Server):
 
     def statistics(self) -> ServerStatistics:
         """Returns what the server knows and has done, as an immutable snapshot."""
-        return replace(
-            self._parts.statistics(),
-            ports=tuple(self._ports),
-            services=tuple(self._services),
-            udp=self._udp.statistics(),
-        )
+        return self._parts.statistics()
 
     def _keep_times(self, find_trace: Callable[[], Trace | None]) -> CallTimes:
         """How long its requests take, from now on; for metrics."""

@@ -1,4 +1,4 @@
-"""Builds a server's gate, reporter and sampler, without ports and without grpcio.
+"""Builds a server's gate, reporter and sampler, without grpcio.
 
 None of the parts owns another; each is given those that it asks.
 """
@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from lbclient.config import ServerConfig
+from lbclient.core.errors import ConfigError
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.protocols import Clock
 from lbclient.server.meters.user_signals import UserSignals
@@ -20,14 +21,32 @@ from lbclient.server.overload.gate import Gate
 from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.request_tally import RequestTally
 from lbclient.server.report.streams import ReportStreams
+from lbclient.server.report.udp import host_of
+from lbclient.server.report.udp_ports import UdpPorts
 from lbclient.server.requests.handler import Serving
 from lbclient.server.sampler import Sampler
 from lbclient.server.statistics import ServerStatistics
 
 
+def checked(config: ServerConfig | None, most: int | None) -> ServerConfig:
+    """The config of a server. Raises ConfigError if it is none, or if `most`, the
+    server's `maximum_concurrent_rpcs`, is not a number of requests."""
+    if most is not None and (type(most) is not int or most < 1):
+        want = "a whole number of at least 1, or None"
+        raise ConfigError("maximum_concurrent_rpcs", most, want)
+    config = ServerConfig.from_environment() if config is None else config
+    if not isinstance(config, ServerConfig):
+        # By its type: it may hold a secret.
+        raise ConfigError("config", type(config), "a ServerConfig")
+    return config
+
+
 class Parts:
-    """Builds the gate, the reporter and the sampler of a server. Owned by the server,
-    used on its loop's thread."""
+    """Builds the gate, the reporter and the sampler of a server, and knows where it is
+    reached. Owned by the server, used on its loop's thread.
+
+    `ports` are its addresses, `services` the names of its services, in order.
+    """
 
     def __init__(
         self,
@@ -60,6 +79,10 @@ class Parts:
         )
         self.reporter.tells_cost = config.request_cost
         self.reporter.sends_orca = config.orca_trailers
+        self.udp = UdpPorts(self.reporter.glance, clock, config.udp_secret)
+        self.reporter.udp_sessions = self.udp.sessions
+        self.ports: list[str] = []
+        self.services: dict[str, None] = {}
         each = (gate.sample, self._report)
         self.sampler = Sampler(
             clock, config.smoothing, each, read_cpu, guard, gate.sample_system
@@ -78,12 +101,24 @@ class Parts:
         self.sampler.stop()
         self.gate.stop()
 
+    def listen(self, address: str, port: int, *, is_secure: bool) -> None:
+        """The server has a gRPC port; UDP ports are opened beside it later."""
+        host = address.rpartition(":")[0]
+        self.ports.append(address if host_of(address) is None else f"{host}:{port}")
+        self.udp.add(address, port, is_secure=is_secure)
+
     def statistics(self) -> ServerStatistics:
-        """But for what only the server knows: its ports, services and UDP."""
         seen = self.gate.complete(self.reporter.statistics())
         failures = seen.task_failures + self.sampler.failures
         contention = self.sampler.statistics()
-        return replace(seen, task_failures=failures, contention=contention)
+        return replace(
+            seen,
+            task_failures=failures,
+            contention=contention,
+            ports=tuple(self.ports),
+            services=tuple(self.services),
+            udp=self.udp.statistics(),
+        )
 
     def __repr__(self) -> str:
         return repr(self.reporter)

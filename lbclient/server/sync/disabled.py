@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from lbclient import wire
-from lbclient.server.report.health import ANY_SERVICE
+from lbclient.server.disabled import KnownServices
 from lbclient.v1 import compat_pb2
 
 Reply = compat_pb2.ServingReply
@@ -34,10 +34,7 @@ class PlainSyncServer(grpc.Server):
     def add_generic_rpc_handlers(
         self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
     ) -> None:
-        handlers = tuple(generic_rpc_handlers)
-        for handler in handlers:
-            if isinstance(handler, grpc.ServiceRpcHandler):
-                self._health.services.add(handler.service_name())
+        handlers = self._health.services.of(generic_rpc_handlers)
         self._inner.add_generic_rpc_handlers(handlers)
 
     def add_registered_method_handlers(
@@ -75,8 +72,7 @@ class _Health:
     """It serves until it stops. Checks and streams hold none of the pool's threads."""
 
     def __init__(self) -> None:
-        service, _ = wire.SERVING_CHECK_METHOD.split("/")[1:]
-        self.services = {service}
+        self.services = KnownServices()
         self._is_over = False
         self._lock = Lock()
         self._watching: list[tuple[str, Callable[[Any], None]]] = []
@@ -98,9 +94,7 @@ class _Health:
         return grpc.method_handlers_generic_handler(service, methods)
 
     def _status(self, service: str) -> compat_pb2.ServingReply:
-        if service and not self.services & {service, ANY_SERVICE}:
-            return Reply(status=Reply.SERVICE_UNKNOWN)
-        return Reply(status=Reply.NOT_SERVING if self._is_over else Reply.SERVING)
+        return self.services.status(service, self._is_over)
 
     def _check(
         self, request: compat_pb2.ServingRequest, context: grpc.ServicerContext

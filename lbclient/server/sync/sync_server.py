@@ -20,17 +20,14 @@ import grpc
 from lbclient import grpc_seam
 from lbclient.config import ServerConfig, is_disabled
 from lbclient.core.call_times import CallTimes, Trace
-from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.core.registry import SERVERS
 from lbclient.log import Log
 from lbclient.server.lame_duck import POLL_INTERVAL
-from lbclient.server.parts import Parts
+from lbclient.server.parts import Parts, checked
 from lbclient.server.report.health import HealthServices
-from lbclient.server.report.udp import host_of
-from lbclient.server.report.udp_ports import UdpPorts
 from lbclient.server.requests.handler import Handler
 from lbclient.server.statistics import ServerStatistics
 from lbclient.server.sync.disabled import PlainSyncServer
@@ -59,12 +56,7 @@ class SyncServer(grpc.Server):
         clock: Clock = time.monotonic,
     ) -> None:
         most = maximum_concurrent_rpcs
-        if most is not None and (type(most) is not int or most < 1):
-            want = "a whole number of at least 1, or None"
-            raise ConfigError("maximum_concurrent_rpcs", most, want)
-        config = ServerConfig.from_environment() if config is None else config
-        if not isinstance(config, ServerConfig):
-            raise ConfigError("config", type(config), "a ServerConfig")
+        config = checked(config, most)
         if config.adaptive_concurrency:
             logger.warning("adaptive_concurrency has no effect on a synchronous server")
             config = replace(config, adaptive_concurrency=False)
@@ -84,10 +76,8 @@ class SyncServer(grpc.Server):
             # Not grpcio's: that one counts watchers, and refuses without a report.
             parts.gate.limit(most)
         self._reporter = parts.reporter
-        self._udp = UdpPorts(self._reporter.glance, clock, config.udp_secret)
-        self._reporter.udp_sessions = self._udp.sessions
-        self._ports: list[str] = []
-        self._services: dict[str, None] = {}
+        self._udp = parts.udp
+        self._ports, self._services = parts.ports, parts.services
         self._brought: list[grpc.GenericRpcHandler] = []  # by the user
         self._health: SyncHealth | None = None  # once it has started
         # Weakly: grpcio's thread keeps the interceptors, and a server that is dropped
@@ -143,20 +133,15 @@ class SyncServer(grpc.Server):
 
     def add_insecure_port(self, address: str) -> int:
         port: int = self._inner.add_insecure_port(address)
-        self._listen(address, port, is_secure=False)
+        self._parts.listen(address, port, is_secure=False)
         return port
 
     def add_secure_port(
         self, address: str, server_credentials: grpc.ServerCredentials
     ) -> int:
         port: int = self._inner.add_secure_port(address, server_credentials)
-        self._listen(address, port, is_secure=True)
+        self._parts.listen(address, port, is_secure=True)
         return port
-
-    def _listen(self, address: str, port: int, *, is_secure: bool) -> None:
-        host = address.rpartition(":")[0]
-        self._ports.append(address if host_of(address) is None else f"{host}:{port}")
-        self._udp.add(address, port, is_secure=is_secure)
 
     def start(self, warmup: Warmup | None = None) -> None:
         """Serves; clients are told that it does, once `warmup` has returned.
@@ -300,12 +285,7 @@ class SyncServer(grpc.Server):
 
     def statistics(self) -> ServerStatistics:
         """Returns what the server knows and has done, as an immutable snapshot."""
-        return replace(
-            self._parts.statistics(),
-            ports=tuple(self._ports),
-            services=tuple(self._services),
-            udp=self._udp.statistics(),
-        )
+        return self._parts.statistics()
 
     def _keep_times(self, find_trace: Callable[[], Trace | None]) -> CallTimes:
         """How long its requests take, from now on; for metrics."""
