@@ -102,6 +102,67 @@ class Line:
         return self._count
 
 
+class HandlerCosts:
+    """Measures how long handlers that wait their turns keep the loop. Owned by a
+    `RunQueue`. Both in seconds; only read them.
+
+    `cost` is what one takes until it gives the loop back. `pace` is from one that
+    begins to the next: with what handlers that have begun do then, and what it takes to
+    refuse others, also those whose turn it was.
+    """
+
+    def __init__(self) -> None:
+        self.cost = self.pace = 0.0
+        self._known = 0  # costs in the mean, up to its memory
+        self._began_at: float | None = None  # the last one, if the next one waits
+
+    def observe(self, took: float, now: float) -> None:
+        """One gave the loop back, after so long."""
+        self._known = min(self._known + 1, MEMORY)
+        self.cost += (took - self.cost) / self._known
+        before, self._began_at = self._began_at, now - took
+        if before is not None:
+            self.pace += (self._began_at - before - self.pace) / MEMORY
+
+    def pause(self) -> None:
+        """Nobody waits: until the next one it takes what it takes."""
+        self._began_at = None
+
+    def each(self) -> float:
+        return max(self.cost, self.pace)
+
+    def __repr__(self) -> str:
+        return f"<{self.cost:.4f} s each, one in {self.pace:.4f} s>"
+
+
+class Lull:
+    """Tells when all requests that have arrived are in, by turns in which none came.
+    Owned by a `RunQueue`, which asks in each turn of the loop."""
+
+    def __init__(self) -> None:
+        self._seen = 0  # requests that have arrived
+        self._turns = 0
+        self._since = self._give_up_at = 0.0
+
+    def begin(self, arrived: int, took: float, now: float) -> None:
+        """Handlers had the loop; the last one for so long."""
+        self._seen, self._turns, self._since = arrived, 0, now + QUIET
+        self._give_up_at = now + FLOOD * min(max(SLICE, took), STALL)
+
+    def has_come(self, arrived: int, is_pending: bool, now: float) -> bool:
+        """Or requests have come for so long that this must do. `is_pending`: some are
+        on their way."""
+        if arrived != self._seen or is_pending:
+            self._seen, self._turns, self._since = arrived, 0, now + QUIET
+        else:
+            self._turns += 1
+        is_quiet = self._turns >= QUIET_TURNS and now >= self._since
+        return is_quiet or now >= self._give_up_at
+
+    def __repr__(self) -> str:
+        return f"<nothing came in {self._turns} turns>"
+
+
 class RunQueue:
     """Queues requests and streams while handlers keep the event loop for long, and
     starts them one at a time. Owned by the server, used on its loop's thread only.
@@ -131,15 +192,8 @@ class RunQueue:
         self.clear_until = -inf
         self._begun = 0  # in the turn that is timed
         self.arrived = 0  # requests, whatever becomes of them: others count them here
-        self._seen = 0  # of these
-        self._quiet_turns = 0
-        self._give_up_at = self._quiet_at = 0.0
-        self._cost = 0.0  # seconds that one takes until it gives the loop back
-        self._known = 0  # such costs, up to the memory of their mean
-        # Seconds from one that begins to the next: with what handlers that have begun
-        # do then, and what it takes to refuse others, also those whose turn it was.
-        self._pace = 0.0
-        self._began_at: float | None = None  # the last one, if the next one waits
+        self._lull = Lull()
+        self._costs = HandlerCosts()
         self._is_refused = False  # the one whose turn it is
         self._lag = 0.0  # seconds that a turn takes
         self._lag_at = 0.0
@@ -183,7 +237,7 @@ class RunQueue:
         """
         if not len(self) and self._lag < UNIT:
             return 0.0  # as good as: less than one
-        new = self._new.load(max(self._cost, self._pace))
+        new = self._new.load(self._costs.each())
         queued = new + min(self.of_streams(), new + 1.0)
         active -= max(0.0, self.streams - self._stepped)
         return max(queued, min(active, self._lag_now(now) / UNIT))
@@ -204,12 +258,12 @@ class RunQueue:
         0.0 if nobody else waits: then it takes what it takes.
         """
         waiting = len(self._new)
-        return (waiting + 1) * self._pace if waiting else 0.0
+        return (waiting + 1) * self._costs.pace if waiting else 0.0
 
     @property
     def is_for_long(self) -> bool:
         """Whether those that waited their turns kept the loop for long, each."""
-        return max(self._cost, self._pace) >= FOR_LONG
+        return self._costs.each() >= FOR_LONG
 
     def stream_began(self) -> None:
         self.streams += 1
@@ -220,7 +274,7 @@ class RunQueue:
 
     def of_streams(self) -> float:
         """The load of the streams that wait to go on, before a new one adds to it."""
-        return self._going_on.load(max(self._cost, self._pace))
+        return self._going_on.load(self._costs.each())
 
     def __len__(self) -> int:
         return len(self._new) + len(self._going_on)
@@ -251,21 +305,13 @@ class RunQueue:
 
     def _look_for_arrivals(self, now: float, took: float) -> None:
         self.is_closed = True
-        self._quiet_turns = 0
         self.clear_until = -inf
-        self._seen = self.arrived
-        self._quiet_at = now + QUIET
-        self._give_up_at = now + FLOOD * min(max(SLICE, took), STALL)
+        self._lull.begin(self.arrived, took, now)
         asyncio.get_running_loop().call_soon(self._looked_for_arrivals)
 
     def _looked_for_arrivals(self) -> None:
-        now = self._clock()
-        if self.arrived != self._seen or len(self._intake):
-            self._seen, self._quiet_turns, self._quiet_at = self.arrived, 0, now + QUIET
-        else:
-            self._quiet_turns += 1
-        is_quiet = self._quiet_turns >= QUIET_TURNS and now >= self._quiet_at
-        if not is_quiet and now < self._give_up_at:
+        is_pending = len(self._intake) > 0
+        if not self._lull.has_come(self.arrived, is_pending, self._clock()):
             asyncio.get_running_loop().call_soon(self._looked_for_arrivals)
             return
         self._busy = 0.0
@@ -278,7 +324,8 @@ class RunQueue:
             self._was_new = not self._was_new
             turn = self._line.next()
         if turn is None:
-            self.is_closed, self._began_at = False, None
+            self.is_closed = False
+            self._costs.pause()
             return
         # Just before and just behind the step of the task that this wakes.
         loop = asyncio.get_running_loop()
@@ -296,11 +343,7 @@ class RunQueue:
     def _began(self) -> None:
         now, took = self._timed()
         if not self._is_refused:
-            self._known = min(self._known + 1, MEMORY)
-            self._cost += (took - self._cost) / self._known
-            before, self._began_at = self._began_at, now - took
-            if before is not None:
-                self._pace += (self._began_at - before - self._pace) / MEMORY
+            self._costs.observe(took, now)
         self._is_refused = False
         self._busy += took if took >= LONG else 0.0
         if self._busy >= SLICE:
@@ -309,4 +352,4 @@ class RunQueue:
             self._next()
 
     def __repr__(self) -> str:
-        return f"<{len(self)} wait, {self._cost:.4f} s each>"
+        return f"<{len(self)} wait, {self._costs.cost:.4f} s each>"
