@@ -22,6 +22,7 @@ import pytest
 import lbclient
 from tests.conformance.differences import DIFFERENCES
 from tests.conformance.script import KINDS, Script, path
+from tests.waiting import eventually
 
 SIDES: dict[str, Any] = {"grpc.aio": grpc.aio, "lbclient": lbclient}
 LIMIT = 20.0  # a case that hangs; none takes a second
@@ -88,6 +89,11 @@ class Side:
             return method(**options)
         iterator = _asynchronous(parts) if sending == "async iterator" else iter(parts)
         return method(iterator, **options)
+
+    async def at_work(self, word: str = "hangs", calls: int = 1) -> None:
+        """Waits until the server has come to `hang`, or `hold`, in so many calls."""
+        events = self.script.events
+        await eventually(lambda: events.count(word) == calls, lambda: events)
 
     async def __aenter__(self) -> "Side":
         await self.stack.__aenter__()
@@ -242,7 +248,7 @@ class Both:
             assert ours == difference.ours
 
     async def _run(self, name: str, case: Case, arguments: dict[str, Any]) -> Any:
-        self._script.events.clear()
+        self._script.forget()
         is_ready = self._state == "ready"
         async with (
             asyncio.timeout(LIMIT),

@@ -28,6 +28,11 @@ class Script:
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.let_go = asyncio.Event()
+
+    def forget(self) -> None:
+        self.events.clear()
+        self.let_go.clear()
 
     def methods(self) -> Methods:
         return {
@@ -120,6 +125,11 @@ class Script:
     async def nap(self, context: Any) -> None:
         await asyncio.sleep(0.03)
 
+    async def hold(self, context: Any) -> None:
+        """Until the test has `let_go`."""
+        self.events.append("holds")
+        await self.let_go.wait()
+
     async def compress(self, context: Any) -> None:
         context.set_compression(grpc.Compression.Gzip)
 
@@ -134,5 +144,5 @@ class Script:
 WORDS: dict[str, Callable[[Script, Any], Awaitable[None]]] = {
     name: word
     for name, word in vars(Script).items()
-    if not name.startswith("_") and name != "methods"
+    if not name.startswith("_") and name not in ("methods", "forget")
 }

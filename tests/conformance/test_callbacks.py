@@ -4,6 +4,7 @@ import asyncio
 import copy
 import gc
 import pickle
+import weakref
 from typing import Any
 
 import grpc
@@ -21,6 +22,7 @@ from tests.conformance.both import (
     on_both,
     outcome,
 )
+from tests.waiting import eventually
 
 ENDS = ["", "abort", "cancelled"]
 
@@ -34,9 +36,9 @@ async def ending(side: Side, kind: str, end: str) -> Any:
     )
 
 
-async def ended(call: Any, kind: str, end: str) -> Any:
+async def ended(side: Side, call: Any, kind: str, end: str) -> Any:
     if end == "cancelled":
-        await asyncio.sleep(0.01)
+        await side.at_work()
         call.cancel()
     return await answered(call, kind)
 
@@ -51,7 +53,7 @@ async def test_a_callback_hears_of_the_end(side: Side, kind: str) -> Any:
             lambda it, call=call: heard.append((it is call, it.done(), it.cancelled()))
         )
         heard.append("not yet")
-        heard.append(await ended(call, kind, end))
+        heard.append(await ended(side, call, kind, end))
     return heard
 
 
@@ -61,7 +63,7 @@ async def test_a_late_callback_hears_at_once(side: Side, kind: str) -> Any:
     heard: list[Any] = []
     for end in ENDS:
         call = await ending(side, kind, end)
-        await ended(call, kind, end)
+        await ended(side, call, kind, end)
         call.add_done_callback(lambda it, call=call: heard.append(it is call))
         heard.append(end)
     return heard
@@ -110,7 +112,7 @@ async def test_the_status_is_known_in_a_callback(side: Side, kind: str) -> Any:
     for end in ENDS:
         call = await ending(side, kind, end)
         call.add_done_callback(hear)
-        await ended(call, kind, end)
+        await ended(side, call, kind, end)
     return heard
 
 
@@ -223,7 +225,10 @@ async def test_a_call_may_be_awaited_again(side: Side, kind: str) -> Any:
     seen = []
     for end in ENDS:
         call = await ending(side, kind, end)
-        seen += [await ended(call, kind, end), *[await outcome(call) for _ in range(2)]]
+        seen += [
+            await ended(side, call, kind, end),
+            *[await outcome(call) for _ in range(2)],
+        ]
     return seen
 
 
@@ -238,21 +243,22 @@ async def test_many_await_one_call(side: Side, kind: str, end: str) -> Any:
 
     waiting = [asyncio.create_task(wait()) for _ in range(4)]
     await asyncio.sleep(0)
-    first = await ended(call, kind, end)
+    first = await ended(side, call, kind, end)
     return first, await asyncio.gather(*waiting)
 
 
 @on_both
 @pytest.mark.parametrize("kind", ["unary_unary", "stream_unary"])
 async def test_one_of_many_who_await_is_cancelled(side: Side, kind: str) -> Any:
-    call = await side.begin(kind, do="nap")
+    call = await side.begin(kind, do="hold")
 
     async def wait() -> Any:
         return await outcome(call)
 
     waiting = [asyncio.create_task(wait()) for _ in range(3)]
-    await asyncio.sleep(0.01)
+    await side.at_work("holds")
     waiting[0].cancel()
+    side.script.let_go.set()
     seen = await asyncio.gather(*waiting)
     return seen, call.cancelled()
 
@@ -270,6 +276,11 @@ async def test_many_ask_for_the_end(side: Side, kind: str) -> Any:
     return await asked
 
 
+def is_gone(kept: "weakref.ref[Any]") -> bool:
+    gc.collect(1)
+    return kept() is None
+
+
 @on_both
 @each_kind
 async def test_a_call_that_fails_unheard_makes_no_noise(side: Side, kind: str) -> Any:
@@ -281,10 +292,9 @@ async def test_a_call_that_fails_unheard_makes_no_noise(side: Side, kind: str) -
     over: list[bool] = []
     call.add_done_callback(lambda _: over.append(True))
     await comes_true(lambda: over)
+    kept = weakref.ref(call)
     del call
-    await asyncio.sleep(0.01)
-    gc.collect(1)
-    await asyncio.sleep(0.01)
+    await eventually(lambda: is_gone(kept))
     return noise
 
 
@@ -302,9 +312,9 @@ async def test_a_call_to_nobody_fails_unheard_without_noise(
     over: list[bool] = []
     call.add_done_callback(lambda _: over.append(True))
     heard = await comes_true(lambda: over)
+    kept = weakref.ref(call)
     del call
-    gc.collect(1)
-    await asyncio.sleep(0.01)
+    await eventually(lambda: is_gone(kept))
     return heard, noise
 
 

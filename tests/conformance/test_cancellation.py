@@ -25,13 +25,16 @@ from tests.conformance.both import (
 )
 from tests.waiting import eventually
 
+# Seconds for a wait to end that can end: not all do on a call that the server keeps.
+LONG_ENOUGH = 0.01
+
 
 async def hanging(side: Side, kind: str, **options: Any) -> Any:
     """A call that the server has begun, and will not answer."""
     call = await side.begin(kind, sending="write", do="initial hang", **options)
     if kind.endswith("stream"):
         await call.initial_metadata()  # of a unary answer it comes with that
-    await eventually(lambda: "hangs" in side.script.events)
+    await side.at_work()
     return call
 
 
@@ -121,9 +124,9 @@ async def test_a_waiter_is_cancelled(side: Side, kind: str) -> Any:
     """Once the server is at work: does that cancel the call, too?"""
 
     async def see(call: Any, way: Any) -> Any:
-        await eventually(lambda: "hangs" in side.script.events)
+        await side.at_work()
         waiter = asyncio.create_task(_await(way))
-        await asyncio.sleep(0.01)
+        await asyncio.wait([waiter], timeout=LONG_ENOUGH)
         was_done = waiter.done()
         waiter.cancel()
         seen = await outcome(waiter)
@@ -148,7 +151,7 @@ async def test_a_waiter_is_cancelled_at_once(side: Side, kind: str) -> Any:
         await asyncio.sleep(0)
         waiter.cancel()
         seen = await outcome(waiter)
-        await asyncio.sleep(0.005)  # it passes on from task to task
+        await comes_true(call.done, turns=2)  # it passes on from task to task
         after = call.done(), call.cancelled()
         call.cancel()
         return seen, after
@@ -160,9 +163,9 @@ async def test_a_waiter_is_cancelled_at_once(side: Side, kind: str) -> Any:
 @each_kind
 async def test_a_waiter_sees_the_call_cancelled(side: Side, kind: str) -> Any:
     async def see(call: Any, way: Any) -> Any:
-        await eventually(lambda: "hangs" in side.script.events)
+        await side.at_work()
         waiter = asyncio.create_task(outcome(way()))
-        await asyncio.sleep(0.01)
+        await asyncio.wait([waiter], timeout=LONG_ENOUGH)
         call.cancel()
         return await outcome(waiter, NEVER), await released(side)
 
@@ -211,15 +214,30 @@ async def test_a_write_is_cancelled(side: Side, kind: str, moment: str) -> Any:
         call = await hanging(side, kind)
     else:
         call = await side.begin(kind, sending="write", do="hang")
-    writer = asyncio.create_task(_write_for_ever(call))
-    await asyncio.sleep(0.03 if moment == "at work" else 0)
+    sent: list[int] = []
+    writer = asyncio.create_task(_write_for_ever(call, sent))
+    await asyncio.sleep(0)
+    if moment == "at work":
+        await _stands_still(sent)
     writer.cancel()
     return await outcome(writer), call.done(), call.cancelled()
 
 
-async def _write_for_ever(call: Any) -> None:
+async def _write_for_ever(call: Any, sent: list[int]) -> None:
     while True:
         await call.write(b"x" * 100_000)
+        sent.append(100_000)
+
+
+async def _stands_still(sent: list[int]) -> None:
+    """Waits until something was sent, and no more is: the window is full."""
+    looks: list[int] = []
+
+    def is_still() -> bool:
+        looks.append(len(sent))
+        return looks[-1] > 0 and looks[-3:] == [looks[-1]] * 3
+
+    await eventually(is_still, lambda: looks)
 
 
 @on_both
@@ -277,7 +295,7 @@ async def test_gather_gives_answers_and_errors_in_order(side: Side, kind: str) -
 async def test_gather_that_is_cancelled_cancels_its_calls(side: Side, kind: str) -> Any:
     calls = [await side.begin(kind, sending="write", do="hang") for _ in range(3)]
     gathered = asyncio.gather(*map(_answer, calls))
-    await asyncio.sleep(0.01)
+    await side.at_work(calls=3)
     gathered.cancel()
     seen = await outcome(gathered)
     await asyncio.sleep(0)
@@ -307,7 +325,7 @@ async def test_a_task_that_is_cancelled_twice_is_cancelled(
 ) -> Any:
     call = await hanging(side, kind)
     task = asyncio.create_task(_answer(call))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     return task.cancel(), task.cancel(), await outcome(task), call.cancelled()
 
 
@@ -360,12 +378,12 @@ async def test_requests_that_raise_cancel_the_call(
 async def test_an_endless_request_stream_is_closed_with_its_call(
     side: Side, kind: str
 ) -> Any:
-    begun, closed = [], []
+    asked, closed = [], []
 
     async def endless() -> Any:
-        begun.append(True)
         try:
             while True:
+                asked.append(True)
                 yield b"a"
                 await asyncio.sleep(0.005)
         finally:
@@ -374,8 +392,7 @@ async def test_an_endless_request_stream_is_closed_with_its_call(
     channel = await side.channel()
     method: Any = getattr(channel, kind)(f"/conformance.Script/{kind}")
     call = method(endless())
-    await eventually(lambda: begun)
-    await asyncio.sleep(0.03)
+    await eventually(lambda: len(asked) > 3)
     call.cancel()
     return await comes_true(lambda: closed), call.cancelled(), await call.code()
 

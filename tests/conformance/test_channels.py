@@ -24,11 +24,12 @@ from tests.conformance.both import (
 )
 from tests.conformance.script import KINDS, path
 from tests.hosts import hosting
-from tests.waiting import eventually
+from tests.waiting import eventually, let_pass
 
 IDLE = grpc.ChannelConnectivity.IDLE
 CONNECTING = grpc.ChannelConnectivity.CONNECTING
 READY = grpc.ChannelConnectivity.READY
+FAILURE = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
 
 @on_both
@@ -36,7 +37,7 @@ READY = grpc.ChannelConnectivity.READY
 async def test_a_channel_begins_idle_and_connects_when_asked(side: Side) -> Any:
     channel = side.insecure()
     seen: list[Any] = [channel.get_state(), channel.get_state()]
-    await asyncio.sleep(0.02)
+    await let_pass(0.02)
     seen += [channel.get_state(), channel.get_state(try_to_connect=True)]
     await channel.channel_ready()
     return *seen[:3], channel.get_state()
@@ -130,7 +131,7 @@ async def _awaited(awaitable: Any) -> Any:
 async def test_a_wait_for_a_state_is_given_up(side: Side) -> Any:
     channel = side.insecure("127.0.0.1:1")
     waiting = asyncio.create_task(_awaited(channel.channel_ready()))
-    await asyncio.sleep(0.02)
+    await eventually(lambda: channel.get_state() is FAILURE)
     waiting.cancel()
     return await outcome(waiting)
 
@@ -163,7 +164,7 @@ async def test_close_ends_a_wait_for_a_state(side: Side, state: Any) -> Any:
     if channel.get_state() is not state:
         return "not in this state"
     waiting = asyncio.create_task(outcome(channel.wait_for_state_change(state)))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     await channel.close()
     return await outcome(waiting, NEVER)
 
@@ -224,7 +225,7 @@ async def test_close_cancels_what_the_server_works_at(
     channel = await side.channel()
     call = await side.begin(kind, sending="write", do="hang")
     waiting = asyncio.create_task(answered(call, kind))
-    await eventually(lambda: "hangs" in side.script.events)
+    await side.at_work()
     await channel.close(grace)
     seen = call.done(), call.cancelled(), await waiting, await end_of(call)
     return seen, await comes_true(lambda: "released" in side.script.events)
@@ -234,12 +235,14 @@ async def test_close_cancels_what_the_server_works_at(
 @each_kind
 async def test_close_with_grace_lets_calls_end(side: Side, kind: str) -> Any:
     channel = await side.channel()
-    call = await side.begin(kind, do="nap")
+    call = await side.begin(kind, do="hold")
     waiting = asyncio.create_task(answered(call, kind))
     # A call that has not been sent has no grace: docs/differences.md.
-    await comes_true(lambda: channel.get_state() is READY)
-    await asyncio.sleep(0.02)
-    await channel.close(5)
+    await side.at_work("holds")
+    closing = asyncio.create_task(_awaited(channel.close(5)))
+    await asyncio.sleep(0)
+    side.script.let_go.set()
+    await closing
     return await waiting, await call.code()
 
 
@@ -249,7 +252,7 @@ async def test_close_cancels_what_waits_for_a_connection(side: Side, kind: str) 
     channel = side.insecure("127.0.0.1:1")
     call = await side.begin(kind, sending="write", on=channel, wait_for_ready=True)
     waiting = asyncio.create_task(answered(call, kind))
-    await asyncio.sleep(0.02)
+    await eventually(lambda: channel.get_state() is FAILURE)
     await channel.close()
     return call.done(), call.cancelled(), await waiting, await call.code()
 
@@ -259,12 +262,13 @@ async def test_close_cancels_what_waits_for_a_connection(side: Side, kind: str) 
 @when_ready
 async def test_a_call_during_a_graceful_close_is_refused(side: Side, kind: str) -> Any:
     channel = await side.channel()
-    running = await side.begin("unary_unary", do="nap")
-    await asyncio.sleep(0.02)
+    running = await side.begin("unary_unary", do="hold")
+    await side.at_work("holds")
     closing = asyncio.create_task(_awaited(channel.close(2)))
     await asyncio.sleep(0)
     method: Any = getattr(channel, kind)(path(kind))
     refused = attempted(method, b"a")
+    side.script.let_go.set()
     await closing
     return type(refused).__name__, await running
 

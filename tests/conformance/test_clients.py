@@ -189,12 +189,12 @@ async def calls():
         both = channel.stream_stream(path + "stream_stream")(iter([b"a", b"b"]))
         left = 8 < one.time_remaining() <= 9
         print(await one, [m async for m in many], await sent, [m async for m in both])
-        late = (("do", "hang"),)
+        late = (("do", "initial hang"),)
         unary = channel.unary_unary(path + "unary_unary")
         call = unary(b"a", timeout=0.05, metadata=late)
         print(left, await call.code(), call.done(), call.cancel())
         call = channel.unary_stream(path + "unary_stream")(b"a", metadata=late)
-        await asyncio.sleep(0.02)
+        await call.initial_metadata()
         print(call.cancel(), call.cancelled(), await call.code())
 
 uvloop.run(calls())

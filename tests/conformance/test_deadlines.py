@@ -1,6 +1,5 @@
 """Deadlines, and what calls do while nobody is there to answer them."""
 
-import asyncio
 import socket
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.conformance.both import (
 )
 from tests.conformance.script import path
 from tests.hosts import hosting
+from tests.waiting import eventually
 
 NOBODY = "127.0.0.1:1"  # refuses connections
 
@@ -101,7 +101,8 @@ async def test_a_call_that_waits_for_ready_is_served_once_there_is_a_server(
     options = (("grpc.initial_reconnect_backoff_ms", 100),)
     channel = side.insecure(f"127.0.0.1:{port}", options=options)
     call = await side.begin(kind, on=channel, wait_for_ready=True, timeout=10)
-    await asyncio.sleep(0.02)
+    failure = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+    await eventually(lambda: channel.get_state() is failure)
     before = (call.done(), call.cancelled())
     server, methods = grpc.aio.server(), side.script.methods()
     async with hosting(methods, server=server, at=f"127.0.0.1:{port}"):

@@ -22,7 +22,6 @@ from tests.conformance.both import (
     responses,
 )
 from tests.conformance.script import KINDS, path
-from tests.waiting import eventually
 
 # Whether an intercepted call waits is tested in tests/wire/test_interceptors.py, too.
 pytestmark = once
@@ -292,7 +291,7 @@ async def test_an_intercepted_call_is_cancelled(
     if moment != "at once":
         await reached.wait()
     if moment == "at work":
-        await eventually(lambda: "hangs" in side.script.events)
+        await side.at_work()
     told = call.cancel(), call.cancelled(), call.done()
     seen = await answered(call, kind)
     return told, seen, await outcome(call.code(), NEVER), call.cancel()

@@ -287,12 +287,13 @@ async def test_a_stream_whose_iterator_is_kept_goes_on(side: Side, kind: str) ->
 @each_kind
 async def test_a_call_that_nobody_keeps_is_made(side: Side, kind: str) -> Any:
     """All of a unary answer; of a stream it is begun, if it is not over already."""
-    call = await side.begin(kind, do="nap hang")
+    call = await side.begin(kind, do="hold hang")
     if kind.endswith("stream"):
         call.add_done_callback(lambda _: None)
-    await asyncio.sleep(0.02)
+    await side.at_work("holds")
     del call
     gc.collect(1)
+    side.script.let_go.set()
     begun = kind.endswith("stream") or await comes_true(
         lambda: "hangs" in side.script.events
     )
