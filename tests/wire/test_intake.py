@@ -20,6 +20,7 @@ from lbclient.server import Server
 from lbclient.server.overload import core_queue
 from lbclient.server.overload.intake import BEHIND
 from lbclient.server.overload.shedding import Shedding
+from tests.hosts import add_methods
 from tests.waiting import eventually
 
 CALLS = 100
@@ -28,8 +29,7 @@ COST = 0.005  # seconds, each time: handlers that long begin one by one
 
 def server_of(handler: Any, **options: Any) -> Server:
     server = lbclient.server(**options)
-    service = grpc.method_handlers_generic_handler("a.B", {"C": handler})
-    server.add_generic_rpc_handlers((service,))
+    add_methods(server, {"/a.B/C": handler})
     return server
 
 

@@ -14,7 +14,7 @@ from lbclient.core.costs import MOST
 from lbclient.server.meters.machine_speed import MachineSpeed
 from lbclient.server.overload import charging
 from lbclient.v1 import load_pb2
-from tests.hosts import PATH, Host, method_handler
+from tests.hosts import PATH, Host, add_methods, method_handler, unary_unary
 from tests.wire.test_accounting import HANDLERS, PART, burn, respond
 
 FACTOR = 2.0
@@ -185,10 +185,7 @@ async def test_whatever_a_server_says_is_a_cost_or_none() -> None:
         context.set_trailing_metadata(((wire.COST_KEY, request.decode()),))
         return b""
 
-    server = grpc.aio.server()
-    handler: Any = grpc.unary_unary_rpc_method_handler(work)
-    generic = grpc.method_handlers_generic_handler("test.Service", {"Method": handler})
-    server.add_generic_rpc_handlers((generic,))
+    server = add_methods(grpc.aio.server(), {PATH: unary_unary(work)})
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     found = []
