@@ -10,10 +10,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import CodeType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
+Number = TypeVar("Number", int, float)
 Eventually = Callable[..., Awaitable[None]]
 
 PAUSE = 0.01  # seconds between two looks
@@ -27,17 +28,34 @@ async def eventually(
     seen: Callable[[], object] | None = None,
     *,
     turns: int = TURNS,
+    meanwhile: Callable[[], Awaitable[object]] | None = None,
 ) -> None:
     """Waits until `condition()` is true; fails if it never is.
 
     The failure shows the condition's text and the values in it. `seen` returns what to
-    show besides, such as `channel.statistics`.
+    show besides, such as `channel.statistics`. `meanwhile` is what to do between two
+    looks, such as a call.
     """
     for _ in range(turns):
         if condition():
             return
+        if meanwhile is not None:
+            await meanwhile()
         await asyncio.sleep(PAUSE)
     _fail(condition, seen, turns)
+
+
+async def stands_still(count: Callable[[], Number], looks: int = 3) -> Number:
+    """Waits until as many looks in a row show the same count, above 0; returns it."""
+    counts: list[Number] = []
+
+    def is_still() -> bool:
+        counts.append(count())
+        last = counts[-looks:]
+        return len(last) == looks and last[0] > 0 and len(set(last)) == 1
+
+    await eventually(is_still, lambda: counts[-10:])
+    return counts[-1]
 
 
 def wait_until(

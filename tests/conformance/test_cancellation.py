@@ -23,7 +23,7 @@ from tests.conformance.both import (
     receiving,
     responses,
 )
-from tests.waiting import eventually
+from tests.waiting import eventually, stands_still
 
 # Seconds for a wait to end that can end: not all do on a call that the server keeps.
 LONG_ENOUGH = 0.01
@@ -214,30 +214,19 @@ async def test_a_write_is_cancelled(side: Side, kind: str, moment: str) -> Any:
         call = await hanging(side, kind)
     else:
         call = await side.begin(kind, sending="write", do="hang")
-    sent: list[int] = []
+    sent: list[bool] = []
     writer = asyncio.create_task(_write_for_ever(call, sent))
     await asyncio.sleep(0)
     if moment == "at work":
-        await _stands_still(sent)
+        await stands_still(lambda: len(sent))  # the window is full
     writer.cancel()
     return await outcome(writer), call.done(), call.cancelled()
 
 
-async def _write_for_ever(call: Any, sent: list[int]) -> None:
+async def _write_for_ever(call: Any, sent: list[bool]) -> None:
     while True:
         await call.write(b"x" * 100_000)
-        sent.append(100_000)
-
-
-async def _stands_still(sent: list[int]) -> None:
-    """Waits until something was sent, and no more is: the window is full."""
-    looks: list[int] = []
-
-    def is_still() -> bool:
-        looks.append(len(sent))
-        return looks[-1] > 0 and looks[-3:] == [looks[-1]] * 3
-
-    await eventually(is_still, lambda: looks)
+        sent.append(True)
 
 
 @on_both

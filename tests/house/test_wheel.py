@@ -108,7 +108,7 @@ async def close_while_reading(channel):
     waiting = channel.unary_stream("/test.Text/wait")(b"")
     assert await waiting.read() == b"first"
     reading = asyncio.create_task(waiting.read())
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0)
     await channel.close()
     (error,) = await asyncio.wait_for(
         asyncio.gather(reading, return_exceptions=True), 10

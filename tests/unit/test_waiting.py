@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.waiting import eventually, wait_until
+from tests.waiting import eventually, stands_still, wait_until
 
 GOAL = 3
 
@@ -61,6 +61,22 @@ def test_without_a_loop_it_is_told_likewise() -> None:
     looks = iter((False, True, False))
     wait_until(lambda: next(looks))
     assert list(looks) == [False]
+
+
+async def test_something_may_be_done_between_two_looks() -> None:
+    calls: list[int] = []
+
+    async def call() -> None:
+        calls.append(1)
+
+    await eventually(lambda: len(calls) == GOAL, meanwhile=call)
+    assert len(calls) == GOAL
+
+
+async def test_a_count_that_has_not_begun_or_still_grows_does_not_stand_still() -> None:
+    counts = iter((0, 0, 0, 1, 2, 2, 2, 3))
+    assert await stands_still(lambda: next(counts)) == 2
+    assert list(counts) == [3]
 
 
 async def test_whoever_passes_does_not_wait() -> None:

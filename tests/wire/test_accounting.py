@@ -29,6 +29,7 @@ from lbclient.server.quotas.cpu_timing import (
 )
 from tests import needs
 from tests.hosts import PATH, Host, method_handler
+from tests.waiting import stands_still
 
 PART = 0.01  # CPU seconds
 ROUNDS = 8
@@ -547,8 +548,9 @@ async def test_a_cpu_second_is_worth_what_the_machine_is(host: Host) -> None:
         burned.clear()
         before = used(server, clock, "a")
         await ask("a")
-        await asyncio.sleep(0.05)  # what threads tell the loop
-        paid.append((used(server, clock, "a") - before) / sum(burned))
+        # Until threads have told the loop all of it.
+        until_now = await stands_still(partial(used, server, clock, "a"))
+        paid.append((until_now - before) / sum(burned))
     assert 1.0 <= paid[0] < 1.5
     assert 4.0 <= paid[1] < 6.0
 

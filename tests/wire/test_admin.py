@@ -16,6 +16,7 @@ from lbclient.admin.http import CONNECTIONS, HEAD_SIZE, OF_ONE, Site
 from lbclient.admin.shape import flaw
 from lbclient.admin.snapshot import LONGEST, MOST_BACKENDS, snapshot
 from lbclient.core.errors import ConfigError
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -49,9 +50,6 @@ async def told(port: int) -> Any:
     return json.loads(body)
 
 
-TURNS = 100
-
-
 def of_channel(said: Any, target: str) -> Any:
     return next(one for one in said["channels"] if one["target"] == target)
 
@@ -76,15 +74,19 @@ async def test_a_channel_and_a_server_are_told_of_whoever_made_them(
         await told(port)  # from here on picks are kept
         for _ in range(5):
             await stub.Search(search.Query(), timeout=5)
-        for _ in range(TURNS):  # what the page tells is up to half a second old
+        said: Any = {}
+
+        async def ask() -> None:
+            nonlocal said
             said = await told(port)
-            mine = of_channel(said, target)
-            if served_by(mine) == 5:
-                break
-            await asyncio.sleep(0.05)
+
+        await ask()  # what the page tells is up to half a second old
+        await eventually(
+            lambda: served_by(of_channel(said, target)) == 5, meanwhile=ask
+        )
+    mine = of_channel(said, target)
     assert flaw(said) == ""
     assert {one["address"] for one in mine["backends"]} == {t.address for t in tasks}
-    assert served_by(mine) == 5
     assert any(one["p99"] for one in mine["backends"])
     assert mine["rule"].startswith("Picks the backend with the fewest requests")
     assert mine["picks"][0]["backend"] in target

@@ -25,6 +25,7 @@ from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoint, Endpoints
 from lbclient.grpc_seam import KEPT_ALIVE, inner_options
 from tests.hosts import add_methods, hosting, unary_unary
+from tests.waiting import eventually
 from tests.wire.delay import Delay
 
 CONFIG = ChannelConfig(health_interval=0.2)
@@ -166,10 +167,7 @@ async def share_of_each(echo: Any, got: list[list[bytes]]) -> list[int]:
     """Of 20 calls for each server, once all of them get calls."""
     for calls in got:
         calls.clear()
-    async with asyncio.timeout(60):
-        while not all(got):
-            await echo(b"", timeout=20)
-            await asyncio.sleep(0.01)
+    await eventually(lambda: all(got), meanwhile=lambda: echo(b"", timeout=20))
     for calls in got:
         calls.clear()
     for _ in range(20 * len(got)):

@@ -18,6 +18,7 @@ from lbclient.cli.operate.inspect import channel as told
 from lbclient.core.model import State
 from lbclient.metrics import samples
 from tests.hosts import unary_stream, unary_unary
+from tests.waiting import eventually
 
 OLD, NEW, PAGES = "/test.Search/Old", "/test.Search/New", "/test.Search/Pages"
 
@@ -120,10 +121,11 @@ def ejected(channel: lbclient.Channel) -> dict[str, list[str]]:
 
 
 async def until_ejected(channel: lbclient.Channel, method: str = NEW) -> None:
-    async with asyncio.timeout(60):
-        while not ejected(channel):
-            await call(channel, method, 5)
-            await asyncio.sleep(0.02)
+    await eventually(
+        lambda: ejected(channel),
+        channel.statistics,
+        meanwhile=lambda: call(channel, method, 5),
+    )
 
 
 @pytest.mark.parametrize("make", [grpc.aio.server, lbclient.server])
@@ -258,11 +260,14 @@ async def test_why_it_is_ejected_is_told_wherever_one_looks(
         snapshot()  # from now on picks are kept
         await until_ejected(channel)
         ask: Any = channel.unary_unary(NEW)
-        for _ in range(1000):
+        rpc, code = None, StatusCode.OK
+
+        async def try_one() -> None:
+            nonlocal rpc, code
             rpc = ask(b"", timeout=10)
-            if await rpc.code() is not StatusCode.OK:
-                break
-            await asyncio.sleep(0.02)
+            code = await rpc.code()
+
+        await eventually(lambda: code is not StatusCode.OK, meanwhile=try_one)
         assert (
             "it was a trial call, to an ejected backend"
             in (lbclient.info(rpc).history[-1])
@@ -303,10 +308,9 @@ async def test_one_that_is_well_again_is_found_and_serves(
     async with await ready_channel(tasks, eventually) as channel:
         await until_ejected(channel)
         tasks[0].status = StatusCode.OK
-        async with asyncio.timeout(30):
-            while ejected(channel):
-                await call(channel, NEW, 1)
-                await asyncio.sleep(0.02)
+        await eventually(
+            lambda: not ejected(channel), meanwhile=lambda: call(channel, NEW, 1)
+        )
         ended = await call(channel, NEW, 30)
         assert ended[str(tasks[0].port)] == 10
 
@@ -328,10 +332,9 @@ async def test_a_new_task_at_its_address_is_tried_at_once(
         await start_some(1, port=tasks[0].port)
         await eventually(lambda: len(balancer.pool.ready) == 3)
         assert ejection.trial_at < balancer.clock() + 2.0
-        async with asyncio.timeout(10):
-            while ejected(channel):
-                await call(channel, NEW, 1)
-                await asyncio.sleep(0.02)
+        await eventually(
+            lambda: not ejected(channel), meanwhile=lambda: call(channel, NEW, 1)
+        )
 
 
 async def test_calls_wait_for_the_others_rather_than_fail_on_it(

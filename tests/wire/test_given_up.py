@@ -17,7 +17,7 @@ import lbclient
 from lbclient.config import ChannelConfig
 from lbclient.core.situation import Order
 from tests.hosts import hosting, method_handler
-from tests.waiting import eventually
+from tests.waiting import eventually, stands_still
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 CAUSE = (
@@ -187,13 +187,16 @@ async def test_a_write_learns_it_too(frozen: Any, kind: str) -> None:
         call = begin(channel, kind)
         await call.write(b"one")
 
+        sent: list[bool] = []
+
         async def write() -> None:
-            while True:  # until flow control stops it
+            while True:
                 await call.write(bytes(1_000_000))
+                sent.append(True)
 
         writing = asyncio.ensure_future(write())
         await eventually(lambda: server.begun == 1)
-        await asyncio.sleep(0.1)
+        await stands_still(lambda: 1 + len(sent))  # flow control stops it
         give_up(channel)
         with pytest.raises(grpc.aio.AioRpcError, match="given up"):
             await writing

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -111,8 +112,13 @@ async def test_what_waits_when_a_server_stops_does_not_keep_it() -> None:
     assert len(server._gate.core.intake) == 0
 
 
-def flood(port: int, calls: int) -> tuple[Counter[str], dict[str, int], int]:
-    """What becomes of them, of the attempts, and how many count in the throttle."""
+def flood(
+    port: int, calls: int, blocked: Path
+) -> tuple[Counter[str], dict[str, int], int]:
+    """What becomes of them, of the attempts, and how many count in the throttle.
+
+    The server makes a file once its loop is blocked.
+    """
 
     async def begin() -> tuple[Counter[str], dict[str, int], int]:
         config = lbclient.ChannelConfig(active_limit=2 * calls, health_interval=60)
@@ -123,7 +129,7 @@ def flood(port: int, calls: int) -> tuple[Counter[str], dict[str, int], int]:
             [backend] = channel.balancer().pool.ready
             await eventually(lambda: backend.reported.is_ours)
             blocking = method(b"block", timeout=9)
-            await asyncio.sleep(0.2)
+            await eventually(blocked.exists)
             begun = [method(b"", timeout=9) for _ in range(calls)]
             codes = Counter([(await call.code()).name for call in begun])
             said = channel.statistics()
@@ -135,14 +141,16 @@ def flood(port: int, calls: int) -> tuple[Counter[str], dict[str, int], int]:
 
 
 async def test_what_the_core_ends_is_counted_on_both_sides(
-    eventually: Any, monkeypatch: pytest.MonkeyPatch
+    eventually: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It was nowhere: to its client it was as if the caller had cancelled it."""
     monkeypatch.setattr(core_queue, "READY", BEHIND)  # no room for a burst
     calls, most = 350, 100  # too few to be throttled
+    blocked = tmp_path / "blocked"
 
     async def respond(request: bytes, _context: Any) -> bytes:
         if request == b"block":
+            blocked.touch()
             time.sleep(0.7)  # noqa: ASYNC251
         return b""
 
@@ -155,7 +163,7 @@ async def test_what_the_core_ends_is_counted_on_both_sides(
     await server.start()
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         loop = asyncio.get_running_loop()
-        asking = loop.run_in_executor(process, flood, port, calls)
+        asking = loop.run_in_executor(process, flood, port, calls, blocked)
         codes, attempts, refused = await asking
     ended = codes["CANCELLED"]
     assert ended > calls / 2

@@ -138,7 +138,6 @@ async def test_our_weighted_round_robin_follows_orca_out_of_band(
         await eventually(
             lambda: all(b.utilization for b in channel.statistics().backends)
         )
-        await asyncio.sleep(0.11)  # the weights' update period
         seen = await ask(search.SearchStub(channel), search, 350)
     counts = [seen[task.servicer.name] for task in tasks]
     assert counts == pytest.approx([200, 100, 50], abs=2)

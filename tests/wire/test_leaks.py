@@ -27,6 +27,7 @@ import search_pb2_grpc as pb_grpc
 
 import lbclient
 from lbclient.config import ServerConfig
+from tests.waiting import let_pass
 from tests.wire.conftest import SearchTask
 
 FIRST = 2000  # calls
@@ -209,7 +210,7 @@ class Surroundings:
         for _ in range(3):  # a call that is collected ends a little later
             gc.collect()
             await self._eventually(self.is_quiet)
-            await asyncio.sleep(0.05)
+            await let_pass(0.05)
 
     async def remember(self) -> None:
         await self.settle()

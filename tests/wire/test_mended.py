@@ -22,7 +22,7 @@ from lbclient.core.retry import Refusal
 from lbclient.pickers import RoundRobin
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
 from tests.hosts import add_methods, hosting, stream_stream, stream_unary, unary_stream
-from tests.waiting import let_pass
+from tests.waiting import eventually, let_pass
 from tests.wire.conftest import earn
 
 
@@ -221,8 +221,7 @@ async def test_a_call_tells_how_long_it_waits_and_waited(search: Any) -> None:
         call = search.SearchStub(channel).Search(
             search.Query(), wait_for_ready=True, timeout=0.1
         )
-        await asyncio.sleep(0.05)
-        assert lbclient.info(call).waited >= 0.04
+        await eventually(lambda: lbclient.info(call).waited >= 0.04)
         with pytest.raises(lbclient.DeadlineWhileWaiting):
             await call
         assert lbclient.info(call).waited >= 0.09
@@ -346,7 +345,8 @@ async def test_requests_are_made_in_the_callers_context_however_late(
             call = method(requests(), wait_for_ready=True, timeout=20)
         said.reset(token)
         if not is_up:
-            await asyncio.sleep(0.1)
+            connecting = grpc.ChannelConnectivity.CONNECTING
+            await eventually(lambda: channel.get_state() is connecting)
             await server.start()
         if kind == "stream_unary":
             assert await call == b"5"

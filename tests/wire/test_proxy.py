@@ -27,10 +27,12 @@ from lbclient.server.overload.refusal_status import TRAILERS
 from lbclient.v1 import compat_pb2
 from tests.certificates import certify
 from tests.hosts import Host, Methods, stream_stream
+from tests.waiting import stands_still
 from tests.wire.conftest import earn
 from tests.wire.refuser import refuser
 
 CHUNK = bytes(2**17)
+STILL = 30  # looks, of 10 ms each
 MANY = 2000  # chunks: 250 MB, which is more than can be on the way
 
 
@@ -372,16 +374,6 @@ async def test_an_answer_is_whole_though_requests_still_come(host: Host) -> None
     assert facts["requests"] == {"OK": 20}
 
 
-async def settled(count: Callable[[], int]) -> int:
-    """The number at which it stops for half a second."""
-    last, still = -1, 0
-    while still < 10:
-        still = still + 1 if count() == last else 0
-        last = count()
-        await asyncio.sleep(0.05)
-    return last
-
-
 async def test_a_slow_reader_slows_the_backend(host: Host) -> None:
     sent = 0
 
@@ -395,7 +387,7 @@ async def test_a_slow_reader_slows_the_backend(host: Host) -> None:
     async with proxy_of(address) as proxy, proxy.channel() as channel:
         call = channel.stream_stream("/test.Any/Flood")()
         assert await call.read() == CHUNK
-        held = await settled(lambda: sent)
+        held = await stands_still(lambda: sent, STILL)
         assert held < MANY / 4
         for _ in range(2 * held):
             assert await call.read() == CHUNK
@@ -424,7 +416,7 @@ async def test_a_slow_backend_slows_the_client(host: Host, eventually: Any) -> N
                 sent += 1
 
         flooding = asyncio.ensure_future(flood())
-        held = await settled(lambda: sent)
+        held = await stands_still(lambda: sent, STILL)
         assert held < MANY / 4
         go.set()
         await eventually(lambda: sent > 2 * held)

@@ -169,7 +169,8 @@ async def test_a_stream_that_was_not_written_to_is_sent_again(
     async with refuser("refuse") as other, between(task.address, other.address) as c:
         for _ in range(CALLS):
             call = search.SearchStub(c).Chat(timeout=5)
-            await asyncio.sleep(0.05)  # for the refusal: a write may come before it
+            # What is written before a refusal comes would not be sent again.
+            await eventually(lambda: task.server.statistics().active == 1)
             for text in ("a", "b"):
                 await call.write(search.Query(text=text))
                 assert (await call.read()).text == text

@@ -487,7 +487,6 @@ async def test_a_dropped_server_ends_its_samples() -> None:
     del hosted
     assert sampler._timer is not None
     assert sampler._timer.cancelled()
-    await asyncio.sleep(0.1)  # grpc.aio's own server stops itself by and by
 
 
 async def test_a_cancelled_wait_for_termination_does_no_harm(

@@ -172,7 +172,7 @@ async def test_one_customers_quota_is_nothing_to_the_others(
         _, call = await ask(channel, "unary_unary")
         trailers = await call.trailing_metadata()
         assert trailers[wire.REFUSAL_KEY] == "quota"
-        await asyncio.sleep(0.15)  # a sample
+    await let_pass(1.5 * SAMPLE_INTERVAL)
     seen = server.statistics()
     assert (seen.qps, seen.eps, seen.active) == (0.0, 0.0, 0)
     assert seen.requests == {"OK": 0, "RESOURCE_EXHAUSTED": 3}

@@ -14,6 +14,7 @@ from lbclient.client.health.watch import SWITCHED_OFF
 from lbclient.config import ChannelConfig
 from lbclient.v1 import compat_pb2, load_pb2
 from tests.hosts import add_methods, unary_stream, unary_unary
+from tests.waiting import let_pass
 
 LIMIT = "grpc.max_concurrent_streams"
 
@@ -164,7 +165,7 @@ async def test_switched_off_no_stream_is_opened(
     async with lbclient.insecure_channel(task.address, config=config) as channel:
         for _ in range(10):
             await search.SearchStub(channel).Search(search.Query(), timeout=5)
-            await asyncio.sleep(0.05)
+            await let_pass(0.05)
         assert backend_of(channel).reason == SWITCHED_OFF
     if kind == "other":
         assert other.asked == []

@@ -567,20 +567,15 @@ async def test_a_refusal_waits_for_no_thread(eventually: Eventually) -> None:
     ):
         method: Any = channel.unary_unary(PATH)
         calls = held.fill(channel, calls=60)
-        refused: Any = None
+        asked: list[Any] = []
 
-        async def ask() -> bool:
-            nonlocal refused
+        async def ask() -> None:
             metadata = ((wire.CRITICALITY_KEY, "SHEDDABLE"),)
-            call = method.future(b"x", timeout=DEADLINE, metadata=metadata)
-            await asyncio.sleep(0.1)
-            calls.append(call)
-            if call.done():
-                refused = call
-            return refused is not None
+            asked.append(method.future(b"x", timeout=DEADLINE, metadata=metadata))
 
-        while not await ask():
-            pass
+        await eventually(lambda: any(call.done() for call in asked), meanwhile=ask)
+        calls += asked
+        refused = next(call for call in asked if call.done())
         assert refused.code() is StatusCode.UNAVAILABLE
         trailers = dict(refused.trailing_metadata())
         assert trailers[wire.REFUSAL_KEY].startswith("overloaded")

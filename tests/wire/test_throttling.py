@@ -332,23 +332,28 @@ async def test_who_sends_little_goes_by_what_a_server_says_it_refuses() -> None:
         lbclient.insecure_channel(address, config=config) as channel,
     ):
         sent = 0
-        while channel.statistics().throttled < 20:
-            sent += not isinstance((await refused(channel, 1))[0], lbclient.Throttled)
-            await asyncio.sleep(0.02)
+
+        async def ask() -> None:
+            nonlocal sent
+            [error] = await refused(channel, 1)
+            sent += not isinstance(error, lbclient.Throttled)
+
+        await eventually(lambda: channel.statistics().throttled >= 20, meanwhile=ask)
         assert sent < COLD / 2
         load = 0.0
 
-        async def is_served() -> bool:
+        served = 0
+
+        async def ask_again() -> None:
+            nonlocal served
             try:
                 await call(channel)
+                served += 1
             except grpc.aio.AioRpcError:  # refused there, until it samples its load
-                return False
-            return True
+                served = 0
 
-        served = 0
-        while served < 30:  # in a row: nothing is held back
-            served = served + 1 if await is_served() else 0
-            await asyncio.sleep(0.05)
+        # In a row: nothing is held back.
+        await eventually(lambda: served == 30, meanwhile=ask_again)
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,6 @@ async def test_a_dropped_server_frees_its_port(eventually: Eventually) -> None:
     assert udp.port
     del server
     await eventually(lambda: udp.port == 0)
-    await asyncio.sleep(0.1)  # grpc.aio's own server stops itself by and by
 
 
 async def test_the_state_is_told_while_the_task_warms_up(

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from lbclient.client.channel import _OF_PARENTS
 from tests import needs
 from tests.hosts import PATH, Host, unary_unary
 from tests.ports import free_ports
+from tests.waiting import eventually, wait_until
 
 WIRE = Path(__file__).parent
 WORKERS = 2
@@ -42,13 +42,12 @@ def read(url: str) -> str:
         return str(response.read().decode())
 
 
-def wait_until_up(url: str) -> None:
-    while True:
-        try:
-            read(f"{url}/metrics")
-            return
-        except OSError:
-            time.sleep(0.05)
+def is_up(url: str) -> bool:
+    try:
+        read(f"{url}/metrics")
+    except OSError:
+        return False
+    return True
 
 
 @asynccontextmanager
@@ -90,7 +89,7 @@ async def test_one_scrape_shows_all_workers(
     async with serving(kind, address, tmp_path) as url:
         answered: set[str] = set()
 
-        await asyncio.to_thread(wait_until_up, url)
+        await asyncio.to_thread(wait_until, lambda: is_up(url))
         for _ in range(CALLS):
             answered.add(await asyncio.to_thread(read, f"{url}/call"))
         page = json.loads(await asyncio.to_thread(read, f"{url}/lbz.json"))
@@ -108,9 +107,13 @@ async def test_one_scrape_shows_all_workers(
             }
 
         seen: dict[str, float] = {}
-        while seen.get("lbclient_calls_total") != CALLS:
-            await asyncio.sleep(0.2)
-            seen = await counted()
+
+        async def scrape() -> None:
+            seen.update(await counted())
+
+        await eventually(
+            lambda: seen.get("lbclient_calls_total") == CALLS, meanwhile=scrape
+        )
         assert seen["lbclient_call_duration_seconds_count"] == CALLS
         assert seen["lbclient_call_duration_seconds_bucket"] == CALLS
         assert seen["lbclient_attempt_latency_seconds_bucket"] == CALLS
@@ -142,6 +145,15 @@ async def test_a_channel_used_before_a_fork_says_so_in_the_child(host: Host) -> 
             channel._balancer = _OF_PARENTS.pop()
 
 
+async def until_it_links(url: str, other: dict[str, object]) -> None:
+    found: list[dict[str, object]] = []
+
+    async def look() -> None:
+        found[:] = await siblings(url)
+
+    await eventually(lambda: other in found, meanwhile=look)
+
+
 async def test_a_second_page_takes_the_next_port_and_they_link_to_each_other() -> None:
     async with (
         admin.page(port=free_ports(1)[0]) as one,
@@ -152,10 +164,8 @@ async def test_a_second_page_takes_the_next_port_and_they_link_to_each_other() -
             shown = json.loads(await asyncio.to_thread(read, f"{url}.json"))
             known = {key: shown[key] for key in ("program", "pid")}
             assert "channels" in shown
-            while not (found := await siblings(url)):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
             # Where others have these ports, they are no pages, or of other programs.
-            assert {"port": port_of(other), **known} in found
+            await until_it_links(url, {"port": port_of(other), **known})
 
 
 async def test_whatever_else_has_the_next_port_is_no_page() -> None:

@@ -73,7 +73,7 @@ async def fail(_request: bytes, context: Any) -> None:
 
 class Service(grpc.GenericRpcHandler):
     def __init__(self) -> None:
-        self.going = asyncio.Event()
+        self.asked, self.going = asyncio.Event(), asyncio.Event()
         make: Any = grpc
         self.handlers = {
             "unary_unary": make.unary_unary_rpc_method_handler(unary),
@@ -85,6 +85,7 @@ class Service(grpc.GenericRpcHandler):
         }
 
     async def wait(self, request: bytes, _context: Any) -> bytes:
+        self.asked.set()
         await self.going.wait()
         return request
 
@@ -151,11 +152,14 @@ async def inner_calls(address: str) -> None:
     call.cancel()
     assert not seam.was_ended_there(call)
 
-    over = asyncio.Event()
+    over, read = asyncio.Event(), asyncio.Event()
 
     async def requests() -> AsyncIterator[bytes]:
-        yield b"a"
-        await over.wait()
+        try:
+            yield b"a"
+            await over.wait()
+        finally:
+            read.set()
 
     call = channel.stream_stream("/a.B/stream_stream")(requests())
     seam.active_calls(channel).add(call)
@@ -166,7 +170,7 @@ async def inner_calls(address: str) -> None:
     assert error.details() == "as a test wanted"
     assert len(error.initial_metadata()) == len(await call.initial_metadata())
     over.set()
-    await asyncio.sleep(0.01)  # grpc.aio's own task ends
+    await asyncio.wait_for(read.wait(), 20)  # by grpc.aio's own task, which ends then
 
 
 async def flood(address: str, server: Any) -> None:
@@ -230,7 +234,7 @@ async def main() -> None:
     channel = lbclient.insecure_channel(address)
     await channel.channel_ready()
     call: Any = channel.unary_unary("/a.B/wait")(b"")
-    await asyncio.sleep(0.01)
+    await asyncio.wait_for(service.asked.wait(), 20)
     await channel.close()  # which ends its calls
     assert await asyncio.wait_for(call.code(), 20) is grpc.StatusCode.CANCELLED
     await inner_calls(address)
