@@ -1,6 +1,5 @@
 """The demo's table: what is computed from accounts and calls."""
 
-from math import exp, log
 from random import Random
 from statistics import fmean, stdev
 
@@ -56,14 +55,6 @@ def test_the_error_of_a_balance_is_how_far_it_is_off() -> None:
     assert told == pytest.approx(stdev(ratios), rel=0.3)
 
 
-def test_waste_is_what_the_busiest_keeps_the_others_from_using() -> None:
-    even = Balance((0.8, 0.4, 0.6))
-    assert even.max_over_mean == pytest.approx(0.8 / 0.6)
-    assert even.max_over_min == pytest.approx(2.0)
-    # (0.8-0.8) + (0.8-0.4) + (0.8-0.6) of 3 reserved.
-    assert even.wasted == pytest.approx(0.6 / 3)
-
-
 def test_ratios_of_an_idle_fleet_are_unknown_rather_than_infinite() -> None:
     assert Balance((0.0, 0.0)).max_over_mean is None
     assert Balance((0.5, 0.0)).max_over_min is None
@@ -103,29 +94,3 @@ def test_one_seed_gives_one_sequence_of_calls() -> None:
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
-
-
-def test_gaps_and_costs_have_the_mean_that_was_asked_for() -> None:
-    # The standard error of 2,000 gaps is 2 %, that of as many costs 3 %.
-    traffic = Traffic(50.0, 0.02, heavy_tail=False, rng=Random(1))
-    assert fmean(traffic.gap() for _ in range(2000)) == pytest.approx(0.02, rel=0.08)
-    costs = [traffic.cost() for _ in range(2000)]
-    assert fmean(costs) == pytest.approx(0.02, rel=0.12)
-    # The median of a lognormal with sigma 1 is its mean over e^0.5.
-    median = percentile(sorted(costs), 0.5)
-    assert median == pytest.approx(0.02 / exp(0.5), rel=0.12)
-
-
-def test_a_heavier_tail_leaves_the_mean_where_it_is() -> None:
-    # With the same chance, a cost is either the lighter tail's in proportion or
-    # that 100 to 1000 times, once in 100.
-    factors = [
-        Traffic(1.0, 1.0, True, Random(seed)).cost()
-        / Traffic(1.0, 1.0, False, Random(seed)).cost()
-        for seed in range(500)
-    ]
-    light = min(factors)
-    heavy = [factor / light for factor in factors if factor > light * 1.001]
-    assert 0 < len(heavy) < 15
-    assert all(100 <= factor <= 1000 for factor in heavy)
-    assert light * (0.99 + 0.01 * 900 / log(10)) == pytest.approx(1.0)
