@@ -9,6 +9,7 @@ import pytest
 
 # Writes in pieces, each at once, or all at the end.
 UNBUFFERED = ["1", ""]
+SMALL = "--clients 10 --backends 20 --size 5"
 
 
 def run(words: str, output: int, unbuffered: str) -> tuple[int, str]:
@@ -25,7 +26,7 @@ def run(words: str, output: int, unbuffered: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("unbuffered", UNBUFFERED)
-@pytest.mark.parametrize("words", ["subset --json", "subset --compare"])
+@pytest.mark.parametrize("words", ["subset --json", f"subset --compare {SMALL}"])
 def test_a_command_whose_reader_has_gone_ends_quietly(
     words: str, unbuffered: str
 ) -> None:

@@ -191,7 +191,7 @@ def test_without_bursts_only_even_clients_are_advised(capsys: Capture) -> None:
         "--clients 40 --backends 60 --size 30 --compare",
         "--clients 3 --backends 500 --size 1 --compare",
         "--client 123456789 --backends 1000000",
-        "--advise --clients 200 --backends 1000 --hot-share 0.1 --hot-traffic 0.2",
+        "--advise --clients 20 --backends 1000 --hot-share 0.1 --hot-traffic 0.2",
         "--clients 1 --backends 1 --size 1",
     ],
 )
