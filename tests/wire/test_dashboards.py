@@ -100,6 +100,21 @@ def test_every_metric_is_on_a_dashboard() -> None:
         assert found, family.name
 
 
+@pytest.mark.parametrize("name", ["client", "fleet"])
+def test_whatever_has_a_target_is_shown_of_the_targets_that_are_chosen(
+    name: str,
+) -> None:
+    (file,) = (one for one in DASHBOARDS if one.stem == name)
+    board = json.loads(file.read_text())
+    assert "target" in [one["name"] for one in board["templating"]["list"]]
+    for panel in board["panels"]:
+        for query in panel["targets"]:
+            found = re.findall(r"\b(lbclient_\w+)(?:\{([^}]*)\})?", query["expr"])
+            of_targets = [it for it in found if "target" in SAMPLES[it[0]][1]]
+            for metric, chosen in of_targets:
+                assert 'target=~"$target"' in chosen, (panel["title"], metric)
+
+
 def test_every_dashboard_says_what_it_is_of_and_needs_no_editing() -> None:
     for file in DASHBOARDS:
         board = json.loads(file.read_text())
