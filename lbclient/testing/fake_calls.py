@@ -7,13 +7,15 @@ its end was read. Its time is the loop's, so it works on a `VirtualLoop`.
 
 import asyncio
 import copy
+import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
 
+from lbclient.grpc_seam import flaw_of
 from lbclient.testing.replies import FakeReply, played, played_in_turn
 
 Code = grpc.StatusCode
@@ -22,6 +24,13 @@ Metadata = grpc.aio.Metadata
 LATE = "Deadline Exceeded"
 # As grpc.aio says it.
 CANCELLED = "Locally cancelled by application!"
+FINISHED = "RPC already finished."
+HALF_CLOSED = 'RPC is half closed after calling "done_writing".'
+MIXED = "The iterator and read/write APIs may not be mixed on a single RPC."
+
+# Of metadata; gRPC over HTTP/2: "Custom-Metadata".
+KEY = re.compile("[0-9a-z_.-]+")
+VALUE = re.compile("[ -~]*")
 
 EOF = grpc.aio.EOF
 
@@ -49,19 +58,24 @@ class FakeMethod(NamedTuple):
             return answer
         if isinstance(answer, bytes):
             return self.deserialize(answer)
-        if not hasattr(answer, "SerializeToString"):
-            return answer  # of another coding than protobuf
-        received = self.deserialize(answer.SerializeToString())
-        if type(received) is not type(answer):
-            want, got = type(received).__name__, type(answer).__name__
+        is_message = hasattr(answer, "SerializeToString")
+        # A generated stub decodes by a method of the message's class.
+        wanted = getattr(self.deserialize, "__self__", None)
+        if is_message:
+            received = self.deserialize(answer.SerializeToString())
+            wanted = type(received)
+        if hasattr(wanted, "SerializeToString") and wanted is not type(answer):
+            want, got = getattr(wanted, "__name__", wanted), type(answer).__name__
             raise TypeError(f"{self.path} answers with {want}, its script has {got}")
-        return received
+        return received if is_message else answer  # of another coding than protobuf
 
 
 class FakeCall(grpc.aio.Call):
     """One call that was made: what it was given, and how it ended.
 
     `request` is the single request; `requests` are all that have been sent so far.
+    `timeout`, `metadata`, `credentials`, `wait_for_ready` and `compression` are what
+    the code under test gave.
     """
 
     def __init__(
@@ -69,20 +83,27 @@ class FakeCall(grpc.aio.Call):
         method: FakeMethod,
         timeout: float | None,
         metadata: Any,
+        credentials: grpc.CallCredentials | None,
         wait_for_ready: bool | None,
+        compression: grpc.Compression | None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.method = method.path
         self.requests: list[Any] = []
         self.timeout = timeout
-        self.metadata = Metadata(*(metadata or ()))
+        pairs = () if metadata is None else tuple(metadata)
+        # Of the script or the caller, not an end of the call.
+        self._mistake: BaseException | None = _flaw_of(pairs)
+        self.metadata = Metadata() if self._mistake else Metadata(*pairs)
+        self.credentials = credentials
         self.wait_for_ready = wait_for_ready
+        self.compression = compression
         self._rpc = method
         self._loop = loop
         self._deadline = None if timeout is None else loop.time() + timeout
         self._initial_metadata = self._trailers = Metadata()
         self._status: tuple[Code, str] | None = None
-        self._mistake: BaseException | None = None  # of the script, not of the call
+        self._error: grpc.aio.AioRpcError | None = None  # as it was scripted
         self._is_cancelled = False
         self._begun, self._over = asyncio.Event(), asyncio.Event()
         self._callbacks: list[Callable[[Any], None]] = []
@@ -96,6 +117,17 @@ class FakeCall(grpc.aio.Call):
     def request(self) -> Any:
         return self.requests[0]
 
+    def open(self, request: Any) -> None:
+        """Begins the call; one that cannot be sent, or is late, is over at once."""
+        self.begin(request)
+        if self._mistake is not None:
+            self._end((Code.UNKNOWN, repr(self._mistake)))
+        elif self.timeout is not None and self.timeout <= 0.0:
+            self._end((Code.DEADLINE_EXCEEDED, LATE))
+
+    def begin(self, request: Any) -> None:
+        raise NotImplementedError
+
     def _start(self, work: Callable[[Any], Awaitable[None]], request: Any) -> None:
         self._tasks.append(self._loop.create_task(self._guarded(work, request)))
 
@@ -104,7 +136,11 @@ class FakeCall(grpc.aio.Call):
     ) -> None:
         try:
             await work(request)
+        except asyncio.CancelledError:
+            self.cancel()  # perhaps it is scripted
+            raise
         except grpc.aio.AioRpcError as error:
+            self._error = error
             self._trailers = error.trailing_metadata() or Metadata()
             self._answered((error.code(), error.details() or ""))
         except Exception as error:
@@ -148,6 +184,9 @@ class FakeCall(grpc.aio.Call):
             raise asyncio.CancelledError
         assert self._status is not None
         code, details = self._status
+        error = self._error
+        if error is not None and code is error.code():
+            raise copy.copy(error)  # of its own class, such as NoBackend
         if code is not Code.OK:
             words = (self._initial_metadata, self._trailers, details, "")
             raise grpc.aio.AioRpcError(code, *words)
@@ -179,7 +218,7 @@ class FakeCall(grpc.aio.Call):
             self._callbacks.append(callback)
 
     async def initial_metadata(self) -> Metadata:
-        await self.wait_for_connection()
+        await self._begun.wait()
         return self._initial_metadata
 
     async def trailing_metadata(self) -> Metadata:
@@ -199,6 +238,10 @@ class FakeCall(grpc.aio.Call):
     async def wait_for_connection(self) -> None:
         """Until the first answer, or the end."""
         await self._begun.wait()
+
+    async def debug_error_string(self) -> str:
+        await self._over.wait()
+        return ""
 
     def __repr__(self) -> str:
         code = "" if self._status is None else self._status[0].name
@@ -252,17 +295,17 @@ class ManyRequests(FakeCall):
 
     async def write(self, request: Any) -> None:
         if not self._writes:
-            raise grpc.aio.UsageError("this call has a request iterator")
+            raise grpc.aio.UsageError(MIXED)
         if self.done():
-            raise asyncio.InvalidStateError("RPC already finished.")
+            raise asyncio.InvalidStateError(FINISHED)
         if self._has_written_all:
-            raise asyncio.InvalidStateError("RPC is half closed after done_writing().")
+            raise asyncio.InvalidStateError(HALF_CLOSED)
         self._send(request)
         await asyncio.sleep(0)
 
     async def done_writing(self) -> None:
         if not self._writes:
-            raise grpc.aio.UsageError("this call has a request iterator")
+            raise grpc.aio.UsageError(MIXED)
         if not self._has_written_all:
             self._has_written_all = True
             self._sent.put_nowait(EOF)
@@ -294,11 +337,18 @@ class OneAnswer(FakeCall):
         self._raise()
         return self._result
 
+    async def wait_for_connection(self) -> None:
+        """Until the end, as with grpc.aio; raises the error of a call that failed."""
+        await self._over.wait()
+        self._raise()
+
 
 class ManyAnswers(FakeCall):
     """A call whose answers are read, by `read` or `async for`."""
 
     _last: tuple[Code, str] | None = None  # with which it ends once all has been read
+    _iterator: AsyncIterator[Any] | None = None
+    _style = ""
 
     def _answer(self, request: Any) -> None:
         self._unread: deque[Any] = deque()
@@ -324,6 +374,16 @@ class ManyAnswers(FakeCall):
 
     async def read(self) -> Any:
         """The next message; `grpc.aio.EOF` after the last."""
+        if not self.done():
+            self._settle_on("read")
+        return await self._next()
+
+    def _settle_on(self, style: str) -> None:
+        if self._style not in ("", style):
+            raise grpc.aio.UsageError(MIXED)
+        self._style = style
+
+    async def _next(self) -> Any:
         while not self.done():
             if self._unread:
                 return self._unread.popleft()
@@ -342,9 +402,34 @@ class ManyAnswers(FakeCall):
             self.cancel()
             raise
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        while (answer := await self.read()) is not EOF:
+    def __aiter__(self) -> AsyncIterator[Any]:
+        self._settle_on("iterate")
+        if self._iterator is None:
+            self._iterator = self._iterate()
+        return self._iterator
+
+    async def _iterate(self) -> AsyncIterator[Any]:
+        while (answer := await self._next()) is not EOF:
             yield answer
+
+
+def _flaw_of(metadata: Iterable[Any]) -> Exception | None:
+    """Why gRPC would not send it. A real channel says so less clearly, and later."""
+    flaw = flaw_of(metadata)
+    if flaw is not None:
+        return flaw
+    for key, value in metadata:
+        if not KEY.fullmatch(key):
+            wanted = "lower-case letters, digits, '-', '_' and '.'"
+            return ValueError(f"metadata key {key!r}: gRPC wants {wanted}")
+        if key.endswith("-bin"):
+            if not isinstance(value, bytes):
+                return TypeError(f"metadata {key!r}: want bytes, got {value!r}")
+            continue
+        text = value.decode("latin-1") if isinstance(value, bytes) else value
+        if not VALUE.fullmatch(text):
+            return ValueError(f"metadata {key!r}: gRPC wants ASCII, not {value!r}")
+    return None
 
 
 class FakeUnaryUnary(OneAnswer, OneRequest, grpc.aio.UnaryUnaryCall[Any, Any]):

@@ -93,10 +93,14 @@ class FakeChannel(grpc.aio.Channel):
         await self.close()
 
     async def close(self, grace: float | None = None) -> None:
-        """Cancels the calls in flight, whatever the grace."""
+        """Cancels the calls that are still in flight after `grace` seconds."""
         self._is_closed = True
         self._closed.set()
-        for call in self.calls:
+        in_flight = [call for call in self.calls if not call.done()]
+        if grace and in_flight:
+            ends = [asyncio.ensure_future(call.code()) for call in in_flight]
+            await asyncio.wait(ends, timeout=grace)
+        for call in in_flight:
             call.cancel()
 
     def get_state(self, try_to_connect: bool = False) -> Connectivity:
@@ -119,8 +123,8 @@ class FakeChannel(grpc.aio.Channel):
         self, kind: type[Any], method: FakeMethod, request: Any, **how: Any
     ) -> Any:
         self._check_open()
-        call = kind(method, how["timeout"], how["metadata"], how["wait_for_ready"])
-        call.begin(request)
+        call = kind(method, **how)
+        call.open(request)
         self.calls.append(call)
         return call
 
@@ -148,8 +152,14 @@ def _with_request(begin: Callable[..., Any]) -> Callable[..., Any]:
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
     ) -> Any:
-        how = {"timeout": timeout, "metadata": metadata}
-        return begin(request, wait_for_ready=wait_for_ready, **how)
+        return begin(
+            request,
+            timeout=timeout,
+            metadata=metadata,
+            credentials=credentials,
+            wait_for_ready=wait_for_ready,
+            compression=compression,
+        )
 
     return call
 
@@ -163,7 +173,13 @@ def _with_requests(begin: Callable[..., Any]) -> Callable[..., Any]:
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
     ) -> Any:
-        how = {"timeout": timeout, "metadata": metadata}
-        return begin(request_iterator, wait_for_ready=wait_for_ready, **how)
+        return begin(
+            request_iterator,
+            timeout=timeout,
+            metadata=metadata,
+            credentials=credentials,
+            wait_for_ready=wait_for_ready,
+            compression=compression,
+        )
 
     return call

@@ -79,13 +79,13 @@ async def played(answer: Any, request: Any, tell: Callable[[FakeReply], None]) -
 async def played_in_turn(
     answer: Any, request: Any, tell: Callable[[FakeReply], None]
 ) -> AsyncIterator[Any]:
-    """The messages of a stream, from a list or from what a function returns."""
+    """The messages of a stream, from a list, an iterator, or a function's of these."""
     answers = await played(answer, request, tell)
     if isinstance(answers, AsyncIterator):
         async for one in answers:
             yield await played(one, request, tell)
         return
-    if not isinstance(answers, list | tuple):
+    if not isinstance(answers, Iterable) or isinstance(answers, str | bytes):
         raise TypeError(f"a stream is answered by a list of messages, not {answers!r}")
     for one in answers:
         yield await played(one, request, tell)

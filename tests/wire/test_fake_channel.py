@@ -198,6 +198,34 @@ async def test_a_stream_each_way(stub: Any) -> None:
     assert await call.read() is grpc.aio.EOF
 
 
+async def test_a_stream_is_read_or_iterated_over(stub: Any) -> None:
+    call = stub.Pages(Query(text="oak"))
+    assert aiter(call) is aiter(call)
+    assert [page.text async for page in call] == ["one", "two"]
+    for first in (stub.Pages, stub.Chat):
+        call = first(Query(text="wait") if first is stub.Pages else queries("a"))
+        await call.read()
+        with pytest.raises(grpc.aio.UsageError, match="may not be mixed"):
+            aiter(call)
+        call.cancel()
+    with pytest.raises(grpc.aio.UsageError, match="may not be mixed"):
+        await stub.Index(queries("a")).write(Query(text="b"))
+
+
+async def test_a_call_that_is_late_from_the_start(stub: Any) -> None:
+    call = stub.Search(Query(text="larch"), timeout=-1.0)
+    with pytest.raises(grpc.aio.AioRpcError, match="Deadline Exceeded"):
+        await call
+    assert await call.code() is Code.DEADLINE_EXCEEDED
+
+
+async def test_who_waits_for_the_connection_of_a_failed_call(stub: Any) -> None:
+    call = stub.Search(Query(text="plastic"))
+    with pytest.raises(grpc.aio.AioRpcError, match="no such tree"):
+        await call.wait_for_connection()
+    assert isinstance(await call.debug_error_string(), str)
+
+
 async def test_a_closed_channel(stub: Any) -> None:
     channel = scripted()
     call = SearchStub(channel).Search(Query(text="wait"))
@@ -259,6 +287,84 @@ async def test_what_a_script_forgot_or_mistook() -> None:
         stub.Search("not a query")
     with pytest.raises(ValueError, match="none, want at least one"):
         channel.answer("Search")
+
+
+async def test_an_error_of_lbclients_keeps_its_class() -> None:
+    channel = scripted()
+    channel.answer("Search", lbclient.NoBackend.because("down"))
+    channel.answer("Pages", [lbclient.NoBackend.because("down")])
+    stub: Any = SearchStub(channel)
+    for _ in range(2):
+        with pytest.raises(lbclient.NoBackend, match="down"):
+            await stub.Search(Query(text="larch"))
+    with pytest.raises(lbclient.NoBackend, match="down"):
+        await stub.Pages(Query(text="larch")).read()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error"),
+    [
+        ((("Tenant", "shop"),), "key 'Tenant': gRPC wants lower-case"),
+        ((("tenant", "büro"),), "gRPC wants ASCII"),
+        ((("tenant-bin", "shop"),), "want bytes"),
+        ((("tenant", 7),), "text and bytes"),
+        ({"a": "b"}, "unpack"),
+    ],
+)
+async def test_metadata_that_grpc_does_not_send(metadata: Any, error: str) -> None:
+    """A real channel does not send them either, and says so less clearly."""
+    stub: Any = SearchStub(scripted())
+    with pytest.raises((TypeError, ValueError), match=error):
+        await stub.Search(Query(text="larch"), metadata=metadata)
+    with pytest.raises((TypeError, ValueError), match=error):
+        await stub.Pages(Query(text="larch"), metadata=metadata).read()
+
+
+async def test_a_close_lets_calls_end_within_its_grace() -> None:
+    channel = scripted()
+    stub: Any = SearchStub(channel)
+    channel.answer("Search", FakeReply(Answer(text="late"), 0.01), FakeReply.never())
+    ends, hangs = stub.Search(Query()), stub.Search(Query())
+    await channel.close(0.05)
+    assert (await ends).text == "late"
+    assert hangs.cancelled()
+
+
+async def test_a_call_keeps_what_it_was_given() -> None:
+    channel = scripted()
+    stub: Any = SearchStub(channel)
+    await stub.Search(
+        Query(text="larch"), compression=grpc.Compression.Gzip, wait_for_ready=True
+    )
+    [call] = channel.calls
+    assert call.compression is grpc.Compression.Gzip
+    assert call.wait_for_ready
+    assert call.credentials is None
+
+
+async def test_a_script_that_cancels_ends_the_call() -> None:
+    channel = FakeChannel()
+    channel.answer("Search", asyncio.CancelledError())
+    stub: Any = SearchStub(channel)
+    call = stub.Search(Query(text="larch"))
+    assert await call.code() is Code.CANCELLED
+
+
+async def test_a_function_may_be_a_plain_generator() -> None:
+    channel = FakeChannel()
+    channel.answer("Pages", lambda request: (Answer(text=it) for it in request.text))
+    stub: Any = SearchStub(channel)
+    pages = stub.Pages(Query(text="oak"))
+    assert [page.text async for page in pages] == ["o", "a", "k"]
+
+
+@pytest.mark.parametrize("answer", [[Answer(text="one")], None, Code.NOT_FOUND])
+async def test_an_answer_that_is_no_message_of_the_method(answer: Any) -> None:
+    channel = FakeChannel()
+    channel.answer("Search", answer)
+    stub: Any = SearchStub(channel)
+    with pytest.raises(TypeError, match="answers with Answer, its script has"):
+        await stub.Search(Query(text="larch"))
 
 
 def test_a_test_that_never_ends_is_no_hang() -> None:
