@@ -121,9 +121,10 @@ def or_why_not(
 
 def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
     seen, balancer = channel.statistics(), channel._balancer
-    now, recent, events, resolver, rule = 0.0, Recent(), Events(), "", ""
+    now, recent = channel._clock(), channel._keep_picks()
+    events, resolver, rule = Events(), "", ""
     if balancer is not None:
-        now, recent = balancer.clock(), balancer.picks.keep()
+        now = balancer.clock()
         events = balancer.backends.events
         resolver = repr(balancer.backends.discovery.resolver).strip("<>")
         # What a picker's docstring begins with is its rule.

@@ -31,6 +31,7 @@ from lbclient.core.errors import ConfigError
 from lbclient.core.locality import Mixed
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Clock, Resolver, Subset
+from lbclient.core.recent import Recent
 from lbclient.core.registry import CHANNELS
 from lbclient.core.spillover import Spillover
 from lbclient.core.text import is_printable, printable
@@ -146,6 +147,8 @@ class Channel(grpc.aio.Channel):
         picker = picker_factory(config.picker, config.slow_start)
         spillover = partial(Spillover, picker, zone, limits=config.spill_above)
         self._observers = observers = Observers()
+        self._clock = clock
+        self._viewed: Recent | None = None  # by a view of a page before the first call
         label = self._label()  # a function that knew `self` would keep us alive
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
             label,
@@ -175,6 +178,7 @@ class Channel(grpc.aio.Channel):
                 raise grpc.aio.UsageError("Channel is closed.")
             # Its tasks outlive the request within which it is first used.
             self._balancer = balancer = Context().run(self._make_balancer)
+            balancer.picks.recent = self._viewed
             self._begun.set()
         elif not balancer.loop.is_running() or get_ident() != balancer.thread:
             # What `get_running_loop` would tell, by a system call at every call.
@@ -218,6 +222,14 @@ class Channel(grpc.aio.Channel):
     def _keep_times(self, find_trace: Callable[[], Trace | None]) -> CallTimes:
         """How long its calls and attempts take, from now on; for metrics."""
         return self._observers.keep_times(find_trace)
+
+    def _keep_picks(self) -> Recent:
+        """Returns recent picks and latencies, and keeps them for a minute from now on,
+        also those of a first call that comes later."""
+        if self._balancer is not None:
+            return self._balancer.picks.keep()
+        self._viewed = Recent.keep(self._viewed, self._clock())
+        return self._viewed
 
     def _scheduler_updates(self) -> tuple[SchedulerUpdates, ...]:
         """What its picker counts if it is weighted round robin; for metrics."""

@@ -70,8 +70,7 @@ async def test_a_channel_and_a_server_are_told_of_whoever_made_them(
     )
     async with lbclient.insecure_channel(target, config=config) as channel:
         stub = search.SearchStub(channel)
-        await channel.channel_ready()
-        await told(port)  # from here on picks are kept
+        await told(port)  # before the first call: from here on picks are kept
         for _ in range(5):
             await stub.Search(search.Query(), timeout=5)
         said: Any = {}

@@ -250,7 +250,7 @@ function replay(samples, tell) {
 
 class ChannelSection extends Section {
   constructor(id) {
-    const backends = new SortedTable("Backends", [
+    const backends = new SortedTable("Backends; p50 and p99 of all methods together", [
       ["Backend", "text name"], ["State", "text"], ["Since"], ["Weight"], ["In flight"], ["Calls a second"], ["Errors"],
       ["p50"], ["p99"], ["Utilization"], ["Active"], ["Report"], ["Why here", "long"], ["Last error", "long"], ["Why in this state", "long"],
     ]);
@@ -264,7 +264,7 @@ class ChannelSection extends Section {
     ]);
     const config = new Table("Configuration of the channel", CONFIG);
     const traffic = new Chart("Calls a second", ["all", "errors"], rate);
-    const latency = new Chart("Latency", ["p50", "p99"], milliseconds);
+    const latency = new Chart("Latency of all methods", ["p50", "p99"], milliseconds);
     const flight = new Chart("Calls under way", ["in flight", "waiting"], count);
     const load = new Chart("Utilization of backends", ["highest", "lowest"], percent);
     super(id, {
@@ -383,7 +383,7 @@ class ChannelSection extends Section {
     facts.set("Backends", [...states].map(([state, many]) => `${many} ${state}`).join(", ") || "none yet");
     facts.set("Calls a second", rate(calls));
     facts.set("Errors", percent(errors), { kind: errors ? "ill" : "" });
-    facts.set("Latency, last 200 calls", `p50 ${milliseconds(channel.p50)}, p99 ${milliseconds(channel.p99)}`);
+    facts.set("Latency of all methods, last 200 calls", `p50 ${milliseconds(channel.p50)}, p99 ${milliseconds(channel.p99)}`);
     facts.set("In flight", count(channel.in_flight));
     facts.set("Waiting for a backend", `${count(channel.waiting)} now, ${count(channel.waited)} so far`, { kind: channel.waiting ? "warn" : "" });
     facts.set("Calls so far", Object.entries(channel.calls).map(([code, many]) => `${count(many)} ${code}`).join(", ") || "none");
@@ -423,7 +423,7 @@ class ServerSection extends Section {
     const usage = new Table("Customers: CPU seconds a second", [["Customer", "text"], ["Uses"]]);
     const config = new Table("Configuration of the server", CONFIG);
     const traffic = new Chart("Requests a second", ["finished", "errors"], rate);
-    const latency = new Chart("Latency", ["p50", "p99"], milliseconds);
+    const latency = new Chart("Latency of all methods", ["p50", "p99"], milliseconds);
     const active = new Chart("Active requests", ["active"], count);
     const load = new Chart("Utilization", ["utilization"], percent);
     super(id, {
@@ -456,7 +456,7 @@ class ServerSection extends Section {
     facts.set("Requests a second", rate(server.qps));
     facts.set("Errors a second", rate(server.eps), { kind: server.eps >= 0.05 ? "ill" : "" });
     facts.set("Active", count(server.active));
-    facts.set("Latency, last 200 requests", `p50 ${milliseconds(server.p50)}, p99 ${milliseconds(server.p99)}`);
+    facts.set("Latency of all methods, last 200 requests", `p50 ${milliseconds(server.p50)}, p99 ${milliseconds(server.p99)}`);
     facts.set("Health and load streams", count(server.watchers));
     facts.set("Requests so far", Object.entries(server.requests).map(([code, many]) => `${count(many)} ${code}`).join(", "));
     facts.set("UDP health checks", server.udp.port

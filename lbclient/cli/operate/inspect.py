@@ -299,7 +299,7 @@ def channel(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     yield item("resolver", f"{resolver['name']}; {age(resolver['age'])} ago{error}")
     yield item("calls", counts(now["calls"]))
     yield item("under way", f"{now['in_flight']} in flight, {now['waiting']} waiting")
-    yield item("latency", f"p50 {ms(now['p50'])}, p99 {ms(now['p99'])}")
+    yield item("latency", _latency(now))
     again = f"{now['resends']} not taken, {now['retries']} retries"
     yield item("sent again", f"{again}, {now['retries_left']:.1f} left")
     if now["hedges"] or any(now["hedges_withheld"].values()):
@@ -439,6 +439,11 @@ def troubles(told: list[Any]) -> Iterator[str]:
             yield item(one["address"], "; ".join(words))
 
 
+def _latency(told: Any) -> str:
+    p50, p99 = ms(told["p50"]), ms(told["p99"])
+    return f"p50 {p50}, p99 {p99}, of all methods together"
+
+
 def _cost(told: Any) -> str:
     """What requests cost it, compared with the fleet."""
     if told["rise"] is None:
@@ -462,7 +467,7 @@ def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
     loop = f"{percent(kept['loop'])} busy, timers {ms(kept['lag'])} late"
     yield item("event loop", loop)
     yield item("cost", _cost(now["cost"]))
-    yield item("latency", f"p50 {ms(now['p50'])}, p99 {ms(now['p99'])}")
+    yield item("latency", _latency(now))
     yield item("requests", counts(now["requests"]))
     for signal in now["signals"]:
         most = signal["target"]
