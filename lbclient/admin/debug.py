@@ -31,7 +31,7 @@ def register(server: grpc.aio.Server) -> None:
         want = f"{error.name} to be installed: pip install 'lbclient[admin]'"
         raise ConfigError("register", server, want) from None
     own = [method.split("/")[1] for method in OWN]
-    known = server._services if isinstance(server, Server) else {}
+    known = list(server._services) if isinstance(server, Server) else []
     channelz.add_channelz_servicer(server)
     names = [name for name in dict.fromkeys([*known, *own]) if is_described(name)]
     add_reflection(server, [*names, "grpc.channelz.v1.Channelz"])

@@ -50,7 +50,9 @@ async def test_reflection_lists_and_describes_the_users_services(
 ) -> None:
     _, _, channel = await started(host)
     said = await reflect(channel, version, list_services="")
-    names = {service.name for service in said.list_services_response.service}
+    listed = [service.name for service in said.list_services_response.service]
+    names = set(listed)
+    assert len(listed) == len(names)
     assert {"search.Search", "lbclient.v1.BackendHealth"} <= names
     assert {f"grpc.reflection.{one}.ServerReflection" for one in VERSIONS} <= names
     for name in sorted(names):
