@@ -7,7 +7,11 @@ import inspect
 import os
 import re
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ import pytest
 import lbclient
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.metrics.families import FAMILIES
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -78,6 +83,48 @@ async def serve_and_leave(page: Page, program: str, address: str, search: Any) -
         await serving
 
 
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port)).close()
+        return True
+    return False
+
+
+def paste(program: str, session: "subprocess.Popen[str]") -> None:
+    assert session.stdin
+    session.stdin.write(program + "\n")
+    session.stdin.flush()
+
+
+def test_the_programs_in_the_readme_run_as_pasted(free_port: Callable[[], int]) -> None:
+    """Into `python -m asyncio` in `examples`; with another port, as others use it."""
+    port = free_port()
+    page = (ROOT / "README.md").read_text().replace("50051", str(port))
+    found = PROGRAM.findall(page)
+    (serving,) = [program for mark, program in found if mark]
+    calling = [program for mark, program in found if not mark]
+    session = partial(
+        subprocess.Popen,
+        [sys.executable, "-m", "asyncio"],
+        cwd=ROOT / "examples",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    with session() as server, session() as client:
+        try:
+            paste(serving, server)
+            wait_until(lambda: answers(port))
+            told, _ = client.communicate("\n".join([*calling, ""]), timeout=30)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.communicate(timeout=30)
+    assert re.search(rf"found larch from \S+:{port}\n", told), told
+    assert "Traceback" not in told
+
+
 @pytest.mark.parametrize("path", WITH_PROGRAMS, ids=lambda path: path.name)
 async def test_the_programs_on_a_page_run(
     path: Path,
@@ -104,6 +151,7 @@ async def test_the_programs_on_a_page_run(
         },
         words={
             "dns:///search.prod:50051": target,
+            "dns:///localhost:50051": target,
             # Whatever ends in localhost is this machine (RFC 6761).
             "search.prod.svc:50051": addresses[0].replace("127.0.0.1", "a.localhost"),
             "[::]:50051": address,
