@@ -43,7 +43,7 @@ from benchmarks.overhead import (
     serve_echo,
 )
 from lbclient import metrics
-from lbclient.core.call_times import CallTimes
+from lbclient.client.observers import CallObserver, Observers, expecting
 from lbclient.metrics import opentelemetry
 from lbclient.metrics.durations import find_trace
 
@@ -56,6 +56,7 @@ SCRAPES = 20  # of which the quickest counts
 COUNTED = 10_000  # calls in each of as many runs
 SECONDS = 100.0  # for each side
 
+EXPECTING = expecting(None)
 PLAIN, AGAIN = "no exporter", "no exporter, again"
 PROMETHEUS, OPENTELEMETRY = "Prometheus", "OpenTelemetry"
 KINDS = (PLAIN, AGAIN, PROMETHEUS, OPENTELEMETRY)
@@ -133,20 +134,32 @@ def ratios_of(what: str, contenders: list[Contender]) -> list[Ratio]:
     return [ratio(what, again, plain, CONCURRENCY), *compared]
 
 
-def count_one(times: CallTimes) -> None:
+def count_one(observer: CallObserver) -> None:
     """What a call of one attempt adds, where it is counted."""
-    call = times.begin(("unary_unary", "/benchmark.Echo/Echo"), 1.0)
+    call = observer.begin(("unary_unary", "/benchmark.Echo/Echo"), 1.0)
     call.attempt_begins("127.0.0.1:1", 1, 0.0, 1.0, None)
+    decode: Callable[[bytes], object] = same
+    if call.measures:
+        decode, awaited = EXPECTING
+        call.request_sent(len(b"request"), awaited)
     call.attempt_over(0, 0.01, "served", None, 1.01)  # which ends the call, too
+    decode(b"response")
 
 
-def counting() -> float:
+def same(message: bytes) -> bytes:
+    return message
+
+
+def counting(measures: bool) -> float:
     """CPU seconds a call, the least of several runs."""
-    times = CallTimes(find_trace)
+    observers = Observers()
+    observers.keep_times(find_trace, measures)
+    observer = observers.current
+    assert observer is not None
 
     def count_all() -> None:
         for _ in range(COUNTED):
-            count_one(times)
+            count_one(observer)
 
     return min(timed(count_all) for _ in range(SCRAPES)) / COUNTED
 
@@ -178,9 +191,10 @@ def main() -> int:
     say_ratios(ratios)
     for kind, seconds in scrapes.items():
         print(f"{kind}: a scrape of a channel takes {seconds * 1e3:.1f} ms of CPU time")
-    counted = counting()
+    counted, measured = counting(False), counting(True)
     print(f"counting a call takes {counted * 1e6:.1f} us of CPU time")
-    found |= {"counting": counted}
+    print(f"with the sizes of its messages {measured * 1e6:.1f} us")
+    found |= {"counting": counted, "measuring": measured}
     found |= {"backends": BACKENDS, "ratios": ratios, "scrapes": scrapes}
     missed = [f"{one.what} {one.ours}" for one in ratios if one.holds is False]
     return conclude(given, found, missed)

@@ -60,6 +60,9 @@ class Method(Protocol):
     def on(self) -> Mapping[grpc.aio.Channel, tuple[Any, Any, Any]]:
         """`InnerMethods`."""
 
+    def measured_on(self, channel: grpc.aio.Channel, call: "ObservedCall") -> Any:
+        """grpc.aio's method for one attempt that tells its messages."""
+
     def counts(self, balancer: "Balancer") -> dict[int, int]: ...
 
 
@@ -140,6 +143,8 @@ class Attempts:
             metadata = observed.attempt_begins(address, tries, waited, now, metadata)
             options = {**options, "metadata": metadata}
         method, siblings, _ = self._method.on[backend.channel]
+        if observed is not None and observed.measures:
+            method = self._method.measured_on(backend.channel, observed)
         begin = partial(method, timeout=left, **options)
         if requests is None:
             inner = begin(self._message)

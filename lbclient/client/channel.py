@@ -219,9 +219,12 @@ class Channel(grpc.aio.Channel):
             return statistics.ChannelStatistics(self._target, state, name=self._name)
         return statistics.channel_statistics(self._balancer, self._target, self._name)
 
-    def _keep_times(self, find_trace: Callable[[], Trace | None]) -> CallTimes:
-        """How long its calls and attempts take, from now on; for metrics."""
-        return self._observers.keep_times(find_trace)
+    def _keep_times(
+        self, find_trace: Callable[[], Trace | None], measures: bool
+    ) -> CallTimes:
+        """How long its calls and attempts take, from now on; for metrics. `measures`:
+        also how large messages are."""
+        return self._observers.keep_times(find_trace, measures)
 
     def _keep_picks(self) -> Recent:
         """Returns recent picks and latencies, and keeps them for a minute from now on,

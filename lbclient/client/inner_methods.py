@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from lbclient.grpc_seam import active_calls, call_arguments
+from lbclient.client.observers import Codec, ObservedCall, expecting, measuring
+from lbclient.grpc_seam import active_calls, call_arguments, with_codecs
 
 CLOSED = grpc.ChannelConnectivity.SHUTDOWN
 
@@ -48,19 +49,42 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
         self._request_serializer = request_serializer
         self._response_deserializer = response_deserializer
         self._registered = registered
+        self._expecting: tuple[Codec, list[ObservedCall]] | None = None
 
     def __missing__(self, channel: grpc.aio.Channel) -> InnerMethod:
-        method = getattr(channel, self._kind)(
-            self._path,
-            request_serializer=self._request_serializer,
-            response_deserializer=self._response_deserializer,
-            _registered_method=self._registered,
+        method = self._made(
+            channel, self._request_serializer, self._response_deserializer
         )
         for known in [one for one in self if one.get_state() is CLOSED]:
             del self[known]
         made = InnerMethod(method, active_calls(channel), self._direct(method, channel))
         self[channel] = made
         return made
+
+    def measured(self, channel: grpc.aio.Channel, call: ObservedCall) -> Any:
+        """grpc.aio's multicallable for one attempt, which tells `call` its messages."""
+        codecs = self._request_serializer, self._response_deserializer
+        return self._made(channel, *measuring(call, *codecs))
+
+    def measured_directly(
+        self, arguments: tuple[Any, ...], call: ObservedCall, size: int
+    ) -> tuple[Any, ...]:
+        """The arguments for a direct call with a request of that size."""
+        if self._expecting is None:
+            self._expecting = expecting(self._response_deserializer)
+        decode, awaited = self._expecting
+        call.request_sent(size, awaited)
+        return with_codecs(arguments, (None, decode))
+
+    def _made(
+        self, channel: grpc.aio.Channel, serializer: Any, deserializer: Any
+    ) -> Any:
+        return getattr(channel, self._kind)(
+            self._path,
+            request_serializer=serializer,
+            response_deserializer=deserializer,
+            _registered_method=self._registered,
+        )
 
     def _direct(
         self, method: Any, channel: grpc.aio.Channel

@@ -121,6 +121,9 @@ class StubMethod:
         self.wrapper = partial(HedgedCall if is_unary else HedgedStreamCall, method)
         self.on.is_wrapped = True
 
+    def measured_on(self, channel: grpc.aio.Channel, call: ObservedCall) -> Any:
+        return self.on.measured(channel, call)
+
     def prepared(self, request: Any) -> Any:
         """What of `request` an attempt begins with; raises for what cannot be sent."""
         raise NotImplementedError
@@ -354,9 +357,11 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         if compression is not None:
             metadata = with_compression(metadata, compression)
         observed = None
+        make, arguments = inner.direct
         if balancer.observers.current is not None:
             observed, metadata = self._observed_on(balancer, backend, now, metadata)
-        make, arguments = inner.direct
+            if observed is not None and observed.measures:
+                arguments = self.on.measured_directly(arguments, observed, len(message))
         return make(
             balancer,
             new_attempt(

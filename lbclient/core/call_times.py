@@ -1,4 +1,5 @@
-"""How long calls and attempts took, by method and status, while somebody exports them.
+"""How long calls and attempts took, and how large their messages were, by method and
+status, while somebody exports them.
 
 Plain numbers that only grow: metrics read them, Prometheus' at a scrape and
 OpenTelemetry's at an export. What is counted, and the bounds, are those of gRPC's own
@@ -22,6 +23,10 @@ BOUNDS = (
     50.0, 100.0,
 )
 # fmt: on
+ONE_RESPONSE = frozenset({"unary_unary", "stream_unary"})
+
+# Bytes; gRFC A66: "Size Buckets".
+SIZE_BOUNDS = (0.0, 1024.0, 2048.0, *(float(4**power) for power in range(6, 17)))
 RETRY_BOUNDS = (1.0, 2.0, 3.0, 4.0, 5.0)  # retries; gRFC A96
 RESEND_BOUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0)  # transparent retries; gRFC A96
 
@@ -83,7 +88,7 @@ class Times:
         return max(known, key=lambda exemplar: exemplar.at, default=None)
 
     def __repr__(self) -> str:
-        return f"<{sum(self.counts)} observed, {self.sum:.3f} s in all>"
+        return f"<{sum(self.counts)} observed, {self.sum:.3f} in all>"
 
 
 class MethodTimes:
@@ -91,15 +96,19 @@ class MethodTimes:
     status.
 
     `started` attempts include those in flight. `retries`, `resends` and `delays` are of
-    calls that had any: of transparent retries, and seconds between two attempts.
+    calls that had any: of transparent retries, and seconds between two attempts. `sent`
+    and `received` are bytes of all messages of an attempt, or of a request.
     """
 
-    __slots__ = ("attempts", "calls", "delays", "resends", "retries", "started")
+    __slots__ = ("attempts", "calls", "delays", "received", "resends", "retries",
+                 "sent", "started")  # fmt: skip
 
     def __init__(self) -> None:
         self.started = 0
         self.calls: dict[int, Times] = {}
         self.attempts: dict[int, Times] = {}
+        self.sent: dict[int, Times] = {}
+        self.received: dict[int, Times] = {}
         self.retries = Times(RETRY_BOUNDS)
         self.resends = Times(RESEND_BOUNDS)
         self.delays = Times()
@@ -120,12 +129,24 @@ class MethodTimes:
             times = self.calls[code] = Times()
         times.observe(took, trace, now)
 
+    def sizes_over(self, code: int, sent: int, received: int) -> None:
+        """Bytes of all messages; of the code that a duration is told with."""
+        for sizes, size in ((self.sent, sent), (self.received, received)):
+            known = sizes.get(code)
+            if known is None:
+                known = sizes[code] = Times(SIZE_BOUNDS)
+            known.observe(size)
+
     def read(self) -> Iterator[tuple[str, int, Times]]:
         """What was timed, the status or -1, and the times. From any thread."""
         for code, times in list(self.calls.items()):
             yield "call", code, times
         for code, times in list(self.attempts.items()):
             yield "attempt", code, times
+        for code, times in list(self.sent.items()):
+            yield "sent", code, times
+        for code, times in list(self.received.items()):
+            yield "received", code, times
         yield "retries", -1, self.retries
         yield "resends", -1, self.resends
         yield "delays", -1, self.delays
@@ -139,15 +160,20 @@ class CallTimes:
     `read`.
 
     `find_trace` returns the trace in whose context it is called; None: there is none.
+    `measures`: calls that begin now are told their messages, whose sizes are kept.
     """
 
     def __init__(self, find_trace: Callable[[], Trace | None]) -> None:
         self._find_trace = find_trace
+        self.measures = False
         self._methods: dict[Method, MethodTimes] = {}
 
     def begin(self, method: Method, now: float) -> "CallTimer":
         """A call begins; it ends with `over`, or with its last attempt."""
-        return CallTimer(self.of(method), now, self._find_trace())
+        trace = self._find_trace()
+        if not self.measures:
+            return CallTimer(self.of(method), now, trace)
+        return CallTimer(self.of(method), now, trace, True, method[0] in ONE_RESPONSE)
 
     def of(self, method: Method) -> MethodTimes:
         known = self._methods.get(method)
@@ -171,19 +197,42 @@ class CallTimer:
     """One call, from its beginning to its end. Told by the call's attempts."""
 
     __slots__ = (
+        "_awaited",
         "_began_at",
         "_delay",
+        "_has_one_response",
         "_idle_since",
+        "_is_owed",
         "_method",
+        "_of",
+        "_received",
         "_resends",
         "_retries",
+        "_sent",
         "_trace",
+        "attempt",
+        "measures",
     )
 
-    def __init__(self, method: MethodTimes, now: float, trace: Trace | None) -> None:
+    def __init__(
+        self,
+        method: MethodTimes,
+        now: float,
+        trace: Trace | None,
+        measures: bool = False,
+        has_one_response: bool = False,
+    ) -> None:
         self._method = method
         self._began_at = now
         self._trace = trace
+        self.measures = measures  # whether it is told of messages
+        self.attempt = 0
+        if measures:
+            self._of: CallTimer | None = None  # the call's own, of a hedge
+            self._awaited: list[Any] | None = None
+            self._has_one_response = has_one_response
+            self._is_owed = False  # the response of an attempt that was served
+            self._sent, self._received = 0, -1  # bytes of one attempt; -1: no message
         self._idle_since: float | None = None
         self._retries = self._resends = 0
         self._delay = 0.0
@@ -193,6 +242,9 @@ class CallTimer:
     ) -> Any:
         """After so many seconds of looking for a backend, which are the attempt's."""
         self._method.started += 1
+        self.attempt = number
+        if self.measures:
+            self._sent, self._received, self._awaited = 0, -1, None
         if self._idle_since is not None:
             self._delay += max(0.0, now - waited - self._idle_since)
             self._idle_since = None
@@ -203,20 +255,58 @@ class CallTimer:
     ) -> None:
         """`then` says whether another follows; if none does, the call is over, too."""
         self._method.attempt_over(code, took, self._trace, now)
+        call = self
+        if self.measures:
+            self._sizes_over(code)
+            call = self._of or self
         if then is None or then.delay is None:
-            self.over(code, now)
+            call.over(code, now)
             return
         if then.is_hedged:
             return
-        self._idle_since = now
+        call._idle_since = now
         if then.is_resend:
-            self._resends += 1
+            call._resends += 1
         else:
-            self._retries += 1
+            call._retries += 1
 
     def beside(self) -> "CallTimer":
-        """For the call's hedge: it is one more attempt."""
-        return self
+        """For the call's hedge: it is one more attempt, with messages of its own."""
+        if not self.measures:
+            return self
+        hedge = CallTimer(
+            self._method, self._began_at, self._trace, True, self._has_one_response
+        )
+        hedge._of = self
+        return hedge
+
+    def _sizes_over(self, code: int) -> None:
+        received = self._received
+        if not code and received < 0 and self._has_one_response:
+            # grpc.aio ends a call before it deserializes a single response.
+            self._is_owed = True
+            if self._awaited is not None:
+                self._awaited.append(self)
+        else:
+            self._method.sizes_over(code, self._sent, max(0, received))
+            self.attempt = 0
+
+    def request_sent(self, size: int, awaited: list[Any]) -> None:
+        """The single request of an attempt whose response is told to the last one of
+        those `awaited`."""
+        self._sent, self._awaited = size, awaited
+
+    def message_sent(self, size: int) -> None:
+        if self.measures:
+            self._sent += size
+
+    def message_received(self, size: int) -> None:
+        if not self.measures:  # another observer of the channel does
+            return
+        self._received = max(0, self._received) + size
+        if self._is_owed:
+            self._is_owed = False
+            self._method.sizes_over(0, self._sent, self._received)
 
     def over(self, code: int, now: float) -> None:
         method, trace = self._method, self._trace

@@ -30,7 +30,7 @@ from lbclient.grpc_seam.channels import (
     is_ready,
     lighten,
 )
-from lbclient.grpc_seam.direct import call_arguments
+from lbclient.grpc_seam.direct import call_arguments, with_codecs
 from lbclient.grpc_seam.errors import (
     REASONS,
     BackendsFull,
@@ -132,6 +132,7 @@ __all__ = [
     "was_ended_there",
     "was_not_begun",
     "was_not_sent",
+    "with_codecs",
     "with_compression",
     "with_pending_limit",
 ]

@@ -53,6 +53,11 @@ def call_arguments(method: Any, channel: Any) -> tuple[Any, ...] | None:
     return arguments
 
 
+def with_codecs(arguments: tuple[Any, ...], codecs: tuple[Any, Any]) -> tuple[Any, ...]:
+    """The same arguments, for a call that codes its messages itself."""
+    return (*arguments[:2], *codecs, *arguments[4:])
+
+
 @cache
 def _is_known() -> bool:
     """Whether this grpcio's call object is the one that `own_call` has in mind."""

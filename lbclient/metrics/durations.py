@@ -1,4 +1,5 @@
-"""How long calls, attempts and requests took: added up over channels and servers.
+"""How long calls, attempts and requests took, and how large their messages were: added
+up over channels and servers.
 
 Of each method and status. The times of a source that is gone are kept, so no count goes
 down. Of methods the first 100 are told apart, as each has up to 16 series a status.
@@ -23,14 +24,22 @@ SHOWN = (
     50.0,
 )  # fmt: skip
 
+# What is kept of a server's requests, by what is kept of a channel's calls.
+OF_REQUESTS = {
+    "call": "request",
+    "sent": "request_sent",
+    "received": "request_received",
+}
+
 NO_CODE = -1  # of what is not told apart by status
 
 BoundedMethod = Callable[[tuple[str, str, str]], tuple[str, str, str]]
 
 
 class Key(NamedTuple):
-    """What is timed: "call", "attempt", "retries", "resends", "delays", "request"
-    or, without a method, "weights".
+    """What is timed: "call", "attempt", "retries", "resends", "delays", "request",
+    what is measured, "sent", "received", "request_sent", "request_received", or,
+    without a method, "weights".
 
     `target` is empty on a server. `method` is its type, service and name.
     """
@@ -63,9 +72,9 @@ class Durations:
             before = self.started.get(started, 0)
             self.started[started] = before + of_method.started
             for what, code, found in of_method.read():
-                if target or what == "call":
-                    what = what if target else "request"
-                    self._merge(Key(what, target, name, code), found)
+                shown = what if target else OF_REQUESTS.get(what)
+                if shown is not None:
+                    self._merge(Key(shown, target, name, code), found)
 
     def add_updates(self, updates: SchedulerUpdates, target: str) -> None:
         counts = updates.fallbacks, updates.not_yet_usable, updates.stale

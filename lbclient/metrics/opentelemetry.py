@@ -121,14 +121,15 @@ def trace(channel: grpc.aio.Channel, provider: TracerProvider | None = None) -> 
     if ours is not None and not ours._observers.has(Tracing):
         tracer = get_tracer("lbclient", tracer_provider=provider)
         known = ours.statistics()
-        ours._observers.add(Tracing(tracer, known.name or canonical(known.target)))
+        tracing = Tracing(tracer, known.name or canonical(known.target))
+        ours._observers.add(tracing, measures=True)
 
 
 class _Instruments:
     """One for a provider: an instrument for each name of a sample."""
 
     def __init__(self, provider: MeterProvider, clock: Clock) -> None:
-        self.sums = Sums()
+        self.sums = Sums(measures=True)
         self._clock = clock
         self._provider = ref(provider)
         self._is_global = provider is get_meter_provider()

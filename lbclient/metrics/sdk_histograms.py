@@ -61,6 +61,26 @@ NAMES = {
         "s",
         "End-to-end time of a request, from its acceptance to its end.",
     ),
+    "sent": (
+        "grpc.client.attempt.sent_total_compressed_message_size",
+        "By",
+        "Total size of the request messages of an attempt, before compression.",
+    ),
+    "received": (
+        "grpc.client.attempt.rcvd_total_compressed_message_size",
+        "By",
+        "Total size of the response messages of an attempt, after decompression.",
+    ),
+    "request_sent": (
+        "grpc.server.call.sent_total_compressed_message_size",
+        "By",
+        "Total size of the response messages of a request, before compression.",
+    ),
+    "request_received": (
+        "grpc.server.call.rcvd_total_compressed_message_size",
+        "By",
+        "Total size of the request messages of a request, after decompression.",
+    ),
     "weights": (
         "grpc.lb.wrr.endpoint_weights",
         "{weight}",

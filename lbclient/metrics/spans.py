@@ -41,8 +41,8 @@ class Tracing:
 class TracedCall:
     """One call. What a span processor raises is logged, and costs no call."""
 
-    __slots__ = ("_attempt", "_name", "_reason", "_retries", "_sent",
-                 "_tracer", "_was_resent")  # fmt: skip
+    __slots__ = ("_attempt", "_inbound", "_name", "_outbound", "_reason", "_retries",
+                 "_sent", "_tracer", "_was_resent")  # fmt: skip
 
     def __init__(self, tracer: Tracer, path: str, target: str) -> None:
         self._tracer = tracer
@@ -51,6 +51,7 @@ class TracedCall:
         self._retries = 0
         self._was_resent = False
         self._attempt: Span | None = None
+        self._outbound = self._inbound = 0  # messages of the attempt
         attributes = {"grpc.method": path.removeprefix("/"), "grpc.target": target}
         self._sent = _start(tracer, f"Sent.{name}", None, attributes)
 
@@ -71,6 +72,7 @@ class TracedCall:
                 "lbclient.reason": self._reason,
             },
         )
+        self._outbound = self._inbound = 0
         if waited > 0.0 and span.is_recording():
             span.add_event("Delayed LB pick complete")
         carrier: dict[str, str] = {}
@@ -102,6 +104,26 @@ class TracedCall:
         hedge._attempt, hedge._reason = None, HEDGE
         hedge._retries, hedge._was_resent = 1, False
         return hedge
+
+    measures = False  # by itself: an `AwaitingCall` tells it
+    attempt = 0
+
+    def request_sent(self, size: int, awaited: list[Any]) -> None:
+        self.message_sent(size)
+
+    def message_sent(self, size: int) -> None:
+        self._message("Outbound message", self._outbound, size)
+        self._outbound += 1
+
+    def message_received(self, size: int) -> None:
+        self._message("Inbound message", self._inbound, size)
+        self._inbound += 1
+
+    def _message(self, event: str, number: int, size: int) -> None:
+        """'The seq no. is a sequence of integer numbers starting from 0', gRFC A72."""
+        if self._attempt is not None:
+            told = {"sequence-number": number, "message-size": size}
+            self._attempt.add_event(event, told)
 
     def over(self, code: int, now: float) -> None:
         self._over(code, "")

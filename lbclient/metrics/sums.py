@@ -56,7 +56,9 @@ class _Known(NamedTuple):
 class Sums:
     """What one registry shows. Its lock is for those who ask, which come in threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, measures: bool = False) -> None:
+        """`measures`: of calls and requests also how large messages are."""
+        self._measures = measures
         self._lock = Lock()
         self._is_disabled = False
         self._sources: dict[ReferenceType[Source], _Known] = {}
@@ -109,7 +111,7 @@ class Sums:
             known = self._sources.get(ref(source))
             if known is None:
                 target = None if isinstance(source, Channel) else ""
-                times = source._keep_times(find_trace)
+                times = source._keep_times(find_trace, self._measures)
                 known = _Known({}, {}, 0, times, target=target)
             self._sources[ref(source)] = known._replace(most=backends)
 

@@ -139,7 +139,7 @@ class FakeServer(Server):
         self.said = said
         self.times = CallTimes(lambda: None)
 
-    def _keep_times(self, find_trace: object) -> CallTimes:
+    def _keep_times(self, find_trace: object, measures: bool) -> CallTimes:
         return self.times
 
     def statistics(self) -> ServerStatistics:

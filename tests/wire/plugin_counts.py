@@ -43,17 +43,27 @@ with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
 server.stop(None).wait()
 
 
-def counts() -> dict[tuple[str, ...], int]:
+def read() -> dict[tuple[str, ...], Any]:
     data = reader.get_metrics_data()
-    found: dict[tuple[str, ...], int] = {}
+    found: dict[tuple[str, ...], Any] = {}
     for scope in data.resource_metrics[0].scope_metrics if data else ():
         for metric in scope.metrics:
             for point in metric.data.data_points:
                 seen: Any = point
                 of = [seen.attributes.get(f"grpc.{it}") for it in ("method", "status")]
                 key = (metric.name, *(str(one) for one in of if one))
-                found[key] = getattr(seen, "count", None) or seen.value
+                found[key] = seen
     return found
+
+
+def counts() -> dict[tuple[str, ...], int]:
+    points = read()
+    return {key: getattr(p, "count", None) or p.value for key, p in points.items()}
+
+
+def sizes() -> dict[tuple[str, ...], int]:
+    """Bytes of messages."""
+    return {key: p.sum for key, p in read().items() if key[0].endswith("message_size")}
 
 
 # A thread of the plugin's hands them over every half second.
@@ -65,6 +75,6 @@ for _turn in range(100):
         break
     time.sleep(0.1)
 plugin.deregister_global()
-sys.stdout.write(
-    json.dumps([[list(key), many] for key, many in sorted(counts().items())])
-)
+of_messages = sizes()
+told = [[list(k), many, of_messages.get(k)] for k, many in sorted(counts().items())]
+sys.stdout.write(json.dumps(told))

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -68,14 +69,25 @@ class Seen:
         assert len({metric.name for metric in found}) == len(found)
         return {metric.name: list(metric.data.data_points) for metric in found}
 
-    def counts(self) -> Counts:
-        counts: Counts = {}
+    def _grpcs(self) -> Iterator[tuple[tuple[str, ...], Any]]:
         for name, points in self.points().items():
             for point in points if name.startswith("grpc.") else ():
                 of = [point.attributes.get(f"grpc.{it}") for it in ("method", "status")]
-                key = (name, *(one for one in of if one))
-                counts[key] = getattr(point, "count", None) or point.value
-        return counts
+                yield (name, *(one for one in of if one)), point
+
+    def counts(self) -> Counts:
+        return {
+            key: getattr(point, "count", None) or point.value
+            for key, point in self._grpcs()
+        }
+
+    def sizes(self) -> Counts:
+        """Bytes of messages."""
+        return {
+            key: point.sum
+            for key, point in self._grpcs()
+            if key[0].endswith("message_size")
+        }
 
 
 async def workload(host: Host) -> tuple[Seen, str]:
@@ -98,6 +110,18 @@ EXPECTED: Counts = {
         (f"grpc.{name}.duration", METHOD, STATUS_OF_NUMBER[number].name): count
         for number, count in Counter(WORKLOAD).items()
         for name in ("client.attempt", "client.call", "server.call")
+    },
+    **{
+        (
+            f"grpc.{name}_total_compressed_message_size",
+            METHOD,
+            STATUS_OF_NUMBER[number].name,
+        ): count
+        for number, count in Counter(WORKLOAD).items()
+        for name in (
+            *("client.attempt.sent", "client.attempt.rcvd"),
+            *("server.call.sent", "server.call.rcvd"),
+        )
     },
 }
 
@@ -133,12 +157,13 @@ async def test_the_counts_are_those_of_grpcs_own_plugin(host: Host) -> None:
         timeout=60,
     )
     assert told.returncode == 0, told.stderr
-    theirs = {tuple(key): count for key, count in json.loads(told.stdout)}
+    theirs = {tuple(key): count for key, *count in json.loads(told.stdout)}
     seen, _ = await workload(host)
-    ours = seen.counts()
-    sizes = {key for key in theirs if "message_size" in key[0]}
-    assert {key: theirs[key] for key in theirs.keys() - sizes} == {
-        key: count for key, count in ours.items() if "client.call" not in key[0]
+    bytes_of = seen.sizes()
+    assert theirs == {
+        key: [count, bytes_of.get(key)]
+        for key, count in seen.counts().items()
+        if "client.call" not in key[0]
     }
 
 

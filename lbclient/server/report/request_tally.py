@@ -1,4 +1,5 @@
-"""What became of requests: counts by method and status, and how long they took.
+"""What became of requests: counts by method and status, how long they took, and how
+large their messages were.
 
 Served requests are counted in bulk: to count many at once takes a fifth of the time, as
 a request runs with cold caches. So whoever reads counts calls `count_served` first.
@@ -6,6 +7,7 @@ a request runs with cold caches. So whoever reads counts calls `count_served` fi
 
 from collections.abc import Callable
 from threading import RLock, get_ident
+from typing import Any
 
 from grpc import StatusCode
 
@@ -30,13 +32,20 @@ class MethodTally:
     """Counts and times of one method's requests.
 
     `quickest` is None where a request takes what its client takes, as with streams.
+    `measures`: its messages are counted.
     """
 
-    __slots__ = ("counts", "quickest")
+    __slots__ = ("counts", "measures", "quickest")
 
-    def __init__(self, counts: Counts, quickest: Quickest | None = None) -> None:
+    def __init__(
+        self,
+        counts: Counts,
+        quickest: Quickest | None = None,
+        measures: bool = False,
+    ) -> None:
         self.counts = counts
         self.quickest = quickest
+        self.measures = measures
 
 
 class RequestTally:
@@ -50,6 +59,8 @@ class RequestTally:
         self.recent: Recent | None = None  # as long as somebody looks
         self.latency = Histogram()
         self.times: CallTimes | None = None  # as long as somebody exports them
+        self.measures = False  # as long as somebody exports sizes of messages
+        self._handlers: list[dict[str, Any]] = []
         self._times_of: dict[int, MethodTimes] = {}  # by the id of a method's counts
         self._thread = get_ident()  # of the loop
         self._counting = RLock()
@@ -89,21 +100,50 @@ class RequestTally:
         if self.times is not None:
             with self._counting:
                 self._time(self.times, counts, code.value[0], 0.0)
+            if self.measures:
+                self.observe_sizes(counts, code.value[0], 0, 0)
 
-    def keep_times(self, find_trace: Callable[[], Trace | None]) -> CallTimes:
-        """How long requests take, from now on; once more is never too much."""
+    def keep_times(
+        self, find_trace: Callable[[], Trace | None], measures: bool = False
+    ) -> CallTimes:
+        """How long requests take, from now on; once more is never too much. `measures`:
+        sizes of messages, too, of requests whose handler is looked up from now on."""
         if self.times is None:
             self.count_served()
             self.times = CallTimes(find_trace)
+        if measures and not self.measures:
+            self.measures = True
+            for handlers in self._handlers:
+                handlers.clear()
         return self.times
 
+    def kept_handlers(self) -> dict[str, Any]:
+        """For handlers that are wrapped once, by method: emptied when `measures` turns
+        true, as they are wrapped otherwise then."""
+        handlers: dict[str, Any] = {}
+        self._handlers.append(handlers)
+        return handlers
+
+    def observe_sizes(
+        self, counts: Counts, code: int, sent: int, received: int
+    ) -> None:
+        """Of a request that is over, in bytes."""
+        if self.times is not None:
+            with self._counting:
+                times = self._times_for(self.times, counts)
+                times.sizes_over(code, sent, received)
+
     def _time(self, times: CallTimes, counts: Counts, code: int, took: float) -> None:
+        known = self._times_for(times, counts)
+        known.started += 1  # told when it has ended, as with what is served
+        known.call_over(code, took)
+
+    def _times_for(self, times: CallTimes, counts: Counts) -> MethodTimes:
         known = self._times_of.get(id(counts))
         if known is None:  # the counts are kept, so nothing else has their id
             known = times.of(self.call_counts.method_of(counts))
             self._times_of[id(counts)] = known
-        known.started += 1  # told when it has ended, as with what is served
-        known.call_over(code, took)
+        return known
 
     def count_served(self) -> None:
         """Counts served requests for `statistics`, in any thread."""

@@ -24,6 +24,7 @@ from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.quotas.cpu_timing import billed
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests.handlers_metadata import harmless, key_of, without_report
+from lbclient.server.requests.messages import MessageSizes, measured
 from lbclient.server.requests.served_method import ServedMethod
 from lbclient.wire import propagation
 from lbclient.wire.codes import STATUS_OF_NUMBER
@@ -151,7 +152,8 @@ class RequestContext:
         self.inner.set_trailing_metadata(self._reporter.trailers(others))
 
     def served(self) -> None:
-        if self.said is not None or self._finished or self._trailers:
+        measures = self._method.measures
+        if self.said is not None or self._finished or self._trailers or measures:
             code = self.said or _OK
             self._hand_up(code)
             self.inner.set_trailing_metadata(self._answer(code))
@@ -210,6 +212,14 @@ class RequestContext:
             method = self._method
             tally = method.tally
             tally.finish(status, self.begun_at, method, is_error)
+            if method.measures and (sizes := self._sizes()) is not None:
+                code_number = status.value[0]
+                tally.observe_sizes(
+                    method.counts, code_number, sizes.sent, sizes.received
+                )
+
+    def _sizes(self) -> MessageSizes | None:
+        return measured.get()
 
     def _note(self, status: StatusCode, context: Context | None = None) -> None:
         """Notes the outcome for the adaptive limit: a quick failure is no success."""

@@ -26,6 +26,7 @@ from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.request_tally import Counts, RequestTally
 from lbclient.server.requests.async_context import AsyncContext
 from lbclient.server.requests.context import RequestContext
+from lbclient.server.requests.messages import receiving, sending
 from lbclient.server.requests.served_method import ServedMethod
 
 # Of the time that a request has left, which it may have waited. What is begun is then
@@ -92,6 +93,8 @@ class Wrapped:
         deserializer = None if self.request_streaming else handler.request_deserializer
         self._received: Callable[[Any], Any] = deserializer or same
         self._sent: Callable[[Any], Any] = handler.response_serializer or same
+        if tally.measures:
+            self._count_messages()
         self._behavior = behavior_of(handler)
         self._is_stream = self.request_streaming or self.response_streaming
         self._quickest = Quickest()
@@ -106,6 +109,13 @@ class Wrapped:
         self._costs = gate.charging.costs
         self._tally = tally
         self._limit = limit
+
+    def _count_messages(self) -> None:
+        if self.request_streaming:
+            self.request_deserializer = receiving(self.request_deserializer)
+        else:
+            self._received = receiving(self._received)
+        self._sent = sending(self._sent)
 
     def _timed(self, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """Counts the coroutine's CPU time as a cost of the request, if it has one."""

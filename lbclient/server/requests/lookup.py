@@ -62,7 +62,9 @@ class WrappedLookup(grpc.GenericRpcHandler):
         self._refuses = wrapper.refuses
         self._request_name = wrapper.request_name
         self._is_dictionary = grpc_seam.is_dictionary(generic)
-        self._found: dict[str, Any] = {}  # wrapped, by method; only of a dictionary
+        # Wrapped, by method; only of a dictionary, and not while messages are measured.
+        self._tally = wrapper.tally
+        self._found: dict[str, Any] = self._tally.kept_handlers()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         method, service = handler_call_details.method, self._service
@@ -98,7 +100,8 @@ class WrappedLookup(grpc.GenericRpcHandler):
             return wrapper.refused(answer, method, handler)
         _name_task(wrapper.request_name)
         wrapped = wrapper.wrap_found(method, handler)
-        if self._is_dictionary and not wrapped.begins_elsewhere and limited is None:
+        is_kept = self._is_dictionary and not self._tally.measures
+        if is_kept and not wrapped.begins_elsewhere and limited is None:
             self._found[method] = wrapped
         return wrapped
 

@@ -30,7 +30,7 @@ class ServedMethod(MethodTally):
         serialize: Callable[[Any], Any] | None = None,
         quickest: Quickest | None = None,
     ) -> None:
-        super().__init__(counts, quickest)
+        super().__init__(counts, quickest, tally.measures)
         self.reporter = reporter
         self.gate = gate
         self.threads = gate.threads

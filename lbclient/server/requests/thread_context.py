@@ -21,6 +21,7 @@ from lbclient.server.requests.context import (
     stands_for,
     status_of,
 )
+from lbclient.server.requests.messages import MessageSizes, measured
 from lbclient.server.requests.served_method import ServedMethod
 from lbclient.wire import propagation
 
@@ -158,6 +159,9 @@ class ThreadContext(RequestContext):
 
     def _interrupted(self) -> StatusCode:
         return self._answered or super()._interrupted()
+
+    def _sizes(self) -> MessageSizes | None:
+        return self._context.get(measured)
 
 
 stands_for(grpc.ServicerContext, ThreadContext)

@@ -23,6 +23,8 @@ from lbclient.server.requests.thread_context import ClientHasLeft, ThreadContext
 
 T = TypeVar("T")
 
+OVER = object()  # what follows the last response
+
 
 class _InThread(Wrapped):
     def _begin(self, context: Any = None) -> ThreadContext:
@@ -125,10 +127,8 @@ class SyncResponses(_InThread):
         try:
             try:
                 self._admitted(call)
-                behavior, over = self._behavior, object()
-                responses = iter(call.run(behavior, self._received(request), call))
-                while (response := call.run(next, responses, over)) is not over:
-                    message = self._sent(response)
+                responses = iter(call.run(self._work, request, call))
+                while (message := call.run(self._next, responses)) is not OVER:
                     try:
                         yield message
                     except GeneratorExit:  # grpcio wants no more, and tells nobody
@@ -139,6 +139,15 @@ class SyncResponses(_InThread):
         except ClientHasLeft:
             return  # grpcio would log it as an exception that nobody has retrieved
         call.served()
+
+    # As in `SyncResponse`, messages are coded within the request's context.
+
+    def _work(self, request: Any, call: ThreadContext) -> Any:
+        return self._behavior(self._received(request), call)
+
+    def _next(self, responses: Iterator[Any]) -> Any:
+        response = next(responses, OVER)
+        return OVER if response is OVER else self._sent(response)
 
     unary_stream = stream_stream = respond
 

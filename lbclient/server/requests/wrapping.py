@@ -10,6 +10,7 @@ from typing import Any
 from lbclient.core.call_counts import OTHERS
 from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.report.request_tally import Counts
+from lbclient.server.requests import messages
 from lbclient.server.requests.async_handlers import (
     AsyncResponse,
     AsyncResponses,
@@ -40,8 +41,9 @@ class Wrapper:
         self.let_by = gate.let_by
         self._adaptive = gate.adaptive
         self.request_name = reporter.request_name
+        self.tally = serving.tally
         self._call_counts = serving.tally.call_counts
-        self.known: dict[str, tuple[Handler, Any]] = {}  # by method
+        self.known: dict[str, tuple[Handler, Any]] = serving.tally.kept_handlers()
 
     def wrap(self, handler: Handler, method: str = "") -> Any:
         """`method` is for the counts, and empty if it is none of this server's."""
@@ -82,7 +84,12 @@ class Wrapper:
         return Early(self._serving.gate)
 
     def wrap_found(self, method: str, handler: Handler) -> Any:
-        """The same as before if the method has the same handler as before."""
+        """The same as before if the method has the same handler as before.
+
+        Called in the request's context.
+        """
+        if self.tally.measures:
+            messages.begin()
         kept = self.known.get(method)
         if kept is None or kept[0] is not handler:
             if len(self.known) >= MOST_METHODS:

@@ -22,6 +22,7 @@ from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.report.request_tally import Counts
+from lbclient.server.requests import messages
 from lbclient.server.requests.handler import (
     Handler,
     Serving,
@@ -89,7 +90,9 @@ class SyncRequests(grpc.ServerInterceptor):
         self._counting = counting
         self._loop = loop
         self._find_passing = find_passing
-        self._methods: dict[str, tuple[Handler, _Response | _Responses]] = {}
+        self._tally = serving.tally
+        self._methods: dict[str, tuple[Handler, _Response | _Responses]]
+        self._methods = self._tally.kept_handlers()
         # These do not wait for one of the threads for which requests wait.
         self._refusing = ThreadPoolExecutor(1, "lbclient refusals")
         behavior = partial(_unknown_method)
@@ -121,12 +124,13 @@ class SyncRequests(grpc.ServerInterceptor):
             return handler  # it keeps a callback, and has no end that could be counted
         else:
             method = self._method(path, handler)
+        sizes = messages.begin() if self._tally.measures else None
         with self._counting:
             call = SyncContext(method.served, self._counting)
         respond = (
             method.respond_each if isinstance(method, _Responses) else method.respond
         )
-        return _Request(handler, respond, call)
+        return _Request(handler, respond, call, sizes)
 
     def _refuses(self, metadata: Iterable[Any]) -> RefusalStatus | None:
         gate = self._gate
@@ -193,12 +197,20 @@ class _Request:
     """One request's handler, as far as grpcio reads it."""
 
     def __init__(
-        self, handler: Handler, respond: Callable[..., Any], call: "SyncContext"
+        self,
+        handler: Handler,
+        respond: Callable[..., Any],
+        call: "SyncContext",
+        sizes: messages.MessageSizes | None,
     ) -> None:
         self.request_streaming = handler.request_streaming
         self.response_streaming = handler.response_streaming
         self.request_deserializer = handler.request_deserializer
         self.response_serializer = handler.response_serializer
+        if sizes is not None:
+            decode, encode = self.request_deserializer, self.response_serializer
+            self.request_deserializer = messages.receiving(decode, sizes)
+            self.response_serializer = messages.sending(encode, sizes)
         # A function of its own, which grpcio drops when the request is over.
         behavior = partial(respond, _Waiting(call))
         pool = getattr(behavior_of(handler), THREADS[0], None)

@@ -287,9 +287,12 @@ class SyncServer(grpc.Server):
         """Returns what the server knows and has done, as an immutable snapshot."""
         return self._parts.statistics()
 
-    def _keep_times(self, find_trace: Callable[[], Trace | None]) -> CallTimes:
-        """How long its requests take, from now on; for metrics."""
-        return self._parts.tally.keep_times(find_trace)
+    def _keep_times(
+        self, find_trace: Callable[[], Trace | None], measures: bool
+    ) -> CallTimes:
+        """How long its requests take, from now on; for metrics. `measures`: also how
+        large messages are."""
+        return self._parts.tally.keep_times(find_trace, measures)
 
     def _keep_recent(self) -> Recent:
         """Returns recent latencies, and keeps them for a minute from now on."""
