@@ -156,6 +156,8 @@ class SdkHistograms:
         self._clock = clock
         self._began_at = time.time_ns()
         self._told: WeakKeyDictionary[Any, tuple[Seen, int]] = WeakKeyDictionary()
+        self._views: Sequence[Any] = ()
+        self._dropped: dict[str, bool] = {}  # by the name of a histogram
         self.is_attached = False
         self._has_complained = False
 
@@ -183,6 +185,7 @@ class SdkHistograms:
             )
         collect = getattr(consumer, "collect", None)
         config = getattr(provider, "_sdk_config", None)
+        self._views = getattr(config, "views", ())
         if collect is None or readers is None:
             return False
         if not all(hasattr(reader, "_set_collect_callback") for reader in readers):
@@ -247,6 +250,8 @@ class SdkHistograms:
         now, told, by_name = time.time_ns(), Seen(), dict[str, list[Any]]()
         described: dict[str, Point] = {}
         for point in self._read():
+            if self._is_dropped(point):
+                continue
             key = (point.name, point.attributes)
             counts, total = list(point.times.counts), point.times.sum
             told[key] = counts, total
@@ -269,6 +274,19 @@ class SdkHistograms:
             )
             for name, points in by_name.items()
         ]
+
+    def _is_dropped(self, point: Point) -> bool:
+        """Whether the program's views drop it; all else that they say has no effect."""
+        known = self._dropped.get(point.name)
+        if known is None:
+            try:
+                known = bool(self._views) and _is_dropped(self._views, point)
+            except AttributeError as error:  # of an SDK that has changed
+                words = "the views of this OpenTelemetry SDK are not understood: %s"
+                logger.warning(words, error, reason=error)
+                known = False
+            self._dropped[point.name] = known
+        return known
 
     def _point(
         self, point: Point, counts: list[int], total: float, began_at: int, now: int
@@ -303,6 +321,25 @@ class SdkHistograms:
 
     def __repr__(self) -> str:
         return f"<histograms for {len(self._told)} readers>"
+
+
+def _is_dropped(views: Sequence[Any], point: Point) -> bool:
+    """'If an Instrument matches several Views, each is a stream of its own': the SDK's
+    specification. So it is dropped where each of these views drops it."""
+    from opentelemetry.sdk.metrics import Histogram
+    from opentelemetry.sdk.metrics.view import DropAggregation
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    class Shown(Histogram):
+        """What views look at; it is not of a meter, and records nothing."""
+
+        def __init__(self) -> None:
+            self.name, self.unit = point.name.lower(), point.unit
+            self.instrumentation_scope = InstrumentationScope(SCOPE, "")
+
+    matching = [view for view in views if view._match(Shown())]
+    drops = [isinstance(view._aggregation, DropAggregation) for view in matching]
+    return bool(drops) and all(drops)
 
 
 def _is_sdk(provider: object) -> bool:

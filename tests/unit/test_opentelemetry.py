@@ -5,7 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics import (
+    MeterProvider,
+    ObservableCounter,
+    ObservableGauge,
+    ObservableUpDownCounter,
+)
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import DropAggregation, View
 
@@ -70,11 +75,13 @@ def test_a_histogram_is_one_in_the_sdk_and_a_distribution_of_now_three() -> None
 
 @pytest.mark.parametrize("has_others", [False, True])
 def test_histograms_need_no_other_instrument_of_ours(has_others: bool) -> None:
-    """A view drops all that are not gRPC's; somebody else may have some."""
+    """Views drop all that are no histograms of ours; somebody else may have some."""
     reader, channel = InMemoryMetricReader(), FakeChannel()
-    drop = View(instrument_name="lbclient.*", aggregation=DropAggregation())
-    drop_started = View(instrument_name="grpc.*", aggregation=DropAggregation())
-    provider = MeterProvider([reader], views=[drop, drop_started])
+    views = [
+        View(instrument_type=kind, meter_name="lbclient", aggregation=DropAggregation())
+        for kind in (ObservableCounter, ObservableUpDownCounter, ObservableGauge)
+    ]
+    provider = MeterProvider([reader], views=views)
     if has_others:
         provider.get_meter("theirs").create_counter("theirs").add(1)
     opentelemetry.export(channel, provider)

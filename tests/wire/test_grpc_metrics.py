@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     InMemoryMetricReader,
 )
+from opentelemetry.sdk.metrics.view import DropAggregation, View
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -57,13 +58,16 @@ async def call_all(channel: Any, workload: tuple[int, ...] = WORKLOAD) -> None:
 
 
 class Seen:
-    def __init__(self, **reader: Any) -> None:
+    def __init__(self, views: Sequence[View] = (), **reader: Any) -> None:
         self._reader = InMemoryMetricReader(**reader)
-        self.provider = MeterProvider([self._reader], shutdown_on_exit=False)
+        self.provider = MeterProvider(
+            [self._reader], shutdown_on_exit=False, views=views
+        )
 
     def points(self) -> dict[str, list[Any]]:
         data = self._reader.get_metrics_data()
-        assert data is not None
+        if data is None:
+            return {}
         scopes = data.resource_metrics[0].scope_metrics
         found = [metric for scope in scopes for metric in scope.metrics]
         assert len({metric.name for metric in found}) == len(found)
@@ -214,6 +218,39 @@ async def test_a_reader_of_differences_gets_what_was_new(host: Host) -> None:
             await call_all(channel, (0,) * count)
             assert seen.counts()["grpc.client.call.duration", METHOD, "OK"] == count
         assert ("grpc.client.call.duration", METHOD, "OK") not in seen.counts()
+
+
+DROP = DropAggregation()
+
+
+@pytest.mark.parametrize(
+    ("views", "durations", "sizes"),
+    [
+        ((View(instrument_name="grpc.*_message_size", aggregation=DROP),), True, False),
+        ((View(meter_name="lbclient", aggregation=DROP),), False, False),
+        (
+            (
+                View(instrument_name="*", aggregation=DROP),
+                View(instrument_name="grpc.client.call.duration"),
+            ),
+            True,
+            False,
+        ),
+        ((View(instrument_type=CounterInstrument, aggregation=DROP),), True, True),
+    ],
+)
+async def test_a_view_that_drops_a_histogram_is_heeded(
+    host: Host, views: tuple[View, ...], durations: bool, sizes: bool
+) -> None:
+    _, address, _ = await host(unary_unary(as_asked))
+    seen = Seen(views=views)
+    async with lbclient.insecure_channel(address) as channel:
+        opentelemetry.export(channel, seen.provider)
+        await call_all(channel, (0,))
+        names = seen.points().keys()
+    assert ("grpc.client.call.duration" in names) is durations
+    size = "grpc.client.attempt.sent_total_compressed_message_size"
+    assert (size in names) is sizes
 
 
 @pytest.fixture
