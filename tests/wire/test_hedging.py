@@ -430,12 +430,14 @@ async def test_each_of_two_attempts_has_a_span_and_the_call_one_duration() -> No
     async with fleet() as it:
         await it.earn()
         opentelemetry.trace(it.channel, provider)
-        times = it.channel.balancer().observers.keep_times(lambda: None)
+        observers = it.channel.balancer().observers
+        times = observers.keep_times(lambda: None, measures=True)
         it.behave = stall_first
         assert await it.call() == b"hedge"
         await it.is_over()
         method = times.of(("unary_unary", PATH))
         timed = {(what, code): sum(each.counts) for what, code, each in method.read()}
+        bytes_of = {(what, code): each.sum for what, code, each in method.read()}
     spans = {str(span.attributes.get("lbclient.attempt")): span  # type: ignore[union-attr]
              for span in exporter.get_finished_spans()}  # fmt: skip
     call, first, hedge = spans["None"], spans["1"], spans["2"]
@@ -446,7 +448,14 @@ async def test_each_of_two_attempts_has_a_span_and_the_call_one_duration() -> No
     assert (first.attributes or {})["lbclient.verdict"] == "abandoned"
     cancelled = grpc.StatusCode.CANCELLED.value[0]
     ended = {key: count for key, count in timed.items() if count}
-    assert ended == {("call", 0): 1, ("attempt", 0): 1, ("attempt", cancelled): 1}
+    each = {(what, code): 1 for what in ("attempt", "sent", "received")
+            for code in (0, cancelled)}  # fmt: skip
+    assert ended == {("call", 0): 1, **each}
+    assert bytes_of["received", 0] == len(b"hedge")
+    assert bytes_of["received", cancelled] == 0.0
+    assert bytes_of["sent", 0] == bytes_of["sent", cancelled]
+    inbound = [event.name for event in hedge.events if event.name.startswith("Inb")]
+    assert inbound == ["Inbound message"]
 
 
 class Counting(grpc.aio.UnaryUnaryClientInterceptor):
