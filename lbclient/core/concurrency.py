@@ -8,7 +8,8 @@ measure. A probe lowers the limit until the queue has drained and a few requests
 found a free place.
 
 There is no limit at first. Once requests take twice their baseline the limit verifies:
-a probe measures the baselines anew. If requests did queue, the pool's size is known.
+a probe measures the baselines anew. Until it has begun, no more are in flight than can
+be served in time. If requests did queue, the pool's size is known.
 From then on each window corrects it, and a short probe every 2 s the baselines.
 
 Sources: BBR (ACM Queue, 2016), whose two figures need different loads, too; Envoy's
@@ -20,6 +21,7 @@ from enum import Enum, auto
 from math import inf
 
 from lbclient.core.backoff import Backoff
+from lbclient.core.deadlines import ASSUMED
 from lbclient.core.latency_probe import LatencyProbe
 from lbclient.core.latency_window import LatencyWindow, MethodBaseline
 
@@ -31,6 +33,10 @@ HEADROOM = 1.35
 # Without a limit.
 CROWD = 32  # requests in flight, below which there is no need of one
 QUEUED = 2.0  # latency / baseline, beyond which requests may queue
+# Until a probe has told whether they do, no more are in flight than are served in this
+# part of the time that requests have. If they queue, the others would end too late, and
+# the probe would have to wait for them.
+IN_TIME = 0.5
 
 # With a limit.
 GAIN = 0.2  # weight of a window's estimate
@@ -90,6 +96,9 @@ class ConcurrencyLimit:
         self._suspect: LatencyWindow | None = None  # which a probe is to judge
         self._measures_since = 0.0  # requests that began earlier are not measured
         self._rest, self._rests_until = RESTS.first, 0.0
+        self.time = ASSUMED  # seconds that requests have until their deadline
+        self._suspected = inf  # requests in flight, at most, as they seem to queue
+        self._rate = 0.0  # at which they were served, in the last window
 
     @property
     def active(self) -> int:
@@ -117,12 +126,12 @@ class ConcurrencyLimit:
             if not probe.is_over(now):
                 return probe.limit
             self._end_probe(now)
-        elif self._has_refused and probe.is_due(now):
+        elif self.is_engaged and self._has_refused and probe.is_due(now):
             if not probe.has_all:
                 probe.begin(now, self._baseline.baseline)
                 return probe.limit
             self._end_probe(now)  # requests found free places without a probe
-        return self.limit
+        return min(self.limit, self._suspected)
 
     def refuse(self, now: float) -> None:
         """Records a request that was refused because of the limit."""
@@ -139,7 +148,9 @@ class ConcurrencyLimit:
         if not self.takes_place(method):
             is_measured = method.sampling < VERIFY_LIMIT
             method.sampling += is_measured
-            return RequestInFlight(method, now, False, is_measured)
+            request = RequestInFlight(method, now, False, is_measured)
+            method.early[request] = None
+            return request
         active = len(self._in_flight)
         self._pass_time(active, now)
         request = RequestInFlight(method, now, True, active < self._probe.limit)
@@ -152,8 +163,10 @@ class ConcurrencyLimit:
         is_measured = request.is_measured and request.outcome is RequestOutcome.SERVED
         if not request.takes_place:
             method.sampling -= request.is_measured
+            method.early.pop(request, None)
             if is_measured:
                 method.observe(latency)
+                self._place_early(method, now)
             return
         if request not in self._in_flight:
             return  # forgotten
@@ -172,6 +185,18 @@ class ConcurrencyLimit:
                 self._conclude(window, now)
             self._has_refused = False
 
+    def _place_early(self, method: MethodBaseline, now: float) -> None:
+        """Has requests take places that began before their latency was known."""
+        if not self.takes_place(method):
+            return
+        early, method.early = method.early, {}
+        method.sampling = 0
+        for request in early:
+            request.takes_place = True
+        self._pass_time(len(self._in_flight), now)
+        oldest_first = sorted((*self._in_flight, *early), key=lambda one: one.began_at)
+        self._in_flight = dict.fromkeys(oldest_first)
+
     def _pass_time(self, active: int, now: float) -> None:
         if active >= self._full:
             self._window.pass_time(now - self._at, active)
@@ -183,6 +208,9 @@ class ConcurrencyLimit:
         estimate = window.places
         if not self.is_engaged:
             trend = -1 if window.slowdown > QUEUED or window.has_collapsed else 0
+            before, self._rate = self._rate, window.rate
+            in_time = max(CROWD, IN_TIME * self.time * max(before, window.rate))
+            self._suspected = in_time if trend and now >= self._rests_until else inf
         else:
             ratio = estimate / self.places
             if not self._has_refused:  # nobody would have taken more places
@@ -226,7 +254,7 @@ class ConcurrencyLimit:
         if not self.is_engaged:
             places = min(places, window.busy_places)
         self._probe.limit = VERIFY_LIMIT
-        self._window, self._trend = LatencyWindow(), 0
+        self._window, self._trend, self._suspected = LatencyWindow(), 0, inf
         if not is_verified:
             self._rests_until = now + self._rest
             self._rest = RESTS.longer(self._rest)

@@ -11,6 +11,7 @@ method, because a change in the mix of methods must not look like a queue.
 """
 
 from collections import Counter
+from typing import Any
 
 MEMORY = 80  # latencies in a baseline, which is a moving mean: those of some six probes
 
@@ -26,12 +27,14 @@ COLLAPSED = 0.1  # the share of requests that are served, below which a queue is
 class MethodBaseline:
     """The baseline latency of one method. Seconds; 0.0 if nothing is known."""
 
-    __slots__ = ("baseline", "samples", "sampling")
+    __slots__ = ("baseline", "early", "samples", "sampling")
 
     def __init__(self) -> None:
         self.baseline = 0.0
         self.samples = 0
-        self.sampling = 0  # requests in flight that take no place and are measured
+        # Requests in flight that take no place, and how many of them are measured.
+        self.early: dict[Any, None] = {}
+        self.sampling = 0
 
     def observe(self, latency: float) -> None:
         self.samples = min(self.samples + 1, MEMORY)
@@ -70,6 +73,11 @@ class LatencyWindow:
     @property
     def in_flight(self) -> float:
         return self._request_seconds / self._seconds
+
+    @property
+    def rate(self) -> float:
+        """Requests served in a second."""
+        return self._served.total() / self._seconds
 
     @property
     def latency(self) -> float:

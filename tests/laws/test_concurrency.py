@@ -60,6 +60,7 @@ class Pool:
         seed: int = 1,
     ) -> None:
         self.limit = ConcurrencyLimit()
+        self.limit.time = deadline
         self.served: list[tuple[float, float]] = []  # when, and the latency
         self.refused: list[float] = []
         self.arrived: list[float] = []
@@ -167,6 +168,31 @@ def test_the_pool_is_full_and_what_is_let_in_hardly_waits(
     least = 0.92 if service is exponential else 0.95
     assert pool.goodput(20.0, 80.0) >= least
     assert pool.p99(20.0, 80.0) <= 2.0 * ALONE[service]
+
+
+@pytest.mark.parametrize("load", [2.0, 5.0, 10.0])
+@pytest.mark.parametrize("service", ALONE)
+def test_who_starts_in_a_flood_serves_nearly_all_the_time(
+    service: Service, load: float
+) -> None:
+    """The first second fills the queue, and the second is that of the probe."""
+    pool = Pool(times(load), service).run(10.0)
+    assert pool.goodput(0.0, 1.0) >= 0.9
+    assert pool.goodput(1.0, 2.0) >= 0.35
+    assert pool.goodput(0.0, 10.0) >= 0.85
+
+
+def test_what_came_before_a_latency_was_known_is_in_flight() -> None:
+    limit = ConcurrencyLimit()
+    method = limit.method()
+    requests = [limit.begin(method, 0.001 * number) for number in range(20)]
+    assert limit.active == 0
+    limit.end(requests[0], COST)
+    assert limit.active == 19
+    limit.begin(method, COST)
+    for request in requests[1:]:
+        limit.end(request, 2 * COST)
+    assert limit.active == 1
 
 
 def test_without_a_limit_hardly_anything_is_in_time() -> None:
