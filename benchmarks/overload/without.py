@@ -4,7 +4,7 @@ No setting does this: in the process of the server under test a variable of the 
 that does it is replaced, before the server is made.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from lbclient.core.admission import Admission
 from lbclient.core.queue_delay import QueueDelay
 from lbclient.server import grpc_server
 from lbclient.server.overload import run_queue
+from lbclient.server.overload.shedding import Shedding
 from lbclient.server.requests import handler
 
 T = TypeVar("T")
@@ -20,8 +21,10 @@ T = TypeVar("T")
 def leave_in_core() -> None:
     """Servers of this process take requests one by one, as grpcio does."""
 
-    def make_as_it_is(make: Callable[[], T], _queue: object) -> T:
-        return make()
+    def make_as_it_is(
+        make: Callable[[Any], T], _queue: object, ours: Any, others: Sequence[Any]
+    ) -> tuple[T, bool]:
+        return make((ours, *others) if others else None), bool(others)
 
     vars(grpc_server)["with_queue"] = make_as_it_is
 
@@ -30,6 +33,12 @@ def forget_the_core() -> None:
     """How long requests wait in gRPC's core refuses nobody."""
     delay: Any = QueueDelay
     delay.sample = lambda *_, **__: None
+
+
+def answer_all() -> None:
+    """Nothing is dropped: every refusal is answered."""
+    shedding: Any = Shedding
+    shedding.is_flood = lambda *_: False
 
 
 def run_at_once() -> None:
@@ -52,6 +61,7 @@ def admit_all() -> None:
 MECHANISMS: dict[str, Callable[[], None]] = {
     "intake": leave_in_core,
     "queue-delay": forget_the_core,
+    "dropping": answer_all,
     "run-queue": run_at_once,
     "too-late": serve_the_late,
     "admission": admit_all,

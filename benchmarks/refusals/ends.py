@@ -54,7 +54,10 @@ def refusing_all_unanswered() -> Any:
 
 def with_little_room() -> Any:
     words = ("max_pending_requests", "max_pending_requests_hard_limit")
-    return lbclient.server(options=[(f"grpc.server.{word}", 1) for word in words])
+    options = [(f"grpc.server.{word}", 1) for word in words]
+    server: Any = lbclient.server(options=options)
+    server._gate.intake.ask_for_few()  # else it takes what the core has no room for
+    return server
 
 
 class Kind(NamedTuple):
