@@ -9,6 +9,10 @@ rate of admitted requests is limited. The limit begins at the rate admitted so f
 then follows the wait so that it stays at its target. Requests beyond the rate are
 refused as soon as they are taken, so requests that are served have not waited long.
 
+gRPC's core keeps some hundreds and ends the others, at no cost. With handlers that only
+wait what it keeps is served in time, and to refuse takes a good part of what serving
+does. So nobody need be refused there, and a little time goes into choosing whom to end.
+
 Source: controlled delay, CoDel, RFC 8289; Breakwater, OSDI 2020.
 """
 
@@ -41,6 +45,12 @@ DEARER = 0.6
 # whoever waits longer is served too late.
 IN_VAIN, HARDLY, LONGER, LATEST = 1.0, 0.97, 1.25, 0.8
 FADES = 10.0
+# Nobody need be refused if to refuse takes DEAR of what serving does, or more, and what
+# waits behind all that the core keeps waits for BEHIND_ALL of its time at most. Then
+# SPARE of a processor is for refusing the least critical. Without refusing it is taken
+# to serve (1 + MORE) times as many, at most: a handler that sleeps on the loop keeps it
+# without a processor.
+DEAR, BEHIND_ALL, SPARE, MORE = 0.07, 0.5, 0.05, 2.0
 
 
 class QueueDelay:
@@ -49,6 +59,7 @@ class QueueDelay:
     def __init__(self) -> None:
         self.seconds = 0.0  # that what is taken now has waited
         self.target = SHARE  # seconds: what waits longer is too much
+        self.is_core_enough = False  # it ends what would wait for too long
         self.admissible = 1.0  # the share of what comes that may come in
         self._longest = 0.0  # seconds since nothing waited
         self._stood = 0.0  # seconds for which it was too much
@@ -58,6 +69,7 @@ class QueueDelay:
         # comes, is taken, and is let in.
         self._rate = 0.0
         self._comes = self._is_taken = self._is_let_in = 0.0
+        self._runs = 0.0  # the loop, of a processor
         self._most_let_in = LEAST  # since what comes in is limited
         self._beyond = 0.0  # seconds since the wait was too long, at the most IN_VAIN
         self._first_beyond = 0.0  # the wait then
@@ -73,13 +85,17 @@ class QueueDelay:
         let_in: int,
         time: float,
         most: float = inf,
+        full: float = inf,
+        cost: float = 0.0,
+        ran: float = 0.0,
     ) -> None:
         """Takes the counts of the last `elapsed` seconds: requests that wait, were
         taken, admitted.
 
         `time`: seconds that arriving requests have until their deadlines. `most`: half
         of the core's queue, which may wait where refusing is cheap; then the core need
-        not end any itself.
+        not end any itself. `full`: who waits if the core keeps all that it can. Of the
+        processor `cost` is what refusing one takes, and the loop `ran` for so long.
         """
         # What the core has ended, as more waited than it keeps, has not come.
         came, self._waiting = taken + waiting - self._waiting, waiting
@@ -90,6 +106,7 @@ class QueueDelay:
         # Nothing has waited for longer than since nothing did, however few were
         # taken, as where the process stood still.
         self._longest = self._longest + elapsed if waiting else 0.0
+        self._runs += (ran / elapsed - self._runs) * (1.0 - kept)
         before, self.seconds = self.seconds, 0.0
         if waiting and self._is_taken:
             self.seconds = min(self._longest, waiting / self._is_taken)
@@ -98,7 +115,8 @@ class QueueDelay:
             change = FAST * (before - self.seconds)
             slow = SLOW * max(1.0, SHARE / self.target) ** 0.5
             change += slow * (self.target - self.seconds) * elapsed
-            least = max(LEAST, LEAST_PART * self._most_let_in)
+            self.is_core_enough = self._is_enough(full, cost, time)
+            least = self._least(SPARE / cost if cost and most < inf else 0.0)
             self._rate = max(least, self._rate * exp(min(change, STEEPEST)))
         elif self._stands(elapsed):
             self.is_limited = True
@@ -112,6 +130,21 @@ class QueueDelay:
         self.admissible = min(1.0, self._rate / max(1.0, self._comes))
         if self.admissible == 1.0 and self.seconds <= self.target:
             self.is_limited = False
+
+    def _least(self, spare: float) -> float:
+        """The rate. `spare`: requests a second to be refused without need."""
+        least = max(LEAST, LEAST_PART * self._most_let_in)
+        return max(least, self._comes - spare) if self.is_core_enough else least
+
+    def _is_enough(self, full: float, cost: float, time: float) -> bool:
+        """Whether the core ends what would wait for too long if nobody were refused."""
+        refusing = cost * (self._is_taken - self._is_let_in)  # of a processor
+        as_cheap = cost * self._is_let_in  # it would take to refuse who is let in
+        serving = max(as_cheap, self._runs - refusing)
+        if as_cheap < DEAR * serving or not serving:
+            return False
+        could = self._is_let_in * (1.0 + min(MORE, refusing / serving))
+        return full <= BEHIND_ALL * time * could
 
     def _share(self, elapsed: float, time: float, most: float) -> float:
         """The share of their time that requests may wait."""

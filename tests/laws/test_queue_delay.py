@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from lbclient.core.queue_delay import SHARE, QueueDelay
+from lbclient.core.queue_delay import BEHIND_ALL, SHARE, SPARE, QueueDelay
 
 TICK = 0.1  # seconds, of a sample
 MOST = 1000  # requests that the core keeps; the others are ended
@@ -19,6 +19,7 @@ class Sample:
     at: float
     came: int
     admitted: int
+    refused: int
     waiting: int
     delay: float
     room: float
@@ -31,8 +32,13 @@ def serve(
     refusal: float,
     speed: Callable[[float], float] = lambda at: 1.0,
     most: float = inf,
+    time: float = DEADLINE,
+    kept: float = inf,
 ) -> list[Sample]:
-    """One processor; `demand` is in requests a second, and `most` may wait."""
+    """One processor; `demand` is in requests a second, and `most` may wait.
+
+    `kept`: by the core, where that is known.
+    """
     rng, delay, queue, owed = Random(5), QueueDelay(), 0, 0.0
     samples = []
     for tick in range(round(seconds / TICK)):
@@ -49,17 +55,28 @@ def serve(
             else:
                 left -= refusal
         owed = min(0.0, left)
-        queue = min(queue, MOST)
+        queue = int(min(queue, MOST, kept))
         delay.sample(
             TICK,
             waiting=queue,
             taken=taken,
             let_in=admitted,
-            time=DEADLINE,
+            time=time,
             most=most,
+            full=kept,
+            cost=refusal,
+            ran=TICK * speed(at) - left,
         )
         samples.append(
-            Sample(at, came, admitted, queue, delay.seconds, delay.admissible)
+            Sample(
+                at,
+                came,
+                admitted,
+                taken - admitted,
+                queue,
+                delay.seconds,
+                delay.admissible,
+            )
         )
     return samples
 
@@ -91,6 +108,88 @@ def test_who_refuses_at_the_cost_of_serving_serves_most_that_come() -> None:
     served = sum(sample.admitted for sample in samples[30:]) * 0.00022
     assert served > 0.8 * TICK * len(samples[30:])
     assert max(sample.delay for sample in samples[30:]) < DEADLINE / 2
+
+
+@pytest.mark.parametrize("times", [2.0, 5.0, 20.0])
+@pytest.mark.parametrize("refusal", [0.00004, 0.00019])
+def test_whom_the_core_keeps_is_refused_by_nobody_if_that_is_in_time(
+    refusal: float, times: float
+) -> None:
+    """Handlers that only wait. What more comes the core ends, at no cost."""
+    cost = 0.0002
+    samples = serve(lambda _: times / cost, 10.0, cost, refusal, kept=700)
+    assert max(sample.delay for sample in samples) < 1.1 * BEHIND_ALL * DEADLINE
+    flood = samples[10:]
+    assert all(sample.room == 1.0 for sample in flood)
+    assert sum(sample.admitted for sample in flood) * cost > 0.98 * TICK * len(flood)
+
+
+@pytest.mark.parametrize("times", [2.0, 5.0, 20.0])
+def test_to_choose_whom_to_serve_takes_little_of_the_time(times: float) -> None:
+    cost, drop = 0.0002, 0.00005
+    samples = serve(lambda _: times / cost, 10.0, cost, drop, most=350, kept=700)[10:]
+    served = sum(sample.admitted for sample in samples) * cost
+    assert served > (1.0 - 1.2 * SPARE) * TICK * len(samples)
+    refusing = sum(sample.refused for sample in samples) * drop
+    assert refusing == pytest.approx(SPARE * TICK * len(samples), rel=0.1)
+
+
+def test_who_was_slow_when_the_flood_began_refuses_nobody_once_it_is_fast() -> None:
+    """As on a machine that others use, too, for a while."""
+    cost, drop = 0.0002, 0.00005
+    samples = serve(
+        *(lambda _: 5.0 / cost, 20.0, cost, drop),
+        speed=lambda at: 0.2 if at < 3.0 else 1.0,
+        kept=700,
+    )
+    assert min(sample.room for sample in samples[:30]) < 0.5
+    assert all(sample.room == 1.0 for sample in samples[100:])
+
+
+def test_where_refusing_is_cheap_it_is_done_however_much_time_there_is() -> None:
+    """So who is served is chosen by criticality, and not by the core."""
+    args = 20.0, 0.002, 0.00005
+    samples = serve(lambda _: 1_500.0, *args, time=5.0, most=350, kept=700)[100:]
+    assert max(sample.room for sample in samples) < 0.6
+    assert max(sample.waiting for sample in samples) < 700
+
+
+def test_who_gets_slow_in_a_flood_serves_fresh_requests() -> None:
+    cost, drop = 0.0002, 0.00005
+    samples = serve(
+        *(lambda _: 5.0 / cost, 20.0, cost, drop),
+        speed=lambda at: 1.0 if at < 5.0 else 0.4,
+        kept=700,
+    )
+    assert all(sample.room == 1.0 for sample in samples[10:50])
+    assert max(sample.delay for sample in samples[80:]) < 1.1 * BEHIND_ALL * DEADLINE
+
+
+def test_a_handler_that_sleeps_on_the_loop_does_not_look_like_one_that_waits() -> None:
+    """It takes no processor, so the loop seems to do nothing but refuse."""
+    delay, refusal, refused = QueueDelay(), 0.0002, 200
+    for _ in range(50):
+        delay.sample(
+            TICK,
+            waiting=600,
+            taken=4 + refused,
+            let_in=4,
+            time=DEADLINE,
+            full=700,
+            cost=refusal,
+            ran=1.01 * refused * refusal,
+        )
+        assert not delay.is_core_enough
+    assert delay.admissible < 1.0
+
+
+def test_a_core_that_keeps_what_would_wait_for_too_long_is_not_enough() -> None:
+    def rooms(kept: float) -> list[float]:
+        samples = serve(lambda _: 5_000.0, 10.0, 0.001, 0.00005, most=350, kept=kept)
+        assert max(sample.delay for sample in samples[20:]) < BEHIND_ALL * DEADLINE
+        return [sample.room for sample in samples[20:]]
+
+    assert rooms(700) == pytest.approx(rooms(MOST), abs=0.1)
 
 
 @pytest.mark.parametrize("times", [2.0, 5.0])

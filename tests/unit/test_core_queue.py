@@ -54,6 +54,9 @@ def test_while_it_is_limited_few_are_taken_from_the_core() -> None:
     queue.chooses = True
     queue.sample(2 * TICK, 0)
     assert queue.intake._bounds is DROPPING
+    queue.delay.is_core_enough = True
+    queue.sample(2 * TICK, 0)
+    assert queue.intake._bounds is BEHIND
     queue.delay.is_limited = False
     queue.sample(3 * TICK, 0)
     assert queue.intake._bounds is READY

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import inf
+from time import thread_time
 
 from lbclient.core.deadlines import Deadlines
 from lbclient.core.queue_delay import QueueDelay
@@ -13,6 +14,9 @@ from lbclient.server.overload.unseen import Unseen
 FEW = 64
 # Of those that the core keeps, so many may wait where it is known what to end instead.
 ROOM = 0.5
+# Seconds of the loop that refusing one takes, with an answer and without. Measured:
+# docs/overload.md, "What refusing costs".
+ANSWER, DROP = 0.0002, 0.00005
 
 
 class CoreQueue:
@@ -25,7 +29,7 @@ class CoreQueue:
         self.delay = QueueDelay() if delay is None else delay
         self.deadlines = Deadlines()  # of requests as they came to this task
         self._handed = self._refused = self._ended = 0  # as of the last sample
-        self._sampled_at = 0.0
+        self._sampled_at = self._ran = 0.0
         self.sheds = False  # the core: it has ended some since the sample before
         # Who is dropped after its criticality, so that the core need not shed.
         self.chooses = False
@@ -68,6 +72,7 @@ class CoreQueue:
         handed, before = intake.taken - len(intake), self._handed
         refused_now = refused - self._refused
         elapsed = now - self._sampled_at
+        ran_before, self._ran = self._ran, thread_time()
         self._handed, self._refused, self._sampled_at = handed, refused, now
         self.sheds, self._ended = unseen.ended > self._ended, unseen.ended
         if elapsed > 0.0:
@@ -78,9 +83,13 @@ class CoreQueue:
                 let_in=max(0, handed - before - refused_now),
                 time=self.typical_time,
                 most=ROOM * unseen.most if self.chooses else inf,
+                full=unseen.most + BEHIND.most if unseen.most else inf,
+                cost=ANSWER if intake.drops is None else DROP,
+                ran=self._ran - ran_before,
             )
         if self.delay.is_limited:
-            intake.keep_within(DROPPING if self.chooses else BEHIND)
+            is_dropping = self.chooses and not self.delay.is_core_enough
+            intake.keep_within(DROPPING if is_dropping else BEHIND)
         elif not waiting:
             intake.keep_within(READY)
 
