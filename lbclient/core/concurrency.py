@@ -200,6 +200,9 @@ class ConcurrencyLimit:
     def _pass_time(self, active: int, now: float) -> None:
         if active >= self._full:
             self._window.pass_time(now - self._at, active)
+        elif self._suspected < inf and active < CROWD / 2 and self._suspect is None:
+            # If there was a queue it is over.
+            self._window, self._trend, self._suspected = LatencyWindow(), 0, inf
         self._at = now
 
     # What a window says

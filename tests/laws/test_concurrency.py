@@ -182,6 +182,17 @@ def test_who_starts_in_a_flood_serves_nearly_all_the_time(
     assert pool.goodput(0.0, 10.0) >= 0.85
 
 
+def test_a_queue_that_is_over_is_suspected_no_more() -> None:
+    """It was too short to be verified. What comes much later finds many places."""
+
+    def rate(now: float) -> float:
+        return times(2.0)(now) if now < 0.47 else 5.0 if now < 10.0 else 2_000.0
+
+    pool = Pool(rate, places=lambda now: 8 if now < 5.0 else 1_000).run(10.2)
+    assert pool.limit.limit == inf
+    assert pool.refusals(5.0, 10.2) == 0.0
+
+
 def test_what_came_before_a_latency_was_known_is_in_flight() -> None:
     limit = ConcurrencyLimit()
     method = limit.method()
