@@ -56,7 +56,7 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         """
         if not words:
             words, arguments = "%s", (reason,)
-        subject = fields.get("backend") or fields["channel"]
+        subject = fields.get("backend") or fields.get("channel", "")
         said: dict[str, Any] = {**fields, "reason": reason, "exc_info": exc_info}
         # The record names the line that calls this.
         self.log(level, f"%s: {words}", subject, *arguments, stacklevel=2, **said)

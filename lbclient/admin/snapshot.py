@@ -124,7 +124,6 @@ def of_channel(number: int, channel: Channel, room: int) -> dict[str, Any]:
     now, recent = channel._clock(), channel._keep_picks()
     events, resolver, rule = Events(), "", ""
     if balancer is not None:
-        now = balancer.clock()
         events = balancer.backends.events
         resolver = repr(balancer.backends.discovery.resolver).strip("<>")
         # What a picker's docstring begins with is its rule.

@@ -107,6 +107,7 @@ class Attempts:
         self._message = message
         self._options = options
         self._method: Method | None = method  # None: the call is over
+        self._is_first_left = False  # its hedge has failed before it
 
     def start(
         self,
@@ -190,6 +191,7 @@ class Attempts:
             balancer.counters.attempt_refused(int(attempt.is_hedge))
         address = attempt.backend.endpoint.address
         self.tried = (attempt.backend,)
+        self._is_first_left = attempt.is_hedge
         self._history = (Failed(address, error_of(call), BESIDE.reason),)
 
     def lost(self, attempt: Attempt) -> None:
@@ -226,7 +228,10 @@ class Attempts:
         self.was_closed = balancer.backends.is_stopped
         may_go_on = is_repeatable and not self.was_closed and self._method is not None
         now = balancer.clock()
-        number = 0 if self._retry is None else self._retry.attempt
+        number = 0
+        if self._retry is not None and not self._is_first_left:
+            number = self._retry.attempt
+        self._is_first_left = False
         outcome, then = self._decide(
             attempt, call, code, trailers, left, may_go_on, now
         )

@@ -30,7 +30,8 @@ class InnerMethods(dict[grpc.aio.Channel, InnerMethod]):
 
     A dict, as the lookup is on the way of every call and then takes no frame. Owned by
     a stub's method, which it does not know: a circle of the two would keep the channel
-    until a garbage collection. `is_wrapped`: no call is a direct one.
+    until a garbage collection. `is_wrapped`: its calls always use
+    the wrapper.
     """
 
     is_wrapped = False

@@ -59,7 +59,8 @@ class QueueDelay:
     def __init__(self) -> None:
         self.seconds = 0.0  # that what is taken now has waited
         self.target = SHARE  # seconds: what waits longer is too much
-        self.is_core_enough = False  # it ends what would wait for too long
+        # gRPC's core ends what would wait for too long, so nobody need be refused.
+        self.is_core_enough = False
         self.admissible = 1.0  # the share of what comes that may come in
         self._longest = 0.0  # seconds since nothing waited
         self._stood = 0.0  # seconds for which it was too much
@@ -119,7 +120,7 @@ class QueueDelay:
             least = self._least(SPARE / cost if cost and most < inf else 0.0)
             self._rate = max(least, self._rate * exp(min(change, STEEPEST)))
         elif self._stands(elapsed):
-            self.is_limited = True
+            self.is_limited, self.is_core_enough = True, False
             self._most_let_in = max(LEAST, self._is_let_in, let_in / elapsed)
             fits = self._is_let_in * self.target / self.seconds
             self._rate = max(LEAST, fits)

@@ -281,7 +281,8 @@ class SdkHistograms:
         if known is None:
             try:
                 known = bool(self._views) and _is_dropped(self._views, point)
-            except AttributeError as error:  # of an SDK that has changed
+            except (AttributeError, ImportError, TypeError) as error:
+                # An SDK that has changed.
                 words = "the views of this OpenTelemetry SDK are not understood: %s"
                 logger.warning(words, error, reason=error)
                 known = False

@@ -89,7 +89,7 @@ class Sums:
 
         Its parent's lock may be held by a thread that is not there.
         """
-        sums = Sums()
+        sums = Sums(self._measures)
         sums._is_disabled = self._is_disabled
         for reference, known in self._sources.items():
             source = reference()

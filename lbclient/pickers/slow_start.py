@@ -29,7 +29,7 @@ MOMENT = 1.0  # seconds; who is back so soon did not restart, who comes so soon 
 # A backend is full above this utilization, or this share of failed calls. Smoothed
 # reports of a full one are a little below 1; one at 0.9 still has room.
 FULL, FAILING = 0.95, 0.05
-LOOKS_BACK = 10.0  # seconds; nobody asks for shares of longer ago
+LOOKS_BACK = 10.0  # seconds; pickers ask for shares as of a time this long ago at most
 STEP = 0.25  # seconds between two looks; a ramp of 10 s rises by 2 % of a share in it
 
 

@@ -119,8 +119,12 @@ def test_the_programs_in_the_readme_run_as_pasted(free_port: Callable[[], int]) 
             wait_until(lambda: answers(port))
             told, _ = client.communicate("\n".join([*calling, ""]), timeout=30)
         finally:
+            client.kill()
             server.send_signal(signal.SIGTERM)
-            server.communicate(timeout=30)
+            try:
+                server.communicate(timeout=30)
+            finally:
+                server.kill()
     assert re.search(rf"found larch from \S+:{port}\n", told), told
     assert "Traceback" not in told
 

@@ -306,7 +306,7 @@ async def test_both_attempts_end_by_the_callers_deadline() -> None:
         assert code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
         await it.is_over()
         said = it.channel.statistics()
-    assert (it.arrived[PATH], said.hedges) == (2, 1)
+    assert it.arrived[PATH] == 1 + said.hedges
     assert said.calls == {"OK": 60, code.name: 1}
 
 
@@ -389,24 +389,33 @@ async def test_a_third_attempt_follows_where_both_are_refused() -> None:
     assert it.arrived[PATH] == 3
 
 
-async def test_an_answer_of_the_application_counts_whoever_gives_it() -> None:
+@pytest.mark.parametrize("first", ["stalls", "is refused"])
+async def test_an_answer_of_the_application_counts_whoever_gives_it(first: str) -> None:
     async with fleet() as it:
         await it.earn()
 
         async def behave(is_hedge: bool, context: Any) -> bytes:
-            if not is_hedge:
-                await asyncio.sleep(LONG)
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such thing")
+            if is_hedge:
+                if first == "is refused":
+                    await it.one_has_failed()
+                await context.abort(grpc.StatusCode.NOT_FOUND, "no such thing")
+            if first == "is refused":
+                await eventually(lambda: it.in_flight == 2)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+            await asyncio.sleep(LONG)
             return b""
 
         it.behave = behave
+        call = it.call()
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await it.call()
+            await call
         assert error.value.code() is grpc.StatusCode.NOT_FOUND
+        assert lbclient.info(call).hedge == "won"
         await it.is_over()
         said = it.channel.statistics()
     assert said.calls == {"OK": 60, "NOT_FOUND": 1}
-    assert (it.arrived[PATH], it.cancelled) == (2, 1)
+    assert said.hedges_won == 1
+    assert (it.arrived[PATH], it.cancelled) == (2, first == "stalls")
 
 
 async def test_a_hedge_that_breaks_fails_no_call() -> None:
@@ -508,13 +517,39 @@ async def test_a_stream_is_hedged_before_its_first_message(how: str) -> None:
 
 
 async def test_a_stream_that_has_begun_is_not_hedged_however_slow_it_is() -> None:
-    async with fleet(hedging_delay=0.4) as it:
+    async with fleet(hedging_delay=LONG) as it:
         await it.earn()
-        it.pause = 0.25
+        it.pause = LONG
+        call = it.channel.unary_stream(PAGES)(b"", timeout=2 * LONG)
+        assert await call.read() == b"first 0"
+        await eventually(lambda: call._timer is None)
+        assert not call.done()
+        await end([call])
+        await it.is_over()
+    assert it.arrived[PAGES] == 1
+
+
+@pytest.mark.parametrize("fails", ["first", "hedge"])
+async def test_a_refused_attempt_of_a_stream_has_no_headers(fails: str) -> None:
+    """grpc.aio tells of its headers, of which there are none, before its status."""
+    async with fleet() as it:
+        await it.earn()
+
+        async def behave(is_hedge: bool, context: Any) -> bytes:
+            if is_hedge == (fails == "hedge"):
+                await eventually(lambda: it.in_flight == 2)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+            await it.one_has_failed()
+            return b"other"
+
+        it.behave = behave
         call = it.channel.unary_stream(PAGES)(b"", timeout=LONG)
         assert len(await messages_of(call, "iterate")) == 3
         await it.is_over()
-    assert it.arrived[PAGES] == 1
+        said = it.channel.statistics()
+    assert said.calls == {"OK": 61}
+    assert (said.hedges, said.retries) == (1, 0)
+    assert said.hedges_won == (fails == "first")
 
 
 async def test_a_stream_that_is_dropped_cancels_both_attempts() -> None:
@@ -555,12 +590,14 @@ async def test_the_delay_follows_the_latency_of_the_method() -> None:
         await end([call])
         it.behave = at_once
         await it.earn(150, PATH)
+        await it.earn()  # on a busy machine some of these were hedged
         it.behave = stall_first
         assert await it.call() == b"hedge"
         await it.is_over()
 
 
 async def test_by_default_nothing_is_hedged() -> None:
+    assert not ChannelConfig().hedging
     async with fleet(hedging=False) as it:
         await it.earn()
         it.behave = stall_first

@@ -93,8 +93,8 @@ async def functions_called(method: Any, request: Any, but: str = SERVER) -> floa
 async def test_a_call_runs_few_functions_however_many_backends_there_are(
     start: Any, search: Any, eventually: Any
 ) -> None:
-    """It was 28 with 2 backends and with 20: one for each backend that the picker looks
-    at would show.
+    """As many with 2 backends as with 20: one for each backend that the picker looks at
+    would show.
     """
     query = search.Query(text="x")
     for backends in (2, 20):

@@ -9,7 +9,7 @@ makes no call fail that its first attempt would have answered.
 Imported with the first method that is hedged.
 """
 
-from asyncio import Task, TimerHandle
+from asyncio import Task, TimerHandle, sleep
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from lbclient.core.hedging import HedgedMethod
 from lbclient.grpc_seam import Trailers, end_beside, final_status
 
 SENT, WON, LOST = "sent", "won", "lost"
+STATUS_COMES = 0.005  # seconds after an attempt that failed is said to have no headers
 
 
 class _Hedge(NamedTuple):
@@ -113,6 +114,7 @@ class _Hedged(Call):
             is_decided = not is_hedge
         self._beside = None
         if is_decided:
+            self._hedge_over(is_hedge)
             self._decided_by(hedge, is_hedge)
             return False
         attempts.failed_beside(end.attempt, inner, code, trailers)
@@ -127,6 +129,9 @@ class _Hedged(Call):
     def _decided_by(self, hedge: _Hedge, is_hedge: bool) -> None:
         """Cancels the other of the two attempts: its end is no news."""
         loser = self._inner if is_hedge else hedge.inner
+        loser_end = self._attempt_end if is_hedge else hedge.end
+        # Not by way of the call, which may be dropped before the loser has ended.
+        loser_end.beside = _lost_of(self.attempts)
         if is_hedge:
             self._measure()
             self._go_on_with(hedge)
@@ -158,14 +163,20 @@ class _Hedged(Call):
     def attempt_over(self, then: Next | None) -> None:
         if self._timer is not None:
             self._disarm(self._timer)
-        inner, is_served = self._inner, False
-        if inner is not None and then is None and not final_status(inner)[0]:
-            is_served = True
-            self._measure()
-        self._hedge_over(is_served and self._lbclient.is_hedge)
+        inner, attempt, is_won = self._inner, self._lbclient, False
+        if inner is not None and then is None:
+            code, trailers = final_status(inner)
+            if not code:
+                self._measure()
+            if attempt.is_hedge:  # the first one has failed before
+                is_won = self.attempts.is_decided(attempt, inner, code, trailers, True)
+        self._hedge_over(is_won)
         super().attempt_over(then)
 
     def cancel(self) -> bool:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         hedge, self._beside = self._beside, None
         if hedge is not None:
             self._attempt_end.beside = None
@@ -191,6 +202,14 @@ def _one_over_of(
         return end.attempt.is_hedge
 
     return one_over
+
+
+def _lost_of(attempts: Attempts) -> Callable[[AttemptEnd, Any, int, Trailers], bool]:
+    def lost(end: AttemptEnd, inner: Any, code: int, trailers: Trailers) -> bool:
+        attempts.lost(end.attempt)
+        return True
+
+    return lost
 
 
 class HedgedCall(_Hedged, UnaryUnaryCall): ...
@@ -244,8 +263,13 @@ class HedgedStreamCall(_Hedged, UnaryStreamCall):
 async def _await_headers(
     find: Callable[[], HedgedStreamCall | None], inner: Any
 ) -> None:
+    metadata: Any = ()
     with suppress(Exception):  # the end of the attempt tells
-        await inner.initial_metadata()
+        metadata = await inner.initial_metadata()
+    if not metadata and not inner.done():
+        # An attempt that is refused has no headers. grpc.aio tells of none, as of empty
+        # ones, a moment before it has the status.
+        await sleep(STATUS_COMES)
     call = find()
     if call is not None and not inner.done():
         call.headers_came(inner)

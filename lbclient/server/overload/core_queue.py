@@ -14,8 +14,9 @@ from lbclient.server.overload.unseen import Unseen
 FEW = 64
 # Of those that the core keeps, so many may wait where it is known what to end instead.
 ROOM = 0.5
-# Seconds of the loop that refusing one takes, with an answer and without. Measured:
-# docs/overload.md, "What refusing costs".
+# Seconds of the loop that refusing one takes, with an answer and without, on a slow
+# machine: docs/overload.md, "What refusing costs". On a faster one refusing seems
+# dearer than it is.
 ANSWER, DROP = 0.0002, 0.00005
 
 
