@@ -33,7 +33,12 @@ class WarmingServer:
     """A server that warms up until `warm` is set, or is told to fail."""
 
     def __init__(self) -> None:
-        self.server = lbclient.server(config=ServerConfig(lame_duck_quiet=0.0))
+        # Not full, however busy the loop is that it shares with its clients: where the
+        # other backends are full slow start yields.
+        config = ServerConfig(
+            lame_duck_quiet=0.0, utilization=lambda: 0.5, utilization_replaces=True
+        )
+        self.server = lbclient.server(config=config)
         self.served = 0
         add_methods(self.server, {PATH: unary_unary(self.respond)})
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
