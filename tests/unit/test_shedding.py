@@ -10,7 +10,7 @@ from lbclient.core.criticality import Criticality
 from lbclient.server.overload import shedding as module
 from lbclient.server.overload.core_queue import CoreQueue
 from lbclient.server.overload.metadata import RequestMetadata
-from lbclient.server.overload.shedding import ANSWERED, Shedding
+from lbclient.server.overload.shedding import ANSWERED, BEGUN, RESTS, Shedding
 
 TICK = 0.1  # seconds
 FEW, MANY = int(0.5 * ANSWERED * TICK), int(2 * ANSWERED * TICK)  # in each
@@ -31,11 +31,13 @@ class Flood:
         )
         self._now, self._refused = 0.0, 0
 
-    def sample(self, refused: int = 0, *, are_long: bool = False) -> bool:
+    def sample(
+        self, refused: int = 0, *, active: int = 1, are_long: bool = False
+    ) -> bool:
         """Whether requests are dropped from now on."""
         self._now += TICK
         self._refused += refused
-        self.shedding.sample(self._now, self._refused, are_long)
+        self.shedding.sample(self._now, self._refused, active, are_long)
         return self.core.intake.drops is not None
 
     def drops(self, metadata: Any) -> bool:
@@ -65,6 +67,16 @@ def test_where_handlers_take_long_all_are_answered(flood: Flood) -> None:
     assert not flood.sample(MANY, are_long=True)
     assert flood.sample(MANY)
     assert not flood.sample(MANY, are_long=True)
+
+
+def test_where_many_have_begun_all_are_answered_for_a_while(flood: Flood) -> None:
+    """As in a proxy, whose handlers await and so wait for one another."""
+    flood.core.sheds = flood.core.delay.is_limited = True
+    assert flood.sample(MANY, active=BEGUN)
+    assert not flood.sample(MANY, active=BEGUN + 1)
+    rests = round(RESTS / TICK)
+    assert not any(flood.sample(MANY) for _ in range(rests - 2))
+    assert any(flood.sample(MANY) for _ in range(3))
 
 
 def test_where_the_core_ends_some_the_server_chooses_whom(flood: Flood) -> None:

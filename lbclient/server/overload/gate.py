@@ -162,7 +162,8 @@ class Gate:
             self.sample_system(now)
         self.charging.take_speed()
         refused = self._refusals.total()
-        self._shedding.sample(now, refused, self.queue.is_for_long)
+        active = self._monitor.active
+        self._shedding.sample(now, refused, active, self.queue.is_for_long)
         self.core.sample(now, refused)
         if self.adaptive is not None:
             self.adaptive.limit.time = self.core.typical_time

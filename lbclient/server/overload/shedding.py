@@ -18,6 +18,10 @@ from lbclient.server.overload.core_queue import CoreQueue
 
 # Refusals a second that are answered, at least: they take a tenth of a core.
 ANSWERED = 500.0
+# While more requests than BEGUN have begun, and for RESTS seconds after it, all are
+# answered: handlers that await, as those of a proxy, wait for one another then, and
+# whoever is let in sooner is served too late.
+BEGUN, RESTS = 32, 10.0
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -39,10 +43,11 @@ class Shedding:
         # Since the last sample: requests, and those of them that named a criticality.
         self._looked = self._asked = 0
         self._refused = 0  # as of the last sample
-        self._sampled_at = 0.0
+        self._sampled_at = self._rests_until = 0.0
 
-    def sample(self, now: float, refused: int, are_long: bool) -> None:
-        """Ten times a second. `refused`: how many requests were, ever.
+    def sample(self, now: float, refused: int, active: int, are_long: bool) -> None:
+        """Ten times a second. `refused`: how many requests were, ever. `active` ones
+        have begun.
 
         `are_long`: handlers keep the loop for long. Then refusing takes little of their
         time, and who waits for a turn must be known before the next one is let in.
@@ -51,7 +56,10 @@ class Shedding:
         elapsed, self._sampled_at = now - self._sampled_at, now
         refused_now, self._refused = refused - self._refused, refused
         is_dear = refused_now > ANSWERED * elapsed
-        is_flood = not are_long and self.is_flood(is_dear)
+        if active > BEGUN:
+            self._rests_until = now + RESTS
+        may_drop = not are_long and now >= self._rests_until
+        is_flood = may_drop and self.is_flood(is_dear)
         intake.drops = self._drops if is_flood else None
         core.chooses = is_flood and 2 * self._asked > self._looked
         self._looked = self._asked = 0
