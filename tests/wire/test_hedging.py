@@ -121,6 +121,20 @@ async def stall_all(is_hedge: bool, context: Any) -> bytes:
     return b""
 
 
+def one_refused(it: Fleet, fails: str) -> Behavior:
+    """The "first" attempt or the "hedge" is refused while the other one is in flight,
+    which answers after that."""
+
+    async def behave(is_hedge: bool, context: Any) -> bytes:
+        if is_hedge == (fails == "hedge"):
+            await eventually(lambda: it.in_flight == 2)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        await it.one_has_failed()
+        return b"other"
+
+    return behave
+
+
 @asynccontextmanager
 async def fleet(
     size: int = 2, interceptors: Any = None, **settings: Any
@@ -316,15 +330,7 @@ async def test_an_attempt_that_is_refused_leaves_the_call_to_the_other(
 ) -> None:
     async with fleet() as it:
         await it.earn()
-
-        async def behave(is_hedge: bool, context: Any) -> bytes:
-            if is_hedge == (fails == "hedge"):
-                await eventually(lambda: it.in_flight == 2)
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
-            await it.one_has_failed()
-            return b"other"
-
-        it.behave = behave
+        it.behave = one_refused(it, fails)
         call = it.call()
         assert await call == b"other"
         told = lbclient.info(call)
@@ -534,15 +540,7 @@ async def test_a_refused_attempt_of_a_stream_has_no_headers(fails: str) -> None:
     """grpc.aio tells of its headers, of which there are none, before its status."""
     async with fleet() as it:
         await it.earn()
-
-        async def behave(is_hedge: bool, context: Any) -> bytes:
-            if is_hedge == (fails == "hedge"):
-                await eventually(lambda: it.in_flight == 2)
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
-            await it.one_has_failed()
-            return b"other"
-
-        it.behave = behave
+        it.behave = one_refused(it, fails)
         call = it.channel.unary_stream(PAGES)(b"", timeout=LONG)
         assert len(await messages_of(call, "iterate")) == 3
         await it.is_over()
