@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import grpc
 
 from lbclient import wire
-from lbclient.client import held_back
+from lbclient.client import call_throttling
 from lbclient.client.attempt import Attempt, new_attempt
 from lbclient.client.calls.request_stream import Requests
 from lbclient.client.history import Failed, ended_streams, has_failed, last_words
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 logger = Log(__name__)
 
-BESIDE = Decision(0.0, "the other attempt decides", is_hedged=True)
+LEFT_TO_OTHER = Decision(0.0, "the other attempt decides", is_left_to_other=True)
 
 
 class Method(Protocol):
@@ -127,7 +127,7 @@ class Attempts:
         requests, options = self.requests, self._options
         criticality = self.criticality
         if is_hedge:
-            observed = None if observed is None else observed.beside()
+            observed = None if observed is None else observed.for_hedge()
             criticality, options = _less_critical(criticality, options)
         of_call = (
             criticality,
@@ -179,20 +179,20 @@ class Attempts:
             return False
         return not is_hedge or (outcome.is_answer and outcome.verdict is SERVED)
 
-    def failed_beside(
+    def leave_to_other(
         self, attempt: Attempt, call: Any, code: int, trailers: Trailers
     ) -> None:
         """Settles one of two attempts, which leaves the call to the other."""
         balancer = self.balancer
         now = balancer.clock()
         _, outcome = heard(attempt, call, code, trailers, now)
-        balancer.settle(attempt, outcome, code, BESIDE, now)
+        balancer.settle(attempt, outcome, code, LEFT_TO_OTHER, now)
         if outcome.verdict is REJECTED and outcome.refusal is not Refusal.QUOTA:
             balancer.counters.attempt_refused(int(attempt.is_hedge))
         address = attempt.backend.endpoint.address
         self.tried = (attempt.backend,)
         self._is_first_left = attempt.is_hedge
-        self._history = (Failed(address, error_of(call), BESIDE.reason),)
+        self._history = (Failed(address, error_of(call), LEFT_TO_OTHER.reason),)
 
     def lost(self, attempt: Attempt) -> None:
         """Settles one of two attempts, which was cancelled as the other one answered:
@@ -200,7 +200,7 @@ class Attempts:
         balancer = self.balancer
         now = balancer.clock()
         outcome = Outcome(ABANDONED, now - attempt.sent_at, is_answer=False)
-        balancer.settle(attempt, outcome, CANCELLED, BESIDE, now)
+        balancer.settle(attempt, outcome, CANCELLED, LEFT_TO_OTHER, now)
 
     # --- whether and when it comes -------------------------------------------------
 
@@ -280,7 +280,7 @@ class Attempts:
             is_sent
             and balancer.throttling.is_active
             and not retry.why_not(failure)
-            and held_back.refusal(balancer.throttling, self.criticality, now)
+            and call_throttling.refusal(balancer.throttling, self.criticality, now)
             is not None
         ):
             # To the throttle it is a request like any other.

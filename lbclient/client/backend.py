@@ -15,20 +15,20 @@ from typing import Any
 import grpc
 
 from lbclient.background.interruptible import Interruptible
+from lbclient.client.backend_context import BackendContext
 from lbclient.client.connection import Connection
 from lbclient.client.driver import Driver
 from lbclient.client.former_connections import FormerConnections
-from lbclient.client.health.afar import FromAfar
 from lbclient.client.health.ordered_checks import OrderedChecks
 from lbclient.client.health.paced_watch import PacedWatch
+from lbclient.client.health.unconnected import UnconnectedWatch
 from lbclient.client.reported import Reported
-from lbclient.client.surroundings import Surroundings
 from lbclient.core.condition import Condition
+from lbclient.core.connection_state import Order, Step
 from lbclient.core.demand import Attention
 from lbclient.core.lifecycle import Lifecycle
 from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, State, Verdict
-from lbclient.core.situation import Order, Step
 from lbclient.core.stream_permit import StreamPermit
 from lbclient.grpc_seam import PINGED, give_up, lighten
 from lbclient.log import Log, set_subject
@@ -53,7 +53,7 @@ class Backend:
     def __init__(
         self,
         endpoint: Endpoint,
-        around: Surroundings,
+        context: BackendContext,
         observe: Observe,
         has_others: Callable[["Backend", bool], bool],
     ) -> None:
@@ -61,18 +61,18 @@ class Backend:
         `has_others` is as of `Connections`."""
         address, clock, interval = (
             endpoint.address,
-            around.clock,
-            around.health_interval,
+            context.clock,
+            context.health_interval,
         )
         self.endpoint = endpoint
-        self.load = Load(around.utilization_of)
-        self.life = Lifecycle(interval, around.rng)
+        self.load = Load(context.utilization_of)
+        self.life = Lifecycle(interval, context.rng)
         self.condition = Condition(clock())
         # Reports are asked for twice as often as silence is judged, so that one that
         # is late is no silence.
         self.attention = Attention(interval / 2, clock())
         self.permit = StreamPermit()
-        self._around = around
+        self._context = context
         self._observe = observe
         self._is_kept = asyncio.Event()  # not draining
         self._is_kept.set()
@@ -81,29 +81,29 @@ class Backend:
             self.life, self.load, clock, self._carry_out, self._job.interrupt
         )
         self.reported = Reported(
-            around.label,
+            context.label,
             address,
             driver,
             self.load,
             self.condition,
             clock,
-            takes_sessions=not around.has_udp_secret,
+            takes_sessions=not context.has_udp_secret,
         )
         self._checks = OrderedChecks(
             driver, self.reported, clock, self._dial_beside, partial(has_others, self)
         )
         self._watch = PacedWatch(
-            around, driver, self.reported, self.load, self.attention, self.permit
+            context, driver, self.reported, self.load, self.attention, self.permit
         )
         self._former = FormerConnections(address, interval, self.load, clock)
 
     @property
     def state(self) -> State:
-        return self.life.situation.state
+        return self.life.connection.state
 
     @state.setter
     def state(self, state: State) -> None:
-        self.life.situation.state = state
+        self.life.connection.state = state
 
     def tells_refusals(self) -> bool:
         """Whether gRPC's status for a refused stream proves that the call was not
@@ -116,7 +116,7 @@ class Backend:
 
     def has_left_zone(self) -> bool:
         """Whether it is in another zone than its channel's calls should stay in."""
-        zone = self._around.zone
+        zone = self._context.zone
         return bool(zone) and self.endpoint.zone != zone
 
     def heed(self, is_leaving: bool) -> None:
@@ -131,7 +131,7 @@ class Backend:
     def miss_deadline(self, has_others: bool) -> None:
         """Notes that a call on the backend missed its deadline; a health check may
         follow. `has_others`: other backends are ready."""
-        now = self._around.clock()
+        now = self._context.clock()
         self._watch.hurry()
         served = self.load.counts[Verdict.SERVED]
         self._driver.take(self.life.trust.missed_deadline(served, has_others, now))
@@ -158,7 +158,7 @@ class Backend:
         elif decided.reason and self.condition.stays(decided.reason):
             logger.about(
                 logging.INFO,
-                channel=self._around.label,
+                channel=self._context.label,
                 backend=self.endpoint.address,
                 state=self.state.value,
                 reason=decided.reason,
@@ -189,17 +189,17 @@ class Backend:
                 logger.about(
                     logging.INFO,
                     "dialling again",
-                    channel=self._around.label,
+                    channel=self._context.label,
                     backend=self.endpoint.address,
                     reason=reason,
                 )
 
     def _dial(self) -> grpc.aio.Channel:
-        return lighten(self._around.dial(self.endpoint))
+        return lighten(self._context.dial(self.endpoint))
 
     async def _dial_beside(self) -> grpc.aio.Channel:
-        await self._around.pacer.wait_turn()
-        return self._around.dial(self.endpoint, PINGED)
+        await self._context.pacer.wait_turn()
+        return self._context.dial(self.endpoint, PINGED)
 
     # --- what it does meanwhile -----------------------------------------------
 
@@ -210,7 +210,7 @@ class Backend:
         Raises what makes it fail, and can then be begun again.
         """
         # For what follows its health.
-        set_subject(channel=self._around.label, backend=self.endpoint.address)
+        set_subject(channel=self._context.label, backend=self.endpoint.address)
         try:
             while True:
                 # As a job, so that a ring that fails meanwhile is reported at once.
@@ -233,18 +233,20 @@ class Backend:
         self.channel = self._dial()
         if is_dialled:
             words = "its channel was closed"
-            label, address = self._around.label, self.endpoint.address
+            label, address = self._context.label, self.endpoint.address
             logger.about(logging.WARNING, words, channel=label, backend=address)
             self._driver.take(self.life.lost())
 
     def _next_job(self) -> Coroutine[Any, Any, None]:
-        around, driver, checks = self._around, self._driver, self._checks
+        context, driver, checks = self._context, self._driver, self._checks
         if self.life.is_away():
-            afar = FromAfar(self.endpoint, around, driver, self.reported, checks)
+            afar = UnconnectedWatch(
+                self.endpoint, context, driver, self.reported, checks
+            )
             return afar.follow()
         connection = Connection(
             self.channel,
-            around,
+            context,
             driver,
             self._watch,
             checks,

@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Callable
 
 from lbclient.client.backend import Backend
-from lbclient.client.changes import Changes
-from lbclient.client.common import Common
+from lbclient.client.backend_context import Dial
+from lbclient.client.channel_context import ChannelContext
 from lbclient.client.connections import Connections
 from lbclient.client.connectivity import IDLE, TRANSIENT_FAILURE, Connectivity
 from lbclient.client.discovery import Discovery
 from lbclient.client.idleness import Idleness
 from lbclient.client.outlier_detection import OutlierDetection
 from lbclient.client.slowdowns import Slowdowns
+from lbclient.client.state_changes import StateChanges
 from lbclient.client.subset_growth import SubsetGrowth
-from lbclient.client.surroundings import Dial
 from lbclient.core.counters import Counters
 from lbclient.core.model import State
 from lbclient.core.outliers import Outliers
@@ -36,7 +36,7 @@ class Backends:
 
     def __init__(
         self,
-        common: Common,
+        context: ChannelContext,
         resolver: Resolver,
         subset: Subset,
         dial: Dial,
@@ -44,13 +44,13 @@ class Backends:
         has_ready: Callable[[], bool],
         changed: Callable[[], None],
     ) -> None:
-        self.tasks = common.tasks
-        self.events = common.events
+        self.tasks = context.tasks
+        self.events = context.events
         self.is_stopped = False
-        self._clock = common.clock
+        self._clock = context.clock
         self._changed = changed
         self.connections = Connections(
-            common,
+            context,
             subset,
             dial,
             counters,
@@ -60,22 +60,22 @@ class Backends:
             leaves=self._leaves,
         )
         self.pool = self.connections.pool
-        self.outliers = Outliers(self.pool, common.rng)
+        self.outliers = Outliers(self.pool, context.rng)
         self.idleness = Idleness(
-            common, self.connections, calls=counters.total, has_ready=has_ready
+            context, self.connections, calls=counters.total, has_ready=has_ready
         )
         self.outlier_detection = OutlierDetection(
-            common.label,
+            context.label,
             self.outliers,
             counters.by_method,
             self.idleness.wake_a_second,
-            common.events,
+            context.events,
         )
-        self.slowdowns = Slowdowns(common, lambda: self.pool.ready)
-        self._growth = SubsetGrowth(common, self.connections)
-        self._changes = Changes(common, self._follow_up)
+        self.slowdowns = Slowdowns(context, lambda: self.pool.ready)
+        self._growth = SubsetGrowth(context, self.connections)
+        self._changes = StateChanges(context, self._follow_up)
         self.discovery = Discovery(
-            common, resolver, self.connections, self._changes.follow_up_soon
+            context, resolver, self.connections, self._changes.follow_up_soon
         )
         self.connectivity = Connectivity(self.pool, self.discovery.has_answered)
 

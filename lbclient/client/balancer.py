@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 import grpc
 
 from lbclient.background.tasks import is_fatal
-from lbclient.client import held_back
+from lbclient.client import call_throttling
 from lbclient.client.backend import Backend
+from lbclient.client.backend_context import Dial
 from lbclient.client.backends import Backends
 from lbclient.client.call_ends import CallEnds
-from lbclient.client.common import common_of
+from lbclient.client.channel_context import channel_context
 from lbclient.client.observers import Observers
 from lbclient.client.pending import Pending
 from lbclient.client.probing import Probing
 from lbclient.client.recent_picks import ANOTHER, RecentPicks
-from lbclient.client.surroundings import Dial
 from lbclient.config import ChannelConfig
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import named
@@ -78,7 +78,7 @@ class Balancer:
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
         self.ends = CallEnds(self.counters, clock)
         self.backends = backends = Backends(
-            common_of(label, config, clock, rng),
+            channel_context(label, config, clock, rng),
             resolver,
             subset,
             dial,
@@ -236,7 +236,7 @@ class Balancer:
             self.picks.finished(backend, outcome, now)
         throttling = self.throttling
         if throttling.is_active or (outcome.refusal is not None and throttling.is_on):
-            held_back.observe(throttling, attempt, outcome, now)
+            call_throttling.observe(throttling, attempt, outcome, now)
         report = outcome.report
         if report is not None and (
             report.task_id != backend.reported.task_id or report.state is LAME_DUCK

@@ -8,12 +8,12 @@ import grpc
 
 from lbclient import wire
 from lbclient.background.tasks import leaving_no_trace
+from lbclient.client.backend_context import BackendContext
 from lbclient.client.driver import Driver
 from lbclient.client.health.check import reason_of
 from lbclient.client.health.ordered_checks import LOOK_TIMEOUT, OrderedChecks
 from lbclient.client.health.paced_watch import PacedWatch
 from lbclient.client.health.streams import LAST_WORDS, Streams
-from lbclient.client.surroundings import Surroundings
 from lbclient.core.model import State
 
 READY = grpc.ChannelConnectivity.READY
@@ -32,7 +32,7 @@ class Connection:
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        around: Surroundings,
+        context: BackendContext,
         driver: Driver,
         watch: PacedWatch,
         checks: OrderedChecks,
@@ -41,7 +41,7 @@ class Connection:
     ) -> None:
         """`calls` tells how many are on it, as far as that is known."""
         self._channel = channel
-        self._around = around
+        self._context = context
         self._life, self._take = driver.life, driver.take
         self._watch = watch
         self._checks = checks
@@ -53,7 +53,7 @@ class Connection:
         patience = await self._connect()
         if self._channel.get_state() is OVER:
             return
-        self._take(self._life.connected(self._around.clock(), patience))
+        self._take(self._life.connected(self._context.clock(), patience))
         streams = self._watch.begin(self._channel)
         jobs = (
             leaving_no_trace(self._watch.follow()),
@@ -81,10 +81,10 @@ class Connection:
         Returns how long one answer may then take, in seconds. The channel may be closed
         meanwhile.
         """
-        channel, clock = self._channel, self._around.clock
-        interval = self._around.health_interval
+        channel, clock = self._channel, self._context.clock
+        interval = self._context.health_interval
         if channel.get_state() is not READY:
-            await self._around.pacer.wait_turn()
+            await self._context.pacer.wait_turn()
         began_at = clock()
         while (connectivity := channel.get_state(try_to_connect=True)) is not READY:
             if connectivity is OVER:

@@ -12,10 +12,10 @@ from math import inf
 
 from lbclient.background.tasks import AT_ONCE, Alarm, is_fatal
 from lbclient.client.backend import Backend, Observe
-from lbclient.client.common import Common
+from lbclient.client.backend_context import BackendContext, Dial
+from lbclient.client.channel_context import ChannelContext
 from lbclient.client.connect_pacer import ConnectPacer
 from lbclient.client.health.udp import Prober
-from lbclient.client.surroundings import Dial, Surroundings
 from lbclient.config.identity import home_zone
 from lbclient.core.counters import Counters
 from lbclient.core.crowding import Crowding
@@ -43,7 +43,7 @@ class Connections:
 
     def __init__(
         self,
-        common: Common,
+        context: ChannelContext,
         subset: Subset,
         dial: Dial,
         counters: Counters,
@@ -54,7 +54,7 @@ class Connections:
     ) -> None:
         """`observe` hears of every change of a state, `leaves` of who starts to drain,
         `returns` of who is wanted again before that was over."""
-        config = common.config
+        config = context.config
         self.subset = subset
         self.pool: Pool[Backend] = Pool(
             self._make,
@@ -70,32 +70,32 @@ class Connections:
             lambda backend: backend.life.is_expected_back(),
         )
         self.draining: dict[str, Backend] = {}
-        self._label = common.label
+        self._label = context.label
         self._loop = asyncio.get_running_loop()
-        self._around = Surroundings(
-            common.label,
+        self._context = BackendContext(
+            context.label,
             dial,
-            ConnectPacer(common.rng),
+            ConnectPacer(context.rng),
             prober,
-            common.clock,
-            common.rng,
+            context.clock,
+            context.rng,
             config.health,
             config.health_interval,
             utilization_by(config.metric_names_for_computing_utilization),
             bool(config.udp_secret),
             home_zone(config),
         )
-        self._clock = common.clock
-        self._tasks = common.tasks
-        self._turns = common.turns
+        self._clock = context.clock
+        self._tasks = context.tasks
+        self._turns = context.turns
         self._counters = counters
         self._observe = observe
         self._returns = returns
         self._leaves = leaves
-        self._review = Alarm(common.tasks, self._review_pool)
-        self._crowding = Crowding(common.rng)
+        self._review = Alarm(context.tasks, self._review_pool)
+        self._crowding = Crowding(context.rng)
         self._looked_at = -inf  # for crowds
-        self._crowd_timer = Alarm(common.tasks, self._leave_crowds)
+        self._crowd_timer = Alarm(context.tasks, self._leave_crowds)
 
     # --- who is wanted --------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Connections:
             known.heed(endpoint.lame_duck)
             self._returns(known)
             return known
-        backend = Backend(endpoint, self._around, self._observe, self.has_others)
+        backend = Backend(endpoint, self._context, self._observe, self.has_others)
         backend.heed(endpoint.lame_duck)
         return backend
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from lbclient.background.tasks import Alarm
-from lbclient.client.common import Common
+from lbclient.client.channel_context import ChannelContext
 from lbclient.client.connections import Connections
 from lbclient.core.model import Endpoints
 from lbclient.core.protocols import Resolver
@@ -32,12 +32,12 @@ class Discovery:
 
     def __init__(
         self,
-        common: Common,
+        context: ChannelContext,
         resolver: Resolver,
         connections: Connections,
         changed: Callable[[], None],
     ) -> None:
-        label, config, tasks = common.label, common.config, common.tasks
+        label, config, tasks = context.label, context.config, context.tasks
         self.resolver = resolver
         self.resolved_at: float | None = None
         self.updates = 0
@@ -46,8 +46,8 @@ class Discovery:
         self._connections = connections
         self._empty_after = config.empty_after
         self._tasks = tasks
-        self._clock = common.clock
-        self._events = common.events
+        self._clock = context.clock
+        self._events = context.events
         self._changed = changed
         self._subset = SubsetLog(label)
         self._believe_empty = Alarm(tasks, self._apply_empty)
@@ -57,7 +57,7 @@ class Discovery:
             self._resolved,
             self._unresolved,
             tasks,
-            common.rng,
+            context.rng,
             config.resolve_interval,
         )
         tasks.keep(resolver, self._following.follow)

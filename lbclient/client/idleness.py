@@ -11,7 +11,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm
-from lbclient.client.common import Common
+from lbclient.client.channel_context import ChannelContext
 from lbclient.client.connections import Connections
 from lbclient.client.health.udp import Prober
 from lbclient.client.waking import Waking
@@ -30,21 +30,21 @@ class Idleness:
 
     def __init__(
         self,
-        common: Common,
+        context: ChannelContext,
         connections: Connections,
         calls: Callable[[], int],
         has_ready: Callable[[], bool],
     ) -> None:
         """`calls` are those that are over; `has_ready` as of `Waking`."""
-        tasks, turns, config = common.tasks, common.turns, common.config
-        self.waking = Waking(tasks, turns, common.rng, has_ready)
+        tasks, turns, config = context.tasks, context.turns, context.config
+        self.waking = Waking(tasks, turns, context.rng, has_ready)
         self._pool, self._draining = connections.pool, connections.draining
         self._config = config
         self._turns = turns
-        self._clock = common.clock
+        self._clock = context.clock
         self._calls = calls
         self._look = Alarm(tasks, self._look_at_use)
-        self._demand = Demand(config.idle_after, 0, common.clock())
+        self._demand = Demand(config.idle_after, 0, context.clock())
         self._prober: Prober | None = None
 
     # --- who is away ----------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from lbclient.client import held_back
+from lbclient.client import call_throttling
 from lbclient.client.attempt import new_attempt
 from lbclient.client.attempts import Attempts, Next
 from lbclient.client.backend import Backend
@@ -151,7 +151,7 @@ class StubMethod:
         is_over = timeout is not None and timeout <= 0.0
         if balancer.throttling.is_active and not is_over:
             now = balancer.clock()
-            refusal = held_back.refusal(balancer.throttling, level, now, metadata)
+            refusal = call_throttling.refusal(balancer.throttling, level, now, metadata)
             if refusal is not None:
                 return self._throttled(balancer, refusal)
         options["metadata"] = metadata
@@ -335,7 +335,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         counts = self._counts or self.counts(balancer)
         is_over = timeout is not None and timeout <= 0.0
         if balancer.throttling.is_active and not is_over:
-            refusal = held_back.refusal(balancer.throttling, level, now, metadata)
+            refusal = call_throttling.refusal(balancer.throttling, level, now, metadata)
             if refusal is not None:
                 return self._throttled(balancer, refusal)
         # With a deadline that has passed grpcio would send it now and then.

@@ -41,10 +41,10 @@ class ObservedCall(Protocol):
         """After `took` seconds, the wait included. `then` is as in `balancer.settle`:
         None, or a decision without a delay, ends the call."""
 
-    def beside(self) -> "ObservedCall":
+    def for_hedge(self) -> "ObservedCall":
         """For the call's hedge, which begins and ends while its first attempt runs.
 
-        `then.is_hedged` of an attempt that is over: the call is not over by it."""
+        `then.is_left_to_other` of an attempt: its end is not the end of the call."""
 
     def request_sent(self, size: int, awaited: list[Any]) -> None:
         """The single request of a direct call; the call is among those `awaited` when
@@ -137,8 +137,8 @@ class _SeveralCalls:
         for call in self._calls:
             call.attempt_over(code, took, verdict, then, now)
 
-    def beside(self) -> "_SeveralCalls":
-        return _SeveralCalls(tuple(call.beside() for call in self._calls))
+    def for_hedge(self) -> "_SeveralCalls":
+        return _SeveralCalls(tuple(call.for_hedge() for call in self._calls))
 
     def request_sent(self, size: int, awaited: list[Any]) -> None:
         raise AssertionError("several observers are told by an AwaitingCall")
@@ -204,8 +204,8 @@ class AwaitingCall:
             self.attempt = 0
             self._call.attempt_over(code, took, verdict, then, now)
 
-    def beside(self) -> "AwaitingCall":
-        return AwaitingCall(self._call.beside(), self._has_one_response)
+    def for_hedge(self) -> "AwaitingCall":
+        return AwaitingCall(self._call.for_hedge(), self._has_one_response)
 
     def request_sent(self, size: int, awaited: list[Any]) -> None:
         self._awaited = awaited

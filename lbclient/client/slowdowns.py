@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm
-from lbclient.client.common import Common
+from lbclient.client.channel_context import ChannelContext
 from lbclient.client.probing import Questions
 from lbclient.core.fleet_cost import tell_after
 from lbclient.core.relative_costs import RelativeCosts
@@ -28,14 +28,14 @@ class Slowdowns:
     balancer, which calls `look_soon` when backends may be ready."""
 
     def __init__(
-        self, common: Common, ready: Callable[[], "tuple[Backend, ...]"]
+        self, context: ChannelContext, ready: Callable[[], "tuple[Backend, ...]"]
     ) -> None:
         self.costs = RelativeCosts()
-        self._label = common.label
-        self._clock = common.clock
-        self._rng = common.rng
+        self._label = context.label
+        self._clock = context.clock
+        self._rng = context.rng
         self._ready = ready
-        self._look = Alarm(common.tasks, self.look)
+        self._look = Alarm(context.tasks, self.look)
         self._questions = Questions()
         # Of backends, by address: when they were told, and how many clients they have.
         self._told: dict[str, tuple[float, int | None]] = {}

@@ -3,7 +3,7 @@
 import logging
 
 from lbclient.background.tasks import Alarm
-from lbclient.client.common import Common
+from lbclient.client.channel_context import ChannelContext
 from lbclient.client.connections import Connections
 from lbclient.core.model import State, Verdict
 from lbclient.core.subset_size import PAUSE, SubsetSize
@@ -18,14 +18,14 @@ class SubsetGrowth:
     """Sets the size of a channel's subset by its share of the traffic. Owned by a
     balancer, which calls `look_soon` when backends may be ready."""
 
-    def __init__(self, common: Common, connections: Connections) -> None:
-        config = common.config
+    def __init__(self, context: ChannelContext, connections: Connections) -> None:
+        config = context.config
         self._connections = connections
-        self._label = common.label
-        self._clock = common.clock
+        self._label = context.label
+        self._clock = context.clock
         self._size = SubsetSize(config.subset_size, config.max_subset_size)
-        self._counted, self._counted_at = 0, common.clock()
-        self._look = Alarm(common.tasks, self.look)
+        self._counted, self._counted_at = 0, context.clock()
+        self._look = Alarm(context.tasks, self.look)
         self._is_on = (
             config.subset != "whole" and config.max_subset_size > config.subset_size
         )

@@ -262,7 +262,7 @@ class CallTimer:
         if then is None or then.delay is None:
             call.over(code, now)
             return
-        if then.is_hedged:
+        if then.is_left_to_other:
             return
         call._idle_since = now
         if then.is_resend:
@@ -270,7 +270,7 @@ class CallTimer:
         else:
             call._retries += 1
 
-    def beside(self) -> "CallTimer":
+    def for_hedge(self) -> "CallTimer":
         """For the call's hedge: it is one more attempt, with messages of its own."""
         if not self.measures:
             return self

@@ -53,7 +53,7 @@ class Counters:
             self.sent += 1
         elif then.is_resend:
             self.resends += 1
-        elif not then.is_hedged:
+        elif not then.is_left_to_other:
             self._retries[min(then.attempt, LAST)] += 1
         # `Histogram.observe`, written out: this runs after each attempt.
         histogram = self.latency

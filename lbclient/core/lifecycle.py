@@ -16,17 +16,17 @@ SRE book, ch. 20: the states of a task, and health checks of inactive connection
 
 from random import Random
 
-from lbclient.core.doubt import Doubt
-from lbclient.core.model import State, TaskState
-from lbclient.core.situation import (
+from lbclient.core.connection_state import (
     NOTHING,
     STATE_OF_TASK,
+    ConnectionState,
     Link,
     Order,
-    Situation,
     Step,
     it_says,
 )
+from lbclient.core.doubt import Doubt
+from lbclient.core.model import State, TaskState
 from lbclient.core.trust import Trust
 
 # Health intervals until a state that an answer told of expires, if no health report or
@@ -43,49 +43,49 @@ class Lifecycle:
     """
 
     def __init__(self, interval: float, rng: Random) -> None:
-        self.situation = Situation(interval, rng)
-        self.silence = self.situation.silence
-        self.trust = Trust(self.situation, interval)
+        self.connection = ConnectionState(interval, rng)
+        self.silence = self.connection.silence
+        self.trust = Trust(self.connection, interval)
         self._interval = interval
 
     @property
     def state(self) -> State:
-        return self.situation.state
+        return self.connection.state
 
     @state.setter
     def state(self, state: State) -> None:
-        self.situation.state = state
+        self.connection.state = state
 
     @property
     def link(self) -> Link:
-        return self.situation.link
+        return self.connection.link
 
     def due_at(self) -> float | None:
         """When `tick` is wanted; None: not before something happens."""
-        return self.situation.due_at()
+        return self.connection.due_at()
 
     def is_connected(self) -> bool:
-        return self.situation.link is Link.UP
+        return self.connection.link is Link.UP
 
     def is_away(self) -> bool:
-        return self.situation.link is Link.AWAY
+        return self.connection.link is Link.AWAY
 
     def is_waking(self) -> bool:
         """A call wanted it, and it has not failed yet."""
-        return self.situation.is_wanted and self.state is State.CONNECTING
+        return self.connection.is_wanted and self.state is State.CONNECTING
 
     def answers_checks(self) -> bool:
         """It answered a health question, on this connection or the last one."""
-        return self.situation.has_answered
+        return self.connection.has_answered
 
     def is_expected_back(self) -> bool:
         """It left a connection by GOAWAY, and has said nothing on a new one."""
-        return self.situation.sent_goaway
+        return self.connection.sent_goaway
 
     def leaves(self, is_leaving: bool) -> Step:
         """Applies what the resolver says: the backend is about to leave, or is not any
         more."""
-        return self.situation.leaves(is_leaving)
+        return self.connection.leaves(is_leaving)
 
     # --- the connection -------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Lifecycle:
         """
         if self.link is Link.AWAY:
             return NOTHING
-        known = self.situation
+        known = self.connection
         known.move(Link.UP)
         known.calls.heard(now)
         known.checks.connected(now, patience)
@@ -106,28 +106,28 @@ class Lifecycle:
     def cannot_connect(self, why: str) -> Step:
         if self.link is not Link.DOWN:
             return NOTHING
-        self.situation.expect_nothing()
-        return self.situation.enter(State.REFUSING, why)
+        self.connection.expect_nothing()
+        return self.connection.enter(State.REFUSING, why)
 
     def lost(self) -> Step:
         """The connection, and what was sent on it."""
         if self.link is Link.AWAY:
             return NOTHING
-        self.situation.move(Link.DOWN)
-        self.situation.expect_back(False)
+        self.connection.move(Link.DOWN)
+        self.connection.expect_back(False)
         if self.state is State.REFUSING:
             return NOTHING
-        return self.situation.enter(State.CONNECTING, "connection lost")
+        return self.connection.enter(State.CONNECTING, "connection lost")
 
     def sent_goaway(self) -> Step:
         """It wants no new calls on this connection, and ends those that it has."""
         if self.link is Link.AWAY:
             return NOTHING
-        self.situation.move(Link.DOWN)
+        self.connection.move(Link.DOWN)
         if self.state is State.REFUSING:
             return NOTHING
-        self.situation.expect_back(self.state is not State.LAME_DUCK)
-        return self.situation.enter(State.LAME_DUCK, "it sent GOAWAY")
+        self.connection.expect_back(self.state is not State.LAME_DUCK)
+        return self.connection.enter(State.LAME_DUCK, "it sent GOAWAY")
 
     # --- its word, over the connection ----------------------------------------
 
@@ -138,23 +138,23 @@ class Lifecycle:
         load: others than ours speak when something changes."""
         if self.link is not Link.UP:
             return NOTHING
-        self.situation.answered()
-        self.situation.expect_nothing()
-        self.situation.expire_at(None)
+        self.connection.answered()
+        self.connection.expect_nothing()
+        self.connection.expire_at(None)
         self.silence.heard(has_report, now)
-        if self.situation.checks.doubt is Doubt.EXCLUDED:
+        if self.connection.checks.doubt is Doubt.EXCLUDED:
             if state is TaskState.SERVING:
                 return NOTHING  # it said so all the while; the check will tell
         else:
-            self.situation.believe(now)
-        return self.situation.enter(STATE_OF_TASK[state], reason or it_says(state))
+            self.connection.believe(now)
+        return self.connection.enter(STATE_OF_TASK[state], reason or it_says(state))
 
     def told_by_answer(self, now: float) -> Step:
         """An answer to a call says that its task is a lame duck."""
         if self.state is not State.READY or self.link is not Link.UP:
             return NOTHING
-        self.situation.expire_at(now + TRAILER_INTERVALS * self._interval)
-        return self.situation.enter(State.LAME_DUCK, "it says lame duck")
+        self.connection.expire_at(now + TRAILER_INTERVALS * self._interval)
+        return self.connection.enter(State.LAME_DUCK, "it says lame duck")
 
     def tick(self, now: float, reported_at: float) -> Step:
         """What time alone brings about; `reported_at` is when it last told its load."""
@@ -163,22 +163,22 @@ class Lifecycle:
             if silent is None:
                 return NOTHING
             # No calls before its next word.
-            return self.situation.enter(State.CONNECTING, f"silent for {silent:.1f} s")
+            return self.connection.enter(State.CONNECTING, f"silent for {silent:.1f} s")
         if self.silence.is_too_long(now):
-            self.situation.move(Link.DOWN)
-            return self.situation.enter(
+            self.connection.move(Link.DOWN)
+            return self.connection.enter(
                 State.CONNECTING, "dialling again", Order.REDIAL
             )
-        if self.situation.expires_at is not None and now >= self.situation.expires_at:
-            self.situation.expire_at(None)
+        if self.connection.expires_at is not None and now >= self.connection.expires_at:
+            self.connection.expire_at(None)
             if self.state is not State.LAME_DUCK:
                 return NOTHING
-            return self.situation.enter(
+            return self.connection.enter(
                 State.READY, "lame duck state from a response trailer expired"
             )
-        if self.situation.checks.take_due(now):
+        if self.connection.checks.take_due(now):
             return Step(order=Order.CHECK)
-        if self.situation.looks.take_due(now):
+        if self.connection.looks.take_due(now):
             return Step(order=Order.LOOK)
         return NOTHING
 
@@ -189,37 +189,39 @@ class Lifecycle:
         can_go = self.state is State.READY and self.link is Link.UP
         if not can_go and (self.state is not State.REFUSING or self.link is Link.AWAY):
             return NOTHING
-        self.situation.move(Link.AWAY)
-        self.situation.looks.restart()
+        self.connection.move(Link.AWAY)
+        self.connection.looks.restart()
         if not by_udp:
-            self.situation.looks.later(now)
+            self.connection.looks.later(now)
         if self.state is State.REFUSING:
             return Step(order=Order.DISCONNECT)
         reason = f"no calls for {seconds:.0f} s"
-        return self.situation.enter(State.INACTIVE, reason, Order.DISCONNECT)
+        return self.connection.enter(State.INACTIVE, reason, Order.DISCONNECT)
 
     def wanted(self) -> Step:
         """By a call. What it was thought to be does not count any more."""
         if self.link is not Link.AWAY:
             return NOTHING
-        self.situation.move(Link.DOWN)
-        self.situation.want()
-        return self.situation.enter(State.CONNECTING, "wanted for calls", Order.CONNECT)
+        self.connection.move(Link.DOWN)
+        self.connection.want()
+        return self.connection.enter(
+            State.CONNECTING, "wanted for calls", Order.CONNECT
+        )
 
     def told(self, state: TaskState) -> Step:
         """By UDP, which works: no looks are wanted."""
         if self.link is not Link.AWAY:
             return NOTHING
-        self.situation.answered()
-        self.situation.looks.put_off()
-        self.situation.looks.restart()
-        return self.situation.enter(_from_afar(state), f"{it_says(state)} by UDP")
+        self.connection.answered()
+        self.connection.looks.put_off()
+        self.connection.looks.restart()
+        return self.connection.enter(_from_afar(state), f"{it_says(state)} by UDP")
 
     def not_told(self, now: float) -> Step:
         """UDP is blocked, or it is gone. A look then, if none is due: soon, but not
         all clients at once."""
         if self.link is Link.AWAY:
-            self.situation.looks.soon(now)
+            self.connection.looks.soon(now)
         return NOTHING
 
     def seen(self, state: TaskState, now: float, reason: str = "") -> Step:
@@ -228,10 +230,10 @@ class Lifecycle:
             return self.trust.looked_beside("", now, is_there=True, has_others=True)
         if self.link is not Link.AWAY:
             return NOTHING
-        self.situation.answered()
-        self.situation.looks.restart()
-        self.situation.looks.later(now)
-        return self.situation.enter(_from_afar(state), reason or it_says(state))
+        self.connection.answered()
+        self.connection.looks.restart()
+        self.connection.looks.later(now)
+        return self.connection.enter(_from_afar(state), reason or it_says(state))
 
     def not_seen(
         self,
@@ -249,12 +251,12 @@ class Lifecycle:
             return self.trust.looked_beside(why, now, is_there, has_others, status)
         if self.link is not Link.AWAY:
             return NOTHING
-        step = self.situation.enter(State.REFUSING, why)
-        self.situation.looks.later(now, is_gone=True)
+        step = self.connection.enter(State.REFUSING, why)
+        self.connection.looks.later(now, is_gone=True)
         return step
 
     def __repr__(self) -> str:
-        return repr(self.situation)
+        return repr(self.connection)
 
 
 def _from_afar(state: TaskState) -> State:

@@ -64,15 +64,15 @@ class Decision(NamedTuple):
     """Seconds to wait before the next attempt, None for no more; and why.
 
     It is a resend where no backend has seen the request, else a retry; `attempt` is the
-    retry's number, from 1. `is_hedged`: no other attempt is due, as one is in flight or
-    has answered.
+    retry's number, from 1. `is_left_to_other`: no next attempt is due, as the other of
+    two is in flight or has answered.
     """
 
     delay: float | None
     reason: str
     is_resend: bool = False
     attempt: int = 0
-    is_hedged: bool = False
+    is_left_to_other: bool = False
 
 
 class Budget:

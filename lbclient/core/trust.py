@@ -12,17 +12,17 @@ there, but a connection that lives, is a busy server: nothing is replaced.
 from math import inf
 
 from lbclient.core.call_answers import MISSES
-from lbclient.core.doubt import Doubt
-from lbclient.core.model import State, TaskState
-from lbclient.core.situation import (
+from lbclient.core.connection_state import (
     NOTHING,
     STATE_OF_TASK,
+    ConnectionState,
     Link,
     Order,
-    Situation,
     Step,
     it_says,
 )
+from lbclient.core.doubt import Doubt
+from lbclient.core.model import State, TaskState
 
 BUSY = (
     "a health check on a second connection timed out too; pings are acknowledged, so "
@@ -36,11 +36,11 @@ NO_CHECKS = (
 
 class Trust:
     """Decides what follows when a connection is doubted: a check, a look, a new
-    connection. Owned by a lifecycle, whose situation it changes. `interval`, in
-    seconds, is the interval of health reports."""
+    connection. Owned by a lifecycle, whose `ConnectionState` it changes. `interval`, in
+    seconds, is that of health reports."""
 
-    def __init__(self, situation: Situation, interval: float) -> None:
-        self._situation = situation
+    def __init__(self, connection: ConnectionState, interval: float) -> None:
+        self._connection = connection
         self._interval = interval
         self._trusted_until = -inf
 
@@ -49,7 +49,7 @@ class Trust:
     def missed_deadline(self, served: int, has_others: bool, now: float) -> Step:
         """A call ended so; `served` counts all that it ever served. Who has no others
         to send calls to is as well off with this one, which is asked all the same."""
-        known = self._situation
+        known = self._connection
         misses = known.calls.missed(served)
         if (
             misses < MISSES
@@ -75,9 +75,9 @@ class Trust:
         owed, whose silence is judged.
         """
         known, calls, checks = (
-            self._situation,
-            self._situation.calls,
-            self._situation.checks,
+            self._connection,
+            self._connection.calls,
+            self._connection.checks,
         )
         if not calls.are_owed(in_flight, answered, now):
             checks.calls_answered()
@@ -99,14 +99,14 @@ class Trust:
         return Step(order=Order.CHECK)
 
     def _ask(self, doubt: Doubt, cause: str) -> None:
-        self._situation.checks.begin(doubt, cause)
-        self._situation.looks.restart()
+        self._connection.checks.begin(doubt, cause)
+        self._connection.looks.restart()
 
     # --- a CHECK --------------------------------------------------------------
 
     def checked(self, state: TaskState | None, now: float, reason: str = "") -> Step:
         """The answer to a CHECK; None: there was none. `reason` as in `heard`."""
-        known, checks = self._situation, self._situation.checks
+        known, checks = self._connection, self._connection.checks
         doubt = checks.doubt
         if known.link is not Link.UP:
             return NOTHING
@@ -131,11 +131,11 @@ class Trust:
 
     def _not_answered(self, now: float) -> Step:
         """A CHECK was not: it comes again, and a LOOK before that."""
-        checks = self._situation.checks
+        checks = self._connection.checks
         if checks.doubt is Doubt.NONE:
             return NOTHING
         checks.not_answered(now)
-        self._situation.looks.at_once(now)
+        self._connection.looks.at_once(now)
         return self._still_out(f"{checks.cause}; a health check is not answered")
 
     # --- a LOOK ---------------------------------------------------------------
@@ -144,7 +144,7 @@ class Trust:
         self, why: str, now: float, is_there: bool, has_others: bool, status: str = ""
     ) -> Step:
         """A LOOK beside the connection had an answer, or not: '', or `why` not."""
-        known, checks = self._situation, self._situation.checks
+        known, checks = self._connection, self._connection.checks
         began_at = known.looks.end()
         if began_at is None or not checks.is_unanswered:
             return NOTHING  # it was heard meanwhile
@@ -172,8 +172,8 @@ class Trust:
 
     def _still_out(self, reason: str) -> Step:
         """If it is out, it is so for this reason."""
-        is_out = self._situation.state is State.CONNECTING
+        is_out = self._connection.state is State.CONNECTING
         return Step(reason=reason) if is_out else NOTHING
 
     def __repr__(self) -> str:
-        return f"<{self._situation.checks!r}, trusted until {self._trusted_until:.1f}>"
+        return f"<{self._connection.checks!r}, trusted until {self._trusted_until:.1f}>"

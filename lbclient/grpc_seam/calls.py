@@ -32,7 +32,7 @@ def give_up(channel: grpc.aio.Channel, cause: str) -> None:
     step(channel.close())  # without grace it does not wait
 
 
-def end_beside(call: Any) -> None:
+def cancel_loser(call: Any) -> None:
     """Cancels an attempt whose call another attempt has answered.
 
     Whoever awaits it goes on to the other, as after `give_up`.

@@ -98,7 +98,7 @@ class TracedCall:
         self._retries += not then.is_resend
         self._reason = reason
 
-    def beside(self) -> "TracedCall":
+    def for_hedge(self) -> "TracedCall":
         """For a hedge: the same call, with an attempt's span of its own."""
         hedge = copy(self)
         hedge._attempt, hedge._reason = None, HEDGE

@@ -23,8 +23,8 @@ from random import Random
 from lbclient.core.load import FORGOTTEN_AFTER
 from lbclient.core.model import LoadReport
 from lbclient.core.protocols import N, Node
-from lbclient.pickers.asking import MOST_WANTED
 from lbclient.pickers.options import between
+from lbclient.pickers.probe_worth import MOST_WANTED
 
 MAX_AGE = 1.0  # seconds; the paper's
 SURPLUS = 1.0  # the paper's delta, in how often a probe is used

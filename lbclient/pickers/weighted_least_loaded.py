@@ -34,7 +34,7 @@ then own requests decide.
 Reports may end while answers still come, see `missed_reports`. From then on the backend
 counts as one that does not report.
 
-A client that sends too few requests to know the load sends probes, see `asking`.
+A client that sends too few requests to know the load sends probes, see `probe_worth`.
 """
 
 from collections.abc import Sequence
@@ -44,10 +44,10 @@ from random import Random
 from lbclient.core.load import FORGOTTEN_AFTER, Load
 from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.protocols import N, Node
-from lbclient.pickers.asking import MOST_WANTED, Asking
 from lbclient.pickers.equalizer import Equalizer
 from lbclient.pickers.newcomers import ABSENT, Candidate, Newcomers
 from lbclient.pickers.options import between
+from lbclient.pickers.probe_worth import MOST_WANTED, ProbeWorth
 from lbclient.pickers.slow_start import SLOW_START, SlowStart
 
 MEAN_GAIN = 0.2  # of what was told in a refresh period, in the mean of others' requests
@@ -103,7 +103,7 @@ class WeightedLeastLoaded:
         self._rng = rng
         self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
         self._newcomers = Newcomers(self._slow_start)
-        self._asking = Asking(between("probe_rate", probe_rate, 0.0, 1000.0))
+        self._probe_worth = ProbeWorth(between("probe_rate", probe_rate, 0.0, 1000.0))
         self.probes: list[Node] = []
         self._equalizer = Equalizer(
             between("gain", gain, 0.0, 2.0),
@@ -150,7 +150,7 @@ class WeightedLeastLoaded:
         chosen.picks += 1.0
         chosen.base += more
         scores[index] += more
-        if self._asking.is_on:
+        if self._probe_worth.is_on:
             self._ask(ready, now)
         return ready[index]
 
@@ -166,7 +166,7 @@ class WeightedLeastLoaded:
         index = self._scores.index(min(self._scores))
         told_at = self._candidates[index].reported_at
         is_old = now - told_at > STALE * self._horizon
-        if is_old and len(self.probes) < MOST_WANTED and self._asking.spend(now):
+        if is_old and len(self.probes) < MOST_WANTED and self._probe_worth.spend(now):
             self.probes.append(ready[index])
 
     def _take_news(self, now: float) -> None:
@@ -285,7 +285,7 @@ class WeightedLeastLoaded:
         requests = max(0.0, self._mean_others) + in_flight
         self._busy = 1.0 - 1.0 / (1.0 + requests) ** 2
         self._most_errors = MOST_ERRORS * (1.0 + requests)
-        self._asking.update(self._latency, in_flight, requests)
+        self._probe_worth.update(self._latency, in_flight, requests)
         self._set_weights(ready, now)
         mean_picks = sum(candidate.picks for candidate in self._candidates) / count
         self._turn_cost = (1.0 - self._busy) / max(1.0, mean_picks)

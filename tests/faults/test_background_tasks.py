@@ -20,24 +20,24 @@ from lbclient.background.tasks import Tasks
 from lbclient.background.turns import Turns
 from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
-from lbclient.client.changes import Changes
 from lbclient.client.connection import Connection
 from lbclient.client.connections import Connections
 from lbclient.client.discovery import Discovery
-from lbclient.client.health.afar import FromAfar
 from lbclient.client.health.ordered_checks import OrderedChecks
 from lbclient.client.health.own_stream import OwnStream
 from lbclient.client.health.paced_watch import PacedWatch
+from lbclient.client.health.unconnected import UnconnectedWatch
 from lbclient.client.health.watch import HealthWatch
 from lbclient.client.idleness import Idleness
 from lbclient.client.probing import Probing
 from lbclient.client.slowdowns import Slowdowns
+from lbclient.client.state_changes import StateChanges
 from lbclient.client.waking import Waking
 from lbclient.config import ServerConfig
+from lbclient.core.connection_state import Order
 from lbclient.core.lifecycle import Lifecycle
 from lbclient.core.model import State
 from lbclient.core.protocols import FleetUsage
-from lbclient.core.situation import Order
 from lbclient.resolvers.following import Following
 from lbclient.server.quotas.quota_enforcer import QuotaEnforcer
 from lbclient.server.sampler import Sampler
@@ -97,10 +97,10 @@ TASKS = [
     Victim(HealthWatch, "follow"),
     Victim(OwnStream, "_read"),
     Victim(OrderedChecks, "check_as_ordered", doubt),
-    Victim(FromAfar, "follow", rest),
+    Victim(UnconnectedWatch, "follow", rest),
 ]
 TIMERS = [
-    Victim(Changes, "_follow_up_now"),
+    Victim(StateChanges, "_follow_up_now"),
     Victim(Connections, "_review_pool", lambda b, _: b.connections._review.set(0.0)),
     Victim(Idleness, "_look_at_use", lambda b, _: b.backends.idleness._look.set(0.0)),
     Victim(Slowdowns, "look", lambda b, _: b.backends.slowdowns._look.set(0.0)),
@@ -175,7 +175,7 @@ async def test_it_lives_again_whatever_it_died_of(
     runs = killed(monkeypatch, victim, error)
     balancer = balancer_of(network, resolver)
     pool = balancer.pool
-    monkeypatch.setattr(balancer.connections._around.pacer, "wait_turn", at_once)
+    monkeypatch.setattr(balancer.connections._context.pacer, "wait_turn", at_once)
 
     def are_well() -> bool:
         counts = pool.counts
@@ -204,7 +204,7 @@ async def test_it_lives_again_whatever_it_died_of(
             Connection,
             PacedWatch,
             OrderedChecks,
-            FromAfar,
+            UnconnectedWatch,
             HealthWatch,
         )
         enough = BACKENDS if victim.owner in each_has_one else 1
@@ -322,7 +322,7 @@ async def test_a_timer_that_fails_beside_no_job_is_reported_at_once(
     """A backend that drains and has lost its connection waits, perhaps for ever."""
     network, resolver = Network(), Told()
     balancer = balancer_of(network, resolver)
-    monkeypatch.setattr(balancer.connections._around.pacer, "wait_turn", at_once)
+    monkeypatch.setattr(balancer.connections._context.pacer, "wait_turn", at_once)
     pool = balancer.pool
     try:
         resolver.tell(fleet(1, 0))

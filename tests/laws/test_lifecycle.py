@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lbclient.core.call_answers import MISSES
+from lbclient.core.connection_state import Link, Order, Step
 from lbclient.core.lifecycle import Lifecycle
 from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
 from lbclient.core.model import State, TaskState
 from lbclient.core.silence import REDIAL_INTERVALS
-from lbclient.core.situation import Link, Order, Step
 
 INTERVAL = 2.0
 READY = State.READY

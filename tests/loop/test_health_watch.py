@@ -13,10 +13,10 @@ import pytest
 
 from lbclient import wire
 from lbclient.client.backend import Backend
-from lbclient.client.health.beside import NO_ROOM
+from lbclient.client.health.connection_health import NO_SERVICE
 from lbclient.client.health.repeated_checks import ASKED
+from lbclient.client.health.stream_checks import NO_ROOM
 from lbclient.client.health.streams import LONGEST_PAUSE
-from lbclient.client.health.told import NO_SERVICE
 from lbclient.client.statistics import BackendStatistics
 from lbclient.core.doubt import RAREST_CHECK
 from lbclient.core.model import State

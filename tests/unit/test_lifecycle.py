@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from lbclient.core.call_answers import MISSES
+from lbclient.core.connection_state import Order, Step
 from lbclient.core.doubt import RAREST_CHECK
 from lbclient.core.lifecycle import TRAILER_INTERVALS, Lifecycle
 from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD
 from lbclient.core.model import State, TaskState
-from lbclient.core.situation import Order, Step
 
 INTERVAL = 2.0
 MOMENT = 0.01

@@ -15,7 +15,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig
-from lbclient.core.situation import Order
+from lbclient.core.connection_state import Order
 from tests.hosts import hosting, method_handler
 from tests.waiting import eventually, stands_still
 

@@ -13,7 +13,7 @@ import pytest
 
 import lbclient
 from lbclient.client import idleness
-from lbclient.client.health import afar, udp
+from lbclient.client.health import udp, unconnected
 from lbclient.client.health.udp import Prober
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core import looks
@@ -165,7 +165,7 @@ async def test_one_that_came_back_at_another_address_is_asked_there(
     async def locate(endpoint: Endpoint) -> str | None:
         return hosts[0]
 
-    monkeypatch.setattr(afar, "locate", locate)
+    monkeypatch.setattr(unconnected, "locate", locate)
     task = await start(server())
     async with lbclient.insecure_channel(task.address, config=CONFIG) as channel:
         await fall_asleep(channel, eventually)

@@ -10,7 +10,7 @@ from grpc import StatusCode
 
 import lbclient
 from lbclient import wire
-from lbclient.client.health.beside import NO_ROOM
+from lbclient.client.health.stream_checks import NO_ROOM
 from lbclient.config import ChannelConfig
 from lbclient.server import Server
 from tests.hosts import PATH, Host, hosting, stream_stream

@@ -21,13 +21,13 @@ from lbclient.client.backend import Backend
 from lbclient.client.calls.streams import UnaryStreamCall
 from lbclient.client.calls.wrapped import AttemptEnd, Call, UnaryUnaryCall
 from lbclient.core.hedging import HedgedMethod
-from lbclient.grpc_seam import Trailers, end_beside, final_status
+from lbclient.grpc_seam import Trailers, cancel_loser, final_status
 
 SENT, WON, LOST = "sent", "won", "lost"
 STATUS_COMES = 0.005  # seconds after an attempt that failed is said to have no headers
 
 
-class _Hedge(NamedTuple):
+class _HedgeInFlight(NamedTuple):
     attempt: Attempt
     inner: Any
     end: AttemptEnd
@@ -36,13 +36,13 @@ class _Hedge(NamedTuple):
 class _Hedged(Call):
     """`hedge` says what became of the hedge: SENT, WON or LOST; "" if there was none.
 
-    `_beside` is the hedge while the first attempt is in flight, too. Nothing here keeps
-    the call but for its inner call, and a stream not even by that.
+    `_in_flight` is the hedge while the first attempt is in flight, too. Only the inner
+    call keeps a unary call alive, and nothing keeps a stream.
     """
 
     hedge = ""
     _timer: TimerHandle | None = None
-    _beside: _Hedge | None = None
+    _in_flight: _HedgeInFlight | None = None
     _is_measured = False  # how long the first attempt took, or was it not the first
 
     def __init__(self, method: HedgedMethod, *arguments: Any, **options: Any) -> None:
@@ -93,18 +93,18 @@ class _Hedged(Call):
         # Of two attempts, for `lbclient.info`.
         self._lbclient = self._lbclient._replace(number=attempt.number)
         end = AttemptEnd(balancer, attempt, self._finder(), siblings)
-        self._beside = _Hedge(attempt, inner, end)
-        one_over = _one_over_of(self._finder(), self.attempts)
-        end.beside = self._attempt_end.beside = one_over
+        self._in_flight = _HedgeInFlight(attempt, inner, end)
+        to_other = _leave_to_other_of(self._finder(), self.attempts)
+        end.leave_to_other = self._attempt_end.leave_to_other = to_other
         inner.add_done_callback(end)
 
     # --- two attempts ---------------------------------------------------------------
 
-    def one_over(
+    def leave_to_other(
         self, end: AttemptEnd, inner: Any, code: int, trailers: Trailers
     ) -> bool:
-        """One of two attempts is over. Returns whether the call is not over by it."""
-        hedge, attempts = self._beside, self.attempts
+        """One of two attempts is over. Returns whether the other one decides."""
+        hedge, attempts = self._in_flight, self.attempts
         if hedge is None:  # the other one has decided the call
             attempts.lost(end.attempt)
             return True
@@ -112,32 +112,32 @@ class _Hedged(Call):
         is_decided = attempts.is_decided(end.attempt, inner, code, trailers, is_hedge)
         if self._is_committed():  # by the first one's answer
             is_decided = not is_hedge
-        self._beside = None
+        self._in_flight = None
         if is_decided:
             self._hedge_over(is_hedge)
             self._decided_by(hedge, is_hedge)
             return False
-        attempts.failed_beside(end.attempt, inner, code, trailers)
+        attempts.leave_to_other(end.attempt, inner, code, trailers)
         if is_hedge:
             self.hedge = LOST
         else:
             self._is_measured = True
             self._go_on_with(hedge)
-        self._attempt_end.beside = None
+        self._attempt_end.leave_to_other = None
         return True
 
-    def _decided_by(self, hedge: _Hedge, is_hedge: bool) -> None:
+    def _decided_by(self, hedge: _HedgeInFlight, is_hedge: bool) -> None:
         """Cancels the other of the two attempts: its end is no news."""
         loser = self._inner if is_hedge else hedge.inner
         loser_end = self._attempt_end if is_hedge else hedge.end
         # Not by way of the call, which may be dropped before the loser has ended.
-        loser_end.beside = _lost_of(self.attempts)
+        loser_end.leave_to_other = _lost_of(self.attempts)
         if is_hedge:
             self._measure()
             self._go_on_with(hedge)
-        end_beside(loser)
+        cancel_loser(loser)
 
-    def _go_on_with(self, hedge: _Hedge) -> None:
+    def _go_on_with(self, hedge: _HedgeInFlight) -> None:
         self._lbclient, self._inner, self._attempt_end = hedge
 
     def _measure(self) -> None:
@@ -177,9 +177,9 @@ class _Hedged(Call):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        hedge, self._beside = self._beside, None
+        hedge, self._in_flight = self._in_flight, None
         if hedge is not None:
-            self._attempt_end.beside = None
+            self._attempt_end.leave_to_other = None
             hedge.inner.cancel()
         return super().cancel()
 
@@ -190,18 +190,18 @@ def _delay_over(find: Callable[[], Call | None]) -> None:
         call.delay_over()
 
 
-def _one_over_of(
+def _leave_to_other_of(
     find: Callable[[], Call | None], attempts: Attempts
 ) -> Callable[[AttemptEnd, Any, int, Trailers], bool]:
-    def one_over(end: AttemptEnd, inner: Any, code: int, trailers: Trailers) -> bool:
+    def leave(end: AttemptEnd, inner: Any, code: int, trailers: Trailers) -> bool:
         call = find()
         if isinstance(call, _Hedged):
-            return call.one_over(end, inner, code, trailers)
+            return call.leave_to_other(end, inner, code, trailers)
         if end.attempt.is_hedge:  # of a call that was dropped, which the first one ends
             attempts.lost(end.attempt)
         return end.attempt.is_hedge
 
-    return one_over
+    return leave
 
 
 def _lost_of(attempts: Attempts) -> Callable[[AttemptEnd, Any, int, Trailers], bool]:
@@ -228,15 +228,15 @@ class HedgedStreamCall(_Hedged, UnaryStreamCall):
 
     def _start_hedge(self, backend: Backend, now: float) -> None:
         super()._start_hedge(backend, now)
-        assert self._beside is not None
-        self._watch(self._beside.inner)
+        assert self._in_flight is not None
+        self._watch(self._in_flight.inner)
 
     def _watch(self, inner: Any) -> None:
         task = self._balancer.loop.create_task(_await_headers(ref(self), inner))
         self._watching = (*self._watching, task)
 
     def headers_came(self, inner: Any) -> None:
-        hedge = self._beside
+        hedge = self._in_flight
         if inner is self._inner:
             is_hedge = False
             self._measure()
@@ -246,14 +246,14 @@ class HedgedStreamCall(_Hedged, UnaryStreamCall):
             return
         if hedge is None:
             return
-        self._beside = None
+        self._in_flight = None
         winner = hedge.end if is_hedge else self._attempt_end
-        winner.beside = None
+        winner.leave_to_other = None
         self._hedge_over(is_hedge)
         self._decided_by(hedge, is_hedge)
 
     def _abandon(self) -> None:
-        hedge = self.__dict__.get("_beside")
+        hedge = self.__dict__.get("_in_flight")
         if hedge is not None:
             with suppress(RuntimeError):  # the loop is closed, and so is the call
                 self._balancer.loop.call_soon_threadsafe(hedge.inner.cancel)

@@ -428,12 +428,12 @@ class Call:
 class AttemptEnd:
     """What happens when an attempt is over: once, and when its status is the true one.
 
-    `find` gives the call that it is an attempt of, if that is still there. `beside` is
-    asked first while the call has another attempt in flight, and returns whether the
-    call is not over by this one.
+    `find` gives the call that it is an attempt of, if that is still there. While the
+    call has another attempt in flight, `leave_to_other` is asked first. It returns
+    whether the call is left to that one.
     """
 
-    beside: Callable[["AttemptEnd", Any, int, Trailers], bool] | None = None
+    leave_to_other: Callable[["AttemptEnd", Any, int, Trailers], bool] | None = None
 
     def __init__(
         self,
@@ -470,8 +470,8 @@ class AttemptEnd:
             self._awaited.set()
         code, trailers = final_status(inner)
         del self._find  # or the two would keep each other, and the connection
-        beside, self.beside = self.beside, None
-        if beside is not None and beside(self, inner, code, trailers):
+        leave, self.leave_to_other = self.leave_to_other, None
+        if leave is not None and leave(self, inner, code, trailers):
             return
         if code == CANCELLED and was_not_begun(inner):
             tried = self.attempt.number - 1

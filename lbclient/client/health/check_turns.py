@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
+from lbclient.client.health.connection_health import ConnectionHealth
 from lbclient.client.health.streams import Streams
-from lbclient.client.health.told import Told
 from lbclient.core.doubt import RAREST_CHECK
 from lbclient.core.stream_permit import LONGEST_ANSWER
 
@@ -24,9 +24,11 @@ class CheckTurns:
     """Says when the next unary health check of a backend is due. Owned by a health
     watch. Servers other than lbclient's are checked `every` seconds."""
 
-    def __init__(self, told: Told, streams: Streams, traffic: Traffic) -> None:
+    def __init__(
+        self, health: ConnectionHealth, streams: Streams, traffic: Traffic
+    ) -> None:
         self.every = 0.0
-        self._told = told
+        self._health = health
         self._streams = streams
         self._traffic = traffic
         self._is_due = asyncio.Event()
@@ -40,7 +42,7 @@ class CheckTurns:
 
     def ask_every(self, interval: float) -> None:
         """From now on, if it is not ours; at once if that is more often than before."""
-        if interval < self.every and not self._told.is_ours:
+        if interval < self.every and not self._health.is_ours:
             self._is_due.set()
         self.every = interval
 
@@ -54,7 +56,7 @@ class CheckTurns:
 
         While the same calls wait it is asked ever more seldom: they may just be long.
         """
-        if not self._told.is_ours:
+        if not self._health.is_ours:
             return
         (in_flight, answered), now = self._traffic(), loop_time()
         if answered != self._answered or not in_flight:

@@ -12,8 +12,9 @@ from asyncio import FIRST_COMPLETED
 
 from lbclient import wire
 from lbclient.background.tasks import leaving_no_trace
-from lbclient.client.health.beside import ChecksBeside
 from lbclient.client.health.check_turns import CheckTurns
+from lbclient.client.health.connection_health import ConnectionHealth
+from lbclient.client.health.stream_checks import StreamChecks
 from lbclient.client.health.streams import (
     NotOfferedError,
     RefusedError,
@@ -21,7 +22,6 @@ from lbclient.client.health.streams import (
     TaskNotServing,
     longer_for,
 )
-from lbclient.client.health.told import Told
 from lbclient.log import Log
 from lbclient.v1 import health_pb2
 
@@ -33,10 +33,14 @@ class OwnStream:
     `refusals` counts refusals of the stream in a row."""
 
     def __init__(
-        self, told: Told, streams: Streams, turns: CheckTurns, checks: ChecksBeside
+        self,
+        health: ConnectionHealth,
+        streams: Streams,
+        turns: CheckTurns,
+        checks: StreamChecks,
     ) -> None:
         self.refusals = 0
-        self._told = told
+        self._health = health
         self._streams = streams
         self._turns = turns
         self._checks = checks
@@ -81,14 +85,14 @@ class OwnStream:
             answer = await checks.ask_beside([stream], pause)
             # As long as the stream is open it tells the state.
             if checks.has_ended_streams and isinstance(answer, wire.Health):
-                self._told.learn(answer)
+                self._health.learn(answer)
 
     async def _read(self, interval: float) -> None:
         def take(message: bytes) -> None:
             if (health := wire.parse_health(message)) is not None:
                 self.refusals = 0
-                self._told.take_health(health)
-            elif self._told.is_ours:
+                self._health.take_health(health)
+            elif self._health.is_ours:
                 self._complain(message)
             else:
                 # A server that answers anything: a proxy, or a catch-all handler.
@@ -100,7 +104,7 @@ class OwnStream:
                 wire.WATCH_METHOD, request.SerializeToString(), take
             )
         except NotOfferedError as error:
-            if not self._told.is_ours:
+            if not self._health.is_ours:
                 raise
             # It is offered.
             logger.debug("the health watch broke: %s", error, reason=error)

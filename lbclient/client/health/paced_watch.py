@@ -3,11 +3,11 @@
 import grpc
 
 from lbclient.background.interruptible import Interruptible
+from lbclient.client.backend_context import BackendContext
 from lbclient.client.driver import Driver
 from lbclient.client.health.streams import Streams
 from lbclient.client.health.watch import HealthWatch
 from lbclient.client.reported import Reported
-from lbclient.client.surroundings import Surroundings
 from lbclient.core.demand import Attention
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, TaskState
@@ -23,14 +23,14 @@ class PacedWatch:
 
     def __init__(
         self,
-        around: Surroundings,
+        context: BackendContext,
         driver: Driver,
         reported: Reported,
         load: Load,
         attention: Attention,
         permit: StreamPermit,
     ) -> None:
-        self._around = around
+        self._context = context
         self._driver = driver
         self._reported = reported
         self._load = load
@@ -44,14 +44,14 @@ class PacedWatch:
 
     def begin(self, channel: grpc.aio.Channel) -> Streams:
         """There is a new connection; returns the health streams on it."""
-        self._attention.restart(self._load.started, self._around.clock())
+        self._attention.restart(self._load.started, self._context.clock())
         self._reported.connected()
         self._watch = HealthWatch(
             channel,
             self._hear,
             self._permit,
             self._load.traffic,
-            self._around.health,
+            self._context.health,
             self._reported.is_shared,
             self._driver.life.silence.owes_nothing,
             self._reported.refusals,
@@ -65,11 +65,11 @@ class PacedWatch:
 
     async def follow(self) -> None:
         """Begins again when a stream broke, and when `look` wants another pace."""
-        watch, around = self._watch, self._around
+        watch, context = self._watch, self._context
         assert watch is not None
         while True:
-            jitter = 0.8 + 0.4 * around.rng.random()
-            pause = around.health_interval / 2 * jitter
+            jitter = 0.8 + 0.4 * context.rng.random()
+            pause = context.health_interval / 2 * jitter
             every = self._asked_every = self._attention.every
             await self._asking.run(watch.follow(every, pause))
 
@@ -78,13 +78,13 @@ class PacedWatch:
     ) -> bool:
         is_believed = self._reported.hear(state, report, reason)
         if self._watch is not None:
-            told = self._watch.told
+            health = self._watch.health
             self._reported.note_server(
-                told.is_ours,
-                told.udp_port,
-                told.udp_session,
-                told.clients,
-                told.cost_rise,
+                health.is_ours,
+                health.udp_port,
+                health.udp_session,
+                health.clients,
+                health.cost_rise,
             )
             self._expect_reports(self._watch)
         return is_believed
@@ -115,7 +115,7 @@ class PacedWatch:
         if watch is None or not self._asking.has_begun():
             return
         watch.turns.ask_every(every)
-        if not watch.told.is_ours:
+        if not watch.health.is_ours:
             return
         # A stream that is broken or refused is asked for again when its pause is over.
         if every != self._asked_every and not watch.streams.is_broken.is_set():
@@ -125,10 +125,10 @@ class PacedWatch:
 
     def _expect_reports(self, watch: HealthWatch) -> None:
         """A server that has many streams reports less often than it is asked to."""
-        interval = 2 * max(self._asked_every, watch.told.floor)
+        interval = 2 * max(self._asked_every, watch.health.floor)
         silence = self._driver.life.silence
         if interval != silence.interval:
-            silence.expect_every(interval, self._around.clock())
+            silence.expect_every(interval, self._context.clock())
             self._driver.set_timer()
 
     def __repr__(self) -> str:

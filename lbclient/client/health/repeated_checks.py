@@ -9,12 +9,12 @@ from asyncio import FIRST_COMPLETED
 
 import grpc
 
-from lbclient.client.health.beside import ChecksBeside
 from lbclient.client.health.check import NoState
 from lbclient.client.health.check_turns import CheckTurns, loop_time
+from lbclient.client.health.connection_health import ConnectionHealth
 from lbclient.client.health.standard_streams import StandardStreams
+from lbclient.client.health.stream_checks import StreamChecks
 from lbclient.client.health.streams import longer_for
-from lbclient.client.health.told import Told
 from lbclient.core.model import TaskState
 from lbclient.core.stream_permit import LONGEST_ANSWER, StreamPermit
 from lbclient.wire import Health
@@ -28,13 +28,13 @@ class RepeatedChecks:
 
     def __init__(
         self,
-        told: Told,
+        health: ConnectionHealth,
         streams: StandardStreams,
         turns: CheckTurns,
-        checks: ChecksBeside,
+        checks: StreamChecks,
         permit: StreamPermit,
     ) -> None:
-        self._told = told
+        self._health = health
         self._streams = streams
         self._turns = turns
         self._checks = checks
@@ -49,7 +49,7 @@ class RepeatedChecks:
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(pause)
                 continue
-            is_believed = self._told.take_answer(answer, ASKED)
+            is_believed = self._health.take_answer(answer, ASKED)
             if _has_none(answer):
                 await asyncio.sleep(self._permit.expires_at - loop_time())
                 return
@@ -61,14 +61,14 @@ class RepeatedChecks:
 
         Ends when the streams were ended as they were in the way.
         """
-        told, checks = self._told, self._checks
+        health, checks = self._health, self._checks
         async with asyncio.TaskGroup() as group:
             # Before the first check, which tells whether there is room for them.
-            told.hold_states()  # until then no call comes
+            health.hold_states()  # until then no call comes
             load = group.create_task(
                 self._streams.follow_load(self._turns.every, pause)
             )
-            has_load = group.create_task(_wait_for(told.has_load))
+            has_load = group.create_task(_wait_for(health.has_load))
             streams, watch = [load], None
             if has_watch:
                 watch = group.create_task(self._streams.follow_status(pause))
@@ -81,12 +81,12 @@ class RepeatedChecks:
                 return_when=FIRST_COMPLETED,
             )
             has_load.cancel()
-            told.release_states()
+            health.release_states()
             refusals = 0
             while True:
                 is_believed = True
                 if watch is None or watch.done():
-                    is_believed = told.take_answer(answer)
+                    is_believed = health.take_answer(answer)
                 if checks.has_ended_streams:
                     break
                 if _has_none(answer) and all(s.done() for s in streams):
@@ -101,15 +101,15 @@ class RepeatedChecks:
         """Until the next check is due; `refusals` are statuses in a row that told no
         state."""
         if not is_believed:
-            await asyncio.sleep(self._told.pause_for_another_task(pause))
+            await asyncio.sleep(self._health.pause_for_another_task(pause))
         elif refusals:
-            is_serving = self._told.state in (None, TaskState.SERVING)
+            is_serving = self._health.state in (None, TaskState.SERVING)
             await asyncio.sleep(longer_for(is_serving, pause, refusals - 1))
         else:
             await self._turns.wait()
 
     def __repr__(self) -> str:
-        return f"<{self._told!r}, asked {self._turns!r}>"
+        return f"<{self._health!r}, asked {self._turns!r}>"
 
 
 def _has_none(answer: Health | NoState) -> bool:

@@ -10,7 +10,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
 from lbclient import wire
-from lbclient.client.health.beside import ChecksBeside
+from lbclient.client.health.connection_health import ConnectionHealth
+from lbclient.client.health.stream_checks import StreamChecks
 from lbclient.client.health.streams import (
     NotOfferedError,
     RefusedError,
@@ -18,7 +19,6 @@ from lbclient.client.health.streams import (
     TaskNotServing,
     longer,
 )
-from lbclient.client.health.told import Told
 from lbclient.log import Log
 from lbclient.v1 import compat_pb2
 
@@ -30,8 +30,10 @@ class StandardStreams:
     Owned by a health watch. Each method returns if the server does not offer its
     stream."""
 
-    def __init__(self, told: Told, streams: Streams, checks: ChecksBeside) -> None:
-        self._told = told
+    def __init__(
+        self, health: ConnectionHealth, streams: Streams, checks: StreamChecks
+    ) -> None:
+        self._health = health
         self._streams = streams
         self._checks = checks
 
@@ -49,11 +51,11 @@ class StandardStreams:
                     await self._checks.ask_instead(refusal, pause)
                     refusals += 1
                 except TaskNotServing:
-                    again = self._told.pause_for_another_task(pause)
+                    again = self._health.pause_for_another_task(pause)
                 await asyncio.sleep(longer(again, refusals))
         except NotOfferedError as error:
             logger.debug("no health service: %s", error, reason=error)
-            self._told.assume_serving()
+            self._health.assume_serving()
 
     def _take_status(self, message: bytes) -> None:
         method = wire.SERVING_WATCH_METHOD
@@ -64,14 +66,14 @@ class StandardStreams:
         if status == compat_pb2.ServingReply.SERVICE_UNKNOWN:
             # It speaks of single services only.
             raise NotOfferedError(f"{method}: nothing of the server")
-        self._told.take_status(status)
+        self._health.take_status(status)
 
     async def follow_load(self, interval: float, pause: float) -> None:
         """The load, by ORCA's out-of-band reports."""
 
         def take(message: bytes) -> None:
             if (report := wire.parse_report(message)) is not None:
-                self._told.take_report(report)
+                self._health.take_report(report)
 
         seconds, rest = divmod(interval, 1)
         request = compat_pb2.LoadReportRequest(

@@ -11,21 +11,21 @@ from collections.abc import Callable
 
 import grpc
 
-from lbclient.client.health.beside import ChecksBeside
 from lbclient.client.health.check_turns import CheckTurns, Traffic
+from lbclient.client.health.connection_health import ConnectionHealth, TellState
 from lbclient.client.health.own_stream import OwnStream
 from lbclient.client.health.refused_services import Refusals
 from lbclient.client.health.repeated_checks import RepeatedChecks
 from lbclient.client.health.standard_streams import StandardStreams
+from lbclient.client.health.stream_checks import StreamChecks
 from lbclient.client.health.streams import NotOfferedError, Streams
-from lbclient.client.health.told import Tell, Told
 from lbclient.core.stream_permit import StreamPermit
 
 SWITCHED_OFF = "it is connected, and health checks are off (health)"
 
 
 class HealthWatch:
-    """Watches the health of one backend over one connection. Only read `told` and
+    """Watches the health of one backend over one connection. Only read `health` and
     `streams`.
 
     `turns` has it checked, at once or at another pace.
@@ -34,7 +34,7 @@ class HealthWatch:
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        tell: Tell,
+        tell: TellState,
         permit: StreamPermit,
         traffic: Traffic,
         kind: str,
@@ -44,22 +44,22 @@ class HealthWatch:
     ) -> None:
         """`kind` is `ChannelConfig.health`; `is_shared` tells whether several tasks
         answer there, and `owes_nothing` is told that no reports are due now."""
-        self.told = Told(tell, is_shared, refusals)
+        self.health = ConnectionHealth(tell, is_shared, refusals)
         self.streams = Streams(channel, refusals)
-        self.turns = CheckTurns(self.told, self.streams, traffic)
-        self._checks = ChecksBeside(
+        self.turns = CheckTurns(self.health, self.streams, traffic)
+        self._checks = StreamChecks(
             channel,
-            self.told,
+            self.health,
             self.streams,
             self.turns,
             permit,
             traffic,
             owes_nothing,
         )
-        self._own = OwnStream(self.told, self.streams, self.turns, self._checks)
-        standard = StandardStreams(self.told, self.streams, self._checks)
+        self._own = OwnStream(self.health, self.streams, self.turns, self._checks)
+        standard = StandardStreams(self.health, self.streams, self._checks)
         self._repeated = RepeatedChecks(
-            self.told, standard, self.turns, self._checks, permit
+            self.health, standard, self.turns, self._checks, permit
         )
         self._permit = permit
         self._kind = kind
@@ -71,11 +71,11 @@ class HealthWatch:
         A server of ours tells state and report together, every `interval`. Others are
         asked as often.
         """
-        told, checks = self.told, self._checks
+        health, checks = self.health, self._checks
         self.turns.begin(interval)
         checks.begin()
         if self._kind == "off":
-            told.assume_serving(SWITCHED_OFF)
+            health.assume_serving(SWITCHED_OFF)
             await asyncio.Event().wait()
         loop = asyncio.get_running_loop()
         if not self._permit.may_stream(loop.time()):
@@ -87,16 +87,20 @@ class HealthWatch:
         except NotOfferedError:
             is_other = True
         if is_other:
-            told.note_other()
+            health.note_other()
             # Not above: as long as an error is handled its frames keep the call, which
             # keeps the connection open.
             checks.patience.start(loop.time() - began_at, pause)
             await self._repeated.follow(self._kind == "watch", pause)
-        if told.is_shared() and not self._own.refusals and not checks.has_ended_streams:
+        if (
+            health.is_shared()
+            and not self._own.refusals
+            and not checks.has_ended_streams
+        ):
             # Another task can answer at once.
             self._owes_nothing()
-            pause = told.pause_for_another_task(pause)
+            pause = health.pause_for_another_task(pause)
         await asyncio.sleep(pause)
 
     def __repr__(self) -> str:
-        return f"<{self.told!r}, {self.streams!r}>"
+        return f"<{self.health!r}, {self.streams!r}>"

@@ -57,7 +57,7 @@ class Step(NamedTuple):
 NOTHING = Step()
 
 
-class Situation:
+class ConnectionState:
     """Holds a backend's state and connection. Owned by a lifecycle, which shares it
     with its `Trust`.
 

@@ -18,8 +18,8 @@ from lbclient.client.health.check_turns import (
     Traffic,
     loop_time,
 )
+from lbclient.client.health.connection_health import ConnectionHealth
 from lbclient.client.health.streams import RefusedError, Streams
-from lbclient.client.health.told import Told
 from lbclient.core.model import TaskState
 from lbclient.core.stream_permit import LONGEST_ANSWER, CheckPatience, StreamPermit
 from lbclient.log import Log
@@ -29,7 +29,7 @@ logger = Log(__name__)
 NO_ROOM = "it answers, and has no room for a health stream"
 
 
-class ChecksBeside:
+class StreamChecks:
     """Sends unary health checks, and ends health streams that block them. Owned by a
     health watch. `has_ended_streams`: since `begin`, a stream was ended because it
     blocked a check. `patience` adapts the timeout of checks beside streams."""
@@ -37,7 +37,7 @@ class ChecksBeside:
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        told: Told,
+        health: ConnectionHealth,
         streams: Streams,
         turns: CheckTurns,
         permit: StreamPermit,
@@ -47,7 +47,7 @@ class ChecksBeside:
         self.patience = CheckPatience()
         self.has_ended_streams = False
         self._channel = channel
-        self._told = told
+        self._health = health
         self._streams = streams
         self._turns = turns
         self._permit = permit
@@ -59,9 +59,9 @@ class ChecksBeside:
 
     async def ask(self, timeout: float) -> wire.Health | NoState:
         """Raises AioRpcError if there is no answer."""
-        told = self._told
-        by = ask_serving if told.is_other and not told.is_ours else ask
-        return await by(self._channel, timeout, told.state)
+        health = self._health
+        by = ask_serving if health.is_other and not health.is_ours else ask
+        return await by(self._channel, timeout, health.state)
 
     async def ask_instead(self, refusal: RefusedError, timeout: float) -> bool:
         """Whoever refuses a stream is there, and may say how it is.
@@ -71,19 +71,19 @@ class ChecksBeside:
         logger.debug("refused: %s", refusal, reason=refusal)
         report = refusal.report
         if report is not None and report.state is not None:
-            self._told.note_ours()
+            self._health.note_ours()
             health = wire.Health(report.state, report)
         else:
             try:
-                answer = await ask(self._channel, timeout, self._told.state)
+                answer = await ask(self._channel, timeout, self._health.state)
             except grpc.aio.AioRpcError:
                 return True
             if isinstance(answer, NoState):
-                self._told.take_answer(answer)
-                return self._told.state in (None, TaskState.SERVING)
+                self._health.take_answer(answer)
+                return self._health.state in (None, TaskState.SERVING)
             health = answer
         is_serving = health.state is TaskState.SERVING
-        self._told.learn(health, NO_ROOM if is_serving else "")
+        self._health.learn(health, NO_ROOM if is_serving else "")
         return is_serving
 
     async def ask_beside(
@@ -123,9 +123,9 @@ class ChecksBeside:
         every so often: so much is known of the connection."""
         if not is_beside:
             return LONGEST_ANSWER
-        if not self._told.is_ours:
+        if not self._health.is_ours:
             return self.patience.seconds
-        return self.patience.seconds + 1.25 * max(self._turns.every, self._told.floor)
+        return self.patience.seconds + 1.25 * max(self._turns.every, self._health.floor)
 
     def _are_in_the_way(self, began_at: float, timeout: float) -> bool:
         """Whether a check that was not answered says so of the streams beside it."""
@@ -133,7 +133,7 @@ class ChecksBeside:
             return False  # it was us who stood still
         # Where a stream of ours is silent, too, the server is frozen, or the connection
         # is dead.
-        return not self._told.is_ours or self._streams.spoke_at > began_at
+        return not self._health.is_ours or self._streams.spoke_at > began_at
 
     async def _end_streams(self, streams: Sequence[asyncio.Task[None]]) -> bool:
         """Returns whether one of them was open."""
@@ -146,7 +146,7 @@ class ChecksBeside:
             stream.cancel()
         if running:
             await asyncio.wait(running)
-        if self._told.is_ours:
+        if self._health.is_ours:
             self._owes_nothing()
         said = self._permit.record_ended(count, in_flight, loop_time())
         logger.info("closed health streams: %s", said, reason=said)

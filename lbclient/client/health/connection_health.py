@@ -22,7 +22,7 @@ REOPEN_AFTER = 0.05
 SERVING = TaskState.SERVING
 
 
-class Tell(Protocol):
+class TellState(Protocol):
     """Where what is learned goes; `reason` where the task did not say it itself.
 
     Returns whether the state is believed. It is not if the address fronts several
@@ -34,7 +34,7 @@ class Tell(Protocol):
     ) -> bool: ...
 
 
-class Told:
+class ConnectionHealth:
     """Records what a backend says over one connection, and passes it on. Owned by a
     health watch.
 
@@ -47,7 +47,7 @@ class Told:
     """
 
     def __init__(
-        self, tell: Tell, is_shared: Callable[[], bool], refusals: Refusals
+        self, tell: TellState, is_shared: Callable[[], bool], refusals: Refusals
     ) -> None:
         """`is_shared` tells whether several tasks answer at the address."""
         self.state: TaskState | None = None

@@ -15,7 +15,7 @@ BURST = 2.0  # asked at once, at most
 MOST_WANTED = 64  # whoever wraps a picker may not know that it asks
 
 
-class Asking:
+class ProbeWorth:
     """Decides whether a picker sends probes, and how often. Owned by one picker.
 
     `rate`: the most probes a second.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm
-from lbclient.client.common import Common
+from lbclient.client.channel_context import ChannelContext
 from lbclient.core.model import State
 from lbclient.log import Log
 
@@ -24,19 +24,19 @@ logger = Log("lbclient.balancer")  # as documented, for the whole channel
 MOST_LOGGED = 20
 
 
-class Changes:
+class StateChanges:
     """Logs backends' changes of state, and follows up the changes of one turn of the
     loop together. Owned by a balancer. `follow_up` gets the number of changes by the
     new state."""
 
     def __init__(
-        self, common: Common, follow_up: Callable[[Counter[State]], None]
+        self, context: ChannelContext, follow_up: Callable[[Counter[State]], None]
     ) -> None:
-        self._label = common.label
-        self._clock = common.clock
-        self._events = common.events
+        self._label = context.label
+        self._clock = context.clock
+        self._events = context.events
         self._follow_up = follow_up
-        self._alarm = Alarm(common.tasks, self._follow_up_now)
+        self._alarm = Alarm(context.tasks, self._follow_up_now)
         self._changed = Counter[State]()
 
     def log(self, backend: "Backend", before: State) -> None:

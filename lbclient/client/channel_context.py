@@ -10,7 +10,7 @@ from lbclient.core.events import Events
 from lbclient.core.protocols import Clock
 
 
-class Common(NamedTuple):
+class ChannelContext(NamedTuple):
     """What the parts of one channel share. `label` is its name in logs and errors."""
 
     label: str
@@ -22,6 +22,8 @@ class Common(NamedTuple):
     events: Events
 
 
-def common_of(label: str, config: ChannelConfig, clock: Clock, rng: Random) -> Common:
+def channel_context(
+    label: str, config: ChannelConfig, clock: Clock, rng: Random
+) -> ChannelContext:
     tasks = Tasks(label, rng, channel=label)
-    return Common(label, config, tasks, Turns(tasks), clock, rng, Events())
+    return ChannelContext(label, config, tasks, Turns(tasks), clock, rng, Events())

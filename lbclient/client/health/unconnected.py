@@ -3,22 +3,22 @@
 How a LOOK goes is in `ordered_checks`, how UDP does in `udp`.
 """
 
+from lbclient.client.backend_context import BackendContext
 from lbclient.client.driver import Driver
 from lbclient.client.health.ordered_checks import OrderedChecks
 from lbclient.client.health.udp import Watch, locate
 from lbclient.client.reported import Reported
-from lbclient.client.surroundings import Surroundings
 from lbclient.core.model import Endpoint
 
 
-class FromAfar:
+class UnconnectedWatch:
     """Follows a backend that has no connection, by UDP health checks. Owned by the
     backend."""
 
     def __init__(
         self,
         endpoint: Endpoint,
-        around: Surroundings,
+        context: BackendContext,
         driver: Driver,
         reported: Reported,
         checks: OrderedChecks,
@@ -27,7 +27,7 @@ class FromAfar:
         self._life, self._take = driver.life, driver.take
         self._reported = reported
         self._checks = checks
-        self._prober, self._clock = around.prober, around.clock
+        self._prober, self._clock = context.prober, context.clock
         self._asking: Watch | None = None
 
     async def follow(self) -> None:

@@ -19,7 +19,7 @@ class Dial(Protocol):
     def __call__(self, endpoint: Endpoint, more: Options = ...) -> grpc.aio.Channel: ...
 
 
-class Surroundings(NamedTuple):
+class BackendContext(NamedTuple):
     """What the backends of one channel share; `label` is the channel in the log.
     `prober` makes the channel's one when it is first asked.
 
