@@ -30,6 +30,7 @@ from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import result_of
 from lbclient.client import connect_pacer
 from lbclient.client.balancer import Balancer
+from lbclient.client.channel_context import channel_context
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoint, Endpoints, State, snapshot
 from lbclient.pickers import picker_factory
@@ -250,14 +251,11 @@ def balancer_of(
     network: Network, resolver: Told, config: ChannelConfig = WHOLE
 ) -> Balancer:
     return Balancer(
-        "crowd",
+        channel_context("crowd", config, time.monotonic, Random(7)),
         resolver,
         lambda endpoints: endpoints,
         picker_factory(config.picker, config.slow_start)(Random(7)),
         network.dial,
-        config,
-        time.monotonic,
-        Random(7),
     )
 
 

@@ -16,8 +16,10 @@ from lbclient.client import call_throttling
 from lbclient.client.attempt import Attempt, new_attempt
 from lbclient.client.calls.request_stream import Requests
 from lbclient.client.history import Failed, ended_streams, has_failed, last_words
+from lbclient.client.recent_picks import ANOTHER
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome
+from lbclient.core.next_backend import two_others
 from lbclient.core.retry import Decision, Failure, Refusal, Retry
 from lbclient.core.verdict import ABANDONED, REJECTED, SERVED, Ending
 from lbclient.grpc_seam import (
@@ -243,7 +245,7 @@ class Attempts:
             return None
         self.tried = tried = (*self.tried, attempt.backend)
         # Asked now, it is not late: `Retry` has compared its delay with what is left.
-        backend = None if then.delay else balancer.pick(now, self.counts, tried)
+        backend = None if then.delay else self.pick(now, tried)
         return Next(then.delay, backend, now)
 
     def _decide(
@@ -260,6 +262,7 @@ class Attempts:
 
         None where nothing is to decide; else it is remembered.
         """
+        is_other = self.has_other(attempt.backend)
         ending, outcome = heard(attempt, call, code, trailers, now)
         if not (may_go_on and ending.may_be_retried()):
             return outcome, None
@@ -269,7 +272,6 @@ class Attempts:
         is_sent = is_sent or was_sent(attempt, call)
         error = error_of(call)
         failure = Failure(ending.refusal, is_sent, has_begun(call), ending.pushback)
-        is_other = balancer.has_other(backend, attempt.counts)
         retry = self._retry
         if retry is None:
             # The calls that were sent, with this one: most of them never ask.
@@ -308,6 +310,36 @@ class Attempts:
         self._method = self._message = None
         if self.requests is not None:
             self.requests.drop()
+
+    # --- where it goes -------------------------------------------------------------
+
+    def pick(self, now: float, tried: "tuple[Backend, ...]") -> "Backend | None":
+        """The backend for an attempt that is sent now; None: it must wait or fail.
+
+        None of those `tried` if there is another: where the picker insists, it is the
+        less loaded of two others. Pickers that keep what they computed are left alone.
+        """
+        balancer = self.balancer
+        backend = balancer.pick(now, self.counts)
+        if tried and backend in tried:
+            others = two_others(tried, self._allowed(), balancer.rng)
+            if others:
+                backend = others[0]
+                if balancer.picks.recent is not None:
+                    balancer.picks.picked(backend, others, now, ANOTHER)
+        return backend
+
+    def has_other(self, backend: "Backend") -> bool:
+        """Whether the call may go to another backend than this one."""
+        allowed = self._allowed()
+        return len(allowed) > 1 or (len(allowed) == 1 and allowed[0] is not backend)
+
+    def _allowed(self) -> "tuple[Backend, ...]":
+        """The ready backends that are not ejected for the method."""
+        outliers = self.balancer.outliers
+        if not outliers.count:
+            return self.balancer.pool.ready
+        return outliers.allowed(id(self.counts))
 
     # --- what is told --------------------------------------------------------------
 

@@ -6,13 +6,11 @@ that wait, `call_ends` counts those that end without an attempt. Decisions are t
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from threading import get_ident
 from typing import TYPE_CHECKING
-
-import grpc
 
 from lbclient.background.tasks import is_fatal
 from lbclient.client import call_throttling
@@ -20,25 +18,22 @@ from lbclient.client.backend import Backend
 from lbclient.client.backend_context import Dial
 from lbclient.client.backends import Backends
 from lbclient.client.call_ends import CallEnds
-from lbclient.client.channel_context import channel_context
+from lbclient.client.channel_context import ChannelContext
 from lbclient.client.observers import Observers
 from lbclient.client.pending import Pending
 from lbclient.client.probing import Probing
-from lbclient.client.recent_picks import ANOTHER, RecentPicks
-from lbclient.config import ChannelConfig
+from lbclient.client.recent_picks import RecentPicks
+from lbclient.client.retry_policies import hedging_of, retry_policy_of
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import named
-from lbclient.core.hedging import Hedging
 from lbclient.core.model import LoadReport, Outcome, TaskState, Verdict, new_outcome
-from lbclient.core.next_backend import two_others
-from lbclient.core.protocols import Clock, Picker, PickerFactory, Resolver, Subset
-from lbclient.core.retry import BURST, Budget, Decision, RetryPolicy
+from lbclient.core.protocols import Picker, PickerFactory, Resolver, Subset
+from lbclient.core.retry import Decision
 from lbclient.core.spillover import Spillover
 from lbclient.core.throttling import Throttling
-from lbclient.grpc_seam import CANCELLED, DEADLINE_EXCEEDED, REASONS, is_ready
+from lbclient.grpc_seam import DEADLINE_EXCEEDED, REASONS, is_ready
 from lbclient.log import Log
 from lbclient.wire.codes import STATUS_OF_NUMBER
-from lbclient.wire.method_config import is_idempotent
 
 if TYPE_CHECKING:
     from lbclient.client.attempt import Attempt
@@ -55,30 +50,26 @@ class Balancer:
 
     def __init__(
         self,
-        label: str,
+        context: ChannelContext,
         resolver: Resolver,
         subset: Subset,
         picker: Picker,
         dial: Dial,
-        config: ChannelConfig,
-        clock: Clock,
-        rng: Random,
         spillover: PickerFactory | None = None,
         observers: Observers | None = None,
     ) -> None:
         """`spillover` makes the picker once endpoints have several priorities."""
         self.loop = asyncio.get_running_loop()
         self.thread = get_ident()
-        self.label = label
-        self.config = config
-        self.clock = clock
+        self.label = context.label
+        self.config = config = context.config
+        self.clock = clock = context.clock
         self.observers = Observers() if observers is None else observers
         self.picker = picker
-        self.probing = Probing(label, picker, clock)
+        self.probing = Probing(self.label, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
-        self.ends = CallEnds(self.counters, clock)
         self.backends = backends = Backends(
-            channel_context(label, config, clock, rng),
+            context,
             resolver,
             subset,
             dial,
@@ -87,8 +78,8 @@ class Balancer:
             changed=self._backends_changed,
         )
         self.connections = backends.connections
+        self.ends = CallEnds(self.counters, clock, backends.outliers)
         self.pool, self.outliers = backends.pool, backends.outliers
-        self._outlier_detection = backends.outlier_detection
         self.pending = Pending(
             self.pool,
             self.outliers,
@@ -102,51 +93,23 @@ class Balancer:
         level = config.criticality
         self.criticality = None if level is None else named("criticality", level)
         self.throttling = Throttling(
-            rng, config.throttle, lambda: (one.load for one in self.pool.ready)
+            context.rng, config.throttle, lambda: (one.load for one in self.pool.ready)
         )
-        self.retry_policy = RetryPolicy(
-            # Enough for all that can be in flight on one backend when it dies.
-            Budget(burst=max(BURST, config.active_limit)),
-            rng,
-            config.max_attempts,
-            lambda path: is_idempotent(path, config.idempotent),
-        )
-        self.hedging: Hedging | None = None
-        if config.hedging:
-            self.hedging = Hedging(
-                self.retry_policy,
-                config.max_attempts,
-                lambda path: is_idempotent(path, config.idempotent),
-                config.hedging_budget,
-                config.hedging_delay,
-            )
+        self.retry_policy = retry_policy_of(config, context.rng)
+        self.hedging = hedging_of(config, self.retry_policy)
         self.picks = RecentPicks(clock, self.outliers)
         self._spillover = spillover
-        self._rng = rng
+        self.rng = context.rng
 
     # --- picks ---------------------------------------------------------------
 
-    def pick(
-        self,
-        now: float,
-        counts: dict[int, int],
-        tried: Collection[Backend] = (),
-    ) -> Backend | None:
+    def pick(self, now: float, counts: dict[int, int]) -> Backend | None:
         """The backend for a call that is sent now; None: it must wait or fail.
 
-        `counts` are those of its method, of which each has its own. Of those that
-        `tried` it, none if there is another: where the policy insists, it is the less
-        loaded of two others. Policies that keep what they computed are left alone.
+        `counts` are those of its method, of which each has its own.
         """
         # Who waits goes first, or they wait together. (The dict's own truth is C.)
-        backend = None if self.pending.waiters else self._choose(now, counts)
-        if tried and backend in tried:
-            others = two_others(tried, self.allowed(counts), self._rng)
-            if others:
-                backend = others[0]
-                if self.picks.recent is not None:
-                    self.picks.picked(backend, others, now, ANOTHER)
-        return backend
+        return None if self.pending.waiters else self._choose(now, counts)
 
     def _choose(self, now: float, counts: dict[int, int]) -> Backend | None:
         lost = 0
@@ -178,17 +141,6 @@ class Balancer:
             if lost == 2:
                 self.backends.look_for_lost()
         return None
-
-    def allowed(self, counts: dict[int, int]) -> tuple[Backend, ...]:
-        """Those ready backends that are not ejected for a method, by its counts."""
-        if not self.outliers.count:
-            return self.pool.ready
-        return self.outliers.allowed(id(counts))
-
-    def has_other(self, backend: Backend, counts: dict[int, int]) -> bool:
-        """Whether a call may go elsewhere, by the counts of its method."""
-        allowed = self.allowed(counts)
-        return len(allowed) > 1 or (len(allowed) == 1 and allowed[0] is not backend)
 
     # --- attempts ------------------------------------------------------------
 
@@ -222,7 +174,8 @@ class Balancer:
             return
         learned = outcome
         if self.outliers.watching or (code and outcome.is_answer):
-            learned = self._outlier_detection.learned(attempt, outcome, code, now)
+            detection = self.backends.outlier_detection
+            learned = detection.learned(attempt, outcome, code, now)
         if learned.verdict is FAILED or learned.verdict is REJECTED:
             backend.condition.call_failed(code, now)
         backend.load.finish(learned, now)
@@ -248,21 +201,12 @@ class Balancer:
     def forget(self, attempt: "Attempt", tried: int) -> None:
         """Undoes the bookkeeping of an attempt that was cancelled before it was sent.
 
-        The attempt does not count for or against its backend. `tried` is the number of
-        backends that its call was sent to before.
+        `tried` is the number of backends that its call was sent to before.
         """
         if get_ident() != self.thread:
             self._on_loop(self.forget, attempt, tried)
             return
-        attempt.backend.load.forget()
-        if self.outliers.count:
-            key, now = id(attempt.counts), self.clock()
-            self.outliers.given_up(key, attempt.backend, attempt.sent_at, now)
-        if (observed := attempt.observed) is not None:
-            now, code = self.clock(), CANCELLED
-            took = now - attempt.sent_at + attempt.waited
-            observed.attempt_over(code, took, ABANDONED.value, None, now)
-        self.ends.count(grpc.StatusCode.CANCELLED, attempt.counts, was_sent=tried > 0)
+        self.ends.not_sent(attempt, was_sent=tried > 0)
         self._left(attempt.backend)
 
     def _left(self, backend: Backend) -> None:
@@ -289,7 +233,7 @@ class Balancer:
         if getattr(self.connections.subset, "has_priorities", False):
             make, self._spillover = self._spillover, None
             if make is not None and not isinstance(self.picker, Spillover):
-                self.picker = make(Random(self._rng.getrandbits(64)))
+                self.picker = make(Random(self.rng.getrandbits(64)))
                 self.probing.serve(self.picker)
 
     def abort(self) -> None:

@@ -4,21 +4,32 @@ They were refused here, found no backend in time, or were cancelled while they w
 What ends by an attempt is counted where that is settled, in `balancer`.
 """
 
+from typing import TYPE_CHECKING
+
 import grpc
 
 from lbclient.client.observers import ObservedCall
 from lbclient.core.counters import Counters
+from lbclient.core.model import Verdict
+from lbclient.core.outliers import Outliers
 from lbclient.core.protocols import Clock
-from lbclient.grpc_seam import LocalRpcError
+from lbclient.grpc_seam import CANCELLED, LocalRpcError
+
+if TYPE_CHECKING:
+    from lbclient.client.attempt import Attempt
+    from lbclient.client.backend import Backend
 
 
 class CallEnds:
     """Counts calls that end without an attempt, and tells their observers. Owned by a
     balancer."""
 
-    def __init__(self, counters: Counters, clock: Clock) -> None:
+    def __init__(
+        self, counters: Counters, clock: Clock, outliers: Outliers["Backend"]
+    ) -> None:
         self._counters = counters
         self._clock = clock
+        self._outliers = outliers
 
     def count(
         self,
@@ -44,6 +55,21 @@ class CallEnds:
         if isinstance(error, LocalRpcError):
             self._counters.refuse(error.REASON)
         self.count(error.code(), counts, was_sent, observed)
+
+    def not_sent(self, attempt: "Attempt", was_sent: bool) -> None:
+        """An attempt was cancelled before it was sent, and its call with it.
+
+        It does not count for or against its backend. `was_sent`: as in `count`.
+        """
+        attempt.backend.load.forget()
+        if self._outliers.count:
+            key, now = id(attempt.counts), self._clock()
+            self._outliers.given_up(key, attempt.backend, attempt.sent_at, now)
+        if (observed := attempt.observed) is not None:
+            now, verdict = self._clock(), Verdict.ABANDONED
+            took = now - attempt.sent_at + attempt.waited
+            observed.attempt_over(CANCELLED, took, verdict.value, None, now)
+        self.count(grpc.StatusCode.CANCELLED, attempt.counts, was_sent)
 
     def __repr__(self) -> str:
         return repr(self._counters)

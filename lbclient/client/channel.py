@@ -22,6 +22,7 @@ from lbclient.client import methods
 from lbclient.client.attempts import Attempts
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls import wrapped
+from lbclient.client.channel_context import channel_context
 from lbclient.client.disabled import plain_channel
 from lbclient.client.observers import Observers
 from lbclient.config import ChannelConfig, is_disabled
@@ -151,14 +152,11 @@ class Channel(grpc.aio.Channel):
         self._viewed: Recent | None = None  # by a view of a page before the first call
         label = self._label()  # a function that knew `self` would keep us alive
         self._make_balancer: Callable[[], Balancer] = lambda: Balancer(
-            label,
+            channel_context(label, config, clock, rng),
             resolver,
             subset,
             (spillover if zone else picker)(Random(rng.getrandbits(64))),
             dial,
-            config,
-            clock,
-            rng,
             spillover,
             observers,
         )

@@ -19,6 +19,7 @@ from benchmarks.crowd import FakeChannel, FakeStream, Network, Told
 from lbclient import wire
 from lbclient.client.balancer import Balancer
 from lbclient.client.channel import Channel
+from lbclient.client.channel_context import channel_context
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoint, Endpoints, snapshot
 from lbclient.pickers import picker_factory
@@ -496,14 +497,13 @@ class Fleet:
     def _make_balancer(self) -> Balancer:
         config = self.config
         return Balancer(
-            "fleet",
+            channel_context(
+                "fleet", config, asyncio.get_running_loop().time, Random(7)
+            ),
             self.resolver,
             lambda endpoints: endpoints,
             picker_factory(config.picker, config.slow_start)(Random(7)),
             lambda endpoint, more=(): self[endpoint.address].dial(endpoint, more),
-            config,
-            asyncio.get_running_loop().time,
-            Random(7),
             observers=self.channel._observers,
         )
 

@@ -14,8 +14,10 @@ import pytest
 
 import lbclient
 from lbclient import wire
+from lbclient.client.attempts import Attempts
 from lbclient.client.waking import WAKE_NEXT
 from lbclient.core.call_answers import MISSES
+from lbclient.core.criticality import Criticality
 from lbclient.core.demand import SEVERAL
 from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
 from lbclient.core.model import State
@@ -220,7 +222,9 @@ async def test_a_trial_that_a_retry_passes_on_to_another_lets_nobody_in() -> Non
         node = balancer.pool.nodes[bad.address]
         [(_, ejection)] = outliers.of(node)
         await asyncio.sleep(ejection.trial_at - now())
-        assert balancer.pick(now(), counts, (node,)) is not node
+        method: Any = fleet.channel.unary_unary(METHOD)
+        attempts = Attempts(balancer, method, b"", Criticality.CRITICAL, {})
+        assert attempts.pick(now(), (node,)) is not node
         bad.calls.clear()
         await asyncio.sleep(PATIENCE)
         await outcomes([fleet.call() for _ in range(30)])

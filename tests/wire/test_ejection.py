@@ -15,6 +15,8 @@ from benchmarks.faults.link import Link
 from lbclient.admin import shape
 from lbclient.admin.snapshot import snapshot
 from lbclient.cli.operate.inspect import channel as told
+from lbclient.client.attempts import Attempts
+from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
 from lbclient.metrics import samples
 from tests.hosts import unary_stream, unary_unary
@@ -380,11 +382,12 @@ async def test_a_retry_does_not_go_to_an_ejected_backend(
     async with await ready_channel(tasks, eventually, **config) as channel:
         balancer = channel.balancer()
         await until_ejected(channel)
-        counts = balancer.counters.by_method.of("unary_unary", NEW)
-        good = [node for node in balancer.pool.ready if node.endpoint.address
-                != tasks[0].address]  # fmt: skip
+        method: Any = channel.unary_unary(NEW)
+        attempts = Attempts(balancer, method, b"", Criticality.CRITICAL, {})
+        good = tuple(node for node in balancer.pool.ready if node.endpoint.address
+                != tasks[0].address)  # fmt: skip
         now = balancer.clock()
-        again = {balancer.pick(now, counts, good[:1]) for _ in range(50)}
+        again = {attempts.pick(now, good[:1]) for _ in range(50)}
         assert again == {good[1]}
 
 

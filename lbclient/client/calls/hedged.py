@@ -72,11 +72,11 @@ class _Hedged(Call):
             balancer.counters.sent + 1,
             is_throttled=balancer.throttling.is_active,
             is_waiting=bool(balancer.pending.waiters),
-            is_other=balancer.has_other(first.backend, self.counts),
+            is_other=self.attempts.has_other(first.backend),
         )
         if retry is None:
             return
-        backend = balancer.pick(now, self.counts, (first.backend,))
+        backend = self.attempts.pick(now, (first.backend,))
         if backend is None or backend is first.backend:
             hedging.take_back()  # the connections to the others are lost
             return

@@ -107,7 +107,7 @@ class Call:
         if self._is_late(now):
             self._expire()
             return
-        self._take(self._balancer.pick(now, self.counts, self.attempts.tried), now)
+        self._take(self.attempts.pick(now, self.attempts.tried), now)
 
     def _go_on(self, then: Next) -> None:
         if then.delay:
