@@ -20,57 +20,6 @@ from lbclient.v1 import compat_pb2
 Reply = compat_pb2.ServingReply
 
 
-class PlainServer(grpc.aio.Server):
-    """Hands everything on to grpc.aio's; adds health checks at `start`."""
-
-    def __init__(
-        self, inner: grpc.aio.Server, handlers: Iterable[grpc.GenericRpcHandler]
-    ) -> None:
-        self._inner = inner
-        self._health = _Health()
-        self._is_started = False
-        self.add_generic_rpc_handlers(handlers)
-
-    def add_generic_rpc_handlers(
-        self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
-    ) -> None:
-        handlers = self._health.services.of(generic_rpc_handlers)
-        self._inner.add_generic_rpc_handlers(handlers)
-
-    def add_registered_method_handlers(
-        self,
-        service_name: str,
-        method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
-    ) -> None:
-        self._health.services.add(service_name)
-        self._inner.add_registered_method_handlers(service_name, method_handlers)
-
-    def add_insecure_port(self, address: str) -> int:
-        return self._inner.add_insecure_port(address)
-
-    def add_secure_port(
-        self, address: str, server_credentials: grpc.ServerCredentials
-    ) -> int:
-        return self._inner.add_secure_port(address, server_credentials)
-
-    async def start(self) -> None:
-        if not self._is_started:
-            self._is_started = True
-            # After the user's, so that a health service of the user's goes first.
-            self._inner.add_generic_rpc_handlers((self._health,))
-        await self._inner.start()
-
-    async def stop(self, grace: float | None) -> None:
-        self._health.over.set()
-        await self._inner.stop(grace)
-
-    async def wait_for_termination(self, timeout: float | None = None) -> bool:
-        return await self._inner.wait_for_termination(timeout)
-
-    def __repr__(self) -> str:
-        return "<grpc.aio's own server, as LBCLIENT_DISABLE is set>"
-
-
 class KnownServices:
     """Answers whether a service serves, for those that a server registers."""
 
@@ -97,6 +46,70 @@ class KnownServices:
 
     def __repr__(self) -> str:
         return f"<{len(self._names)} services>"
+
+
+class PlainBase:
+    """Hands services and ports on to a server of grpcio; knows the services."""
+
+    def __init__(
+        self,
+        inner: Any,
+        services: KnownServices,
+        handlers: Iterable[grpc.GenericRpcHandler],
+    ) -> None:
+        self._inner = inner
+        self._services = services
+        self.add_generic_rpc_handlers(handlers)
+
+    def add_generic_rpc_handlers(
+        self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
+    ) -> None:
+        handlers = self._services.of(generic_rpc_handlers)
+        self._inner.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(
+        self,
+        service_name: str,
+        method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
+    ) -> None:
+        self._services.add(service_name)
+        self._inner.add_registered_method_handlers(service_name, method_handlers)
+
+    def add_insecure_port(self, address: str) -> Any:
+        return self._inner.add_insecure_port(address)
+
+    def add_secure_port(
+        self, address: str, server_credentials: grpc.ServerCredentials
+    ) -> Any:
+        return self._inner.add_secure_port(address, server_credentials)
+
+
+class PlainServer(PlainBase, grpc.aio.Server):
+    """Hands everything on to grpc.aio's; adds health checks at `start`."""
+
+    def __init__(
+        self, inner: grpc.aio.Server, handlers: Iterable[grpc.GenericRpcHandler]
+    ) -> None:
+        self._health = _Health()
+        self._is_started = False
+        super().__init__(inner, self._health.services, handlers)
+
+    async def start(self) -> None:
+        if not self._is_started:
+            self._is_started = True
+            # After the user's, so that a health service of the user's goes first.
+            self._inner.add_generic_rpc_handlers((self._health,))
+        await self._inner.start()
+
+    async def stop(self, grace: float | None) -> None:
+        self._health.over.set()
+        await self._inner.stop(grace)
+
+    async def wait_for_termination(self, timeout: float | None = None) -> bool:
+        return bool(await self._inner.wait_for_termination(timeout))
+
+    def __repr__(self) -> str:
+        return "<grpc.aio's own server, as LBCLIENT_DISABLE is set>"
 
 
 class _Health(grpc.GenericRpcHandler):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from asyncio import FIRST_COMPLETED
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
 from math import inf
@@ -22,11 +22,9 @@ import grpc.aio
 from lbclient import grpc_seam
 from lbclient.config import ServerConfig, is_disabled
 from lbclient.core import criticality, customer
-from lbclient.core.call_times import CallTimes, Trace
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
-from lbclient.core.recent import Recent
 from lbclient.core.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
 from lbclient.log import Log
@@ -35,25 +33,19 @@ from lbclient.server.loop_end import LoopEnd
 from lbclient.server.parts import Parts, checked
 from lbclient.server.quotas.cpu_timing import account
 from lbclient.server.report.health import HealthServices
+from lbclient.server.reporting_server import ReportingServer
 from lbclient.server.requests.handler import Handler
 from lbclient.server.requests.lookup import Interceptor, UnknownMethods, WrappedLookup
 from lbclient.server.requests.uncounted import Uncounted
 from lbclient.server.requests.wrapping import Wrapper
-from lbclient.server.statistics import ServerStatistics
 from lbclient.server.stopping import Stopping
 from lbclient.server.warmup import Warming, Warmup, check
 from lbclient.wire import propagation
 
 logger = Log(__name__)
 
-# grpcio says the same of a port that is taken and of credentials that are none.
-PAIRS = (
-    "Credentials are pairs of private key and certificate chain, in this order, in"
-    " PEM, which belong together."
-)
 
-
-class Server(grpc.aio.Server):
+class Server(ReportingServer, grpc.aio.Server):
     """A gRPC server that reports load, refuses excess requests and drains. Takes
     `grpc.aio.server`'s arguments and a config."""
 
@@ -70,11 +62,10 @@ class Server(grpc.aio.Server):
         clock: Clock = time.monotonic,
     ) -> None:
         most = maximum_concurrent_rpcs
-        self._config = config = checked(config, most)
-        self._clock = clock
+        config = checked(config, most)
         has_slots = grpc_seam.has_slots(options or ())
         limit = inf if most is None else most
-        self._parts = parts = Parts(
+        parts = Parts(
             config,
             clock,
             Random(),
@@ -82,18 +73,14 @@ class Server(grpc.aio.Server):
             has_slots=has_slots,
             pool=migration_thread_pool,
         )
+        super().__init__(config, parts, clock)
         self._gate = gate = parts.gate
         self._intake = gate.intake
-        self._reporter = parts.reporter
-        self._streams = parts.streams
-        self._udp = parts.udp
-        self._ports, self._services = parts.ports, parts.services
         self._started = self._has_stopped = False
         self._wrapper = Wrapper(parts.serving)
         self._uncounted = Uncounted(clock)
         if most is not None:
             gate.limit(most)
-        self._brought: list[grpc.GenericRpcHandler] = []  # by the user
         self._health: dict[str, grpc.GenericRpcHandler] = {}  # once it has started
         # Weakly: grpcio's task keeps the interceptors, and a server that is dropped
         # stops.
@@ -126,29 +113,15 @@ class Server(grpc.aio.Server):
         self.add_generic_rpc_handlers(handlers or ())
         self._number = SERVERS.enter(self)
 
-    def add_generic_rpc_handlers(
-        self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
-    ) -> None:
-        for handler in generic_rpc_handlers:
-            self._brought.append(handler)
-            self._add(handler)
-
-    def _add(self, handler: grpc.GenericRpcHandler) -> None:
-        if isinstance(handler, grpc.ServiceRpcHandler):
-            self._services[handler.service_name()] = None
-        if not self._intercepts:
-            handler = WrappedLookup(self._wrapper, self._uncounted, handler)
-        self._inner.add_generic_rpc_handlers((handler,))
+    def _wrapped(self, handler: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
+        if self._intercepts:
+            return handler
+        return WrappedLookup(self._wrapper, self._uncounted, handler)
 
     def add_registered_method_handlers(
-        self,
-        service_name: str,
-        method_handlers: Mapping[str, Handler],
+        self, service_name: str, method_handlers: Mapping[str, Handler]
     ) -> None:
-        self._services[service_name] = None
-        generic = grpc.method_handlers_generic_handler(
-            service_name, dict(method_handlers)
-        )
+        generic = self._generic(service_name, method_handlers)
         if self._intercepts:
             self._brought.append(generic)
             self._inner.add_registered_method_handlers(service_name, method_handlers)
@@ -156,34 +129,9 @@ class Server(grpc.aio.Server):
         # grpcio finds these without looking at a request's metadata, as we must.
         self.add_generic_rpc_handlers((generic,))
 
-    def _find_passing(self, details: grpc.HandlerCallDetails) -> Handler | None:
-        """What answers a health check that the user's interceptors are not asked about.
-
-        An interceptor that refuses or breaks our health services would hide from
-        clients that this server drains or is frozen. One that the user brings goes
-        first, and is the interceptors' business.
-        """
-        ours = self._health.get(details.method)
-        if ours is None or self._config.intercept_health:
-            return None
-        if any(brought.service(details) for brought in self._brought):
-            return None
-        return ours.service(details)
-
-    def add_insecure_port(self, address: str) -> int:
-        port = self._inner.add_insecure_port(address)
-        self._parts.listen(address, port, is_secure=False)
-        return port
-
-    def add_secure_port(
-        self, address: str, server_credentials: grpc.ServerCredentials
-    ) -> int:
-        try:
-            port = self._inner.add_secure_port(address, server_credentials)
-        except RuntimeError as error:
-            raise RuntimeError(f"{error} {PAIRS}") from None
-        self._parts.listen(address, port, is_secure=True)
-        return port
+    def _health_handler(self, details: grpc.HandlerCallDetails) -> Handler | None:
+        generic = self._health.get(details.method)
+        return None if generic is None else generic.service(details)
 
     async def start(self, warmup: Warmup | None = None) -> None:
         """Serves; clients are told that it does, once `warmup` has returned.
@@ -256,7 +204,7 @@ class Server(grpc.aio.Server):
         every later `stop` raises CancelledError.
         """
         if timeout is not None:
-            return await self._inner.wait_for_termination(timeout)
+            return bool(await self._inner.wait_for_termination(timeout))
         while await self._inner.wait_for_termination(3600.0):
             pass
         return False
@@ -293,34 +241,12 @@ class Server(grpc.aio.Server):
             await self.stop(None)
             await asyncio.gather(stopping, served, return_exceptions=True)
 
-    @property
-    def state(self) -> TaskState:
-        return self._reporter.state
-
-    def statistics(self) -> ServerStatistics:
-        """Returns what the server knows and has done, as an immutable snapshot."""
-        return self._parts.statistics()
-
-    def _keep_times(
-        self, find_trace: Callable[[], Trace | None], measures: bool
-    ) -> CallTimes:
-        """How long its requests take, from now on; for metrics. `measures`: also how
-        large messages are."""
-        return self._parts.tally.keep_times(find_trace, measures)
-
-    def _keep_recent(self) -> Recent:
-        """Returns recent latencies, and keeps them for a minute from now on."""
-        return self._reporter.keep_recent()
-
     def __del__(self) -> None:
         # grpc.aio's own server stops when it is dropped; so do our samples.
         if hasattr(self, "_udp"):
             self._parts.stop()
             self._loop_end.drop()
             self._udp.drop()
-
-    def __repr__(self) -> str:
-        return repr(self._reporter)
 
 
 def _forget_request() -> None:

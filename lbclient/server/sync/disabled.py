@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from lbclient import wire
-from lbclient.server.disabled import KnownServices
+from lbclient.server.disabled import KnownServices, PlainBase
 from lbclient.v1 import compat_pb2
 
 Reply = compat_pb2.ServingReply
@@ -20,36 +20,15 @@ Reply = compat_pb2.ServingReply
 THREADS = 16
 
 
-class PlainSyncServer(grpc.Server):
+class PlainSyncServer(PlainBase, grpc.Server):
     """Hands everything on to grpcio's; adds health checks at `start`."""
 
     def __init__(
         self, inner: grpc.Server, handlers: Iterable[grpc.GenericRpcHandler]
     ) -> None:
-        self._inner = inner
         self._health = _Health()
         self.is_started = False
-        self.add_generic_rpc_handlers(handlers)
-
-    def add_generic_rpc_handlers(
-        self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
-    ) -> None:
-        handlers = self._health.services.of(generic_rpc_handlers)
-        self._inner.add_generic_rpc_handlers(handlers)
-
-    def add_registered_method_handlers(
-        self, service_name: str, method_handlers: Mapping[str, Any]
-    ) -> None:
-        self._health.services.add(service_name)
-        self._inner.add_registered_method_handlers(service_name, method_handlers)
-
-    def add_insecure_port(self, address: str) -> Any:
-        return self._inner.add_insecure_port(address)
-
-    def add_secure_port(
-        self, address: str, server_credentials: grpc.ServerCredentials
-    ) -> Any:
-        return self._inner.add_secure_port(address, server_credentials)
+        super().__init__(inner, self._health.services, handlers)
 
     def start(self) -> None:
         # After the user's, so that a health service of the user's goes first.

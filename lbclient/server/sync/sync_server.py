@@ -7,7 +7,7 @@ find what they expect. What it adds runs on a loop in a thread of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from random import Random
@@ -19,17 +19,15 @@ import grpc
 
 from lbclient import grpc_seam
 from lbclient.config import ServerConfig, is_disabled
-from lbclient.core.call_times import CallTimes, Trace
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
-from lbclient.core.recent import Recent
 from lbclient.core.registry import SERVERS
 from lbclient.log import Log
 from lbclient.server.lame_duck import POLL_INTERVAL
 from lbclient.server.parts import Parts, checked
 from lbclient.server.report.health import HealthServices
+from lbclient.server.reporting_server import ReportingServer
 from lbclient.server.requests.handler import Handler
-from lbclient.server.statistics import ServerStatistics
 from lbclient.server.sync.disabled import PlainSyncServer
 from lbclient.server.sync.health import SyncHealth
 from lbclient.server.sync.loop_thread import LoopThread
@@ -39,7 +37,7 @@ from lbclient.server.warmup import Warmup, check, warm_up
 logger = Log(__name__)
 
 
-class SyncServer(grpc.Server):
+class SyncServer(ReportingServer, grpc.Server):
     """A synchronous gRPC server that reports load, refuses excess requests and drains.
     Takes `grpc.server`'s arguments and a config."""
 
@@ -60,11 +58,9 @@ class SyncServer(grpc.Server):
         if config.adaptive_concurrency:
             logger.warning("adaptive_concurrency has no effect on a synchronous server")
             config = replace(config, adaptive_concurrency=False)
-        self._config = config
-        self._clock = clock
         counting = Counting()
         self._loop = LoopThread()
-        self._parts = parts = Parts(
+        parts = Parts(
             config,
             clock,
             Random(),
@@ -75,10 +71,7 @@ class SyncServer(grpc.Server):
         if most is not None:
             # Not grpcio's: that one counts watchers, and refuses without a report.
             parts.gate.limit(most)
-        self._reporter = parts.reporter
-        self._udp = parts.udp
-        self._ports, self._services = parts.ports, parts.services
-        self._brought: list[grpc.GenericRpcHandler] = []  # by the user
+        super().__init__(config, parts, clock)
         self._health: SyncHealth | None = None  # once it has started
         # Weakly: grpcio's thread keeps the interceptors, and a server that is dropped
         # stops.
@@ -103,45 +96,15 @@ class SyncServer(grpc.Server):
         self.add_generic_rpc_handlers(handlers or ())
         self._number = SERVERS.enter(self)
 
-    def add_generic_rpc_handlers(
-        self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]
-    ) -> None:
-        for handler in generic_rpc_handlers:
-            self._brought.append(handler)
-            if isinstance(handler, grpc.ServiceRpcHandler):
-                self._services[handler.service_name()] = None
-            self._inner.add_generic_rpc_handlers((handler,))
-
     def add_registered_method_handlers(
         self, service_name: str, method_handlers: Mapping[str, Handler]
     ) -> None:
-        self._services[service_name] = None
-        generic = grpc.method_handlers_generic_handler(
-            service_name, dict(method_handlers)
-        )
-        self._brought.append(generic)
+        self._brought.append(self._generic(service_name, method_handlers))
         self._inner.add_registered_method_handlers(service_name, method_handlers)
 
-    def _find_passing(self, details: grpc.HandlerCallDetails) -> Handler | None:
-        """As `Server._find_passing`: a health check that passes by interceptors."""
-        ours = None if self._health is None else self._health.handlers
-        if ours is None or self._config.intercept_health:
-            return None
-        if any(brought.service(details) for brought in self._brought):
-            return None
-        return ours.get(details.method)
-
-    def add_insecure_port(self, address: str) -> int:
-        port: int = self._inner.add_insecure_port(address)
-        self._parts.listen(address, port, is_secure=False)
-        return port
-
-    def add_secure_port(
-        self, address: str, server_credentials: grpc.ServerCredentials
-    ) -> int:
-        port: int = self._inner.add_secure_port(address, server_credentials)
-        self._parts.listen(address, port, is_secure=True)
-        return port
+    def _health_handler(self, details: grpc.HandlerCallDetails) -> Handler | None:
+        ours = self._health
+        return None if ours is None else ours.handlers.get(details.method)
 
     def start(self, warmup: Warmup | None = None) -> None:
         """Serves; clients are told that it does, once `warmup` has returned.
@@ -158,7 +121,7 @@ class SyncServer(grpc.Server):
             self._loop.start()
             self._started = True
         services = HealthServices(
-            self._reporter, self._parts.streams, self._config, self._services
+            self._reporter, self._parts.streams, self._config, self._parts.services
         )
         self._health = SyncHealth(services, self._loop)
         # After the user's, so that a service that the user brings goes first.
@@ -279,34 +242,12 @@ class SyncServer(grpc.Server):
     def is_started(self) -> bool:
         return self._started
 
-    @property
-    def state(self) -> TaskState:
-        return self._reporter.state
-
-    def statistics(self) -> ServerStatistics:
-        """Returns what the server knows and has done, as an immutable snapshot."""
-        return self._parts.statistics()
-
-    def _keep_times(
-        self, find_trace: Callable[[], Trace | None], measures: bool
-    ) -> CallTimes:
-        """How long its requests take, from now on; for metrics. `measures`: also how
-        large messages are."""
-        return self._parts.tally.keep_times(find_trace, measures)
-
-    def _keep_recent(self) -> Recent:
-        """Returns recent latencies, and keeps them for a minute from now on."""
-        return self._reporter.keep_recent()
-
     def __del__(self) -> None:
         # grpcio's own server stops when it is dropped; so does what is beside it. The
         # pools are left to end by themselves: grpcio's thread may still submit to them,
         # and this may run within a submit, which holds the lock that a shutdown takes.
         if hasattr(self, "_number") and not self._ended.is_set():
             self._loop.drop(self._parts.stop, self._udp.close)
-
-    def __repr__(self) -> str:
-        return repr(self._reporter)
 
 
 def sync_server(
