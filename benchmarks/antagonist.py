@@ -27,7 +27,7 @@ from benchmarks.harness.figures import table
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import handlers, target_of
-from lbclient.core.relative_costs import SLOWED
+from lbclient.core.relative_costs import TUNING as RELATIVE_COSTS
 
 PATH = "/bench.Bench/Work"
 COST = 0.004  # CPU seconds of a call
@@ -117,7 +117,7 @@ async def measure() -> dict[str, Any]:
             rows = await look(servers, ports, channel)
             for number, row in enumerate(rows):
                 for who in ("own", "client"):
-                    if (getattr(row, who) or 0.0) >= SLOWED:
+                    if (getattr(row, who) or 0.0) >= RELATIVE_COSTS.slowed:
                         after = round(loop.time() - began_at)
                         noticed.setdefault(f"{who} {number}", after)
         show("burning", rows)

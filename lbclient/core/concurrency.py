@@ -25,37 +25,52 @@ from lbclient.core.deadlines import ASSUMED
 from lbclient.core.latency_probe import LatencyProbe
 from lbclient.core.latency_window import LatencyWindow, MethodBaseline
 
-# limit / places. Some requests must queue, so that a place that becomes free is taken
-# at once. Ours, from tests/laws/test_concurrency.py: with 8 places and Poisson arrivals
-# at twice the capacity, 1.35 keeps 98 % of the places busy.
-HEADROOM = 1.35
 
-# Without a limit.
-CROWD = 32  # requests in flight, below which there is no need of one
-QUEUED = 2.0  # latency / baseline, beyond which requests may queue
-# Until a probe has told whether they do, no more are in flight than are served in this
-# part of the time that requests have. If they queue, the others would end too late, and
-# the probe would have to wait for them.
-IN_TIME = 0.5
+@dataclass(frozen=True, slots=True)
+class ConcurrencyTuning:
+    """The numbers of `ConcurrencyLimit`. Ours, but for `first_places`;
+    tests/laws/test_concurrency.py plays them."""
 
-# With a limit.
-GAIN = 0.2  # weight of a window's estimate
-# A window's estimate / places. Twice beyond these, the pool has been resized, or the
-# baselines are wrong. One that grew shows less: the limit hides all further places.
-SHRUNK, GROWN = 0.75, 1.15
+    # limit / places. Some requests must queue, so that a place that becomes free is
+    # taken at once. Ours, from tests/laws/test_concurrency.py: with 8 places and
+    # Poisson arrivals at twice the capacity, 1.35 keeps 98 % of the places busy.
+    headroom: float = 1.35
 
-PROBE_LIMIT = 0.75  # of the places: all requests of a probe find one
+    # Without a limit.
+    crowd: int = 32  # requests in flight, below which there is no need of one
+    queued: float = 2.0  # latency / baseline, beyond which requests may queue
 
-# Verification. It knows no size yet. If there seem to be no more places than in flight,
-# these requests may have queued themselves: the next probe has half as many.
-VERIFY_LIMIT = 8  # requests in flight
-CLEARLY_MORE = 2.0  # places / requests in flight; windows of a flood err
-FIRST = 3.0  # places, at least, of a first limit; Envoy's min_concurrency
-RESTS = Backoff(2.0, 600.0)  # after one that failed
+    # Until a probe has told whether they do, no more are in flight than are served in
+    # this part of the time that requests have. If they queue, the others would end too
+    # late, and the probe would have to wait for them.
+    in_time: float = 0.5
 
-# Seconds. Requests that take longer, such as long polls, take no place: where they wait
-# there is room for all of them, and a probe cannot wait for their end.
-LONG = 10.0
+    # With a limit.
+    gain: float = 0.2  # weight of a window's estimate
+
+    # A window's estimate / places. Twice beyond these, the pool has been resized, or
+    # the baselines are wrong. One that grew shows less: the limit hides all further
+    # places.
+    shrunk: float = 0.75
+    grown: float = 1.15
+
+    probe_limit: float = 0.75  # of the places: all requests of a probe find one
+
+    # Verification. It knows no size yet. If there seem to be no more places than in
+    # flight, these requests may have queued themselves: the next probe has half as
+    # many.
+    verify_limit: int = 8  # requests in flight
+    clearly_more: float = 2.0  # places / requests in flight; windows of a flood err
+    # Places, at least, of a first limit; Envoy's min_concurrency
+    first_places: float = 3.0
+
+    # Seconds. Requests that take longer, such as long polls, take no place: where they
+    # wait there is room for all of them, and a probe cannot wait for their end.
+    long_request: float = 10.0
+
+
+TUNING = ConcurrencyTuning()
+RESTS = Backoff(2.0, 600.0)  # seconds after a verification that failed
 
 
 class RequestOutcome(Enum):
@@ -88,10 +103,10 @@ class ConcurrencyLimit:
         # This window. Time counts while the pool is full as far as is known.
         self._window = LatencyWindow()
         self._at = 0.0
-        self._full = CROWD
+        self._full = TUNING.crowd
         self._has_refused = False
         self._trend = 0  # of the window before: -1 too many places, 1 too few
-        self._probe = LatencyProbe(VERIFY_LIMIT)
+        self._probe = LatencyProbe(TUNING.verify_limit)
         # Verification.
         self._suspect: LatencyWindow | None = None  # which a probe is to judge
         self._measures_since = 0.0  # requests that began earlier are not measured
@@ -117,7 +132,7 @@ class ConcurrencyLimit:
 
     def takes_place(self, method: MethodBaseline) -> bool:
         """Whether its requests count: if their latency is known and short."""
-        return 0.0 < method.baseline <= LONG
+        return 0.0 < method.baseline <= TUNING.long_request
 
     def limit_at(self, now: float) -> float:
         """How many requests may be in flight, a new one included."""
@@ -139,14 +154,14 @@ class ConcurrencyLimit:
         # Requests that take long, or will never end, must not fill the limit for ever.
         while self._in_flight:
             oldest = next(iter(self._in_flight))
-            if now - oldest.began_at <= LONG:
+            if now - oldest.began_at <= TUNING.long_request:
                 break
             del self._in_flight[oldest]
 
     def begin(self, method: MethodBaseline, now: float) -> RequestInFlight:
         """Begins a request, and returns the object that `end` takes."""
         if not self.takes_place(method):
-            is_measured = method.sampling < VERIFY_LIMIT
+            is_measured = method.sampling < TUNING.verify_limit
             method.sampling += is_measured
             request = RequestInFlight(method, now, False, is_measured)
             method.early[request] = None
@@ -200,7 +215,11 @@ class ConcurrencyLimit:
     def _pass_time(self, active: int, now: float) -> None:
         if active >= self._full:
             self._window.pass_time(now - self._at, active)
-        elif self._suspected < inf and active < CROWD / 2 and self._suspect is None:
+        elif (
+            self._suspected < inf
+            and active < TUNING.crowd / 2
+            and self._suspect is None
+        ):
             # If there was a queue it is over.
             self._window, self._trend, self._suspected = LatencyWindow(), 0, inf
         self._at = now
@@ -210,28 +229,32 @@ class ConcurrencyLimit:
     def _conclude(self, window: LatencyWindow, now: float) -> None:
         estimate = window.places
         if not self.is_engaged:
-            trend = -1 if window.slowdown > QUEUED or window.has_collapsed else 0
+            trend = -1 if window.slowdown > TUNING.queued or window.has_collapsed else 0
             before, self._rate = self._rate, window.rate
-            in_time = max(CROWD, IN_TIME * self.time * max(before, window.rate))
+            in_time = max(
+                TUNING.crowd, TUNING.in_time * self.time * max(before, window.rate)
+            )
             self._suspected = in_time if trend and now >= self._rests_until else inf
         else:
             ratio = estimate / self.places
             if not self._has_refused:  # nobody would have taken more places
                 ratio = max(1.0, ratio)
-            trend = -1 if ratio < SHRUNK else 1 if ratio > GROWN else 0
+            trend = -1 if ratio < TUNING.shrunk else 1 if ratio > TUNING.grown else 0
             if trend == self._trend == 1:
                 self._resize(estimate)
             else:
-                self._resize(self.places * (1.0 + GAIN * (ratio - 1.0)))
+                self._resize(self.places * (1.0 + TUNING.gain * (ratio - 1.0)))
         lasts, self._trend = trend == self._trend, trend
         if trend == -1 and lasts and now >= self._rests_until:
-            self._verify(window, VERIFY_LIMIT, now)
+            self._verify(window, TUNING.verify_limit, now)
 
     def _resize(self, places: float) -> None:
         self.places = places = max(1.0, places)
         self._full = round(places)
-        self.limit = max(self._full + 1, round(HEADROOM * places))
-        self._probe.limit = max(1, int(PROBE_LIMIT * places + 0.25))  # 3 of 3.9, 1 of 2
+        self.limit = max(self._full + 1, round(TUNING.headroom * places))
+        self._probe.limit = max(
+            1, int(TUNING.probe_limit * places + 0.25)
+        )  # 3 of 3.9, 1 of 2
 
     # What a probe says
 
@@ -256,18 +279,20 @@ class ConcurrencyLimit:
         limit, places = self._probe.limit, window.places
         if not self.is_engaged:
             places = min(places, window.busy_places)
-        self._probe.limit = VERIFY_LIMIT
+        self._probe.limit = TUNING.verify_limit
         self._window, self._trend, self._suspected = LatencyWindow(), 0, inf
         if not is_verified:
             self._rests_until = now + self._rest
             self._rest = RESTS.longer(self._rest)
             if self.is_engaged:
                 self._resize(self.places)
-        elif places < CLEARLY_MORE * limit and limit > 1:
+        elif places < TUNING.clearly_more * limit and limit > 1:
             self._verify(window, limit // 2, now)
-        elif self.is_engaged or QUEUED * places < window.in_flight:
+        elif self.is_engaged or TUNING.queued * places < window.in_flight:
             # Of a flood in which all gave up nothing is known: the next windows tell.
-            self._resize(places if self.is_engaged else max(places, limit, FIRST))
+            self._resize(
+                places if self.is_engaged else max(places, limit, TUNING.first_places)
+            )
 
     def __repr__(self) -> str:
         if not self.is_engaged:

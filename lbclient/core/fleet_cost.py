@@ -12,12 +12,8 @@ from math import log
 from lbclient.core.ewma import Ewma
 from lbclient.core.median import median
 from lbclient.core.model import LoadReport
-from lbclient.core.relative_costs import (
-    LEARNING,
-    CostHistory,
-    RelativeCost,
-    cost_of,
-)
+from lbclient.core.relative_costs import TUNING as RELATIVE_COSTS
+from lbclient.core.relative_costs import CostHistory, RelativeCost, cost_of
 
 PAUSE = 5.0  # seconds between two looks
 MOST_CLIENTS = 64  # of whom it is known what they told: those who told it last
@@ -78,7 +74,8 @@ class FleetCost:
             return False
         history = self._history = self._history or CostHistory(now)
         history.observe(self._own.value - log(median(fresh)), now, now)
-        return now >= history.since + LEARNING and history.compare(0.0, 0.0, now)
+        is_known = now >= history.since + RELATIVE_COSTS.learning
+        return is_known and history.compare(0.0, 0.0, now)
 
     def _fresh(self, now: float) -> list[float]:
         return [cost for cost, at in list(self._told.values()) if now <= at + FRESH]

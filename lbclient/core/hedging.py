@@ -9,6 +9,7 @@ Scale" (CACM 2013).
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import ceil
 
 from lbclient.core.call_counts import MOST
@@ -18,18 +19,31 @@ BUDGET = 0.02  # hedges a request
 # Hedges at once after a time without any. Ours: the calls that meet a short stall.
 BURST = 10
 
-KEPT = 1000  # latencies; enough for a p98.5: 15 are above it
-LEAST = 100  # latencies; a p95 of fewer is chance
-REVIEW = 50  # latencies between two looks at the quantiles: sorting takes 50 us
-SHARE = 0.05  # of the calls, beyond the p95
-# The share of the budget that the delay spends. Ours: what is left makes it unlikely
-# that a hedge is wanted while the budget happens to be spent.
-SPENT = 0.75
-FACTOR = 2.0  # times the p95. Ours: 0.25 % of exponential latencies are longer
 
-# The share of slow calls above which hedging stops. Ours: ten times the budget.
-MOST_SLOW = 0.2
-GAIN = 0.02  # of each call, in the share of slow calls: some 50 calls count
+@dataclass(frozen=True, slots=True)
+class HedgingTuning:
+    """When a hedge is sent. The p95 is that of "The Tail at Scale", the rest ours:
+    `python -m benchmarks.hedging`."""
+
+    kept: int = 1000  # latencies; enough for a p98.5: 15 are above it
+    least_known: int = 100  # latencies; a p95 of fewer is chance
+    # Latencies between two looks at the quantiles: sorting takes 50 us
+    review: int = 50
+    beyond_p95: float = 0.05  # of the calls, beyond the p95
+
+    # The share of the budget that the delay spends. Ours: what is left makes it
+    # unlikely that a hedge is wanted while the budget happens to be spent.
+    spent: float = 0.75
+    # Times the p95. Ours: 0.25 % of exponential latencies are longer
+    most_p95: float = 2.0
+
+    # The share of slow calls above which hedging stops. Ours: ten times the budget.
+    most_slow: float = 0.2
+    # Of each call, in the share of slow calls: some 50 calls count
+    slow_gain: float = 0.02
+
+
+TUNING = HedgingTuning()
 
 THROTTLED = "throttled"
 WAITING = "waiting"
@@ -57,7 +71,7 @@ class HedgedMethod:
         self.slow = 0.0
         self._is_fixed = delay is not None
         self._budget = budget
-        self._latencies: deque[float] = deque(maxlen=KEPT)
+        self._latencies: deque[float] = deque(maxlen=TUNING.kept)
         self._new = 0
 
     def observe(self, latency: float) -> None:
@@ -70,16 +84,16 @@ class HedgedMethod:
             return
         self._latencies.append(latency)
         self._new += 1
-        if self._new >= REVIEW and len(self._latencies) >= LEAST:
+        if self._new >= TUNING.review and len(self._latencies) >= TUNING.least_known:
             self._new = 0
             self.delay = hedging_delay(sorted(self._latencies), self._budget)
 
     def outlived(self) -> None:
         """A call has outlived the delay: it would be hedged."""
-        self.slow += (1.0 - self.slow) * GAIN
+        self.slow += (1.0 - self.slow) * TUNING.slow_gain
 
     def answered_in_time(self) -> None:
-        self.slow -= self.slow * GAIN
+        self.slow -= self.slow * TUNING.slow_gain
 
     def __repr__(self) -> str:
         told = "unknown" if self.delay is None else f"{self.delay:.3f} s"
@@ -99,9 +113,11 @@ def hedging_delay(latencies: list[float], budget: float) -> float:
     >>> hedging_delay(even[:980] + [30.0] * 20, 0.02)
     1.9
     """
-    p95 = _quantile(latencies, 1.0 - SHARE)
-    affordable = _quantile(latencies, 1.0 - min(SHARE, SPENT * budget))
-    return min(affordable, FACTOR * p95)
+    p95 = _quantile(latencies, 1.0 - TUNING.beyond_p95)
+    affordable = _quantile(
+        latencies, 1.0 - min(TUNING.beyond_p95, TUNING.spent * budget)
+    )
+    return min(affordable, TUNING.most_p95 * p95)
 
 
 def _quantile(latencies: list[float], share: float) -> float:
@@ -174,7 +190,7 @@ class Hedging:
             reason = WAITING
         elif not is_other:
             reason = NO_BACKEND
-        elif method.slow > MOST_SLOW:
+        elif method.slow > TUNING.most_slow:
             reason = SLOW
         retry = None
         if not reason and self._budget.left() > 0.0:

@@ -8,6 +8,7 @@ than something refused lately is refused, too. SRE book, ch. 21.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import exp, inf
 from random import Random
 
@@ -28,30 +29,41 @@ from lbclient.core.queue_delay import QueueDelay
 from lbclient.core.retry import Refusal
 from lbclient.core.tally import Tally
 
-# Ours. A burst is no overload: up to three times the target may come at once. While it
-# stays beyond the target patience goes, slower than a task that has twice the work it
-# can do works off what it has; it comes back when that is over.
-PATIENT = 3.0
-TIRES = 0.5  # seconds
-RECOVERS = 1.0  # seconds
 
-# Widths of the other signals, in their own units: a tenth to all refused.
-CPU_WIDTH = 0.05
-CPU_SMOOTHING = 1.0  # seconds
-MEMORY_WIDTH = 0.01
-USER_WIDTH = 0.1
+@dataclass(frozen=True, slots=True)
+class SignalTuning:
+    """The numbers of `Pressure`. Ours: `python -m benchmarks.overload` measures them,
+    and tests/unit/test_overload_signals.py plays them."""
 
-# Of the time that requests have, in which their turn may come and end.
-LINE_SHARE = 0.15
+    # Ours. A burst is no overload: up to three times the target may come at once. While
+    # it stays beyond the target patience goes, slower than a task that has twice the
+    # work it can do works off what it has; it comes back when that is over.
+    patience: float = 3.0
+    tires: float = 0.5  # seconds
+    recovers: float = 1.0  # seconds
 
-# Seconds since something more critical was refused, in which a request is refused, too:
-# a load swings, and what is let in where it is low would be missed where it is high.
-YIELDS = 1.0
+    # Widths of the other signals, in their own units: a tenth to all refused.
+    cpu_width: float = 0.05
+    cpu_smoothing: float = 1.0  # seconds
+    memory_width: float = 0.01
+    user_width: float = 0.1
 
-STRAINED = 0.5  # of the target: from here on cheaper answers are wanted
-# Of memory's. Ours: half of it is in use where all is well, and a cheaper answer frees
-# none of what is kept.
-SHORT_OF_MEMORY = 0.9
+    # Of the time that requests have, in which their turn may come and end.
+    line_share: float = 0.15
+
+    # Seconds since something more critical was refused, in which a request is refused,
+    # too: a load swings, and what is let in where it is low would be missed where it is
+    # high.
+    yields: float = 1.0
+
+    strained: float = 0.5  # of the target: from here on cheaper answers are wanted
+
+    # Of memory's. Ours: half of it is in use where all is well, and a cheaper answer
+    # frees none of what is kept.
+    short_of_memory: float = 0.9
+
+
+TUNING = SignalTuning()
 
 
 class Patience:
@@ -60,19 +72,20 @@ class Patience:
     def __init__(self, target: float) -> None:
         self._target = target
         self._read_at = 0.0
-        self.factor = PATIENT
+        self.factor = TUNING.patience
 
     def scaled(self, value: float, now: float) -> float:
         """`value` as if its target were always the same."""
         elapsed, self._read_at = max(0.0, now - self._read_at), now
-        if value <= self._target and self.factor == PATIENT:
-            return value / PATIENT
+        most = TUNING.patience
+        if value <= self._target and self.factor == most:
+            return value / most
         if value > self._target:
-            left = (self.factor - 1.0) * exp(-elapsed / TIRES)
+            left = (self.factor - 1.0) * exp(-elapsed / TUNING.tires)
             self.factor = 1.0 + left if left > 0.01 else 1.0
         else:
-            missing = (PATIENT - self.factor) * exp(-elapsed / RECOVERS)
-            self.factor = PATIENT - missing if missing > 0.01 else PATIENT
+            missing = (most - self.factor) * exp(-elapsed / TUNING.recovers)
+            self.factor = most - missing if missing > 0.01 else most
         return value / self.factor
 
 
@@ -100,13 +113,13 @@ class Pressure:
         if most == inf:
             signals = [Signal(LOAD.name, inf, 1.0)]
         if max_cpu:
-            signals.append(Signal(CPU_NAME, max_cpu, CPU_WIDTH))
+            signals.append(Signal(CPU_NAME, max_cpu, TUNING.cpu_width))
         if max_memory:
-            signals.append(Signal(MEMORY_NAME, max_memory, MEMORY_WIDTH))
-        signals += [Signal(name, 1.0, USER_WIDTH) for name in own]
+            signals.append(Signal(MEMORY_NAME, max_memory, TUNING.memory_width))
+        signals += [Signal(name, 1.0, TUNING.user_width) for name in own]
         self._signals = {signal.name: signal for signal in signals}
         self._values = [0.0] * len(signals)
-        self._cpu = Ewma(CPU_SMOOTHING)
+        self._cpu = Ewma(TUNING.cpu_smoothing)
         self._patience = Patience(most)
         self.load = 0.0  # when it was last looked at, without our patience
         self._is_beyond = False  # a signal that is not the load
@@ -162,7 +175,9 @@ class Pressure:
         A few waiting requests are a full load if each takes long: once one more request
         would use a good part of the `time` that requests have.
         """
-        return 0.0 if self._most == inf else self._most * wait / (LINE_SHARE * time)
+        return (
+            0.0 if self._most == inf else self._most * wait / (TUNING.line_share * time)
+        )
 
     def _admissible(self) -> float:
         """The share of what comes that may come in, by the queue delay."""
@@ -177,7 +192,9 @@ class Pressure:
         refusal = self.admission.refuses(criticality, attempt)
         if refusal is not None:
             self._refused_at[criticality] = now
-        elif now < max(self._refused_at[criticality + 1 :], default=-inf) + YIELDS:
+        elif (
+            now < max(self._refused_at[criticality + 1 :], default=-inf) + TUNING.yields
+        ):
             refusal = self.admission.refusal(attempt)
         return refusal
 
@@ -253,9 +270,9 @@ class Pressure:
         if self.admission.worst or self._is_strained:
             return True
         places = self.places
-        if places is not None and active > STRAINED * places.limit:
+        if places is not None and active > TUNING.strained * places.limit:
             return True
-        return load > STRAINED * self._most
+        return load > TUNING.strained * self._most
 
     def readings(self) -> list[tuple[str, float, float]]:
         """Each signal's name, its value as last read, and what is too much of it."""
@@ -297,4 +314,6 @@ class Pressure:
 
 
 def _strained_at(signal: Signal) -> float:
-    return signal.target * (SHORT_OF_MEMORY if signal.name == MEMORY_NAME else STRAINED)
+    return signal.target * (
+        TUNING.short_of_memory if signal.name == MEMORY_NAME else TUNING.strained
+    )

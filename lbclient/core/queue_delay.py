@@ -16,41 +16,71 @@ does. So nobody need be refused there, and a little time goes into choosing whom
 Source: controlled delay, CoDel, RFC 8289; Breakwater, OSDI 2020.
 """
 
+from dataclasses import dataclass
 from math import exp, inf
 
-SHARE = 0.2  # of the time that requests have, which they may wait
-# Seconds for which they wait longer until that is no burst. A sample counts for LONGEST
-# at most: much comes while a handler has the loop for long, and is soon worked off.
-STANDING, LONGEST = 0.2, 0.1
-SMOOTHING = 0.2  # seconds, of how many come and are taken
-# The rate is multiplied by e for each 1 / FAST seconds by which the wait has become
-# shorter, and where it is one second shorter than it may be, by e SLOW times a second.
-# If e times as many come in as are served the wait grows by a second in each second or
-# so, for any number: then these are critically damped (FAST * FAST = 4 * SLOW).
-FAST, SLOW = 4.0, 4.0
-# In one sample by no more than e to this power. Where the process stood still next to
-# nothing was taken, so the wait looks endless, and then as if it had become so shorter.
-STEEPEST = 10.0
-# The rate at the least: requests a second, and a part of the most that were let in.
-# From less it would take seconds to come back to what can be done.
-LEAST, LEAST_PART = 1.0, 0.1
-# Of the time that they may wait, added where nobody is let in any more, and less of it
-# where some are: where refusing takes the time that serving would have, requests may
-# wait longer.
-DEARER = 0.6
-# Refusing is in vain where it is as dear as serving, or more comes than can be refused.
-# The sign: for IN_VAIN seconds the wait was too long, and it is still HARDLY times what
-# it was, or more. Then requests may wait LONGER times as long as they do. That fades by
-# e in FADES seconds, and is never more than LATEST, a share of their time as SHARE is:
-# whoever waits longer is served too late.
-IN_VAIN, HARDLY, LONGER, LATEST = 1.0, 0.97, 1.25, 0.8
-FADES = 10.0
-# Nobody need be refused if to refuse takes DEAR of what serving does, or more, and what
-# waits behind all that the core keeps waits for BEHIND_ALL of its time at most. Then
-# SPARE of a processor is for refusing the least critical. Without refusing it is taken
-# to serve (1 + MORE) times as many, at most: a handler that sleeps on the loop keeps it
-# without a processor.
-DEAR, BEHIND_ALL, SPARE, MORE = 0.07, 0.5, 0.05, 2.0
+
+@dataclass(frozen=True, slots=True)
+class QueueDelayTuning:
+    """The numbers of `QueueDelay`. Ours: `python -m benchmarks.overload` measures
+    them, and tests/laws/test_queue_delay.py plays them."""
+
+    share: float = 0.2  # of the time that requests have, which they may wait
+
+    # Seconds for which they wait longer until that is no burst. A sample counts for
+    # `longest_sample` at most: much comes while a handler has the loop for long, and is
+    # soon worked off.
+    standing: float = 0.2
+    longest_sample: float = 0.1
+    smoothing: float = 0.2  # seconds, of how many come and are taken
+
+    # The rate is multiplied by e for each 1 / `change_gain` seconds by which the wait
+    # has become shorter, and where it is one second shorter than it may be, by e
+    # `level_gain` times a second. If e times as many come in as are served the wait
+    # grows by a second in each second or so, for any number: then these are critically
+    # damped (`change_gain` * `change_gain` = 4 * `level_gain`).
+    change_gain: float = 4.0
+    level_gain: float = 4.0
+
+    # In one sample by no more than e to this power. Where the process stood still next
+    # to nothing was taken, so the wait looks endless, and then as if it had become so
+    # shorter.
+    steepest: float = 10.0
+
+    # The rate at the least: requests a second, and a part of the most that were let in.
+    # From less it would take seconds to come back to what can be done.
+    least_rate: float = 1.0
+    least_part: float = 0.1
+
+    # Of the time that they may wait, added where nobody is let in any more, and less of
+    # it where some are: where refusing takes the time that serving would have, requests
+    # may wait longer.
+    dearer: float = 0.6
+
+    # Refusing is in vain where it is as dear as serving, or more comes than can be
+    # refused. The sign: for `in_vain_after` seconds the wait was too long, and it is
+    # still `hardly_less` times what it was, or more. Then requests may wait `longer`
+    # times as long as they do. That fades by e in `longer_fades` seconds, and is never
+    # more than `latest_share`, a share of their time as `share` is: whoever waits
+    # longer is served too late.
+    in_vain_after: float = 1.0
+    hardly_less: float = 0.97
+    longer: float = 1.25
+    latest_share: float = 0.8
+    longer_fades: float = 10.0
+
+    # Nobody need be refused if to refuse takes `dear` of what serving does, or more,
+    # and what waits behind all that the core keeps waits for `kept_share` of its time
+    # at most. Then `spare` of a processor is for refusing the least critical. Without
+    # refusing it is taken to serve (1 + `most_more`) times as many, at most: a handler
+    # that sleeps on the loop keeps it without a processor.
+    dear: float = 0.07
+    kept_share: float = 0.5
+    spare: float = 0.05
+    most_more: float = 2.0
+
+
+TUNING = QueueDelayTuning()
 
 
 class QueueDelay:
@@ -58,7 +88,7 @@ class QueueDelay:
 
     def __init__(self) -> None:
         self.seconds = 0.0  # that what is taken now has waited
-        self.target = SHARE  # seconds: what waits longer is too much
+        self.target = TUNING.share  # seconds: what waits longer is too much
         # gRPC's core ends what would wait for too long, so nobody need be refused.
         self.is_core_enough = False
         self.admissible = 1.0  # the share of what comes that may come in
@@ -71,8 +101,9 @@ class QueueDelay:
         self._rate = 0.0
         self._comes = self._is_taken = self._is_let_in = 0.0
         self._runs = 0.0  # the loop, of a processor
-        self._most_let_in = LEAST  # since what comes in is limited
-        self._beyond = 0.0  # seconds since the wait was too long, at the most IN_VAIN
+        self._most_let_in = TUNING.least_rate  # since what comes in is limited
+        # Seconds since the wait was too long, `in_vain_after` at the most.
+        self._beyond = 0.0
         self._first_beyond = 0.0  # the wait then
         self._in_vain = 0.0  # the share of their time that they may wait longer for it
         self._most = inf  # that may wait
@@ -100,7 +131,7 @@ class QueueDelay:
         """
         # What the core has ended, as more waited than it keeps, has not come.
         came, self._waiting = taken + waiting - self._waiting, waiting
-        kept = exp(-elapsed / SMOOTHING)
+        kept = exp(-elapsed / TUNING.smoothing)
         self._comes += (came / elapsed - self._comes) * (1.0 - kept)
         self._is_taken += (taken / elapsed - self._is_taken) * (1.0 - kept)
         self._is_let_in += (let_in / elapsed - self._is_let_in) * (1.0 - kept)
@@ -113,28 +144,30 @@ class QueueDelay:
             self.seconds = min(self._longest, waiting / self._is_taken)
         self.target = self._share(elapsed, time, most) * time
         if self.is_limited:
-            change = FAST * (before - self.seconds)
-            slow = SLOW * max(1.0, SHARE / self.target) ** 0.5
+            change = TUNING.change_gain * (before - self.seconds)
+            slow = TUNING.level_gain * max(1.0, TUNING.share / self.target) ** 0.5
             change += slow * (self.target - self.seconds) * elapsed
             self.is_core_enough = self._is_enough(full, cost, time)
-            least = self._least(SPARE / cost if cost and most < inf else 0.0)
-            self._rate = max(least, self._rate * exp(min(change, STEEPEST)))
+            least = self._least(TUNING.spare / cost if cost and most < inf else 0.0)
+            self._rate = max(least, self._rate * exp(min(change, TUNING.steepest)))
         elif self._stands(elapsed):
             self.is_limited, self.is_core_enough = True, False
-            self._most_let_in = max(LEAST, self._is_let_in, let_in / elapsed)
+            self._most_let_in = max(
+                TUNING.least_rate, self._is_let_in, let_in / elapsed
+            )
             fits = self._is_let_in * self.target / self.seconds
-            self._rate = max(LEAST, fits)
+            self._rate = max(TUNING.least_rate, fits)
         else:
             return
         # More than comes would take time to undo when more comes.
-        self._rate = min(self._rate, max(LEAST, self._comes))
+        self._rate = min(self._rate, max(TUNING.least_rate, self._comes))
         self.admissible = min(1.0, self._rate / max(1.0, self._comes))
         if self.admissible == 1.0 and self.seconds <= self.target:
             self.is_limited = False
 
     def _least(self, spare: float) -> float:
         """The rate. `spare`: requests a second to be refused without need."""
-        least = max(LEAST, LEAST_PART * self._most_let_in)
+        least = max(TUNING.least_rate, TUNING.least_part * self._most_let_in)
         return max(least, self._comes - spare) if self.is_core_enough else least
 
     def _is_enough(self, full: float, cost: float, time: float) -> bool:
@@ -142,22 +175,22 @@ class QueueDelay:
         refusing = cost * (self._is_taken - self._is_let_in)  # of a processor
         as_cheap = cost * self._is_let_in  # it would take to refuse who is let in
         serving = max(as_cheap, self._runs - refusing)
-        if as_cheap < DEAR * serving or not serving:
+        if as_cheap < TUNING.dear * serving or not serving:
             return False
-        could = self._is_let_in * (1.0 + min(MORE, refusing / serving))
-        return full <= BEHIND_ALL * time * could
+        could = self._is_let_in * (1.0 + min(TUNING.most_more, refusing / serving))
+        return full <= TUNING.kept_share * time * could
 
     def _share(self, elapsed: float, time: float, most: float) -> float:
         """The share of their time that requests may wait."""
-        self._in_vain *= exp(-elapsed / FADES)
+        self._in_vain *= exp(-elapsed / TUNING.longer_fades)
         if most < self._most:  # refusing has just become cheaper
             self._in_vain = self._beyond = 0.0
         self._most = most
-        share = min(SHARE, most / max(1.0, self._is_taken) / time)
+        share = min(TUNING.share, most / max(1.0, self._is_taken) / time)
         if not self.is_limited:
             return share
         self._most_let_in = max(self._most_let_in, self._is_let_in)
-        share *= 1.0 + DEARER * (1.0 - self._is_let_in / self._most_let_in)
+        share *= 1.0 + TUNING.dearer * (1.0 - self._is_let_in / self._most_let_in)
         # Twice as many the core keeps: until then what is refused makes a difference.
         is_short = most < inf and self._waiting <= 2.0 * most
         if is_short or self.seconds <= (share + self._in_vain) * time:
@@ -165,20 +198,20 @@ class QueueDelay:
         else:
             if not self._beyond:
                 self._first_beyond = self.seconds
-            self._beyond += min(elapsed, LONGEST)
-            if self._beyond >= IN_VAIN:
+            self._beyond += min(elapsed, TUNING.longest_sample)
+            if self._beyond >= TUNING.in_vain_after:
                 self._beyond = 0.0
-                if self.seconds >= HARDLY * self._first_beyond:
-                    longer = LONGER * self.seconds / time
-                    self._in_vain = min(LATEST, longer) - share
-        return min(LATEST, share + self._in_vain)
+                if self.seconds >= TUNING.hardly_less * self._first_beyond:
+                    longer = TUNING.longer * self.seconds / time
+                    self._in_vain = min(TUNING.latest_share, longer) - share
+        return min(TUNING.latest_share, share + self._in_vain)
 
     def _stands(self, elapsed: float) -> bool:
         if self.seconds <= self.target:
             self._stood = 0.0
             return False
-        self._stood += min(elapsed, LONGEST)
-        return self._stood >= STANDING
+        self._stood += min(elapsed, TUNING.longest_sample)
+        return self._stood >= TUNING.standing
 
     def __repr__(self) -> str:
         return f"<{self.seconds:.3f} s, and {self.target:.3f} are enough>"

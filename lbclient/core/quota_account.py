@@ -7,33 +7,48 @@ how much this one does is known only when it has ended.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from math import exp, inf
 from operator import mul
 
 from lbclient.core.criticality import Criticality
 
-SMOOTHING = 5.0  # seconds, of what a request costs and of what is told. Ours
-TICK = 0.5  # seconds between two looks at one account
-MOMENT = 0.05  # the same until it is known what its requests cost, and twice that, ...
 
-# How far an account may run ahead of its limit: so many requests, or so many seconds'
-# worth of the limit if that is more. Ours, from tests/laws: of Poisson arrivals at 0.9
-# of the limit these refuse less than 0.5 %.
-AHEAD = (24.0, 1.0)
-# What is more critical takes no notice of that, and puts those below it in debt. It is
-# remembered so far: else they got in again between two of the others.
-DEBT = 2.0  # times `AHEAD`
-# What arrives is a flood if it runs so far ahead of twice the limit, which by chance
-# it does not; then the account may be ahead by as much, and no more.
-FLOOD = (8.0, 0.25)
-TIMES = 2.0  # the limit
-# Where the buckets are half full at most, this part of a flood's bound is let in before
-# they are looked at again, and then counts as if it had come at once.
-UNSEEN = 1 / 16
-MANY = 1000  # requests: a bound where there is no limit
-LEAST = 1e-9  # CPU seconds a second; a limit of nothing lets nothing in
-KNOWN = 1e-6  # requests a second: what fewer cost is not looked at
+@dataclass(frozen=True, slots=True)
+class AccountTuning:
+    """The numbers of an `Account`. Ours; tests/laws/test_quota.py and
+    tests/laws/test_invented_customers.py play them."""
+
+    smoothing: float = 5.0  # seconds, of what a request costs and of what is told. Ours
+    tick: float = 0.5  # seconds between two looks at one account
+    # The same until it is known what its requests cost, and twice that, ...
+    moment: float = 0.05
+
+    # How far an account may run ahead of its limit: so many requests, or so many
+    # seconds' worth of the limit if that is more. Ours, from tests/laws: of Poisson
+    # arrivals at 0.9 of the limit these refuse less than 0.5 %.
+    ahead: tuple[float, float] = (24.0, 1.0)
+
+    # What is more critical takes no notice of that, and puts those below it in debt. It
+    # is remembered so far: else they got in again between two of the others.
+    debt: float = 2.0  # times `ahead`
+
+    # What arrives is a flood if it runs so far ahead of twice the limit, which by
+    # chance it does not; then the account may be ahead by as much, and no more.
+    flood: tuple[float, float] = (8.0, 0.25)
+    flood_times: float = 2.0  # the limit
+
+    # Where the buckets are half full at most, this part of a flood's bound is let in
+    # before they are looked at again, and then counts as if it had come at once.
+    unseen: float = 1 / 16
+    unlimited: int = 1000  # requests: a bound where there is no limit
+    # CPU seconds a second; a limit of nothing lets nothing in
+    least_limit: float = 1e-09
+    known: float = 1e-06  # requests a second: what fewer cost is not looked at
+
+
+TUNING = AccountTuning()
 
 KINDS = len(Criticality)
 NONE = (0.0, 0.0)
@@ -56,7 +71,7 @@ class Usage:
 
         Requests since the last look are added to `total`.
         """
-        if now < self._looked_at + MOMENT:
+        if now < self._looked_at + TUNING.moment:
             return self.each
         if self.is_unused:
             self._looked_at = now
@@ -66,7 +81,7 @@ class Usage:
             total.requests += self.requests
             total.cpu += self.cpu
         self.requests, self.cpu, self._looked_at = 0, 0.0, now
-        if requests > KNOWN and cpu > 0.0:
+        if requests > TUNING.known and cpu > 0.0:
             self.each = cpu / requests
         return self.each
 
@@ -84,7 +99,7 @@ class Usage:
         elapsed = now - self._looked_at
         if not 0.0 < elapsed < inf:
             return self._rates
-        kept = exp(-elapsed / SMOOTHING)
+        kept = exp(-elapsed / TUNING.smoothing)
         gain = (1.0 - kept) / elapsed
         requests, cpu = self._rates
         return requests * kept + self.requests * gain, cpu * kept + self.cpu * gain
@@ -137,7 +152,7 @@ class Account:
         # Seconds that this may be ahead, and that it may be in debt.
         self._most = self._few = self._debt = [0.0] * KINDS
         self.looks_at = -inf
-        self._pause = MOMENT  # until the next look, as long as little is known
+        self._pause = TUNING.moment  # until the next look, as long as little is known
         self.is_refusing = False
         self._unseen = 0  # how many requests of a calm account are let in unseen
         self.spare = 0  # of those that may be, what is left
@@ -145,26 +160,26 @@ class Account:
     def take(self, limit: Sequence[float], mean: float, now: float) -> None:
         """Takes a new limit, and estimates costs: `mean` where none is known."""
         self._fill_unsettled(now)
-        paces = [1.0 / max(one, LEAST) for one in limit]
+        paces = [1.0 / max(one, TUNING.least_limit) for one in limit]
         costs = [payer.update(now, self._total) for payer in self.payers]
         dearest = max(costs)
         mean = dearest or mean
         costs = [cost or mean for cost in costs]
-        changes = self._changes(costs) if self._pause < TICK else SAME
+        changes = self._changes(costs) if self._pause < TUNING.tick else SAME
         for until in (self._admitted, self._arrived):
             for c, pace in enumerate(self._paces):
                 left = max(0.0, until[c] - now)
                 until[c] = now + (left * changes[c] * paces[c] / pace if left else 0.0)
         self._limit, self._paces, self._costs = limit, paces, costs
-        self._most = self._ahead(*AHEAD)
-        self._debt = [DEBT * seconds for seconds in self._most]
-        self._few = self._ahead(*FLOOD)
+        self._most = self._ahead(*TUNING.ahead)
+        self._debt = [TUNING.debt * seconds for seconds in self._most]
+        self._few = self._ahead(*TUNING.flood)
         self.looks_at = now + self._pause
         if dearest:
-            self._pause = min(2.0 * self._pause, TICK)
+            self._pause = min(2.0 * self._pause, TUNING.tick)
         dearest = max(self._costs)
-        few = UNSEEN * FLOOD[1] * min(limit) / dearest if dearest else 0.0
-        self._unseen = int(min(few, MANY))
+        few = TUNING.unseen * TUNING.flood[1] * min(limit) / dearest if dearest else 0.0
+        self._unseen = int(min(few, TUNING.unlimited))
 
     def _changes(self, costs: Sequence[float]) -> list[float]:
         """By what factor each bucket's content changes with the new costs.
@@ -193,7 +208,9 @@ class Account:
                 payer.unsettled = 0
                 payer.requests += requests
                 few, debt = self._few, self._debt
-                self._fill(self._arrived, criticality, now, few, TIMES, requests)
+                self._fill(
+                    self._arrived, criticality, now, few, TUNING.flood_times, requests
+                )
                 self._fill(self._admitted, criticality, now, debt, 1.0, requests)
 
     def refuses(self, criticality: Criticality, now: float) -> bool:
@@ -203,9 +220,9 @@ class Account:
         """
         if self._unseen:
             self._fill_unsettled(now)
-        self._fill(self._arrived, criticality, now, self._few, TIMES)
+        self._fill(self._arrived, criticality, now, self._few, TUNING.flood_times)
         for c in range(criticality, KINDS):
-            is_flood = (self._arrived[c] - now) > self._few[c] / TIMES
+            is_flood = (self._arrived[c] - now) > self._few[c] / TUNING.flood_times
             most = self._few[c] if is_flood else self._most[c]
             if self._admitted[c] - now > most or self._limit[c] <= 0.0:
                 self.is_refusing = True
@@ -222,7 +239,7 @@ class Account:
     def _is_calm(self, now: float) -> bool:
         """Whether each bucket is less than half as full as it is in a flood."""
         for c, few in enumerate(self._few):
-            most = now + few / (2.0 * TIMES)
+            most = now + few / (2.0 * TUNING.flood_times)
             if self._arrived[c] > most or self._admitted[c] > most:
                 return False
         return True

@@ -9,6 +9,7 @@ task alone. It is told, and changes no pick: pickers go by utilization.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import exp, inf, log
 from typing import NamedTuple
 
@@ -17,19 +18,30 @@ from lbclient.core.load import Load
 from lbclient.core.median import median
 from lbclient.core.model import LoadReport
 
-# Ours. Requests differ: where the costs of single ones have a standard deviation as
-# large as their mean, that of 15 s of 5 requests a second has one of 10 %.
-SMOOTHING = 15.0  # seconds
-MEMORY = 1800.0  # seconds, of what is usual: what lasts for an hour is usual itself
-LEARNING = 60.0  # seconds until something is usual of a backend
-SLOWED, USUAL = 1.5, 1.25  # rises at which it begins, and ends
 
-# A backend that does less is left out: most of its utilization is no requests'.
-LEAST_UTILIZATION = 0.1
-LEAST_SERVED = 5.0  # requests a second
-LEAST_BACKENDS = 3  # of two nobody can say which one has changed
-FRESH = 10.0  # seconds, of a report
-KNOWN = 30.0  # seconds, of what was concluded
+@dataclass(frozen=True, slots=True)
+class CostTuning:
+    """The numbers of `RelativeCosts`. Ours; tests/sim/test_relative_costs.py plays
+    them, and `python -m benchmarks.antagonist` measures them."""
+
+    # Requests differ: where the costs of single ones have a standard deviation as
+    # large as their mean, that of 15 s of 5 requests a second has one of 10 %.
+    smoothing: float = 15.0  # seconds
+    # Seconds, of what is usual: what lasts for an hour is usual itself
+    memory: float = 1800.0
+    learning: float = 60.0  # seconds until something is usual of a backend
+    slowed: float = 1.5  # rises at which it begins, and ends
+    usual: float = 1.25
+
+    # A backend that does less is left out: most of its utilization is no requests'.
+    least_utilization: float = 0.1
+    least_served: float = 5.0  # requests a second
+    least_backends: int = 3  # of two nobody can say which one has changed
+    fresh: float = 10.0  # seconds, of a report
+    known: float = 30.0  # seconds, of what was concluded
+
+
+TUNING = CostTuning()
 
 
 class RelativeCost(NamedTuple):
@@ -50,7 +62,7 @@ class CostHistory:
 
     def __init__(self, now: float) -> None:
         self.since = now
-        self.now, self.usual = Ewma(SMOOTHING), Ewma(MEMORY)
+        self.now, self.usual = Ewma(TUNING.smoothing), Ewma(TUNING.memory)
         self.reported_at = -inf
         self.cost: RelativeCost | None = None
         self.known_until = -inf
@@ -69,9 +81,9 @@ class CostHistory:
         """Takes the medians of all. Returns whether it slowed down, or no longer is."""
         was_slowed = self.cost is not None and self.cost.is_slowed
         rise = exp(self.change - change)
-        is_slowed = rise >= (USUAL if was_slowed else SLOWED)
+        is_slowed = rise >= (TUNING.usual if was_slowed else TUNING.slowed)
         self.cost = RelativeCost(exp(self.now.value - height), rise, is_slowed)
-        self.known_until = now + KNOWN
+        self.known_until = now + TUNING.known
         return is_slowed is not was_slowed
 
 
@@ -102,9 +114,9 @@ class RelativeCosts:
         known = {
             address: history
             for address, history in counted.items()
-            if now >= history.since + LEARNING
+            if now >= history.since + TUNING.learning
         }
-        if len(known) < LEAST_BACKENDS:
+        if len(known) < TUNING.least_backends:
             return []
         height = median(history.now.value for history in known.values())
         change = median(history.change for history in known.values())
@@ -117,7 +129,7 @@ class RelativeCosts:
     def _count(self, histories: dict[str, CostHistory]) -> None:
         """For others: new backends, too, as whoever is told follows it for long."""
         self.counted, self.median = (), 0.0
-        if len(histories) >= LEAST_BACKENDS:
+        if len(histories) >= TUNING.least_backends:
             self.counted = tuple(histories)
             self.median = exp(median(each.now.value for each in histories.values()))
 
@@ -134,7 +146,7 @@ class RelativeCosts:
 
 
 def _cost(load: Load, now: float) -> float | None:
-    if load.report is None or now > load.reported_at + FRESH:
+    if load.report is None or now > load.reported_at + TUNING.fresh:
         return None
     return cost_of(load.report)
 
@@ -143,6 +155,9 @@ def cost_of(report: LoadReport) -> float | None:
     """The share of its capacity that a request takes, in seconds; None if the task does
     too little to tell."""
     served = report.qps - report.eps
-    if not LEAST_UTILIZATION <= report.utilization < inf or not served >= LEAST_SERVED:
+    if (
+        not TUNING.least_utilization <= report.utilization < inf
+        or not served >= TUNING.least_served
+    ):
         return None
     return report.utilization / served

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lbclient.core.concurrency import HEADROOM, LONG, ConcurrencyLimit, RequestOutcome
+from lbclient.core.concurrency import TUNING as CONCURRENCY
+from lbclient.core.concurrency import ConcurrencyLimit, RequestOutcome
 from lbclient.core.concurrency import RequestInFlight as Place
 from lbclient.core.latency_window import MethodBaseline as Known
 from tests.examples import examples
@@ -302,7 +303,7 @@ def test_a_pool_without_an_end_that_gets_slower_is_not_limited_for_long(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lasts", [5.0, 3 * LONG])
+@pytest.mark.parametrize("lasts", [5.0, 3 * CONCURRENCY.long_request])
 def test_long_polls_beside_quick_requests_refuse_nobody(lasts: float) -> None:
     def polls(rng: Random, _now: float) -> tuple[str, float]:
         return ("poll", lasts) if rng.random() < 0.01 else ("quick", 0.01)
@@ -383,4 +384,6 @@ def test_what_it_says_of_itself() -> None:
     assert repr(limit) == "<no limit, 0 in flight>"
     pool = Pool(times(2.0)).run(30.0)
     assert "places," in repr(pool.limit)
-    assert pool.limit.limit == pytest.approx(HEADROOM * pool.limit.places, abs=1.0)
+    assert pool.limit.limit == pytest.approx(
+        CONCURRENCY.headroom * pool.limit.places, abs=1.0
+    )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lbclient.core.criticality import Criticality
 from lbclient.core.quota import LONGEST, OTHERS, Quota, room
-from lbclient.core.quota_account import FLOOD, MOMENT, SMOOTHING
+from lbclient.core.quota_account import TUNING as QUOTA_ACCOUNT
 from lbclient.core.quota_accounts import MOST
 from tests.examples import examples
 
@@ -100,7 +100,9 @@ def test_who_is_within_the_limit_is_not_refused(pattern: str, rate: float) -> No
     st.sampled_from(sorted(PATTERNS)),
     st.floats(1.0, 300.0),  # requests a second of the attacker
     st.floats(1e-4, 10.0),  # CPU seconds of each
-    st.floats(5.0, FLOOD[0] / MOMENT / 1.5),  # requests a second of the real customer
+    st.floats(
+        5.0, QUOTA_ACCOUNT.flood[0] / QUOTA_ACCOUNT.moment / 1.5
+    ),  # requests a second of the real customer
     st.sampled_from([*LISTED, *UNLISTED]),
     st.integers(0, 2**32),
 )
@@ -123,7 +125,7 @@ def test_eight_requests_at_once_of_a_newcomer_get_in_whatever_others_cost() -> N
     play(quota, attack("a hundred in turn", 20.0, 0.1, seed=6))
     for name in ("mail", "new 0"):
         let_in = [quota.enter(name, Criticality.CRITICAL, END) for _ in range(20)]
-        assert None not in let_in[: int(FLOOD[0])]
+        assert None not in let_in[: int(QUOTA_ACCOUNT.flood[0])]
         assert None in let_in, "it is taken to cost what they do"
 
 
@@ -136,7 +138,9 @@ def test_of_a_busy_newcomer_a_few_are_refused_once(share: float) -> None:
         events += real("new 0", share, cost, seed)
         refused, _ = play(make(), events)
         most = max(most, refused.get("new 0", 0))
-    assert most <= 1.5 * share * MOMENT * LIMIT / cost, "all of its first 0.05 s"
+    assert most <= 1.5 * share * QUOTA_ACCOUNT.moment * LIMIT / cost, (
+        "all of its first 0.05 s"
+    )
 
 
 @pytest.mark.slow
@@ -153,7 +157,9 @@ def test_who_wants_more_gets_the_limit_whoever_else_comes(
     _, used = play(quota, events)
     for name in ("mail", "new 0"):
         beyond = used[name] - LIMIT * (END - BEGIN)
-        assert beyond < 2.0 * SMOOTHING * FLOOD[1] * LIMIT, name
+        assert (
+            beyond < 2.0 * QUOTA_ACCOUNT.smoothing * QUOTA_ACCOUNT.flood[1] * LIMIT
+        ), name
         assert beyond > -0.1 * LIMIT * (END - BEGIN), name
     assert quota.forgotten == 0
 

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from lbclient.core.queue_delay import BEHIND_ALL, SHARE, SPARE, QueueDelay
+from lbclient.core.queue_delay import TUNING as QUEUE_DELAY
+from lbclient.core.queue_delay import QueueDelay
 
 TICK = 0.1  # seconds, of a sample
 MOST = 1000  # requests that the core keeps; the others are ended
@@ -88,7 +89,7 @@ def test_what_is_served_has_waited_as_long_as_it_may(cost: float, times: float) 
     samples = serve(lambda _: times / cost, 20.0, cost, refusal)
     flood = [sample for sample in samples if sample.at >= 3.0]
     mean = sum(sample.delay for sample in flood) / len(flood)
-    assert 0.5 * SHARE < mean < 2 * SHARE * DEADLINE
+    assert 0.5 * QUEUE_DELAY.share < mean < 2 * QUEUE_DELAY.share * DEADLINE
     assert max(sample.delay for sample in flood) < DEADLINE / 2
     served = sum(sample.admitted for sample in flood) * cost / (TICK * len(flood))
     refused = (sum(s.came - s.admitted for s in flood)) / (TICK * len(flood))
@@ -118,7 +119,10 @@ def test_whom_the_core_keeps_is_refused_by_nobody_if_that_is_in_time(
     """Handlers that only wait. What more comes the core ends, at no cost."""
     cost = 0.0002
     samples = serve(lambda _: times / cost, 10.0, cost, refusal, kept=700)
-    assert max(sample.delay for sample in samples) < 1.1 * BEHIND_ALL * DEADLINE
+    assert (
+        max(sample.delay for sample in samples)
+        < 1.1 * QUEUE_DELAY.kept_share * DEADLINE
+    )
     flood = samples[10:]
     assert all(sample.room == 1.0 for sample in flood)
     assert sum(sample.admitted for sample in flood) * cost > 0.98 * TICK * len(flood)
@@ -129,9 +133,9 @@ def test_to_choose_whom_to_serve_takes_little_of_the_time(times: float) -> None:
     cost, drop = 0.0002, 0.00005
     samples = serve(lambda _: times / cost, 10.0, cost, drop, most=350, kept=700)[10:]
     served = sum(sample.admitted for sample in samples) * cost
-    assert served > (1.0 - 1.2 * SPARE) * TICK * len(samples)
+    assert served > (1.0 - 1.2 * QUEUE_DELAY.spare) * TICK * len(samples)
     refusing = sum(sample.refused for sample in samples) * drop
-    assert refusing == pytest.approx(SPARE * TICK * len(samples), rel=0.1)
+    assert refusing == pytest.approx(QUEUE_DELAY.spare * TICK * len(samples), rel=0.1)
 
 
 def test_who_was_slow_when_the_flood_began_refuses_nobody_once_it_is_fast() -> None:
@@ -162,7 +166,10 @@ def test_who_gets_slow_in_a_flood_serves_fresh_requests() -> None:
         kept=700,
     )
     assert all(sample.room == 1.0 for sample in samples[10:50])
-    assert max(sample.delay for sample in samples[80:]) < 1.1 * BEHIND_ALL * DEADLINE
+    assert (
+        max(sample.delay for sample in samples[80:])
+        < 1.1 * QUEUE_DELAY.kept_share * DEADLINE
+    )
 
 
 def test_a_handler_that_sleeps_on_the_loop_does_not_look_like_one_that_waits() -> None:
@@ -186,7 +193,10 @@ def test_a_handler_that_sleeps_on_the_loop_does_not_look_like_one_that_waits() -
 def test_a_core_that_keeps_what_would_wait_for_too_long_is_not_enough() -> None:
     def rooms(kept: float) -> list[float]:
         samples = serve(lambda _: 5_000.0, 10.0, 0.001, 0.00005, most=350, kept=kept)
-        assert max(sample.delay for sample in samples[20:]) < BEHIND_ALL * DEADLINE
+        assert (
+            max(sample.delay for sample in samples[20:])
+            < QUEUE_DELAY.kept_share * DEADLINE
+        )
         return [sample.room for sample in samples[20:]]
 
     assert rooms(700) == pytest.approx(rooms(MOST), abs=0.1)
@@ -228,7 +238,7 @@ def test_who_can_do_a_tenth_of_what_it_could_serves_fresh_requests() -> None:
     samples = serve(lambda _: 800.0, 30.0, 0.001, 0.00002, speed)
     slow = samples[150:]
     mean = sum(sample.delay for sample in slow) / len(slow)
-    assert mean < 2 * SHARE * DEADLINE
+    assert mean < 2 * QUEUE_DELAY.share * DEADLINE
     served = sum(sample.admitted for sample in slow) * 0.001
     assert served > 0.7 * 0.1 * TICK * len(slow)
 
@@ -308,4 +318,4 @@ def test_a_flood_with_short_deadlines_allows_no_long_waits_a_while_later() -> No
         delay.sample(TICK, waiting=0, taken=100, let_in=100, time=DEADLINE)
     for _ in range(20):
         delay.sample(TICK, waiting=300, taken=100, let_in=100, time=DEADLINE)
-        assert delay.target < 2 * SHARE * DEADLINE
+        assert delay.target < 2 * QUEUE_DELAY.share * DEADLINE

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lbclient.core.criticality import Criticality
 from lbclient.core.quota import RESERVE, Quota, allot, room
-from lbclient.core.quota_account import TICK
+from lbclient.core.quota_account import TUNING as QUOTA_ACCOUNT
 from lbclient.core.quota_accounts import MOST
 
 CRITICAL = Criticality.CRITICAL
@@ -82,14 +82,16 @@ def spend(
     tasks = [Quota({}, default=room(limit)) for _ in range(4)]
     got: dict[str, list[float]] = {name: [0.0] * seconds for name in demand}
     rng = Random(9)
-    for step in range(round(seconds / TICK)):
-        now = step * TICK
+    for step in range(round(seconds / QUOTA_ACCOUNT.tick)):
+        now = step * QUOTA_ACCOUNT.tick
         if now == int(now):
             exchange(tasks, limit, now)
         for name, rates in demand.items():
             for task, rate in zip(tasks, rates, strict=True):
-                count = round(rate * TICK / COST)
-                for at in sorted(now + rng.random() * TICK for _ in range(count)):
+                count = round(rate * QUOTA_ACCOUNT.tick / COST)
+                for at in sorted(
+                    now + rng.random() * QUOTA_ACCOUNT.tick for _ in range(count)
+                ):
                     if charge := task.enter(name, CRITICAL, at):
                         charge.pay(COST)
                         got[name][int(now)] += COST

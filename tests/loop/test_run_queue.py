@@ -9,18 +9,11 @@ import pytest
 
 from lbclient.core.criticality import Criticality, adopt
 from lbclient.server.overload import run_queue
-from lbclient.server.overload.run_queue import (
-    CLEAR,
-    FLOOD,
-    QUIET,
-    SLICE,
-    STALL,
-    UNIT,
-    RunQueue,
-)
+from lbclient.server.overload.run_queue import TUNING as RUN_QUEUE
+from lbclient.server.overload.run_queue import RunQueue
 from lbclient.server.overload.stream_turns import StreamTurns
 
-LONG = SLICE / 2  # seconds; two of those, and arrivals are looked for
+LONG = RUN_QUEUE.slice / 2  # seconds; two of those, and arrivals are looked for
 
 
 class Task:
@@ -81,7 +74,7 @@ async def turns_until(condition: Callable[[], bool], turns: int = 10_000) -> Non
 async def test_quick_handlers_never_wait() -> None:
     task = Task()
     for number in range(1000):
-        task.request(number, SLICE / 10_000)
+        task.request(number, RUN_QUEUE.slice / 10_000)
         assert len(task.queue) == 0
         await asyncio.sleep(0)
     await task.end()
@@ -104,8 +97,8 @@ async def test_nobody_passes_a_queue_that_has_just_been_closed() -> None:
     """By handlers that are just long enough, whose turns leave the next ones alone."""
     task = Task()
     for number in range(100):
-        task.now += 2 * CLEAR
-        task.request(number, 1.1 * run_queue.LONG)
+        task.now += 2 * RUN_QUEUE.clear
+        task.request(number, 1.1 * run_queue.TUNING.long)
         for _ in range(4):
             await asyncio.sleep(0)
         if task.queue.is_closed:
@@ -184,14 +177,14 @@ async def test_long_requests_count_one_each() -> None:
 
 async def test_a_crowd_of_quick_requests_is_no_load() -> None:
     """What waits then is less than what is done in a hundredth of a second."""
-    task, cost = Task(), UNIT / 1000
+    task, cost = Task(), RUN_QUEUE.unit / 1000
     await task.close()
     for number in range(400):
         task.request(number, cost)
     await turns_until(lambda: len(task.queue) == 100)
     seen = task.queue.load(task.now, active=100)
     await task.end()
-    lag = LONG / UNIT  # of the two long ones, which still counts a little
+    lag = LONG / RUN_QUEUE.unit  # of the two long ones, which still counts a little
     assert seen < 1.0 + lag
 
 
@@ -263,14 +256,14 @@ async def test_what_comes_while_a_handler_has_the_loop_has_waited_unseen() -> No
 
 async def test_a_stall_is_not_followed_by_as_long_a_look_for_arrivals() -> None:
     task = Task()
-    task.request(0, 100 * STALL)
+    task.request(0, 100 * RUN_QUEUE.stall)
     await turns_until(lambda: task.queue.is_closed)
     began_at = task.now
     while task.queue.is_closed:
         task.queue.arrived += 1
         task.now += 5e-5
         await asyncio.sleep(0)
-    assert task.now - began_at <= 1.1 * FLOOD * STALL
+    assert task.now - began_at <= 1.1 * RUN_QUEUE.flood * RUN_QUEUE.stall
     await task.end()
 
 
@@ -287,13 +280,13 @@ async def test_a_flood_to_refuse_leaves_some_time_to_those_let_in() -> None:
         refusing += 5e-5
         await asyncio.sleep(0)
     await task.end()
-    assert refusing <= 1.2 * FLOOD * 12 * LONG
+    assert refusing <= 1.2 * RUN_QUEUE.flood * 12 * LONG
 
 
 async def test_load_is_forgotten_where_nothing_comes() -> None:
     task = Task()
     for number in range(50):
-        task.request(number, 3 * UNIT)
+        task.request(number, 3 * RUN_QUEUE.unit)
         await asyncio.sleep(0)
     await task.end()
     before = task.queue.load(task.now, active=50)
@@ -304,11 +297,11 @@ async def test_load_is_forgotten_where_nothing_comes() -> None:
 async def test_a_look_leaves_a_thread_the_time_to_hand_over() -> None:
     """Turns of a loop with nothing to do are much quicker."""
     task = Task()
-    task.request(0, 2 * SLICE)
+    task.request(0, 2 * RUN_QUEUE.slice)
     await turns_until(lambda: task.queue.is_closed)
     began_at = task.now
     await turns_until(lambda: not task.queue.is_closed)
-    assert task.now - began_at >= QUIET
+    assert task.now - began_at >= RUN_QUEUE.quiet
     await task.end()
 
 
@@ -339,12 +332,12 @@ async def test_load_is_how_long_the_last_one_will_wait() -> None:
     loop = asyncio.get_running_loop()
 
     def go_on() -> None:
-        task.now += UNIT
+        task.now += RUN_QUEUE.unit
         if task.queue.is_closed:
             loop.call_soon(go_on)
 
     for number in range(200):
-        task.request(number, UNIT / 10)
+        task.request(number, RUN_QUEUE.unit / 10)
     await asyncio.sleep(0)
     loop.call_soon(go_on)
     await turns_until(lambda: len(task.began) == 102)
@@ -406,12 +399,12 @@ async def test_who_is_new_takes_turns_with_streams_that_go_on() -> None:
 
 
 async def test_streams_are_as_much_load_as_keeps_who_is_new_waiting() -> None:
-    async with streaming(UNIT, streams=40) as (task, _):
+    async with streaming(RUN_QUEUE.unit, streams=40) as (task, _):
         await turns_until(lambda: len(task.queue) == 40)
         assert task.queue.load(task.now, active=40) == pytest.approx(1.0, abs=0.1)
         assert task.queue.of_streams() == pytest.approx(40.0, abs=0.1)
         for number in range(10):
-            task.request(number, UNIT)
+            task.request(number, RUN_QUEUE.unit)
         await turns_until(lambda: len(task.queue) == 50)
         assert task.queue.load(task.now, active=50) == pytest.approx(21.0, abs=0.1)
 
@@ -420,14 +413,14 @@ async def test_streams_that_do_nothing_are_no_load() -> None:
     """A turn that takes long is one handler's doing, however many streams are open."""
     task = Task()
     task.queue.streams = 1000
-    task.request(0, STALL)
+    task.request(0, RUN_QUEUE.stall)
     await turns_until(lambda: task.queue.is_closed)
     assert task.queue.load(task.now, active=1001) <= 1.0
     await task.end()
 
 
 async def test_steps_of_streams_are_load_where_nobody_is_new() -> None:
-    async with streaming(3 * UNIT, streams=1) as (task, _):
+    async with streaming(3 * RUN_QUEUE.unit, streams=1) as (task, _):
         assert 0.5 < task.queue.load(task.now, active=1) <= 1.0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lbclient.core.fleet_cost import FRESH, MOST_CLIENTS, FleetCost, tell_after
 from lbclient.core.model import LoadReport
-from lbclient.core.relative_costs import LEARNING
+from lbclient.core.relative_costs import TUNING as RELATIVE_COSTS
 
 EVERY = 5.0  # seconds
 QPS = 100.0
@@ -44,7 +44,7 @@ class Task:
 
 def test_a_slow_machine_costs_more_as_ever_and_that_is_no_news() -> None:
     task = Task()
-    task.run(LEARNING)
+    task.run(RELATIVE_COSTS.learning)
     assert task.rise() is None
     task.run(1800)
     cost = task.cost.read(task.now)

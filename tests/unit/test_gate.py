@@ -15,8 +15,8 @@ from lbclient.core.admission import LOAD, QUEUE_NAME
 from lbclient.core.criticality import Criticality, current
 from lbclient.core.errors import ConfigError
 from lbclient.core.load_monitor import LoadMonitor
-from lbclient.core.overload_signals import USER_WIDTH, YIELDS
-from lbclient.core.queue_delay import SHARE
+from lbclient.core.overload_signals import TUNING as OVERLOAD_SIGNALS
+from lbclient.core.queue_delay import TUNING as QUEUE_DELAY
 from lbclient.core.retry import RATIO
 from lbclient.core.stock_budget import BURST
 from lbclient.server.meters.cpu import available_cpus
@@ -191,7 +191,7 @@ def test_who_is_out_of_quota_brings_stock_clients_no_retries() -> None:
 
 
 def test_what_is_sheddable_goes_first() -> None:
-    task = Task(signals={"mine": lambda: 1.0 + 2 * USER_WIDTH})
+    task = Task(signals={"mine": lambda: 1.0 + 2 * OVERLOAD_SIGNALS.user_width})
     task.sample()
     key = wire.CRITICALITY_KEY
     low = [task.ask((key, "SHEDDABLE")) is None for _ in range(MANY)]
@@ -215,7 +215,7 @@ def test_what_is_cheaper_waits_until_nothing_above_it_is_refused() -> None:
     last = task.ask(sheddable, (wire.ATTEMPT_KEY, "2"))
     assert last is not None
     assert dict(last.trailers)[wire.REFUSAL_KEY] == "overloaded-dont-retry"
-    task.now += 2 * YIELDS
+    task.now += 2 * OVERLOAD_SIGNALS.yields
     assert task.ask(sheddable) is None
 
 
@@ -271,7 +271,7 @@ def test_what_waits_unseen_for_a_part_of_its_time_is_too_much() -> None:
     answer = next(answer for answer in (task.ask() for _ in range(MANY)) if answer)
     target = task.gate.core.delay.target
     assert f"queue delay is 0.50 s, and {target:.2g} is enough" in answer.details
-    assert target >= SHARE
+    assert target >= QUEUE_DELAY.share
     key = wire.CRITICALITY_KEY
     low = high = 0
     for _ in range(MANY):
@@ -499,7 +499,7 @@ def test_what_came_in_calm_is_known_when_it_ends() -> None:
     load = [0.0]
     task = Task(runnable=None, signals={"mine": lambda: load[0]})
     assert task.refused() == 0.0
-    load[0] = 1.0 + USER_WIDTH
+    load[0] = 1.0 + OVERLOAD_SIGNALS.user_width
     task.sample()
     task.ask()
     offered = task.gate.pressure.admission.mix.counts

@@ -5,15 +5,8 @@ from random import Random
 
 import pytest
 
-from lbclient.core.hedging import (
-    BUDGET,
-    BURST,
-    LEAST,
-    MOST_SLOW,
-    HedgedMethod,
-    Hedging,
-    hedging_delay,
-)
+from lbclient.core.hedging import BUDGET, BURST, HedgedMethod, Hedging, hedging_delay
+from lbclient.core.hedging import TUNING as HEDGING
 from lbclient.core.retry import Budget, RetryPolicy
 
 PATH = "/a.B/C"
@@ -116,7 +109,7 @@ def test_where_all_become_slow_only_a_few_calls_are_hedged() -> None:
     play.run(60, start=2000)
     assert play.hedging.sent - before <= BURST + 1
     assert play.hedging.withheld["slow"] > 30
-    assert play.method.slow > MOST_SLOW
+    assert play.method.slow > HEDGING.most_slow
 
 
 def test_the_delay_follows_a_method_that_has_become_slower() -> None:
@@ -126,12 +119,12 @@ def test_the_delay_follows_a_method_that_has_become_slower() -> None:
     play.latency = 10.0
     play.run(2000, start=2000)
     assert 5 * before < (play.method.delay or 0.0) < 20 * before
-    assert play.method.slow < MOST_SLOW
+    assert play.method.slow < HEDGING.most_slow
 
 
 def test_nothing_is_hedged_before_a_hundred_calls_are_known() -> None:
     method = found(make(None))
-    for _ in range(LEAST - 1):
+    for _ in range(HEDGING.least_known - 1):
         method.observe(0.01)
     assert method.delay is None
     method.observe(0.01)
@@ -140,7 +133,7 @@ def test_nothing_is_hedged_before_a_hundred_calls_are_known() -> None:
 
 def test_a_delay_that_is_set_stays() -> None:
     method = found(make(0.5))
-    for _ in range(2 * LEAST):
+    for _ in range(2 * HEDGING.least_known):
         method.observe(0.01)
     assert method.delay == 0.5
 

@@ -6,14 +6,8 @@ import pytest
 
 from lbclient.core.admission import CPU_NAME, LOAD, QUEUE_NAME
 from lbclient.core.criticality import Criticality
-from lbclient.core.overload_signals import (
-    PATIENT,
-    RECOVERS,
-    TIRES,
-    YIELDS,
-    Patience,
-    Pressure,
-)
+from lbclient.core.overload_signals import TUNING as OVERLOAD_SIGNALS
+from lbclient.core.overload_signals import Patience, Pressure
 from lbclient.core.queue_delay import QueueDelay
 from lbclient.core.retry import ATTEMPTS, Refusal
 
@@ -22,11 +16,18 @@ FLOOD = 1e9
 
 def test_a_burst_is_let_in_and_a_flood_is_not() -> None:
     patience = Patience(LOAD.target)
-    beyond = 0.9 * PATIENT * LOAD.target
+    beyond = 0.9 * OVERLOAD_SIGNALS.patience * LOAD.target
     assert patience.scaled(beyond, 0.0) < LOAD.target
-    assert patience.scaled(beyond, 10 * TIRES) == pytest.approx(beyond, rel=0.01)
-    patience.scaled(0.0, 10 * TIRES + 10 * RECOVERS)
-    assert patience.scaled(beyond, 10 * TIRES + 10 * RECOVERS) < LOAD.target
+    assert patience.scaled(beyond, 10 * OVERLOAD_SIGNALS.tires) == pytest.approx(
+        beyond, rel=0.01
+    )
+    patience.scaled(0.0, 10 * OVERLOAD_SIGNALS.tires + 10 * OVERLOAD_SIGNALS.recovers)
+    assert (
+        patience.scaled(
+            beyond, 10 * OVERLOAD_SIGNALS.tires + 10 * OVERLOAD_SIGNALS.recovers
+        )
+        < LOAD.target
+    )
 
 
 def test_a_load_at_the_target_for_ever_is_no_overload() -> None:
@@ -57,7 +58,10 @@ def test_what_is_cheaper_than_something_refused_lately_yields() -> None:
     pressure.sample(10.1, 0.0)
     assert pressure.refuses(Criticality.CRITICAL, 0, 10.1) is None
     assert pressure.refuses(Criticality.SHEDDABLE, 0, 10.1) is Refusal.OVERLOADED
-    assert pressure.refuses(Criticality.SHEDDABLE, 0, 10.1 + YIELDS) is None
+    assert (
+        pressure.refuses(Criticality.SHEDDABLE, 0, 10.1 + OVERLOAD_SIGNALS.yields)
+        is None
+    )
 
 
 def test_who_waits_too_long_in_the_core_is_refused_by_the_queue_delay() -> None:

@@ -17,21 +17,14 @@ from lbclient.core.quota import (
     room,
     rooms,
 )
-from lbclient.core.quota_account import (
-    FLOOD,
-    MOMENT,
-    SMOOTHING,
-    TICK,
-    Account,
-    Payer,
-    Usage,
-)
+from lbclient.core.quota_account import TUNING as QUOTA_ACCOUNT
+from lbclient.core.quota_account import Account, Payer, Usage
 from lbclient.core.quota_accounts import MOST
 from lbclient.core.retry import Refusal
 
 CRITICAL, SHEDDABLE = Criticality.CRITICAL, Criticality.SHEDDABLE
 COST = 0.01  # CPU seconds of a request
-SETTLED = 4 * SMOOTHING  # from a sudden start: e^-4 = 2 %
+SETTLED = 4 * QUOTA_ACCOUNT.smoothing  # from a sudden start: e^-4 = 2 %
 
 
 def use(
@@ -70,11 +63,17 @@ def test_who_wants_ten_times_the_limit_gets_the_limit(quota: Quota) -> None:
 def test_a_sudden_flood_is_held_at_once(quota: Quota) -> None:
     use(quota, "mail", 0.6 / COST, SETTLED)
     rate = 10 / COST
-    assert use(quota, "mail", rate, FLOOD[1] / 10, SETTLED) == 1.0
-    began_at = SETTLED + FLOOD[1] / 10
-    assert use(quota, "mail", rate, TICK, began_at) < 0.15
+    assert use(quota, "mail", rate, QUOTA_ACCOUNT.flood[1] / 10, SETTLED) == 1.0
+    began_at = SETTLED + QUOTA_ACCOUNT.flood[1] / 10
+    assert use(quota, "mail", rate, QUOTA_ACCOUNT.tick, began_at) < 0.15
     for tick in range(1, 10):
-        share = use(quota, "mail", rate, TICK, began_at + tick * TICK)
+        share = use(
+            quota,
+            "mail",
+            rate,
+            QUOTA_ACCOUNT.tick,
+            began_at + tick * QUOTA_ACCOUNT.tick,
+        )
         assert share == pytest.approx(0.1, rel=0.1), tick
 
 
@@ -138,14 +137,23 @@ def test_a_rare_dear_request_is_no_flood(quota: Quota) -> None:
 
 
 def test_a_flood_that_ends_is_forgotten_as_before(quota: Quota) -> None:
-    use(quota, "mail", 10 / COST, TICK)
-    assert use(quota, "mail", 0.5 / COST, 10.0, TICK + 2 * SMOOTHING) == 1.0
+    use(quota, "mail", 10 / COST, QUOTA_ACCOUNT.tick)
+    assert (
+        use(
+            quota,
+            "mail",
+            0.5 / COST,
+            10.0,
+            QUOTA_ACCOUNT.tick + 2 * QUOTA_ACCOUNT.smoothing,
+        )
+        == 1.0
+    )
 
 
 def test_while_nobody_knows_what_anything_costs_all_get_in(quota: Quota) -> None:
     rate = 10 / COST
-    assert use(quota, "mail", rate, MOMENT) == 1.0
-    assert use(quota, "mail", rate, TICK, MOMENT) < 0.25
+    assert use(quota, "mail", rate, QUOTA_ACCOUNT.moment) == 1.0
+    assert use(quota, "mail", rate, QUOTA_ACCOUNT.tick, QUOTA_ACCOUNT.moment) < 0.25
 
 
 def test_a_new_customer_costs_what_the_others_do_until_it_is_known(
@@ -157,7 +165,7 @@ def test_a_new_customer_costs_what_the_others_do_until_it_is_known(
         if quota.refuses("mail", CRITICAL, SETTLED + i / 1000) is None:
             quota.admit("mail", CRITICAL, SETTLED + i / 1000)
             admitted += 1
-    assert admitted == pytest.approx((FLOOD[1] + 0.1) / COST, abs=2)
+    assert admitted == pytest.approx((QUOTA_ACCOUNT.flood[1] + 0.1) / COST, abs=2)
 
 
 def test_what_has_not_ended_counts_at_once(quota: Quota) -> None:
@@ -193,15 +201,17 @@ def test_one_customer_at_the_limit_is_nothing_to_the_others(quota: Quota) -> Non
 
 def test_after_a_burst_all_get_in_again(quota: Quota) -> None:
     use(quota, "mail", 10 / COST, 30.0)
-    assert use(quota, "mail", 0.5 / COST, 10.0, 30.0 + 4 * SMOOTHING) == 1.0
+    assert (
+        use(quota, "mail", 0.5 / COST, 10.0, 30.0 + 4 * QUOTA_ACCOUNT.smoothing) == 1.0
+    )
 
 
 def test_what_is_sheddable_gives_way_within_the_same_limit(quota: Quota) -> None:
     for tenth in range(300):
         use(quota, "mail", 10 / COST, 0.1, tenth / 10, SHEDDABLE)
         use(quota, "mail", 0.5 / COST, 0.1, tenth / 10, CRITICAL)
-    assert use(quota, "mail", 0.5 / COST, TICK / 2, 30.0, CRITICAL) == 1.0
-    assert use(quota, "mail", 10 / COST, TICK / 2, 30.0, SHEDDABLE) < 0.1
+    assert use(quota, "mail", 0.5 / COST, QUOTA_ACCOUNT.tick / 2, 30.0, CRITICAL) == 1.0
+    assert use(quota, "mail", 10 / COST, QUOTA_ACCOUNT.tick / 2, 30.0, SHEDDABLE) < 0.1
 
 
 def test_a_criticality_may_have_a_lower_limit_of_its_own() -> None:
@@ -281,7 +291,7 @@ def test_usage_fades_when_nothing_comes_any_more(quota: Quota) -> None:
     use(quota, "mail", 0.5 / COST, 60.0)
     now = quota.usage(60.0)["mail"]
     assert quota.usage(60.0)["mail"] == now == pytest.approx(0.5, rel=0.02)
-    assert quota.usage(60.0 + 5 * SMOOTHING)["mail"] < 0.05 * now
+    assert quota.usage(60.0 + 5 * QUOTA_ACCOUNT.smoothing)["mail"] < 0.05 * now
 
 
 def test_the_fleets_word_holds_for_a_while_and_then_the_fallback() -> None:
@@ -358,7 +368,7 @@ def test_who_is_ahead_is_not_forgotten_for_those_who_are_not(quota: Quota) -> No
 def test_if_all_are_ahead_one_is_forgotten_and_counted() -> None:
     quota = Quota({}, default=room(1e-6))
     for i in range(3 * MOST):  # what one costs is known of those that went
-        charge = quota.enter(f"customer {i}", CRITICAL, i * MOMENT)
+        charge = quota.enter(f"customer {i}", CRITICAL, i * QUOTA_ACCOUNT.moment)
         assert charge is not None
         charge.pay(COST)
     assert quota.forgotten > 0

@@ -4,7 +4,8 @@ import pytest
 
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport
-from lbclient.core.relative_costs import LEARNING, RelativeCosts
+from lbclient.core.relative_costs import TUNING as RELATIVE_COSTS
+from lbclient.core.relative_costs import RelativeCosts
 
 EVERY = 5.0  # seconds between two looks
 SHARES = {"a": 0.3, "b": 0.3, "c": 0.3, "slow": 0.6}  # utilization at 100 requests/s
@@ -125,7 +126,7 @@ def test_of_two_backends_nobody_can_say_which_has_changed(names: tuple[str]) -> 
 
 def test_it_takes_a_minute_until_something_is_usual() -> None:
     fleet = Fleet()
-    fleet.run(LEARNING)
+    fleet.run(RELATIVE_COSTS.learning)
     assert fleet.rise("a") is None
     fleet.run(EVERY)
     assert fleet.rise("a") == pytest.approx(1.0)

@@ -11,7 +11,7 @@ import lbclient
 from benchmarks import frames
 from lbclient import wire
 from lbclient.core.admission import QUEUE_NAME
-from lbclient.server.overload.run_queue import CLEAR
+from lbclient.server.overload.run_queue import TUNING as RUN_QUEUE
 from tests.hosts import PATH, Host, unary_unary
 from tests.waiting import let_pass
 
@@ -99,7 +99,7 @@ async def test_who_lost_most_of_its_time_in_the_core_is_not_begun(
     delay.seconds = 10.0  # as far as the server knows
     method: Any = channel.unary_unary(PATH)
     assert await method(b"", timeout=60.0) == b""
-    await let_pass(2 * CLEAR)  # or it need not ask
+    await let_pass(2 * RUN_QUEUE.clear)  # or it need not ask
     call = method(b"", timeout=9.0)
     assert await call.code() is grpc.StatusCode.UNAVAILABLE
     said = dict(await call.trailing_metadata())
@@ -126,7 +126,7 @@ async def test_who_is_too_late_at_one_backend_is_served_by_another(
             assert await method(b"", timeout=9.0) == b""
             if late.statistics().refused["too-late"]["CRITICAL"]:
                 break
-            await let_pass(2 * CLEAR)  # or it need not ask
+            await let_pass(2 * RUN_QUEUE.clear)  # or it need not ask
         said = channel.statistics()
     assert late.statistics().refused["too-late"]["CRITICAL"] == 1
     assert (said.attempts["rejected"], said.attempts["failed"]) == (1, 0)

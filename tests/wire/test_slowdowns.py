@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,9 +40,10 @@ async def calling(channel: lbclient.Channel) -> None:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The times are cut short."""
     monkeypatch.setattr(slowdowns, "PAUSE", 0.1)
-    for module in (relative_costs, fleet_cost):
-        monkeypatch.setattr(module, "LEARNING", 3.0)
-        monkeypatch.setattr(module, "SMOOTHING", 1.0)
+    tuning = replace(relative_costs.TUNING, learning=3.0, smoothing=1.0)
+    monkeypatch.setattr(relative_costs, "TUNING", tuning)
+    monkeypatch.setattr(fleet_cost, "RELATIVE_COSTS", tuning)
+    monkeypatch.setattr(fleet_cost, "SMOOTHING", 1.0)
     monkeypatch.setattr(fleet_cost, "PAUSE", 0.1)
     monkeypatch.setattr(fleet_cost, "TELL_AFTER", 0.2)
     monkeypatch.setattr(fleet_cost, "TELL_AFTER_EACH", 0.0)
@@ -86,14 +88,16 @@ async def test_a_backend_beside_an_antagonist_is_told_of(
         assert not own(2).is_slowed
         shares[0] = 1.0
         await eventually(lambda: of(0).is_slowed)
-        assert of(0).cost_rise >= relative_costs.USUAL
+        assert of(0).cost_rise >= relative_costs.TUNING.usual
 
         await eventually(lambda: own(0).is_slowed)
-        await eventually(lambda: (of(0).own_cost_rise or 0.0) >= relative_costs.USUAL)
+        await eventually(
+            lambda: (of(0).own_cost_rise or 0.0) >= relative_costs.TUNING.usual
+        )
         assert OWN_WORDS in caplog.text
         gauges = dict(samples.server_gauges(servers[0].statistics()))
         assert gauges["lbclient_server_slowed",] == 1
-        assert gauges["lbclient_server_cost_rise",] >= relative_costs.USUAL
+        assert gauges["lbclient_server_cost_rise",] >= relative_costs.TUNING.usual
 
         seen = channel.statistics()
         gauges = dict(samples.channel_gauges(seen, "t"))

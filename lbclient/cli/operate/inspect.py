@@ -22,7 +22,7 @@ from lbclient.cli.layout import count, item, short, table
 from lbclient.cli.run import run
 from lbclient.core.errors import ConfigError
 from lbclient.core.load import errors_held
-from lbclient.core.relative_costs import SLOWED
+from lbclient.core.relative_costs import TUNING as RELATIVE_COSTS
 from lbclient.core.text import harmless, printable
 
 TIMEOUT = 5.0  # seconds; for a whole answer, however it comes
@@ -426,7 +426,7 @@ def troubles(told: list[Any]) -> Iterator[str]:
         if one["is_slowed"]:
             rise = f"{one['cost_rise']:.1f} times as much as usual"
             words.append(f"a request costs it {rise}, compared with the others")
-        if (one["own_cost_rise"] or 0.0) >= SLOWED:
+        if (one["own_cost_rise"] or 0.0) >= RELATIVE_COSTS.slowed:
             rise = f"{one['own_cost_rise']:.1f} times as much as usual"
             words.append(f"it says itself that a request costs it {rise}")
         words += [

@@ -24,7 +24,8 @@ from lbclient.core.criticality import DEFAULT, Criticality, current
 from lbclient.core.customer import adopt
 from lbclient.core.latency_window import MethodBaseline
 from lbclient.core.load_monitor import LoadMonitor
-from lbclient.core.overload_signals import STRAINED, Pressure
+from lbclient.core.overload_signals import TUNING as OVERLOAD_SIGNALS
+from lbclient.core.overload_signals import Pressure
 from lbclient.core.protocols import Clock
 from lbclient.core.queue_delay import QueueDelay
 from lbclient.core.quota import OTHERS
@@ -408,7 +409,8 @@ class Gate:
     @property
     def is_strained(self) -> bool:
         """Whether any signal is beyond half of what requests are refused at."""
-        if self.adaptive is not None and self.adaptive.taken > STRAINED:
+        adaptive = self.adaptive
+        if adaptive is not None and adaptive.taken > OVERLOAD_SIGNALS.strained:
             return True
         load = self.load(self._clock())
         return self.pressure.is_strained(self._monitor.active, load)

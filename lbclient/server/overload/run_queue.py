@@ -13,6 +13,7 @@ never wait.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from math import exp, inf
@@ -21,28 +22,46 @@ from lbclient.core.criticality import DEFAULT, Criticality, current
 from lbclient.core.protocols import Clock
 from lbclient.server.overload.intake import Intake
 
-# Seconds in which handlers have the loop before it looks for arrivals. All are in when
-# in so many turns none has come: a request that is handed over takes three until its
-# handler is looked up. And in so many seconds: until one that is asked for is handed
-# over a thread of grpcio has to run.
-SLICE = 0.02
-QUIET_TURNS, QUIET = 5, 0.0003
-# Refusing may take so many times what serving did, and no longer: else a flood would
-# leave nothing for those let in. What is left then gRPC's core ends, once it has more
-# than it keeps, at much less cost.
-FLOOD = 1.0
-# Where nobody has to wait one turn is timed so often; all are if they take this long.
-CLEAR, TOUCHY = 0.005, 0.001  # seconds
-# Seconds. A handler that has the loop for less is left alone: turns would take a good
-# part of what it does, and the loop looks for arrivals often enough without them.
-LONG = 0.002
-FOR_LONG = 0.003  # seconds, of each turn, beside which a refusal takes little
-SMOOTHING = 0.2  # seconds, of how long a turn of the loop takes
-STALL = 0.3  # seconds: as long as one turn counts; more is the machine's, not ours
-MEMORY = 16  # requests, of what it costs to begin one
 
-# What takes less counts as less than a request.
-UNIT = 0.01  # seconds
+@dataclass(frozen=True, slots=True)
+class RunQueueTuning:
+    """The numbers of a `RunQueue`. Ours; `python -m benchmarks.overload` measures
+    them."""
+
+    # Seconds in which handlers have the loop before it looks for arrivals. All are in
+    # when in so many turns none has come: a request that is handed over takes three
+    # until its handler is looked up. And in so many seconds: until one that is asked
+    # for is handed over a thread of grpcio has to run.
+    slice: float = 0.02
+    quiet_turns: int = 5
+    quiet: float = 0.0003
+
+    # Refusing may take so many times what serving did, and no longer: else a flood
+    # would leave nothing for those let in. What is left then gRPC's core ends, once it
+    # has more than it keeps, at much less cost.
+    flood: float = 1.0
+
+    # Where nobody has to wait one turn is timed so often; all are if they take this
+    # long.
+    clear: float = 0.005  # seconds
+    touchy: float = 0.001
+
+    # Seconds. A handler that has the loop for less is left alone: turns would take a
+    # good part of what it does, and the loop looks for arrivals often enough without
+    # them.
+    long: float = 0.002
+    # Seconds, of each turn, beside which a refusal takes little
+    for_long: float = 0.003
+    smoothing: float = 0.2  # seconds, of how long a turn of the loop takes
+    # Seconds: as long as one turn counts; more is the machine's, not ours
+    stall: float = 0.3
+    memory: int = 16  # requests, of what it costs to begin one
+
+    # What takes less counts as less than a request.
+    unit: float = 0.01  # seconds
+
+
+TUNING = RunQueueTuning()
 
 
 # Awaited by whoever waits: True is its turn, False that another one has taken that.
@@ -96,7 +115,7 @@ class Line:
 
     def load(self, pace: float) -> float:
         """The load of those waiting, by how long the last of them will wait."""
-        return len(self) * min(1.0, pace / UNIT)
+        return len(self) * min(1.0, pace / TUNING.unit)
 
     def __len__(self) -> int:
         return self._count
@@ -118,11 +137,11 @@ class HandlerCosts:
 
     def observe(self, took: float, now: float) -> None:
         """One gave the loop back, after so long."""
-        self._known = min(self._known + 1, MEMORY)
+        self._known = min(self._known + 1, TUNING.memory)
         self.cost += (took - self.cost) / self._known
         before, self._began_at = self._began_at, now - took
         if before is not None:
-            self.pace += (self._began_at - before - self.pace) / MEMORY
+            self.pace += (self._began_at - before - self.pace) / TUNING.memory
 
     def pause(self) -> None:
         """Nobody waits: until the next one it takes what it takes."""
@@ -146,17 +165,19 @@ class Lull:
 
     def begin(self, arrived: int, took: float, now: float) -> None:
         """Handlers had the loop; the last one for so long."""
-        self._seen, self._turns, self._since = arrived, 0, now + QUIET
-        self._give_up_at = now + FLOOD * min(max(SLICE, took), STALL)
+        self._seen, self._turns, self._since = arrived, 0, now + TUNING.quiet
+        self._give_up_at = now + TUNING.flood * min(
+            max(TUNING.slice, took), TUNING.stall
+        )
 
     def has_come(self, arrived: int, is_pending: bool, now: float) -> bool:
         """Or requests have come for so long that this must do. `is_pending`: some are
         on their way."""
         if arrived != self._seen or is_pending:
-            self._seen, self._turns, self._since = arrived, 0, now + QUIET
+            self._seen, self._turns, self._since = arrived, 0, now + TUNING.quiet
         else:
             self._turns += 1
-        is_quiet = self._turns >= QUIET_TURNS and now >= self._since
+        is_quiet = self._turns >= TUNING.quiet_turns and now >= self._since
         return is_quiet or now >= self._give_up_at
 
     def __repr__(self) -> str:
@@ -235,12 +256,12 @@ class RunQueue:
         one for each turn. Streams that have not used the loop for long lately do not
         count.
         """
-        if not len(self) and self._lag < UNIT:
+        if not len(self) and self._lag < TUNING.unit:
             return 0.0  # as good as: less than one
         new = self._new.load(self._costs.each())
         queued = new + min(self.of_streams(), new + 1.0)
         active -= max(0.0, self.streams - self._stepped)
-        return max(queued, min(active, self._lag_now(now) / UNIT))
+        return max(queued, min(active, self._lag_now(now) / TUNING.unit))
 
     def unseen(self, now: float) -> float:
         """Seconds for which who comes waits until anybody here sees it, at most.
@@ -250,7 +271,7 @@ class RunQueue:
         return self._lag_now(now) if self.is_closed else 0.0
 
     def _lag_now(self, now: float) -> float:
-        return self._lag * exp(min(0.0, self._lag_at - now) / SMOOTHING)
+        return self._lag * exp(min(0.0, self._lag_at - now) / TUNING.smoothing)
 
     def wait(self) -> float:
         """Seconds that a new request would wait until its handler is done.
@@ -263,7 +284,7 @@ class RunQueue:
     @property
     def is_for_long(self) -> bool:
         """Whether those that waited their turns kept the loop for long, each."""
-        return self._costs.each() >= FOR_LONG
+        return self._costs.each() >= TUNING.for_long
 
     def stream_began(self) -> None:
         self.streams += 1
@@ -288,19 +309,19 @@ class RunQueue:
         now = self._clock()
         began_at, self._turn_at = self._turn_at, None
         took = 0.0 if began_at is None else max(0.0, now - began_at)
-        kept = exp(min(0.0, self._lag_at - now) / SMOOTHING)
-        sample = min(took, STALL)
+        kept = exp(min(0.0, self._lag_at - now) / TUNING.smoothing)
+        sample = min(took, TUNING.stall)
         self._lag, self._lag_at = self._lag * kept + sample * (1.0 - kept), now
         self._stepped *= kept
         return now, took
 
     def _turned(self) -> None:
         now, took = self._timed()
-        if took >= LONG * self._begun:
+        if took >= TUNING.long * self._begun:
             self._busy += took
-        if self._lag <= TOUCHY:
-            self.clear_until = now + CLEAR
-        if self._busy >= SLICE and not self.is_closed:
+        if self._lag <= TUNING.touchy:
+            self.clear_until = now + TUNING.clear
+        if self._busy >= TUNING.slice and not self.is_closed:
             self._look_for_arrivals(now, took)
 
     def _look_for_arrivals(self, now: float, took: float) -> None:
@@ -345,8 +366,8 @@ class RunQueue:
         if not self._is_refused:
             self._costs.observe(took, now)
         self._is_refused = False
-        self._busy += took if took >= LONG else 0.0
-        if self._busy >= SLICE:
+        self._busy += took if took >= TUNING.long else 0.0
+        if self._busy >= TUNING.slice:
             self._look_for_arrivals(now, took)
         else:
             self._next()

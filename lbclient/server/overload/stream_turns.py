@@ -14,7 +14,8 @@ from types import coroutine
 from typing import Any, TypeVar
 
 from lbclient.core.protocols import Clock
-from lbclient.server.overload.run_queue import LONG, RunQueue
+from lbclient.server.overload.run_queue import TUNING as RUN_QUEUE
+from lbclient.server.overload.run_queue import RunQueue
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class StreamTurns:
                 return end.value  # type: ignore[no-any-return]
             finally:
                 error = None  # or it would keep this frame, and this frame it
-                if clock() - now >= LONG:
+                if clock() - now >= RUN_QUEUE.long:
                     self._dear_until = now + DEAR
                     queue.stepped(now)
             try:

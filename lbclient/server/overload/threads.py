@@ -18,7 +18,7 @@ from pathlib import Path
 from lbclient.core.deadlines import Deadlines
 from lbclient.log import Log
 from lbclient.server.meters.cpu import available_cpus
-from lbclient.server.overload.run_queue import UNIT
+from lbclient.server.overload.run_queue import TUNING as RUN_QUEUE
 
 logger = Log(__name__)
 
@@ -124,7 +124,7 @@ class Threads:
             return self._runnable
         # Where no thread comes free at all the last who got one says nothing.
         wait = max(self._wait, now - oldest)
-        unit = max(UNIT, SHARE * self._deadlines.typical)
+        unit = max(RUN_QUEUE.unit, SHARE * self._deadlines.typical)
         return max(self._runnable, min(len(self.waiting), wait / unit))
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from lbclient import grpc_seam
-from lbclient.server.overload.run_queue import LONG
+from lbclient.server.overload.run_queue import TUNING as RUN_QUEUE
 from lbclient.server.quotas.cpu_timing import begun, billed
 from lbclient.server.report.request_tally import Counts
 from lbclient.server.requests.async_context import AsyncContext
@@ -124,7 +124,7 @@ class AsyncResponses(Wrapped):
                         response = await (run(step) if may_be_long else step)
                     except StopAsyncIteration:
                         break
-                    may_be_long = clock() - began_at >= LONG
+                    may_be_long = clock() - began_at >= RUN_QUEUE.long
                     message = self._sent(response)
                     try:
                         yield message
