@@ -17,6 +17,7 @@ from lbclient.core.quota import LONGEST, OTHERS, Quota, room
 from lbclient.core.quota_account import TUNING as QUOTA_ACCOUNT
 from lbclient.core.quota_accounts import MOST
 from tests.examples import examples
+from tests.held import count_held
 
 LIMIT = 0.5  # CPU seconds a second, of each customer
 CPUS = 4.0  # nobody uses more of one task
@@ -40,6 +41,8 @@ PATTERNS: dict[str, Pattern] = {
     "binary": lambda i, rng: "".join(map(chr, rng.choices(range(256), k=8))),
     "none": lambda i, rng: OTHERS,
 }
+
+EACH = 60  # objects that an account keeps alive, at most
 
 Event = tuple[float, str, float]
 """A request: when, whose, and what it costs."""
@@ -73,9 +76,7 @@ def play(quota: Quota, events: list[Event]) -> tuple[dict[str, int], dict[str, f
         else:
             payer.pay(cost)
             used[name] = used.get(name, 0.0) + cost
-    assert len(quota._accounts) <= MOST
-    assert len(quota._unlisted._queue) == len(quota._accounts)
-    assert not quota._unlisted._left
+    assert count_held(quota) <= EACH * MOST
     return refused, used
 
 

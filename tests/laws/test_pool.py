@@ -12,6 +12,7 @@ from lbclient.core.model import Endpoint, Outcome, State, Verdict, snapshot
 from lbclient.core.pool import PRESENT, Change, Limits, Pool
 from lbclient.pickers import PICKERS
 from lbclient.testing import FakeNode
+from tests.held import held_by
 
 LIMIT = 2
 SIZE = 3
@@ -171,13 +172,14 @@ class PoolMachine(RuleBasedStateMachine):
         assert members == (staying or endpoints)
 
     @invariant()
-    def nothing_is_kept_of_who_is_gone(self) -> None:
-        assert set(self.pool._missing_since) <= set(self.pool.nodes.values())
-
-    @invariant()
     def what_time_alone_changes_is_known_beforehand(self) -> None:
         due = self.pool.review_at(self.now)
         assert due is None or due > self.now
+
+    def teardown(self) -> None:
+        """Nothing is kept of who is gone."""
+        self.pool.read_ready()
+        assert set(held_by(self.pool, FakeNode)) <= set(self.pool.nodes.values())
 
 
 TestPoolMachine = PoolMachine.TestCase

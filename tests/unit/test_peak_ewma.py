@@ -6,9 +6,11 @@ from random import Random
 import pytest
 
 from lbclient.core.errors import ConfigError
+from lbclient.core.load import Load
 from lbclient.core.model import Outcome, Verdict
 from lbclient.pickers import PeakEwma
 from lbclient.testing import FakeNode, fake_nodes
+from tests.held import held_by
 
 DECAY = 10.0
 
@@ -140,7 +142,7 @@ def test_who_left_is_forgotten() -> None:
     picker, nodes = told(0.010, 0.5)
     nodes[1].load.leave_ready()
     picker.pick(nodes[:1], 0.0)
-    assert len(picker._peaks) == 1
+    assert held_by(picker, Load) == [nodes[0].load]
 
 
 def test_a_decay_out_of_bounds_is_refused() -> None:

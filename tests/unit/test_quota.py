@@ -21,6 +21,9 @@ from lbclient.core.quota_account import TUNING as QUOTA_ACCOUNT
 from lbclient.core.quota_account import Account, Payer, Usage
 from lbclient.core.quota_accounts import MOST
 from lbclient.core.retry import Refusal
+from tests.held import count_held, held_by
+
+FEW = 100  # objects
 
 CRITICAL, SHEDDABLE = Criticality.CRITICAL, Criticality.SHEDDABLE
 COST = 0.01  # CPU seconds of a request
@@ -316,9 +319,11 @@ def test_whom_the_fleet_does_not_know_yet_has_the_fallback() -> None:
 
 def test_millions_of_names_have_a_thousand_accounts(quota: Quota) -> None:
     for i in range(5 * MOST):
+        if i == MOST:
+            most = count_held(quota)
         quota.refuses(f"customer {i}", CRITICAL, 0.0)
     assert len(quota.usage(0.0)) == MOST + len(("mail", OTHERS))
-    assert len(quota._unlisted._queue) == MOST
+    assert count_held(quota) <= most + FEW
     assert quota.forgotten == quota.pooled == 0, "nobody was ahead of the limit"
 
 
@@ -372,7 +377,7 @@ def test_if_all_are_ahead_one_is_forgotten_and_counted() -> None:
         assert charge is not None
         charge.pay(COST)
     assert quota.forgotten > 0
-    assert len(quota._accounts) == MOST
+    assert len(held_by(quota, Account)) == MOST + len((OTHERS,))
 
 
 def test_a_queue_of_places_is_put_right_once_for_each_request(quota: Quota) -> None:
@@ -389,7 +394,7 @@ def test_a_queue_of_places_is_put_right_once_for_each_request(quota: Quota) -> N
             looked.append(now)
             return super().empty_at(now)
 
-    for account in quota._accounts.values():
+    for account in held_by(quota, Account):
         account.__class__ = Watched
     for i in range(100):
         quota.enter(f"new {i}", CRITICAL, 20.0)
@@ -410,7 +415,7 @@ def test_a_request_that_goes_on_is_paid_for_when_the_account_has_gone() -> None:
     for number in range(MOST):
         quota.enter(f"customer {number}", CRITICAL, 1.0)
     now = 61.0
-    assert "long" not in quota._accounts
+    assert payer not in held_by(quota, Payer), "its account has gone"
     for _ in range(100):
         now += 1.0
         payer.pay(1.0)
@@ -419,16 +424,17 @@ def test_a_request_that_goes_on_is_paid_for_when_the_account_has_gone() -> None:
     payer.pay(60.0)
     assert quota.enter("long", CRITICAL, now) is not None, "one comes again"
     payer.pay(1.0)
-    assert quota._accounts["long"].payers[CRITICAL] is payer
-    assert not quota._unlisted._left
+    assert held_by(quota, Payer).count(payer) == 1, "its new account has it"
 
 
 def test_what_nobody_goes_on_with_is_forgotten() -> None:
     quota = Quota({}, default=room(1.0))
     for number in range(3 * MOST):
+        if number == MOST:
+            most = count_held(quota)
         quota.enter(f"customer {number}", CRITICAL, float(number))
-    assert len(quota._accounts) == MOST
-    assert not quota._unlisted._left
+    assert len(held_by(quota, Account)) == MOST + len((OTHERS,))
+    assert count_held(quota) <= most + FEW
 
 
 def test_a_cost_without_an_account_is_paid_by_the_shared_one(quota: Quota) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.shared_address import MEMORY, MOST, MOST_TASKS, RECENT, SharedAddress
+from tests.held import held_by
 
 A, B, C = 11, 22, 33
 
@@ -107,7 +108,7 @@ def test_no_more_tasks_are_remembered_than_that() -> None:
     address = SharedAddress()
     for task, at in zip(range(1, 10 * MOST), count(), strict=False):
         address.observe(told(task), at, at)
-    assert len(address._tasks) == MOST
+    assert len(held_by(address, LoadReport)) == MOST
 
 
 @pytest.mark.parametrize("tasks", [MOST, MOST + 1, 3 * MOST, 100 * MOST])

@@ -17,8 +17,9 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.core.model import TaskState
 from lbclient.server import Server
-from lbclient.server.report.streams import OPENINGS_IF_STRAINED, SLICE
+from lbclient.server.report.streams import OPENINGS_IF_STRAINED, SLICE, Stream
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
+from tests.held import held_by
 from tests.hosts import PATH, Host
 from tests.wire.conftest import ECHO, connect
 
@@ -152,9 +153,7 @@ async def test_streams_end_with_their_connection(
     assert server.statistics().streams == {"health": 2, "load": 2, "serving": 2}
     await channel.close()
     await eventually(lambda: server.statistics().watchers == 0)
-    streams = server._streams
-    assert not streams._on
-    assert not streams._by_tick
+    assert held_by(server._streams, Stream) == []
 
 
 async def test_a_lame_duck_is_told_to_every_stream_of_every_kind(host: Host) -> None:
