@@ -251,7 +251,7 @@ class _Headers:
 
 
 def _retrieve(task: "asyncio.Task[None]") -> None:
-    """Whoever waits for it is told; maybe nobody does, as the client has gone."""
+    """Takes the exception of a task that nobody waits for when the client has gone."""
     if not task.cancelled():
         task.exception()
 

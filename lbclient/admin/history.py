@@ -73,7 +73,7 @@ class History:
                 kept.append((round(now, 3), *values))
 
     def _log(self, source: object, error: Exception) -> None:
-        """Once for each kind of failure, as it may go on for ever."""
+        """Logs each kind of failure once: a failure may go on for ever."""
         kind = type(source).__name__, type(error).__name__
         if kind not in self._failed:
             self._failed.add(kind)

@@ -168,7 +168,8 @@ class Site:
         return page(request)
 
     def _check_host(self, request: HttpRequest) -> None:
-        """An address cannot be made to point elsewhere; a name can."""
+        """Accepts addresses and the site's own names as Host: any other name could be
+        made to point here."""
         hosts = request.headers.get("host", [])
         name = _name_of(hosts[0]) if len(hosts) == 1 else ""
         if self._names is None or name in self._names:

@@ -63,7 +63,7 @@ class Siblings:
 
 
 async def ask(host: str, port: int) -> Sibling | None:
-    """Who has a page there; None if nobody has."""
+    """Asks a port for its page; None if there is none."""
     with suppress(OSError, TimeoutError, ValueError, RecursionError):
         async with asyncio.timeout(PATIENCE):
             return _parse(port, await _get(host, port))

@@ -49,7 +49,7 @@ def program() -> str:
 
 
 def snapshot() -> dict[str, Any]:
-    """To look has an effect: picks and latencies are then kept, for a minute."""
+    """Looking starts recording: picks and latencies are kept for a minute."""
     channels = [(n, one) for n, one in CHANNELS.present() if isinstance(one, Channel)]
     servers = [
         (number, one)
@@ -210,7 +210,7 @@ def quantiles(recent: Recent, now: float) -> dict[str, float | None]:
 
 
 def told_of(record: object, fields: Mapping[str, shape.Shape]) -> dict[str, Any]:
-    """Those of the fields that a record has."""
+    """The fields that the record has, as JSON has them."""
     return {
         name: plain(getattr(record, name)) for name in fields if hasattr(record, name)
     }
@@ -247,7 +247,7 @@ def of_config(config: ChannelConfig | ServerConfig) -> list[dict[str, str]]:
 
 
 def text_of(value: object) -> str:
-    """For people to read. Functions by name, URLs without their passwords.
+    """A setting as text for people: functions by name, URLs without passwords.
 
     >>> text_of({"total": 4.0}), text_of(("redis://:secret@host", len))
     ("{'total': 4.0}", "('redis://...@host', len)")

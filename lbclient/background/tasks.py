@@ -184,7 +184,7 @@ class Tasks:
         )
 
     def count_failure(self) -> None:
-        """One that whoever calls this has logged."""
+        """Counts a failure that the caller has logged."""
         self.failures += 1
 
     # --- the end --------------------------------------------------------------

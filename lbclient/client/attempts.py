@@ -382,7 +382,7 @@ class Attempts:
 def _less_critical(
     criticality: Criticality, options: dict[str, Any]
 ) -> tuple[Criticality, dict[str, Any]]:
-    """One step lower, in the metadata, too: servers shed hedges first."""
+    """Criticality and options one step lower, so that servers shed hedges first."""
     lower = Criticality(max(criticality - 1, Criticality.SHEDDABLE))
     pairs = options.get("metadata") or ()
     kept = [pair for pair in pairs if pair[0] != CRITICALITY_KEY]

@@ -226,7 +226,7 @@ class Backend:
         await self._is_kept.wait()
 
     def _redial_if_closed(self) -> None:
-        """At first, and where somebody else has closed the channel."""
+        """Dials at first, and again if somebody else has closed the channel."""
         is_dialled = hasattr(self, "channel")
         if is_dialled and (self.life.is_away() or self.channel.get_state() is not OVER):
             return

@@ -188,8 +188,8 @@ class Channel(grpc.aio.Channel):
         return balancer
 
     def _forked(self) -> None:
-        """In the child of a fork. One that was used before is of no use there: gRPC's
-        threads and connections are its parent's."""
+        """Refuses calls in the child of a fork, if the channel was used before it:
+        gRPC's threads and connections are the parent's."""
         if self._balancer is None:
             return
         parent = os.getppid()

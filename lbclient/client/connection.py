@@ -49,7 +49,7 @@ class Connection:
         self._calls = calls
 
     async def follow(self) -> None:
-        """From its making to its end."""
+        """Follows the connection from its making to its end."""
         patience = await self._connect()
         if self._channel.get_state() is OVER:
             return

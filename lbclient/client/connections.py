@@ -122,7 +122,7 @@ class Connections:
         self._look_for_crowds()
 
     def review_soon(self) -> None:
-        """At once where there are few backends, and not too often where many."""
+        """Reviews the pool at once with few backends, and less often with many."""
         if self.pool.wants_review():
             since = self._loop.time() - self._review.rang_at
             pause = REVIEW_PAUSE * len(self.pool.nodes)
@@ -139,7 +139,8 @@ class Connections:
         self.carry_out(self.pool.resize(size, self._clock()))
 
     def _look_for_crowds(self) -> None:
-        """In a while, if the subset is chosen by chance and there are others."""
+        """Looks for crowded backends later, if the subset is chosen by chance and there
+        are other backends."""
         is_random = getattr(self.subset, "is_random", False)
         if is_random and len(self.pool.members) > self.pool.subset_size():
             self._crowd_timer.set_unless_sooner(self._crowding.pause())

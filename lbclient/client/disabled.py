@@ -95,7 +95,7 @@ def resolved(target: str) -> tuple[list[str], str]:
 
 
 async def _addresses(resolver: Resolver) -> list[str]:
-    """Of the endpoints that leave only where there are no others."""
+    """The endpoints' addresses; those that leave only if there are no others."""
     endpoints = await _first(resolver)
     staying = [one for one in endpoints if not one.lame_duck] or endpoints
     loop = asyncio.get_running_loop()

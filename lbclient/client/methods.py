@@ -103,7 +103,8 @@ class StubMethod:
         )
 
     def counts(self, balancer: Balancer) -> dict[int, int]:
-        """Of its calls that are over, with those of other stubs of this channel."""
+        """Counts of the method's ended calls, those of other stubs of the channel
+        included."""
         if self._counts is None:
             self._counts = balancer.counters.by_method.of(self.kind, self.path)
             if balancer.hedging is not None and self.is_hedgeable:

@@ -42,7 +42,7 @@ class ObservedCall(Protocol):
         None, or a decision without a delay, ends the call."""
 
     def for_hedge(self) -> "ObservedCall":
-        """For the call's hedge, which begins and ends while its first attempt runs.
+        """The observer of the call's hedge, which begins while its first attempt runs.
 
         `then.is_left_to_other` of an attempt: its end is not the end of the call."""
 
@@ -51,10 +51,10 @@ class ObservedCall(Protocol):
         its response is."""
 
     def message_sent(self, size: int) -> None:
-        """In an attempt: a request of so many bytes was handed to gRPC."""
+        """A request of so many bytes was handed to gRPC in an attempt."""
 
     def message_received(self, size: int) -> None:
-        """In an attempt: a response of so many bytes came, before decoding."""
+        """A response of so many bytes came in an attempt, before decoding."""
 
     def over(self, code: int, now: float) -> None:
         """The call ended otherwise than by an attempt."""
@@ -95,7 +95,8 @@ class Observers:
     def keep_times(
         self, find_trace: Callable[[], Trace | None], measures: bool = False
     ) -> CallTimes:
-        """From now on; once more is never too much. `measures`: sizes, too."""
+        """Keeps times from now on; a second call changes nothing. `measures`: sizes,
+        too."""
         if self.times is None:
             self.times = CallTimes(find_trace)
             self.add(self.times)

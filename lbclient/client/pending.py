@@ -99,7 +99,8 @@ class Pending:
         return self._next() is not None
 
     def _next(self) -> Waiter | None:
-        """Where the ready backends are ejected for its method, the next of another."""
+        """The next waiter; of another method if the ready backends are ejected for its
+        own."""
         outliers = self._outliers
         in_order = chain.from_iterable(reversed(self._queues))
         if not outliers.count:
@@ -188,7 +189,7 @@ class Pending:
         return NoBackend.because(f"{trouble} ({pool!r})") if trouble else None
 
     def _are_all_full(self) -> bool:
-        """Those that are connected; one that can wake, or does, has room."""
+        """Whether all connected backends are full, and no other can wake."""
         pool = self._pool
         has_room = pool.counts[State.INACTIVE] > 0 or bool(self._waking.waking)
         return pool.full() > 0 and not has_room

@@ -1,4 +1,4 @@
-"""Keeps why calls went where they went, and how long they took, while somebody looks.
+"""Records why calls went where they went, and how long they took, for the status page.
 
 `recent` is None while nobody does: a call pays for two comparisons with that.
 """

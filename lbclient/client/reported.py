@@ -143,7 +143,7 @@ class Reported:
             logger.about(logging.INFO, words, channel=self._label, backend=address)
 
     def _of_address(self, report: LoadReport) -> LoadReport:
-        """One task's report, or of several tasks the mean of their reports."""
+        """The report of the address: one task's, or the mean of several tasks'."""
         now = self._clock()
         if not self.shared_address.is_shared(now):
             return report

@@ -65,8 +65,8 @@ class StateChanges:
             )
 
     def follow_up_soon(self) -> None:
-        """Not at once: who observes a change may be inside a callback of a connection
-        that is to close."""
+        """Follows up after this turn: whoever observes a change may be inside a
+        callback of a connection that is to close."""
         if not self._alarm.is_set():
             self._alarm.set(0.0)
 

@@ -357,7 +357,7 @@ def last_error(backend: "Backend", now: float) -> tuple[str, float | None]:
 
 
 def why_in_subset(place: int | None, size: int, count: int) -> str:
-    """Of a backend at that place of the client's order, from 0.
+    """Why a backend at this place of the client's order, from 0, is in its subset.
 
     >>> why_in_subset(0, 2, 9), why_in_subset(2, 2, 9)
     ('choice 1 of 9', 'stands in for another: choice 3 of 9')

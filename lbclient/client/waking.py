@@ -68,8 +68,8 @@ class Waking:
     # --- calls ------------------------------------------------------------------
 
     def wake_for(self, waiting: Sized) -> None:
-        """One connection for the calls that wait, more if they are many: the first
-        now, and the others when all calls of this turn have come."""
+        """Opens a connection for the calls that wait, and more for many calls: the
+        first now, the others when all calls of this turn have come."""
         self._waiting = waiting
         if not self.away or self._has_ready():
             return
@@ -88,7 +88,8 @@ class Waking:
             self._patience.set_unless_sooner(WAKE_NEXT)
 
     def _wake_more(self) -> None:
-        """One that does not answer, nor refuse, must not keep calls waiting."""
+        """Wakes another: a backend that neither answers nor refuses must not keep calls
+        waiting."""
         if self._waiting and not self._has_ready():
             self.wake(1)
             self._patience.set(WAKE_NEXT)

@@ -26,7 +26,7 @@ SECRET_SIZE = 16  # bytes, as the seal that it makes; shorter ones can be guesse
 def kind(
     want: str, is_right: Callable[[Any], bool], read: Callable[[str], Any] | None
 ) -> Kind:
-    """One whose check is a yes or no."""
+    """A kind of setting whose check says yes or no."""
 
     def check(field: str, value: Any) -> Any:
         if not is_right(value):

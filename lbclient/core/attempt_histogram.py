@@ -79,7 +79,7 @@ class AttemptHistogram:
         return sum(self.counts[1:])
 
     def shares(self) -> list[float]:
-        """Of the last requests, the share of each attempt."""
+        """The share of each attempt number among the last requests."""
         counts = self._recent.counts
         own, stock = counts[1:ATTEMPTS], counts[ATTEMPTS:]
         retries = [sum(pair) for pair in zip(own, stock, strict=True)]

@@ -194,7 +194,7 @@ class CallTimes:
 
 
 class CallTimer:
-    """One call, from its beginning to its end. Told by the call's attempts."""
+    """Times one call from its beginning to its end. The call's attempts tell it."""
 
     __slots__ = (
         "_awaited",
@@ -271,7 +271,7 @@ class CallTimer:
             call._retries += 1
 
     def for_hedge(self) -> "CallTimer":
-        """For the call's hedge: it is one more attempt, with messages of its own."""
+        """The timer of the call's hedge: one more attempt, with messages of its own."""
         if not self.measures:
             return self
         hedge = CallTimer(

@@ -81,7 +81,7 @@ class RequestOutcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class RequestInFlight:
-    """One in flight. `outcome` is to be set by whoever ends it."""
+    """A request in flight. Whoever ends it sets `outcome`."""
 
     method: MethodBaseline
     began_at: float
@@ -125,7 +125,7 @@ class ConcurrencyLimit:
         return self.limit < inf
 
     def method(self) -> MethodBaseline:
-        """For a method that is new."""
+        """The baseline of a new method."""
         method = MethodBaseline()
         self._methods.append(method)
         return method

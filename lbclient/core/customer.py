@@ -71,7 +71,7 @@ def adopt(name: str | None) -> None:
 
 
 def payer(default: str | None, inherits: bool) -> str | None:
-    """Who pays for a call that names nobody; `default` is its channel's customer."""
+    """The customer for a call that names none; `default` is its channel's customer."""
     name = _current.get()
     if name is None or not (inherits or type(name) is not Inherited):
         return default

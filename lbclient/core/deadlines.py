@@ -18,7 +18,7 @@ class Deadlines:
         self._known = 0  # up to MEMORY
 
     def observe(self, seconds: float | None) -> None:
-        """Of one request; None: it has no deadline."""
+        """Takes the time that one request has; None: it has no deadline."""
         if seconds is None:
             seconds = ASSUMED
         if seconds > 0.0:

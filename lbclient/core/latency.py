@@ -24,7 +24,8 @@ class LatencyEstimate:
         self._medians: dict[int, float] = {}  # of those that were asked for since
 
     def note(self, active: int, latency: float) -> None:
-        """One request was served; `active` others were there."""
+        """Takes the latency of a request that was served while `active` others were
+        there."""
         step = active if active < EXACT else _step(active)  # the hot path
         kept = self._by_step.get(step)
         if kept is None:

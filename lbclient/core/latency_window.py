@@ -105,7 +105,8 @@ class LatencyWindow:
 
     @property
     def busy_places(self) -> float:
-        """By throughput alone. Too few if requests failed that had taken a place.
+        """The places by throughput alone. Too few if requests failed that had taken a
+        place.
 
         For a flood that has just begun: latencies lag behind the requests in flight.
         """

@@ -134,8 +134,8 @@ class Lifecycle:
     def heard(
         self, state: TaskState, has_report: bool, now: float, reason: str = ""
     ) -> Step:
-        """By a stream of health reports, which are silent only if they never had a
-        load: others than ours speak when something changes."""
+        """A health stream told a state. Streams owe no reports if they never had a
+        load: servers other than ours speak when something changes."""
         if self.link is not Link.UP:
             return NOTHING
         self.connection.answered()
@@ -199,7 +199,7 @@ class Lifecycle:
         return self.connection.enter(State.INACTIVE, reason, Order.DISCONNECT)
 
     def wanted(self) -> Step:
-        """By a call. What it was thought to be does not count any more."""
+        """A call wants it. What it was thought to be does not count any more."""
         if self.link is not Link.AWAY:
             return NOTHING
         self.connection.move(Link.DOWN)
@@ -209,7 +209,7 @@ class Lifecycle:
         )
 
     def told(self, state: TaskState) -> Step:
-        """By UDP, which works: no looks are wanted."""
+        """It told a state by UDP, which works: no looks are needed."""
         if self.link is not Link.AWAY:
             return NOTHING
         self.connection.answered()
@@ -225,7 +225,7 @@ class Lifecycle:
         return NOTHING
 
     def seen(self, state: TaskState, now: float, reason: str = "") -> Step:
-        """By a LOOK. `reason` as in `heard`."""
+        """A LOOK found a state. `reason` is as in `heard`."""
         if self.link is Link.UP:
             return self.trust.looked_beside("", now, is_there=True, has_others=True)
         if self.link is not Link.AWAY:
@@ -243,10 +243,10 @@ class Lifecycle:
         has_others: bool = True,
         status: str = "",
     ) -> Step:
-        """By a LOOK: nobody answers. `is_there`: but the connection was made, and the
+        """A LOOK had no answer. `is_there`: the connection was made, though, and the
         other side acknowledges pings. `has_others`: others get calls, too; where
-        `is_there`, others that answer health checks. `status`: what came instead of an
-        answer, at once, from whoever is there."""
+        `is_there`, others that answer health checks. `status`: what came at once in
+        place of an answer."""
         if self.link is Link.UP:
             return self.trust.looked_beside(why, now, is_there, has_others, status)
         if self.link is not Link.AWAY:

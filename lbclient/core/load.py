@@ -96,7 +96,7 @@ class Load:
         self._written.append(self)
 
     def begin(self) -> None:
-        """One more request is on its way to the backend, as whoever picked it knows."""
+        """Counts one more request on its way to the backend."""
         self.sent_since_report += 1
         self.in_flight += 1
         if self.in_flight == self._limit:
@@ -219,7 +219,7 @@ class Load:
 
 
 def errors_held(recent_errors: float) -> str:
-    """In words for people; "" where it is next to nothing.
+    """The errors held against a backend, in words; "" where they are next to nothing.
 
     >>> errors_held(2.14), errors_held(0.04)
     ('2.1 recent errors held against it', '')

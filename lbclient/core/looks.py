@@ -43,12 +43,13 @@ class Looks:
     # --- without a connection -------------------------------------------------
 
     def soon(self, now: float) -> None:
-        """If none is due; not by all clients at once."""
+        """Makes a look due soon if none is due; clients look at different times."""
         if self.due_at is None:
             self.due_at = now + self._rng.random() * FIRST_LOOK
 
     def later(self, now: float, is_gone: bool = False) -> None:
-        """Seldom; at a backend that is gone sooner, and less and less often."""
+        """Puts the next look off: far, or for a backend that is gone less far, but
+        further each time."""
         period = LOOK_PERIOD
         if is_gone:
             period = min(self._period, LOOK_PERIOD)

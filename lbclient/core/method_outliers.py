@@ -145,7 +145,7 @@ class MethodWatch(Generic[N]):
     # --- ejections -------------------------------------------------------------
 
     def _has_room(self) -> bool:
-        """At most half of those that are ready are ejected."""
+        """Whether one more may be ejected: at most half of the ready ones are."""
         ejected = sum(node.state is State.READY for node in self.ejected)
         return ejected < most_ejected(self._pool)
 

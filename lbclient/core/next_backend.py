@@ -11,7 +11,7 @@ from lbclient.core.protocols import N
 
 
 def two_others(tried: Collection[N], allowed: Sequence[N], rng: Random) -> list[N]:
-    """Of the backends that were not tried two by lot, the less loaded one first.
+    """Draws two of the backends that were not tried, the less loaded one first.
 
     For where the picker insists on a backend that was tried: two choices do nearly as
     well as all. Fewer than two where there are no more.

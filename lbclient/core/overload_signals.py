@@ -266,7 +266,8 @@ class Pressure:
         return active >= places.limit or places.is_kept_from(DEFAULT)
 
     def is_strained(self, active: int, load: float) -> bool:
-        """At half of what it refuses at, or beyond, by any signal."""
+        """Whether any signal is at half of the value at which requests are refused, or
+        more."""
         if self.admission.worst or self._is_strained:
             return True
         places = self.places

@@ -67,8 +67,8 @@ class Pool(Generic[N]):
         is_away: Callable[[N], bool] = lambda _: False,
         is_expected_back: Callable[[N], bool] = lambda _: False,
     ) -> None:
-        """Of a lame duck these tell whether it has no connection to be used, and
-        whether it may be none any more as soon as it has a new one."""
+        """`is_away`: a lame duck has no connection to use. `is_expected_back`: it may
+        be no lame duck any more once it has a new connection."""
         self._make = make
         self._is_away = is_away
         self._is_expected_back = is_expected_back

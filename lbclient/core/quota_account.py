@@ -182,7 +182,7 @@ class Account:
         self._unseen = int(min(few, TUNING.unlimited))
 
     def _changes(self, costs: Sequence[float]) -> list[float]:
-        """By what factor each bucket's content changes with the new costs.
+        """The factors by which the buckets' contents change with the new costs.
 
         A bucket contains requests at the cost that was estimated when they came.
         """

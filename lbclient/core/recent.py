@@ -21,7 +21,7 @@ BACKENDS = 2000  # those that come later in one minute are left out
 
 
 class Pick(NamedTuple):
-    """One decision; `because` is what the picker had to go by."""
+    """One pick; `because` is what the picker went by."""
 
     at: float
     backend: str

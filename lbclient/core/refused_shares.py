@@ -84,7 +84,7 @@ class RefusedShares:
         self._tell(now)
 
     def shares(self) -> list[float]:
-        """By criticality, from 0 to 1."""
+        """The refused shares by criticality, from 0 to 1."""
         pairs = zip(self._refused, self._arrived, strict=True)
         # A request may be refused some time after it was counted.
         return [min(1.0, refused / max(LEAST, came)) for refused, came in pairs]

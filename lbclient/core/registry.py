@@ -33,7 +33,7 @@ class Registry(Generic[T]):
                 tell(one)
 
     def present(self) -> list[tuple[int, T]]:
-        """By number, so the oldest first."""
+        """The open ones by number, the oldest first."""
         # A list made at once: another thread may enter one meanwhile.
         references = sorted(self._present.valuerefs(), key=lambda known: known.key)
         known = [(reference.key, reference()) for reference in references]

@@ -127,7 +127,7 @@ class RelativeCosts:
         ]
 
     def _count(self, histories: dict[str, CostHistory]) -> None:
-        """For others: new backends, too, as whoever is told follows it for long."""
+        """Notes who is compared, new backends included, and their median cost."""
         self.counted, self.median = (), 0.0
         if len(histories) >= TUNING.least_backends:
             self.counted = tuple(histories)

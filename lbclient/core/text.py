@@ -31,7 +31,8 @@ def is_printable(text: str) -> bool:
 
 
 def printable(text: str, most: int = LONGEST) -> str:
-    """At most so many characters and "..."; "?" for each that `is_printable` is not.
+    """Shortens a text to so many characters and "...", with "?" for each that is not
+    `is_printable`.
 
     >>> printable("\\x1b[2Jb\\n\\u202e"), printable("search", 3)
     ('?[2Jb??', 'sea...')

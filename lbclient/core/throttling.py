@@ -75,7 +75,8 @@ class Throttling:
     def observe(
         self, criticality: Criticality, outcome: Outcome, customer: str, now: float
     ) -> None:
-        """To be called after each attempt while `is_active`, and after each refusal."""
+        """Takes an attempt's outcome. Called after each attempt while `is_active`, and
+        after each refusal."""
         refusal = outcome.refusal
         if self._own is not None or (refusal is not None and refusal is not QUOTA):
             self._weigh(criticality, weighed(outcome), now)

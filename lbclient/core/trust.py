@@ -171,7 +171,7 @@ class Trust:
         return known.enter(State.REFUSING, f"{cause}; {why}")
 
     def _still_out(self, reason: str) -> Step:
-        """If it is out, it is so for this reason."""
+        """Keeps it out, for this reason, if it is out."""
         is_out = self._connection.state is State.CONNECTING
         return Step(reason=reason) if is_out else NOTHING
 

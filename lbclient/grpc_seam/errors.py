@@ -49,8 +49,8 @@ class Throttled(LocalRpcError):
 
 
 class OutOfQuota(Throttled):
-    """Not sent: backends refuse most of this customer's requests because its quota is
-    used up.
+    """The call was not sent: backends refuse most of this customer's requests because
+    its quota is used up.
 
     Calls of other customers on this channel are sent.
     """

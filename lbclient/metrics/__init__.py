@@ -61,7 +61,7 @@ def own(source: object) -> Channel | Server | SyncServer | None:
 
 
 class _Collector(Collector):
-    """One for a registry."""
+    """Collects samples for one registry."""
 
     def __init__(self) -> None:
         self.sums = Sums()

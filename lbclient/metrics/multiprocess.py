@@ -41,7 +41,7 @@ def is_late() -> bool:
 
 
 class Mirror:
-    """One in a process. Survives a fork, after which each process has its own."""
+    """Mirrors one process's metrics. After a fork each process has its own mirror."""
 
     def __init__(self) -> None:
         self.sums = Sums()

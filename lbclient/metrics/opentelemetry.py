@@ -126,7 +126,7 @@ def trace(channel: grpc.aio.Channel, provider: TracerProvider | None = None) -> 
 
 
 class _Instruments:
-    """One for a provider: an instrument for each name of a sample."""
+    """The instruments of one provider, one for each name of a sample."""
 
     def __init__(self, provider: MeterProvider, clock: Clock) -> None:
         self.sums = Sums(measures=True)

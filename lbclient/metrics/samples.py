@@ -131,7 +131,7 @@ def channel_gauges(channel: ChannelStatistics, target: str) -> Samples:
 
 
 def backend_counts(channel: ChannelStatistics, target: str, most: int) -> Samples:
-    """Of the first backends in the client's order of preference."""
+    """Counts of the first backends in the client's order of preference."""
     for backend in channel.backends[:most]:
         for verdict in Verdict:
             labels = (target, backend.address, verdict.value)

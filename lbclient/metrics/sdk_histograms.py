@@ -149,7 +149,7 @@ Seen = dict[tuple[str, tuple[tuple[str, str], ...]], tuple[list[int], float]]
 
 
 class SdkHistograms:
-    """One for a provider. `read` returns all histograms, as of now."""
+    """The histograms of one provider. `read` returns all of them, as of now."""
 
     def __init__(self, read: Callable[[], Iterator[Point]], clock: Clock) -> None:
         self._read = read

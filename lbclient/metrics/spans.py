@@ -99,7 +99,7 @@ class TracedCall:
         self._reason = reason
 
     def for_hedge(self) -> "TracedCall":
-        """For a hedge: the same call, with an attempt's span of its own."""
+        """The same call for its hedge, whose attempt has a span of its own."""
         hedge = copy(self)
         hedge._attempt, hedge._reason = None, HEDGE
         hedge._retries, hedge._was_resent = 1, False

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class _Known(NamedTuple):
-    """Of one source. `counts` and `of_backends` are as last read."""
+    """What is known of one source. `counts` and `of_backends` are as last read."""
 
     counts: Numbers
     of_backends: Numbers
@@ -85,7 +85,7 @@ class Sums:
         return any(reference() is source for reference in self._sources.copy())
 
     def after_fork(self) -> "Sums":
-        """For a child process: with what it can use, and without what its parent did.
+        """A copy for a child process, without what its parent counted.
 
         Its parent's lock may be held by a thread that is not there.
         """
@@ -266,7 +266,7 @@ def _merge(sums: Numbers, more: Numbers) -> None:
 
 
 def canonical(target: str) -> str:
-    """With its scheme, as in gRFC A66.
+    """The target with its scheme, as in gRFC A66.
 
     >>> canonical("search:50051"), canonical("ipv4:10.0.0.3:50051")
     ('dns:///search:50051', 'ipv4:10.0.0.3:50051')

@@ -83,7 +83,7 @@ class Dns:
         self.trouble = trouble
 
     def _doubt(self, endpoints: Endpoints) -> None:
-        """One address may well be one backend, or else hide all of them."""
+        """Warns of a single address: it may be one backend, or hide all of them."""
         if len(endpoints) != 1 or endpoints[0].address.startswith(("127.", "[::1]")):
             return
         logger.warning(

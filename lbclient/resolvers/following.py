@@ -83,7 +83,7 @@ class Following:
             refresh()
 
     async def follow(self) -> None:
-        """Until cancelled."""
+        """Follows the resolver until cancelled."""
         loop = asyncio.get_running_loop()
         self._follower = asyncio.current_task()
         set_subject(channel=self._target)  # for what the resolver logs

@@ -29,7 +29,7 @@ class LoopEnd:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """To be called once, on the server's loop."""
+        """Watches the server's loop. Called once, on it."""
         self._is_over = loop.create_future()
         self._task = loop.create_task(
             _stop_at_end(self._server, self._intake, self._is_over)

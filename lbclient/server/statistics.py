@@ -25,8 +25,8 @@ class UdpStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SignalStatistics:
-    """What says how busy the task is; beyond `target`, which may be infinite, some
-    requests are refused."""
+    """An overload signal. Beyond `target`, which may be infinite, some requests are
+    refused."""
 
     name: str
     value: float

@@ -35,7 +35,7 @@ async def warm_up(warmup: Warmup) -> None:
 
 
 class Warming:
-    """A warmup of a server, which ends it when it has stopped."""
+    """Runs a server's warmup, and ends it when the server has stopped."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None

@@ -104,7 +104,7 @@ class Adviser:
         self._known: dict[int, Excess] = {}
 
     def at(self, size: int) -> Excess:
-        """Of a size from 1 to the number of backends.
+        """The figures of a size from 1 to the number of backends.
 
         Raises ConfigError for a size that makes too many connections to look at.
         """

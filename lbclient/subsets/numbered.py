@@ -103,9 +103,8 @@ def number(endpoints: Endpoints) -> Numbering:
 
 
 def with_tasks(endpoints: Endpoints, members: Endpoints) -> Endpoints:
-    """For people to look at: with the numbers that are read from names, too.
-
-    If subsets of these members go by them.
+    """The endpoints for people to look at, with numbers that were read from names if
+    subsets of these members go by them.
 
     >>> some = Endpoint("b-0:1"), Endpoint("b-2:1")
     >>> [each.task for each in with_tasks(some, some)]
@@ -184,7 +183,8 @@ class Choice:
         self._order: Order = tuple
 
     def __call__(self, endpoints: Endpoints) -> Iterable[Endpoint]:
-        """In order of preference; what takes O(N) is done once for a snapshot."""
+        """The members in order of preference. What takes O(N) is done once a
+        snapshot."""
         if not endpoints:
             return ()
         if endpoints != self._endpoints:

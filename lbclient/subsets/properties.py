@@ -80,7 +80,7 @@ class Balance:
 
 
 def balance(subsets: Subsets, backends: int) -> Balance:
-    """Of all subsets together, on backends 0..backends-1."""
+    """The balance of all subsets together, on backends 0..backends-1."""
     counts = Counter(chain.from_iterable(subsets))
     return Balance(tuple(counts[backend] for backend in range(backends)))
 
@@ -131,7 +131,8 @@ class Diversity:
 
 
 def diversity(subsets: Subsets) -> Diversity:
-    """Of at least one subset. Takes a step for each two clients of one backend."""
+    """The diversity of at least one subset. Takes a step for each two clients of one
+    backend."""
     clients_of: dict[int, list[int]] = {}
     for client, chosen in enumerate(subsets):
         for backend in chosen:
@@ -166,7 +167,7 @@ class Churn:
 
 
 def churn(before: Subsets, after: Subsets) -> Churn:
-    """Of the clients that are there before and after.
+    """The churn of the clients that are there before and after.
 
     Choose with more backends for backend churn, with another size for subset-size
     churn; and for client churn with the algorithm that a larger client job uses,
@@ -205,7 +206,8 @@ class Spread:
 
 
 def spread(subsets: Subsets, window: int) -> Spread:
-    """Of subsets that are not empty, under a restart of `window` tasks at a time."""
+    """The spread of subsets that are not empty, under a restart of `window` tasks at a
+    time."""
     shares = [_densest(sorted(chosen), window) / len(chosen) for chosen in subsets]
     return Spread(window, fmean(shares), max(shares), shares.count(1.0))
 

@@ -75,7 +75,7 @@ def first(
 
 
 def walk(task: int, tasks: int) -> Iterator[int]:
-    """Once round the ring, clockwise from `task`. O(1) a step, amortized.
+    """Walks once round the ring, clockwise from `task`. O(1) a step, amortized.
 
     >>> list(walk(1, 6))
     [1, 5, 3, 0, 4, 2]

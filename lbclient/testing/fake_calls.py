@@ -236,7 +236,7 @@ class FakeCall(grpc.aio.Call):
         return self._status[1]
 
     async def wait_for_connection(self) -> None:
-        """Until the first answer, or the end."""
+        """Waits until the first answer, or the end."""
         await self._begun.wait()
 
     async def debug_error_string(self) -> str:
@@ -338,7 +338,8 @@ class OneAnswer(FakeCall):
         return self._result
 
     async def wait_for_connection(self) -> None:
-        """Until the end, as with grpc.aio; raises the error of a call that failed."""
+        """Waits until the end, as with grpc.aio; raises the error of a call that
+        failed."""
         await self._over.wait()
         self._raise()
 

@@ -194,7 +194,8 @@ def read_trailers(code: int, trailers: Iterable[tuple[str, Any]]) -> Ending:
 
 
 def find_customer(metadata: Iterable[tuple[str, Any]] | None) -> str:
-    """Who pays for a request, as its server takes it: too long a name is none."""
+    """The customer who pays for a request, as its server takes it: a name that is too
+    long counts as none."""
     found = OTHERS
     for key, value in metadata or ():
         if key == CUSTOMER_KEY:

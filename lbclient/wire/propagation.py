@@ -30,7 +30,7 @@ class Below(IntEnum):
 
 
 class Request(Protocol):
-    """One that is being served."""
+    """The request that is being served."""
 
     below: Below
 

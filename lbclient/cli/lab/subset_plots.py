@@ -90,7 +90,7 @@ def utilization(scene: Scene) -> "Figure":
 
 
 def _dots(fleet: Fleet, algorithm: str) -> Iterator[tuple[float, float]]:
-    """Of a part of all numbers of backends, and of every number of clients."""
+    """Dots for some numbers of backends and every number of clients."""
     if fleet.size > fleet.backends:
         raise ConfigError("size", fleet.size, f"at most --backends, {fleet.backends}")
     if fleet.clients < 2:  # who have more connections than there are backends

@@ -63,7 +63,7 @@ def script(shell: str) -> str:
 
 
 def whole(shtab: Any) -> argparse.ArgumentParser:
-    """One parser of all commands, which is only read."""
+    """Builds one parser of all commands, for shtab to read."""
     from lbclient import cli
 
     parser = cli.make_parser()

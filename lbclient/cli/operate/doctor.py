@@ -204,7 +204,8 @@ def of_kill_switch(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def of_settings(config: ChannelConfig) -> Check:
-    """Where those are from that are not the defaults, and which tables do not apply."""
+    """Checks which settings are not defaults, where they come from, and which tables do
+    not apply."""
     by_source: dict[str, list[str]] = {}
     for name, source in config.sources().items():
         if source != "default":

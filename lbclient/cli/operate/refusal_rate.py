@@ -34,7 +34,8 @@ class NotMeasured(LbError):
 
 
 async def refused_in_a_second() -> float:
-    """By a server that does nothing else. Raises NotMeasured."""
+    """Requests refused in a second by a server that does nothing else. Raises
+    NotMeasured."""
     async with _serving() as (port, cpu):
         options = [("grpc.enable_http_proxy", 0)]
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:

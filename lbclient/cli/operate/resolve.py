@@ -147,7 +147,7 @@ async def answers(
 
 
 def numbered(endpoints: Endpoints) -> Endpoints:
-    """With the task numbers that subsets go by."""
+    """The endpoints with the task numbers that subsets go by."""
     return with_tasks(endpoints, parted(endpoints)[0])
 
 

@@ -117,7 +117,7 @@ class _Responses:
 
 
 class _StreamRequest(Writable, Call):
-    """Who gives up waiting to write does not cancel the call, nor in grpc.aio."""
+    """Writes requests. A cancelled write does not cancel the call, as in grpc.aio."""
 
     _has_written = False
 

@@ -41,7 +41,8 @@ class CheckTurns:
         self.every = interval
 
     def ask_every(self, interval: float) -> None:
-        """From now on, if it is not ours; at once if that is more often than before."""
+        """Sets the interval of checks of a server that is not ours. The next one comes
+        at once if that is more often than before."""
         if interval < self.every and not self._health.is_ours:
             self._is_due.set()
         self.every = interval
@@ -70,7 +71,7 @@ class CheckTurns:
             self.ask_now()
 
     async def wait_asked(self) -> None:
-        """Until `ask_now` wants a check."""
+        """Waits until `ask_now` wants a check."""
         await self._is_due.wait()
         self._is_due.clear()
 

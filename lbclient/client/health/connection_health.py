@@ -160,7 +160,7 @@ class ConnectionHealth:
     # --- states that are held back --------------------------------------------
 
     def hold_states(self) -> None:
-        """From now on a stream's word that it serves waits for `release_states`."""
+        """Holds back a stream's SERVING until `release_states`."""
         self._held = []
 
     def release_states(self) -> None:

@@ -58,7 +58,7 @@ class OrderedChecks:
         self._is_to_look = asyncio.Event()
 
     def order(self, order: Order) -> None:
-        """One of CHECK and LOOK."""
+        """Orders a CHECK or a LOOK."""
         (self._is_asked if order is Order.CHECK else self._is_to_look).set()
 
     def cancel_orders(self) -> None:
@@ -70,7 +70,7 @@ class OrderedChecks:
     async def check_as_ordered(
         self, channel: grpc.aio.Channel, patience: float
     ) -> None:
-        """Again and again; `patience` is how long one answer may take, in seconds."""
+        """Checks whenever one is ordered. An answer may take `patience` seconds."""
         late = 1.25 * patience
         while True:
             await self._is_asked.wait()

@@ -110,7 +110,7 @@ class OwnStream:
             logger.debug("the health watch broke: %s", error, reason=error)
 
     def _complain(self, message: bytes) -> None:
-        """Once: a backend could fill the log."""
+        """Logs it once, or a backend could fill the log."""
         level = logging.DEBUG if self._has_complained else logging.WARNING
         self._has_complained = True
         logger.log(level, "a health report does not parse: %r", message[:80])

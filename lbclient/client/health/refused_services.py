@@ -50,7 +50,7 @@ class Refusals:
         return in_words({m: s for m, s in self._status.items() if m not in LOAD})
 
     def log(self, is_known: bool) -> None:
-        """Once for each status; `is_known`: another service told the state."""
+        """Logs each status once. `is_known`: another service told the state."""
         statuses = self._status.values()
         lines = {(status.partition(":")[0], is_known) for status in statuses}
         if lines <= self._told:

@@ -41,7 +41,8 @@ class RepeatedChecks:
         self._permit = permit
 
     async def follow_without_streams(self, pause: float) -> None:
-        """Where streams block calls, until they may be tried again."""
+        """Follows by checks alone while streams block calls, until they may be tried
+        again."""
         refusals = 0
         while not self._permit.may_stream(loop_time()):
             try:
@@ -98,8 +99,8 @@ class RepeatedChecks:
                 stream.cancel()
 
     async def _wait_after(self, is_believed: bool, refusals: int, pause: float) -> None:
-        """Until the next check is due; `refusals` are statuses in a row that told no
-        state."""
+        """Waits until the next check is due. `refusals` counts statuses in a row that
+        told no state."""
         if not is_believed:
             await asyncio.sleep(self._health.pause_for_another_task(pause))
         elif refusals:

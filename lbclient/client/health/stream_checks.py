@@ -64,10 +64,7 @@ class StreamChecks:
         return await by(self._channel, timeout, health.state)
 
     async def ask_instead(self, refusal: RefusedError, timeout: float) -> bool:
-        """Whoever refuses a stream is there, and may say how it is.
-
-        Returns whether it serves.
-        """
+        """Checks a backend that refuses streams. Returns whether it serves."""
         logger.debug("refused: %s", refusal, reason=refusal)
         report = refusal.report
         if report is not None and report.state is not None:

@@ -36,7 +36,7 @@ class NotOfferedError(Exception):
 
 
 class TaskNotServing(Exception):
-    """Of several tasks behind this address one is not serving: others may be."""
+    """One of several tasks behind this address is not serving; others may be."""
 
 
 class RefusedError(Exception):

@@ -66,7 +66,8 @@ class ProberStatistics:
 
 
 class Watch:
-    """One backend that is asked. Made by `Prober.watch`, and its alone to change."""
+    """One backend that is probed. Made by `Prober.watch`; only the prober changes
+    it."""
 
     __slots__ = (
         "address",
@@ -229,7 +230,7 @@ class Prober:
     def _at_a_moment(
         self, delay: float, do: Callable[..., None], *arguments: Watch
     ) -> asyncio.TimerHandle:
-        """At the one that is nearest to `delay` from now, and not now."""
+        """Runs at the moment nearest to `delay` seconds from now, never at once."""
         now = self._loop.time() / self._pause
         moment = max(round(now + delay / self._pause), floor(now) + 1)
         return self._loop.call_at(moment * self._pause, do, *arguments)
@@ -267,7 +268,7 @@ class Prober:
             watch.tell(None, None, f"no answer to {PROBES} probes by UDP")
 
     def _wait(self, watch: Watch) -> None:
-        """For the next probe, and longer each time."""
+        """Waits for the next probe, longer each time."""
         period = watch.period
         if period >= self._longest_period:
             period = self._affordable()

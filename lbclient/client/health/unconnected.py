@@ -45,7 +45,8 @@ class UnconnectedWatch:
             self._stop_asking()
 
     async def _ask_by_udp(self) -> None:
-        """Where it is now: a name may lead, and a new task listen, elsewhere."""
+        """Probes by UDP where the backend is now: its name may lead elsewhere, or a new
+        task listen on another port."""
         port, seal = self._reported.udp_port, self._reported.udp_seal
         host = await locate(self._endpoint) if port else None
         if self._asking is not None:

@@ -27,7 +27,7 @@ RECHECK_AFTER = 10
 
 
 class Files(NamedTuple):
-    """Of one version of control groups; `idle` is a line of `memory.stat`."""
+    """The files of one version of control groups; `idle` is a line of `memory.stat`."""
 
     limit: str
     usage: str
@@ -55,7 +55,7 @@ def reader(root: Path = Path("/")) -> Callable[[], float]:
 
 
 class _UsedShare:
-    """Of whichever limit is nearest. It reads the groups that have one."""
+    """The used share of the nearest limit, from the groups that have a limit."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

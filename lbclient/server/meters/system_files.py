@@ -20,7 +20,7 @@ def read_bytes(file: str) -> bytes:
 
 
 def fields(file: str) -> dict[str, int]:
-    """Of lines with a name and a whole number."""
+    """Reads lines with a name and a whole number."""
     pairs = [
         line.split() for line in read_bytes(file).decode(errors="replace").splitlines()
     ]

@@ -56,7 +56,7 @@ class UserSignals:
         return None
 
     def values(self) -> list[float]:
-        """Of `signals`, in the order of `names`; 0.0 of those that fail."""
+        """The values of `signals`, in the order of `names`; 0.0 for one that fails."""
         self.failed.clear()
         values = []
         for name, signal in self._signals.items():

@@ -17,7 +17,7 @@ class ArrivalCounts:
         self.let_by = 0
 
     def by_criticality(self, arrived: int) -> list[int]:
-        """Of all that `arrived`, without those that were let by."""
+        """Counts by criticality of all that arrived, without those that were let by."""
         counts = self.decided.copy()
         counts[DEFAULT] += arrived - self.let_by - sum(counts)
         return counts

@@ -40,7 +40,8 @@ class CoreQueue:
         self.unseen.count_by(read, most)
 
     def count(self, arrived: int) -> int | None:
-        """Of those begun, those that did not arrive here; None: nobody knows."""
+        """How many requests gRPC's core began that did not arrive here; None:
+        unknown."""
         return self.unseen.count(arrived + self.intake.dropped_at_stop)
 
     @property

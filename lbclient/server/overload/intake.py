@@ -34,7 +34,7 @@ BATCH = 8  # requests, at least, that are asked for at once
 
 
 class Core(Protocol):
-    """Where requests come from. Nobody here looks into one."""
+    """The source of requests, whose contents nobody here looks into."""
 
     def ask(
         self, take: Callable[[Any], None], fail: Callable[[BaseException], None]

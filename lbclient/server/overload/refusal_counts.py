@@ -27,9 +27,10 @@ class RefusalCounts:
             self._for_load[criticality] += 1
 
     def for_load(self) -> list[int]:
-        """By criticality, those that were refused because of the task's load.
+        """Refusals for the task's load, by criticality.
 
-        Not for a quota, nor for a deadline that had passed or was too short.
+        Those for a quota, or for a deadline that had passed or was too short, are not
+        in it.
         """
         return self._for_load.copy()
 

@@ -136,7 +136,7 @@ class HandlerCosts:
         self._began_at: float | None = None  # the last one, if the next one waits
 
     def observe(self, took: float, now: float) -> None:
-        """One gave the loop back, after so long."""
+        """A handler gave the loop back, after so many seconds."""
         self._known = min(self._known + 1, TUNING.memory)
         self.cost += (took - self.cost) / self._known
         before, self._began_at = self._began_at, now - took

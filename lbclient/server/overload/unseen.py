@@ -48,7 +48,7 @@ class Unseen:
         self._read, self.most = read, most + 1
 
     def count(self, taken: int) -> int | None:
-        """Those that wait in the core or were ended there; None: nobody knows."""
+        """Requests that wait in the core or were ended there; None: unknown."""
         began = self._read()
         return None if began is None else began - taken
 

@@ -186,7 +186,8 @@ class QuotaEnforcer:
         return shares
 
     def _matters(self, fleet: FleetUsage, customer: str) -> tuple[bool, bool, float]:
-        """Who is listed, then who was served here, then who used most."""
+        """Orders customers: those listed, then those served here, then those who used
+        most."""
         return customer in self._limits, customer in fleet.own, fleet.total[customer]
 
     def __repr__(self) -> str:
@@ -236,7 +237,7 @@ def _finite(used: Mapping[str, float], listed: Collection[str]) -> dict[str, flo
 
 
 def customer_of_identity(context: Any) -> str:
-    """For `ServerConfig.customer`: who the client is by its certificate (mTLS)."""
+    """The client's name by its certificate (mTLS), for `ServerConfig.customer`."""
     for identity in context.peer_identities() or ():
         return str(identity.decode(errors="replace"))
     return OTHERS

@@ -88,14 +88,14 @@ class HealthServices:
         }
 
     def handlers(self) -> dict[str, grpc.GenericRpcHandler]:
-        """By path of the method."""
+        """The handlers by path of the method."""
         return {
             path: _Method(path, handler, self._refuses, KINDS.get(path))
             for path, handler in self.methods().items()
         }
 
     def methods(self) -> dict[str, Handler]:
-        """By path of the method. Streams refuse what `handlers` refuses earlier."""
+        """The methods by path. Streams refuse what `handlers` refuses earlier."""
         watched, serving = health_pb2.HealthRequest, compat_pb2.ServingRequest
         unary = grpc.unary_unary_rpc_method_handler
         # What they send is encoded once for all of them: bytes.
@@ -218,7 +218,8 @@ class HealthServices:
         return follow
 
     def _refuses(self, kind: StreamKind) -> _Refused | None:
-        """To be asked where grpcio looks the handler up: the cheapest place."""
+        """Whether a stream is refused. Asked where grpcio looks the handler up, the
+        cheapest place."""
         reason = self._streams.closed_to(kind)
         return None if reason is None else self._refusal(kind, reason)
 

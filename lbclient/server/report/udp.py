@@ -52,7 +52,7 @@ class Responder(Generic[P]):
         secret: str = "",
         sessions: UdpSessions | None = None,
     ) -> None:
-        """With `sessions` only their probes are answered."""
+        """With `sessions`, only probes of sessions are answered."""
         self._read = read
         self._clock = clock
         self._secret = secret.encode()
@@ -150,7 +150,7 @@ class _Peer(NamedTuple):
 
 
 class _Listener(asyncio.DatagramProtocol):
-    """One socket. Nothing that arrives can raise, nor end it."""
+    """Listens on one socket. Nothing that arrives can raise, or end it."""
 
     _transport: asyncio.DatagramTransport
 
@@ -188,7 +188,7 @@ class _Listener(asyncio.DatagramProtocol):
 
 
 class UdpHealth:
-    """One UDP port: its sockets, and the pace of its news."""
+    """Answers on one UDP port: its sockets, and the pace of its news."""
 
     _loop: asyncio.AbstractEventLoop  # once open
 
@@ -240,7 +240,7 @@ class UdpHealth:
                 self._timer = self._loop.call_later(NEWS_PAUSE, self.push)
 
     def close(self) -> None:
-        """On the loop's thread."""
+        """Closes the sockets. Called on the loop's thread."""
         self.port = 0
         if self._timer is not None:
             self._timer.cancel()

@@ -45,7 +45,7 @@ class UdpPorts:
         self.private.push()
 
     def close(self) -> None:
-        """On the loop's thread."""
+        """Closes both ports. Called on the loop's thread."""
         self.sessions.port = 0
         self.common.close()
         self.private.close()
@@ -56,7 +56,7 @@ class UdpPorts:
         self.private.drop()
 
     def statistics(self) -> UdpStatistics:
-        """Of both together, and the first port that there is."""
+        """Statistics of both ports together, with the number of the first."""
         common, private = self.common.statistics(), self.private.statistics()
         return replace(
             common,

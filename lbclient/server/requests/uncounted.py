@@ -71,7 +71,7 @@ class Uncounted:
 
 
 class _Request:
-    """One that a coroutine or an async generator serves, in the running task."""
+    """A request that a coroutine or an async generator serves, in the running task."""
 
     def __init__(self, clock: Clock, context: Any) -> None:
         self._clock = clock

@@ -51,7 +51,8 @@ class Counting:
         self._dropped: deque[SyncContext] = deque()
 
     def drop(self, call: "SyncContext") -> None:
-        """Perhaps called within the lock, by a garbage collection."""
+        """Notes a request that grpcio dropped. A garbage collection may call it within
+        the lock."""
         self._dropped.append(call)
 
     def __enter__(self) -> None:
@@ -194,7 +195,7 @@ def _refuse(
 
 
 class _Request:
-    """One request's handler, as far as grpcio reads it."""
+    """Stands for one request's handler, as far as grpcio reads it."""
 
     def __init__(
         self,

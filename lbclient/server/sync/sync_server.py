@@ -194,7 +194,7 @@ class SyncServer(ReportingServer, grpc.Server):
             self._loop.call(self._leave)
 
     def _leave(self, stopping: bool = False) -> None:
-        """On the loop."""
+        """Becomes a lame duck. Called on the loop."""
         if self.state is not TaskState.LAME_DUCK or stopping:
             self._reporter.enter(TaskState.LAME_DUCK, stopping=stopping)
         if self._started and not stopping:
