@@ -43,6 +43,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+def test_every_file_that_contributors_are_sent_to_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`([\w./]+\.(?:py|js|proto|md))`", text))
+    assert len(named) > 50
+    assert [name for name in sorted(named) if not [*ROOT.glob(f"[a-z]*/**/{name}")]
+            and not (ROOT / name).exists()] == []  # fmt: skip
+
+
 def test_the_tables_of_settings_are_fresh() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
     assert page == with_tables(page), "stale: run `make settings`"
