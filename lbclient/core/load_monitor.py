@@ -12,6 +12,13 @@ from lbclient.core.latency import LatencyEstimate
 from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.named_metrics import NamedMetrics
 
+Sizes = tuple[int, int]
+"""Bytes of all messages of a request: received, and sent."""
+
+ServedRequest = tuple[Any, int, float, Sizes | None]
+"""An object of the caller's, how many other requests were active, the seconds that it
+took, and the sizes of its messages if these are measured."""
+
 
 class LoadMonitor:
     """Measures a server's request rates, utilization and requests in flight. Owned by
@@ -39,12 +46,11 @@ class LoadMonitor:
         self.active = 0
         self.memory = 0.0  # the share of its limit in use, as last read; 0.0: unknown
         self.signals = NamedMetrics(smoothing)
-        # Served requests that are in no number below yet: an object of the caller's,
-        # how many other requests were active, and the seconds that it took. To count
-        # many at once takes a fifth of the time, as a request runs with cold caches.
-        # The caller moves them from the first to the second, and counts them.
-        self.uncounted: deque[tuple[Any, int, float]] = deque()
-        self.counted: deque[tuple[Any, int, float]] = deque()
+        # Served requests that are in no number below yet. To count many at once takes
+        # a fifth of the time, as a request runs with cold caches. The caller moves
+        # them from the first to the second, and counts them.
+        self.uncounted: deque[ServedRequest] = deque()
+        self.counted: deque[ServedRequest] = deque()
         self.latencies = LatencyEstimate()
         self._ended = 0
         self._finished = 0  # both since the last sample
@@ -68,7 +74,7 @@ class LoadMonitor:
         self._finished += 1
         self._failed += verdict is not Verdict.SERVED
 
-    def take_counted(self) -> list[tuple[Any, int, float]]:
+    def take_counted(self) -> list[ServedRequest]:
         """Takes what the caller has counted into the rates, and returns it.
 
         To be called before each sample.
@@ -77,7 +83,7 @@ class LoadMonitor:
         self._ended += len(counted)
         self._finished += len(counted)
         note = self.latencies.note
-        for _, active, took in counted:
+        for _, active, took, _ in counted:
             note(active, took)
         return counted
 

@@ -15,7 +15,7 @@ from lbclient.core.admission import Quickest
 from lbclient.core.call_counts import CallCounts
 from lbclient.core.call_times import CallTimes, MethodTimes, Trace
 from lbclient.core.histogram import Histogram
-from lbclient.core.load_monitor import LoadMonitor
+from lbclient.core.load_monitor import LoadMonitor, Sizes
 from lbclient.core.model import Verdict
 from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
@@ -71,16 +71,17 @@ class RequestTally:
         begun_at: float,
         method: MethodTally,
         is_error: bool = True,
+        sizes: Sizes | None = None,
     ) -> None:
         """Ends one of the active requests; the report then leaves it out.
 
-        What is no error of this task is in no rate.
+        What is no error of this task is in no rate. `sizes`: None if not measured.
         """
         took = self._clock() - begun_at
         monitor = self._monitor
         if code is _OK:
             monitor.active -= 1
-            monitor.uncounted.append((method, monitor.active, took))
+            monitor.uncounted.append((method, monitor.active, took, sizes))
             return
         verdict = verdict_of(code) if is_error else Verdict.ABANDONED
         monitor.finish(verdict)
@@ -89,7 +90,7 @@ class RequestTally:
             if verdict is not Verdict.ABANDONED:
                 self._observe(took)
             if self.times is not None:
-                self._time(self.times, method.counts, code.value[0], took)
+                self._time(self.times, method.counts, code.value[0], took, sizes)
 
     def refuse(self, code: StatusCode, counts: Counts, is_error: bool) -> None:
         """A request that never began: an error to whoever looks for one."""
@@ -98,10 +99,9 @@ class RequestTally:
         monitor.finish(Verdict.REJECTED if is_error else Verdict.ABANDONED)
         counts[code.name] += 1
         if self.times is not None:
+            sizes = (0, 0) if self.measures else None
             with self._counting:
-                self._time(self.times, counts, code.value[0], 0.0)
-            if self.measures:
-                self.observe_sizes(counts, code.value[0], 0, 0)
+                self._time(self.times, counts, code.value[0], 0.0, sizes)
 
     def keep_times(
         self, find_trace: Callable[[], Trace | None], measures: bool = False
@@ -124,26 +124,23 @@ class RequestTally:
         self._handlers.append(handlers)
         return handlers
 
-    def observe_sizes(
-        self, counts: Counts, code: int, sent: int, received: int
+    def _time(
+        self,
+        times: CallTimes,
+        counts: Counts,
+        code: int,
+        took: float,
+        sizes: Sizes | None,
     ) -> None:
-        """Of a request that is over, in bytes."""
-        if self.times is not None:
-            with self._counting:
-                times = self._times_for(self.times, counts)
-                times.sizes_over(code, sent, received)
-
-    def _time(self, times: CallTimes, counts: Counts, code: int, took: float) -> None:
-        known = self._times_for(times, counts)
-        known.started += 1  # told when it has ended, as with what is served
-        known.call_over(code, took)
-
-    def _times_for(self, times: CallTimes, counts: Counts) -> MethodTimes:
         known = self._times_of.get(id(counts))
         if known is None:  # the counts are kept, so nothing else has their id
             known = times.of(self.call_counts.method_of(counts))
             self._times_of[id(counts)] = known
-        return known
+        known.started += 1  # told when it has ended, as with what is served
+        known.call_over(code, took)
+        if sizes is not None:
+            received, sent = sizes
+            known.sizes_over(code, sent, received)
 
     def count_served(self) -> None:
         """Counts served requests for `statistics`, in any thread."""
@@ -156,11 +153,11 @@ class RequestTally:
                     one = uncounted.popleft()
                 except IndexError:  # a signal's handler has asked, too
                     return
-                method, _, took = one
+                method, _, took, sizes = one
                 method.counts["OK"] += 1
                 observe(took)
                 if times is not None:
-                    self._time(times, method.counts, 0, took)
+                    self._time(times, method.counts, 0, took, sizes)
                 counted.append(one)
 
     def learn_served(self) -> None:
@@ -172,7 +169,7 @@ class RequestTally:
             return
         self.count_served()
         now = self._clock()
-        for method, _, took in self._monitor.take_counted():
+        for method, _, took, _ in self._monitor.take_counted():
             quickest = method.quickest
             if quickest and (took < quickest.ample or now >= quickest.turns_at):
                 quickest.observe(took, now)

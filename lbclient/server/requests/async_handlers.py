@@ -25,6 +25,9 @@ class AsyncResponse(Wrapped):
         super().__init__(serving, counts, handler)
         self.unary_unary = self.stream_unary = self._responder()
 
+    def _measures_itself(self) -> bool:
+        return not self.request_streaming
+
     def _responder(self) -> Callable[[Any, Any], Awaitable[Any]]:
         """What almost all requests are served by: the hot path of a server.
 
@@ -36,6 +39,7 @@ class AsyncResponse(Wrapped):
             behavior = self._in_turns
         enter, costs, charging = self._enter, self._costs, self._charging
         total = method.cost
+        measures = method.measures and self._measures_itself()
         # Whether all have to ask, and not only those that may come too late, or come
         # while handlers have the loop for long.
         asks = self._limit < inf or self._charging.asks_context or self._is_stream
@@ -44,6 +48,8 @@ class AsyncResponse(Wrapped):
             call = AsyncContext(method, context)
             propagation.enter(call)
             left = context.time_remaining()
+            if measures:
+                call.sizes = len(request), 0
             try:
                 if (
                     asks
@@ -55,6 +61,8 @@ class AsyncResponse(Wrapped):
                     response = await behavior(received(request), call)
                     if call.said is None or call.is_ok():  # else grpcio drops it
                         response = sent(response)
+                        if measures:
+                            call.sizes = len(request), len(response)
                 else:
                     cost.method = total
                     steps = begun(work(request, call), cost, charging.nesting)
@@ -67,13 +75,22 @@ class AsyncResponse(Wrapped):
             call.served()
             return response
 
+        work = self._work_of(behavior)
+        return update_wrapper(grpc_seam.KnownCoroutine(respond), respond)
+
+    def _work_of(self, behavior: Callable[..., Any]) -> Callable[..., Any]:
+        """The same for a handler that is timed: it leaves its response in the call."""
+        received, sent = self._received, self._sent
+
         async def work(request: Any, call: AsyncContext) -> None:
             response = await behavior(received(request), call)
             if call.said is None or call.is_ok():
                 response = sent(response)
+                if call.sizes is not None:
+                    call.sizes = call.sizes[0], len(response)
             call.response = response
 
-        return update_wrapper(grpc_seam.KnownCoroutine(respond), respond)
+        return work
 
     def _in_turns(self, requests: Any, call: AsyncContext) -> Awaitable[Any]:
         return self._turns().run(self._behavior(requests, call))

@@ -17,6 +17,7 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.core.concurrency import RequestOutcome
+from lbclient.core.load_monitor import Sizes
 from lbclient.core.retry import Refusal
 from lbclient.server.overload.adaptive import note_outcome, note_status
 from lbclient.server.overload.gate import Gate
@@ -24,7 +25,7 @@ from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.quotas.cpu_timing import billed
 from lbclient.server.report.reporter import Trailers
 from lbclient.server.requests.handlers_metadata import harmless, key_of, without_report
-from lbclient.server.requests.messages import MessageSizes, measured
+from lbclient.server.requests.messages import measured
 from lbclient.server.requests.served_method import ServedMethod
 from lbclient.wire import propagation
 from lbclient.wire.codes import STATUS_OF_NUMBER
@@ -54,6 +55,7 @@ class RequestContext:
         "refusal",
         "response",
         "said",
+        "sizes",
     )
     # For `AsyncResponse` alone: what a handler that is timed answered, for a moment.
     response: Any
@@ -67,6 +69,8 @@ class RequestContext:
         self._finished = False
         self.below = WELL  # what its own calls were told
         self.refusal: RefusalStatus | None = None  # told in place of a handler
+        # Of single messages, where they are measured. Of streams, `messages` counts.
+        self.sizes: Sizes | None = None
         clock = reporter.clock
         self.begun_at = clock()
         monitor = reporter.monitor
@@ -152,8 +156,9 @@ class RequestContext:
         self.inner.set_trailing_metadata(self._reporter.trailers(others))
 
     def served(self) -> None:
-        measures = self._method.measures
-        if self.said is not None or self._finished or self._trailers or measures:
+        sizes = self.sizes
+        is_unknown = sizes is None and self._method.measures
+        if self.said is not None or self._finished or self._trailers or is_unknown:
             code = self.said or _OK
             self._hand_up(code)
             self.inner.set_trailing_metadata(self._answer(code))
@@ -165,7 +170,7 @@ class RequestContext:
         took = clock() - self.begun_at
         monitor = reporter.monitor
         monitor.active = active = monitor.active - 1
-        monitor.uncounted.append((self._method, active, took))
+        monitor.uncounted.append((self._method, active, took, sizes))
         trailers = reporter.ready.get(active) or reporter.trailers(active)
         if reporter.tells_cost and (cost := billed()) is not None:
             trailers = reporter.with_cost(trailers, cost.cpu)
@@ -210,16 +215,12 @@ class RequestContext:
                 self._note(status)
             is_error = status is not _OK and self._is_error(status)
             method = self._method
-            tally = method.tally
-            tally.finish(status, self.begun_at, method, is_error)
-            if method.measures and (sizes := self._sizes()) is not None:
-                code_number = status.value[0]
-                tally.observe_sizes(
-                    method.counts, code_number, sizes.sent, sizes.received
-                )
+            sizes = (self.sizes or self._sizes()) if method.measures else None
+            method.tally.finish(status, self.begun_at, method, is_error, sizes)
 
-    def _sizes(self) -> MessageSizes | None:
-        return measured.get()
+    def _sizes(self) -> Sizes | None:
+        sizes = measured.get()
+        return None if sizes is None else (sizes.received, sizes.sent)
 
     def _note(self, status: StatusCode, context: Context | None = None) -> None:
         """Notes the outcome for the adaptive limit: a quick failure is no success."""

@@ -82,6 +82,8 @@ class Wrapped:
     # `_sent` does it, before the request counts as served.
     response_serializer: Callable[[Any], bytes] | None = None
     begins_elsewhere = False  # than in its task, where it was looked up
+    # Whether its messages are counted in the context where it was looked up.
+    is_measured_apart: bool
 
     def __init__(self, serving: Serving, counts: Counts, handler: Handler) -> None:
         reporter, gate, tally, limit = serving
@@ -93,7 +95,8 @@ class Wrapped:
         deserializer = None if self.request_streaming else handler.request_deserializer
         self._received: Callable[[Any], Any] = deserializer or same
         self._sent: Callable[[Any], Any] = handler.response_serializer or same
-        if tally.measures:
+        self.is_measured_apart = tally.measures and not self._measures_itself()
+        if self.is_measured_apart:
             self._count_messages()
         self._behavior = behavior_of(handler)
         self._is_stream = self.request_streaming or self.response_streaming
@@ -109,6 +112,11 @@ class Wrapped:
         self._costs = gate.charging.costs
         self._tally = tally
         self._limit = limit
+
+    def _measures_itself(self) -> bool:
+        """Whether it sets the sizes of a request's messages in the request's context,
+        which is quicker than to count them where they are coded."""
+        return False
 
     def _count_messages(self) -> None:
         if self.request_streaming:

@@ -62,9 +62,8 @@ class WrappedLookup(grpc.GenericRpcHandler):
         self._refuses = wrapper.refuses
         self._request_name = wrapper.request_name
         self._is_dictionary = grpc_seam.is_dictionary(generic)
-        # Wrapped, by method; only of a dictionary, and not while messages are measured.
-        self._tally = wrapper.tally
-        self._found: dict[str, Any] = self._tally.kept_handlers()
+        # Wrapped, by method; only of a dictionary.
+        self._found: dict[str, Any] = wrapper.tally.kept_handlers()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         method, service = handler_call_details.method, self._service
@@ -100,8 +99,8 @@ class WrappedLookup(grpc.GenericRpcHandler):
             return wrapper.refused(answer, method, handler)
         _name_task(wrapper.request_name)
         wrapped = wrapper.wrap_found(method, handler)
-        is_kept = self._is_dictionary and not self._tally.measures
-        if is_kept and not wrapped.begins_elsewhere and limited is None:
+        is_asked = wrapped.begins_elsewhere or wrapped.is_measured_apart
+        if self._is_dictionary and not is_asked and limited is None:
             self._found[method] = wrapped
         return wrapped
 

@@ -10,6 +10,7 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient.core.concurrency import RequestOutcome
+from lbclient.core.load_monitor import Sizes
 from lbclient.server.overload.adaptive import note_outcome
 from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.quotas.cpu_timing import account, run_timed
@@ -21,7 +22,7 @@ from lbclient.server.requests.context import (
     stands_for,
     status_of,
 )
-from lbclient.server.requests.messages import MessageSizes, measured
+from lbclient.server.requests.messages import measured
 from lbclient.server.requests.served_method import ServedMethod
 from lbclient.wire import propagation
 
@@ -160,8 +161,9 @@ class ThreadContext(RequestContext):
     def _interrupted(self) -> StatusCode:
         return self._answered or super()._interrupted()
 
-    def _sizes(self) -> MessageSizes | None:
-        return self._context.get(measured)
+    def _sizes(self) -> Sizes | None:
+        sizes = self._context.get(measured)
+        return None if sizes is None else (sizes.received, sizes.sent)
 
 
 stands_for(grpc.ServicerContext, ThreadContext)

@@ -68,6 +68,9 @@ class SyncResponse(_InThread):
         if not self.request_streaming:
             self.request_deserializer = self._arrive
 
+    def _measures_itself(self) -> bool:
+        return not self.request_streaming
+
     def in_context(self) -> "Wrapped":
         """For one request, whose task asks, as grpcio calls it in a thread."""
         one = copy(self)
@@ -76,6 +79,8 @@ class SyncResponse(_InThread):
 
     def _arrive(self, request: bytes) -> tuple[ThreadContext, bytes]:
         call = self._begin()
+        if self._method.measures:
+            call.sizes = len(request), 0
         at_end_of_task(call.ended)
         return call, request
 
@@ -112,7 +117,12 @@ class SyncResponse(_InThread):
 
     def _work(self, request: Any, call: ThreadContext) -> Any:
         response = self._behavior(self._received(request), call)
-        return self._sent(response) if call.is_ok() else response
+        if not call.is_ok():
+            return response
+        message = self._sent(response)
+        if call.sizes is not None:
+            call.sizes = call.sizes[0], len(message)
+        return message
 
 
 class SyncResponses(_InThread):

@@ -88,14 +88,14 @@ class Wrapper:
 
         Called in the request's context.
         """
-        if self.tally.measures:
-            messages.begin()
         kept = self.known.get(method)
         if kept is None or kept[0] is not handler:
             if len(self.known) >= MOST_METHODS:
                 self.known.clear()
             kept = self.known[method] = (handler, self.wrap(handler, method))
         wrapped = kept[1]
+        if wrapped.is_measured_apart:
+            messages.begin()
         return wrapped.in_context() if wrapped.begins_elsewhere else wrapped
 
 
