@@ -4,7 +4,7 @@ ARG PYTHON_IMAGE=python:3.13-slim
 
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY lbclient lbclient
 COPY examples/fleet examples/fleet
 RUN python3 -m venv /opt/lbclient \

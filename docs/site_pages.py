@@ -16,7 +16,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 # Pages of the root, by their names in the site.
 HOME = {"index.md": "README.md"}
-PAGES = {**HOME, "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
+OTHERS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = HOME | dict(zip(OTHERS, OTHERS, strict=True))
 LINK = re.compile(r"(\]\()([^)\s:#]+)((?:#[^)\s]*)?\))")
 LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".js": "javascript"}
 

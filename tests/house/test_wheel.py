@@ -3,6 +3,7 @@
 The tests run beside the package, which would hide a file that is missing from it.
 """
 
+import re
 import sys
 import tarfile
 import venv
@@ -173,6 +174,7 @@ def test_the_source_archive_is_complete(built: Path) -> None:
         "LICENSE",
         "Makefile",
         "README.md",
+        "SECURITY.md",
         "examples/search.proto",
         "examples/fleet/demo.py",
         "proto/lbclient/v1/load.proto",
@@ -200,6 +202,15 @@ def test_the_wheel_holds_types_and_the_demo(built: Path) -> None:
         "lbclient",
         next(name for name in names if name.endswith("METADATA")).partition("/")[0],
     }
+
+
+def test_the_description_has_no_link_that_an_index_cannot_follow(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = (name for name in file.namelist() if name.endswith("/METADATA"))
+        text = file.read(name).decode()
+    assert "\n# lbclient\n" in text
+    assert not re.search(r"\]\((?!https?:)", text)
 
 
 def test_the_wheel_alone_makes_a_call(
