@@ -59,7 +59,7 @@ class Method(Protocol):
         """The kind of call object that goes on with the attempts."""
 
     @property
-    def on(self) -> Mapping[grpc.aio.Channel, tuple[Any, Any, Any]]:
+    def inner_methods(self) -> Mapping[grpc.aio.Channel, tuple[Any, Any, Any]]:
         """`InnerMethods`."""
 
     def measured_on(self, channel: grpc.aio.Channel, call: "ObservedCall") -> Any:
@@ -145,7 +145,7 @@ class Attempts:
             metadata, address = options.get("metadata"), backend.endpoint.address
             metadata = observed.attempt_begins(address, tries, waited, now, metadata)
             options = {**options, "metadata": metadata}
-        method, siblings, _ = self._method.on[backend.channel]
+        method, siblings, _ = self._method.inner_methods[backend.channel]
         if observed is not None and observed.measures:
             method = self._method.measured_on(backend.channel, observed)
         begin = partial(method, timeout=left, **options)

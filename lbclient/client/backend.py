@@ -66,7 +66,7 @@ class Backend:
         )
         self.endpoint = endpoint
         self.load = Load(context.utilization_of)
-        self.life = Lifecycle(interval, context.rng)
+        self.lifecycle = Lifecycle(interval, context.rng)
         self.condition = Condition(clock())
         # Reports are asked for twice as often as silence is judged, so that one that
         # is late is no silence.
@@ -78,7 +78,7 @@ class Backend:
         self._is_kept.set()
         self._job = Interruptible()
         driver = self._driver = Driver(
-            self.life, self.load, clock, self._carry_out, self._job.interrupt
+            self.lifecycle, self.load, clock, self._carry_out, self._job.interrupt
         )
         self.reported = Reported(
             context.label,
@@ -99,11 +99,11 @@ class Backend:
 
     @property
     def state(self) -> State:
-        return self.life.connection.state
+        return self.lifecycle.connection.state
 
     @state.setter
     def state(self, state: State) -> None:
-        self.life.connection.state = state
+        self.lifecycle.connection.state = state
 
     def tells_refusals(self) -> bool:
         """Whether gRPC's status for a refused stream proves that the call was not
@@ -119,14 +119,14 @@ class Backend:
         zone = self._context.zone
         return bool(zone) and self.endpoint.zone != zone
 
-    def heed(self, is_leaving: bool) -> None:
+    def set_leaving(self, is_leaving: bool) -> None:
         """Applies what the resolver says: the backend is about to leave, or is not any
         more."""
-        self._driver.take(self.life.leaves(is_leaving))
+        self._driver.take(self.lifecycle.leaves(is_leaving))
 
-    def want(self) -> None:
+    def connect(self) -> None:
         """A call may come: connects if no connection was wanted until now."""
-        self._driver.take(self.life.wanted())
+        self._driver.take(self.lifecycle.wanted())
 
     def miss_deadline(self, has_others: bool) -> None:
         """Notes that a call on the backend missed its deadline; a health check may
@@ -134,18 +134,18 @@ class Backend:
         now = self._context.clock()
         self._watch.hurry()
         served = self.load.counts[Verdict.SERVED]
-        self._driver.take(self.life.trust.missed_deadline(served, has_others, now))
+        self._driver.take(self.lifecycle.trust.missed_deadline(served, has_others, now))
 
     def look(self, now: float) -> None:
         """Reviews the calls on the backend: sets the interval of its reports, and has a
         health check made if calls are not answered. Called at intervals."""
         self._watch.look(now)
-        self._driver.take(self.life.trust.look_at_calls(*self.load.traffic(), now))
+        self._driver.take(self.lifecycle.trust.look_at_calls(*self.load.traffic(), now))
 
-    def rest(self, now: float) -> None:
+    def disconnect_idle(self, now: float) -> None:
         """It is not called: no connection is kept for it."""
         idle, by_udp = now - self.attention.used_at, self.reported.udp_port > 0
-        self._driver.take(self.life.idle(idle, now, by_udp))
+        self._driver.take(self.lifecycle.idle(idle, now, by_udp))
 
     # --- what its lifecycle decides -------------------------------------------
 
@@ -214,7 +214,7 @@ class Backend:
         try:
             while True:
                 # As a job, so that a ring that fails meanwhile is reported at once.
-                while not (self._is_kept.is_set() or self.life.is_connected()):
+                while not (self._is_kept.is_set() or self.lifecycle.is_connected()):
                     await self._job.run(self._until_kept())
                 self._redial_if_closed()
                 self._driver.start()
@@ -228,18 +228,20 @@ class Backend:
     def _redial_if_closed(self) -> None:
         """Dials at first, and again if somebody else has closed the channel."""
         is_dialled = hasattr(self, "channel")
-        if is_dialled and (self.life.is_away() or self.channel.get_state() is not OVER):
+        if is_dialled and (
+            self.lifecycle.is_away() or self.channel.get_state() is not OVER
+        ):
             return
         self.channel = self._dial()
         if is_dialled:
             words = "its channel was closed"
             label, address = self._context.label, self.endpoint.address
             logger.about(logging.WARNING, words, channel=label, backend=address)
-            self._driver.take(self.life.lost())
+            self._driver.take(self.lifecycle.lost())
 
     def _next_job(self) -> Coroutine[Any, Any, None]:
         context, driver, checks = self._context, self._driver, self._checks
-        if self.life.is_away():
+        if self.lifecycle.is_away():
             afar = UnconnectedWatch(
                 self.endpoint, context, driver, self.reported, checks
             )
@@ -266,7 +268,7 @@ class Backend:
         """It gets no new calls, and no new connection, but is watched until it is
         closed or kept."""
         self._is_kept.clear()
-        if not self.life.is_connected():
+        if not self.lifecycle.is_connected():
             self._job.interrupt()
 
     def keep(self) -> None:

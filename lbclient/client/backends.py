@@ -93,7 +93,7 @@ class Backends:
         if self.connections.is_draining(backend):
             return  # nobody waits for it
         if state is State.CONNECTING:
-            backend.want()  # a pick found it, a lame duck, without a connection
+            backend.connect()  # a pick found it, a lame duck, without a connection
         self.idleness.update(backend)
         self._changes.follow_up_soon()
 

@@ -78,7 +78,7 @@ class Balancer:
             changed=self._backends_changed,
         )
         self.connections = backends.connections
-        self.ends = CallEnds(self.counters, clock, backends.outliers)
+        self.call_ends = CallEnds(self.counters, clock, backends.outliers)
         self.pool, self.outliers = backends.pool, backends.outliers
         self.pending = Pending(
             self.pool,
@@ -206,7 +206,7 @@ class Balancer:
         if get_ident() != self.thread:
             self._on_loop(self.forget, attempt, tried)
             return
-        self.ends.not_sent(attempt, was_sent=tried > 0)
+        self.call_ends.not_sent(attempt, was_sent=tried > 0)
         self._left(attempt.backend)
 
     def _left(self, backend: Backend) -> None:

@@ -42,7 +42,7 @@ class Connection:
         """`calls` tells how many are on it, as far as that is known."""
         self._channel = channel
         self._context = context
-        self._life, self._take = driver.life, driver.take
+        self._lifecycle, self._take = driver.lifecycle, driver.take
         self._watch = watch
         self._checks = checks
         self._is_kept = is_kept
@@ -53,7 +53,7 @@ class Connection:
         patience = await self._connect()
         if self._channel.get_state() is OVER:
             return
-        self._take(self._life.connected(self._context.clock(), patience))
+        self._take(self._lifecycle.connected(self._context.clock(), patience))
         streams = self._watch.begin(self._channel)
         jobs = (
             leaving_no_trace(self._watch.follow()),
@@ -71,7 +71,9 @@ class Connection:
             for job in jobs:
                 job.cancel()
             await asyncio.wait(jobs)
-        self._take(self._life.sent_goaway() if said_goaway else self._life.lost())
+        self._take(
+            self._lifecycle.sent_goaway() if said_goaway else self._lifecycle.lost()
+        )
 
     # --- its making -----------------------------------------------------------
 
@@ -93,11 +95,11 @@ class Connection:
                 began_at = clock()  # this attempt
             if (
                 connectivity is grpc.ChannelConnectivity.TRANSIENT_FAILURE
-                and self._life.state is not State.REFUSING
+                and self._lifecycle.state is not State.REFUSING
             ):
                 reason = await self._why_refused()
                 if channel.get_state() is not READY:
-                    self._take(self._life.cannot_connect(reason))
+                    self._take(self._lifecycle.cannot_connect(reason))
                 continue
             await channel.wait_for_state_change(connectivity)
         took = min(clock() - began_at, LOOK_TIMEOUT)  # the loop may stand still
@@ -145,4 +147,4 @@ class Connection:
         return self._calls() > 0
 
     def __repr__(self) -> str:
-        return f"<{self._life!r}, {self._calls()} calls>"
+        return f"<{self._lifecycle!r}, {self._calls()} calls>"

@@ -66,8 +66,8 @@ class Connections:
                 config.settle_after,
                 config.max_replacements,
             ),
-            lambda backend: backend.life.is_away(),
-            lambda backend: backend.life.is_expected_back(),
+            lambda backend: backend.lifecycle.is_away(),
+            lambda backend: backend.lifecycle.is_expected_back(),
         )
         self.draining: dict[str, Backend] = {}
         self._label = context.label
@@ -104,7 +104,7 @@ class Connections:
         nodes = self.pool.nodes
         for endpoint in endpoints:
             if (backend := nodes.get(endpoint.address)) is not None:
-                backend.heed(endpoint.lame_duck)
+                backend.set_leaving(endpoint.lame_duck)
         try:
             return self.pool.reconcile(endpoints, self._clock())
         except BaseException as error:  # of a subset that is not ours, perhaps
@@ -197,11 +197,11 @@ class Connections:
         known = self.draining.pop(endpoint.address, None)
         if known is not None:  # it comes back with all that we know
             known.keep()
-            known.heed(endpoint.lame_duck)
+            known.set_leaving(endpoint.lame_duck)
             self._returns(known)
             return known
         backend = Backend(endpoint, self._context, self._observe, self.has_others)
-        backend.heed(endpoint.lame_duck)
+        backend.set_leaving(endpoint.lame_duck)
         return backend
 
     def _open(self, backend: Backend) -> None:
@@ -213,7 +213,7 @@ class Connections:
         others that answer health checks: where none does, checks tell nothing."""
         if that_answer_checks:
             return any(
-                node.state in PRESENT and node.life.answers_checks()
+                node.state in PRESENT and node.lifecycle.answers_checks()
                 for node in self.pool.nodes.values()
                 if node is not backend
             )

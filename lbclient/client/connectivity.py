@@ -51,7 +51,9 @@ class Connectivity:
         if counts[State.READY] and State.READY in states:
             return True
         nodes = self._pool.nodes.values()
-        return any(node.state in states and not node.life.is_away() for node in nodes)
+        return any(
+            node.state in states and not node.lifecycle.is_away() for node in nodes
+        )
 
     def changed(self) -> None:
         """Recomputes the channel's state, and wakes the waiters if it changed. Called

@@ -12,7 +12,7 @@ from lbclient.core.protocols import Clock
 
 class Driver:
     """Carries out the steps that a backend's lifecycle decides on, and keeps its timer.
-    Owned by a backend. Whoever tells `life` something passes the resulting step to
+    Owned by a backend. Whoever tells `lifecycle` something passes the resulting step to
     `take`.
 
     The timer rings only between `start` and `stop`.
@@ -20,14 +20,14 @@ class Driver:
 
     def __init__(
         self,
-        life: Lifecycle,
+        lifecycle: Lifecycle,
         load: Load,
         clock: Clock,
         carry_out: Callable[[Step], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         """`fail` gets what came of a ring that failed."""
-        self.life = life
+        self.lifecycle = lifecycle
         self._load = load
         self._clock = clock
         self._carry_out = carry_out
@@ -50,7 +50,7 @@ class Driver:
 
     def set_timer(self) -> None:
         """After each change of what time is to bring about."""
-        due = self.life.due_at() if self._is_running else None
+        due = self.lifecycle.due_at() if self._is_running else None
         if self._timer is not None:
             if self._rings_at == due:
                 return
@@ -64,11 +64,12 @@ class Driver:
     def _ring(self) -> None:
         self._timer = None
         try:
-            self.take(self.life.tick(self._clock(), self._load.reported_at))
+            self.take(self.lifecycle.tick(self._clock(), self._load.reported_at))
         except BaseException as error:
             if is_fatal(error) or not self._is_running:
                 raise
             self._fail(error)
 
     def __repr__(self) -> str:
-        return f"<{self.life!r}, rings at {self._rings_at if self._timer else None}>"
+        rings_at = self._rings_at if self._timer else None
+        return f"<{self.lifecycle!r}, rings at {rings_at}>"

@@ -85,7 +85,7 @@ class Idleness:
     def _look_at_use(self) -> None:
         now = self._clock()
         nodes = self._pool.nodes
-        present = [node for node in nodes.values() if not node.life.is_away()]
+        present = [node for node in nodes.values() if not node.lifecycle.is_away()]
         for backend in (*present, *self._draining.values()):
             backend.look(now)
         if self._config.idle_after:
@@ -105,11 +105,11 @@ class Idleness:
         unused_since = now - self._config.idle_after
         idle = [b for b in present if b.attention.used_at <= unused_since]
         for backend in idle[:too_many]:
-            self._turns.do(partial(self._let_rest, backend))
+            self._turns.do(partial(self._disconnect_idle, backend))
 
-    def _let_rest(self, backend: "Backend") -> None:
+    def _disconnect_idle(self, backend: "Backend") -> None:
         if backend.load.in_flight == 0 and self._pool.has(backend):
-            backend.rest(self._clock())
+            backend.disconnect_idle(self._clock())
             self.waking.update(backend)
 
     def close(self) -> None:

@@ -98,7 +98,7 @@ class StubMethod:
         self._interceptors = interceptors
         self._counts: dict[int, int] | None = None
         inner_serializer = None if self.serializes_itself else request_serializer
-        self.on = InnerMethods(
+        self.inner_methods = InnerMethods(
             self.kind, path, inner_serializer, response_deserializer, registered
         )
 
@@ -120,10 +120,10 @@ class StubMethod:
 
         is_unary = self.kind == "unary_unary"
         self.wrapper = partial(HedgedCall if is_unary else HedgedStreamCall, method)
-        self.on.is_wrapped = True
+        self.inner_methods.is_wrapped = True
 
     def measured_on(self, channel: grpc.aio.Channel, call: ObservedCall) -> Any:
-        return self.on.measured(channel, call)
+        return self.inner_methods.measured(channel, call)
 
     def prepared(self, request: Any) -> Any:
         """What of `request` an attempt begins with; raises for what cannot be sent."""
@@ -166,7 +166,7 @@ class StubMethod:
 
     def _throttled(self, balancer: Balancer, refusal: Throttled) -> Any:
         observed = self._observed(balancer, balancer.clock())
-        balancer.ends.refuse(refusal, self.counts(balancer), False, observed)
+        balancer.call_ends.refuse(refusal, self.counts(balancer), False, observed)
         return self._failed(balancer, refusal)
 
     def _observed(self, balancer: Balancer, now: float) -> ObservedCall | None:
@@ -341,7 +341,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
                 return self._throttled(balancer, refusal)
         # With a deadline that has passed grpcio would send it now and then.
         backend = None if is_over else balancer.pick(now, counts)
-        inner = None if backend is None else self.on[backend.channel]
+        inner = None if backend is None else self.inner_methods[backend.channel]
         if inner is None or inner.direct is None:
             return self._wrapped(
                 balancer,
@@ -362,7 +362,9 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         if balancer.observers.current is not None:
             observed, metadata = self._observed_on(balancer, backend, now, metadata)
             if observed is not None and observed.measures:
-                arguments = self.on.measured_directly(arguments, observed, len(message))
+                arguments = self.inner_methods.measured_directly(
+                    arguments, observed, len(message)
+                )
         return make(
             balancer,
             new_attempt(

@@ -50,7 +50,7 @@ class Reported:
         self.refusals = Refusals(address)
         self._label = label
         self._address = address
-        self._life, self._take = driver.life, driver.take
+        self._lifecycle, self._take = driver.lifecycle, driver.take
         self._load = load
         self._condition = condition
         self._clock = clock
@@ -79,7 +79,7 @@ class Reported:
 
     def disconnected(self) -> None:
         """The connection is gone; watched from afar, what it refuses stays so."""
-        if not self._life.is_away():
+        if not self._lifecycle.is_away():
             self.refusals.clear()
 
     # --- over the connection --------------------------------------------------
@@ -97,7 +97,7 @@ class Reported:
         is_believed = state is None or self._believes(state)
         if state is not None and is_believed:
             has_report = report is not None
-            self._take(self._life.heard(state, has_report, self._clock(), reason))
+            self._take(self._lifecycle.heard(state, has_report, self._clock(), reason))
         if report is not None:
             self._load.observe(self._of_address(report), self._clock())
         return is_believed
@@ -133,7 +133,7 @@ class Reported:
         if self.is_shared():
             self._load.observe(self._of_address(report), now)
         elif report.state is TaskState.LAME_DUCK and sent_at >= self._condition.since:
-            self._take(self._life.told_by_answer(now))  # else of the task before
+            self._take(self._lifecycle.told_by_answer(now))  # else of the task before
 
     def _learn(self, report: LoadReport, sent_at: float, now: float) -> None:
         is_news = self.shared_address.observe(report, sent_at, now)
@@ -174,9 +174,9 @@ class Reported:
     ) -> None:
         """As `hear`; without a state nobody answers there."""
         if state is None:
-            self._take(self._life.not_told(self._clock()))
+            self._take(self._lifecycle.not_told(self._clock()))
         else:
-            self._take(self._life.told(state))
+            self._take(self._lifecycle.told(state))
         if report is not None:
             self._load.observe(report, self._clock())
 

@@ -52,11 +52,11 @@ class Waking:
 
     def update(self, backend: "Backend") -> None:
         """Something about it changed."""
-        if backend.life.is_away():
+        if backend.lifecycle.is_away():
             self.away[backend] = None
         elif self.away:
             self.away.pop(backend, None)
-        if backend.life.is_waking():
+        if backend.lifecycle.is_waking():
             self.waking[backend] = None
         elif self.waking:
             self.waking.pop(backend, None)
@@ -105,7 +105,7 @@ class Waking:
 
     def _want(self, backend: "Backend") -> None:
         if backend in self.away:
-            backend.want()
+            backend.connect()
             self.update(backend)
 
     def _best(self, count: int) -> Iterator["Backend"]:

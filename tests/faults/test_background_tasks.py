@@ -70,7 +70,7 @@ def lose(balancer: Balancer, network: Network) -> None:
 
 def rest(balancer: Balancer, network: Network) -> None:
     for backend in balancer.pool.nodes.values():
-        balancer.backends.idleness._let_rest(backend)
+        balancer.backends.idleness._disconnect_idle(backend)
 
 
 def doubt(balancer: Balancer, network: Network) -> None:
@@ -330,10 +330,10 @@ async def test_a_timer_that_fails_beside_no_job_is_reported_at_once(
         (backend,) = pool.nodes.values()
         backend.drain()
         network.lose_all()
-        await until(lambda: not backend.life.is_connected(), lambda: repr(backend))
+        await until(lambda: not backend.lifecycle.is_connected(), lambda: repr(backend))
         for _ in range(10):  # until `follow` has gone on
             await asyncio.sleep(0)
-        monkeypatch.setattr(backend.life, "tick", lambda *_: 1 / 0)
+        monkeypatch.setattr(backend.lifecycle, "tick", lambda *_: 1 / 0)
         backend._driver._ring()
         await until(
             lambda: balancer.backends.tasks.failures, lambda: repr(backend._job)

@@ -239,7 +239,7 @@ async def test_a_client_that_stood_still_replaces_nothing(
         await stub.Search(search.Query(), timeout=10)
         node = channel.balancer().pool.ready[0]
         call = stub.Search(search.Query(text="sleep 1.5"))
-        await eventually(lambda: node.life.due_at() is None)
+        await eventually(lambda: node.lifecycle.due_at() is None)
         is_asked = node._checks._is_asked
         await turning(is_asked.is_set)
         await turning(lambda: not is_asked.is_set())

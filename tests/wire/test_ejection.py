@@ -399,7 +399,7 @@ async def test_where_the_only_one_that_is_connected_fails_another_is_woken(
     async with await ready_channel(tasks, eventually) as channel:
         balancer = channel.balancer()
         other = balancer.pool.nodes[tasks[1].address]
-        other.rest(balancer.clock())
+        other.disconnect_idle(balancer.clock())
         await eventually(lambda: other.state is State.INACTIVE)
         await call(channel, NEW, 3)
         await eventually(lambda: other.state is State.READY)
@@ -417,7 +417,7 @@ async def test_where_those_that_are_well_are_full_another_is_woken(
         await until_ejected(channel)
         balancer = channel.balancer()
         other = balancer.pool.nodes[tasks[2].address]
-        other.rest(balancer.clock())
+        other.disconnect_idle(balancer.clock())
         await eventually(lambda: other.state is State.INACTIVE)
         tasks[1].latency = 30.0
         ask: Any = channel.unary_unary(NEW)

@@ -198,7 +198,7 @@ class Call:
         if last is not None and isinstance(error, NoBackend | BackendsFull):
             error = last
         was_sent, observed = bool(attempts.tried), attempts.observed
-        self._balancer.ends.refuse(error, self.counts, was_sent, observed)
+        self._balancer.call_ends.refuse(error, self.counts, was_sent, observed)
         self._end(error)
 
     def _is_late(self, now: float) -> bool:
@@ -290,7 +290,7 @@ class Call:
             return False
         self._balancer.pending.leave(self)
         was_sent = bool(self.attempts.tried)
-        self._balancer.ends.count(
+        self._balancer.call_ends.count(
             grpc.StatusCode.CANCELLED, self.counts, was_sent, self.attempts.observed
         )
         self._end(asyncio.CancelledError())

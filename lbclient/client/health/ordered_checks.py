@@ -49,7 +49,7 @@ class OrderedChecks:
         `has_others`: whether others get the calls that this one does not; of others
         that answer health checks, if the argument says so."""
         self.asked_at = 0.0
-        self._life, self._take = driver.life, driver.take
+        self._lifecycle, self._take = driver.lifecycle, driver.take
         self._reported = reported
         self._clock = clock
         self._dial_beside = dial_beside
@@ -82,10 +82,10 @@ class OrderedChecks:
                 # It was us who stood still, perhaps before the question was sent.
                 health = await check(channel, patience, self._known())
             if isinstance(health, Unanswered):
-                self._take(self._life.trust.checked(None, self._clock()))
+                self._take(self._lifecycle.trust.checked(None, self._clock()))
             else:
                 state, reason = self._reported.believed(health)
-                self._take(self._life.trust.checked(state, self._clock(), reason))
+                self._take(self._lifecycle.trust.checked(state, self._clock(), reason))
 
     # --- over another one -----------------------------------------------------
 
@@ -105,11 +105,11 @@ class OrderedChecks:
         if isinstance(health, Unanswered):
             has_others = self._has_others(is_there)
             why, status = health
-            self._take(self._life.not_seen(why, now, is_there, has_others, status))
+            self._take(self._lifecycle.not_seen(why, now, is_there, has_others, status))
             return
-        is_away = self._life.is_away()
+        is_away = self._lifecycle.is_away()
         state, reason = self._reported.believed(health)
-        self._take(self._life.seen(state, now, reason))
+        self._take(self._lifecycle.seen(state, now, reason))
         if is_away:
             self._reported.seen(health, now)
 
@@ -117,7 +117,7 @@ class OrderedChecks:
 
     def _known(self) -> TaskState:
         """Its last state, for answers to health checks that tell none."""
-        return TASK_STATE.get(self._life.state, TaskState.SERVING)
+        return TASK_STATE.get(self._lifecycle.state, TaskState.SERVING)
 
     def __repr__(self) -> str:
         return (

@@ -53,7 +53,7 @@ class PacedWatch:
             self._load.traffic,
             self._context.health,
             self._reported.is_shared,
-            self._driver.life.silence.owes_nothing,
+            self._driver.lifecycle.silence.owes_nothing,
             self._reported.refusals,
         )
         return self._watch.streams
@@ -126,7 +126,7 @@ class PacedWatch:
     def _expect_reports(self, watch: HealthWatch) -> None:
         """A server that has many streams reports less often than it is asked to."""
         interval = 2 * max(self._asked_every, watch.health.floor)
-        silence = self._driver.life.silence
+        silence = self._driver.lifecycle.silence
         if interval != silence.interval:
             silence.expect_every(interval, self._context.clock())
             self._driver.set_timer()

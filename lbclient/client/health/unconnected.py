@@ -24,7 +24,7 @@ class UnconnectedWatch:
         checks: OrderedChecks,
     ) -> None:
         self._endpoint = endpoint
-        self._life, self._take = driver.life, driver.take
+        self._lifecycle, self._take = driver.lifecycle, driver.take
         self._reported = reported
         self._checks = checks
         self._prober, self._clock = context.prober, context.clock
@@ -36,7 +36,7 @@ class UnconnectedWatch:
             if self._reported.udp_port:
                 await self._ask_by_udp()
                 if self._asking is None:
-                    self._take(self._life.not_told(self._clock()))
+                    self._take(self._lifecycle.not_told(self._clock()))
             while True:
                 await self._checks.wait_for_look()
                 await self._checks.look()
