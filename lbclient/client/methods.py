@@ -13,7 +13,6 @@ import grpc
 from lbclient.client import call_throttling
 from lbclient.client.attempt import new_attempt
 from lbclient.client.attempts import Attempts, Next
-from lbclient.client.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls import streams, wrapped
 from lbclient.client.calls.request_stream import Requests
@@ -359,9 +358,11 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             metadata = with_compression(metadata, compression)
         observed = None
         make, arguments = inner.direct
-        if balancer.observers.current is not None:
-            observed, metadata = self._observed_on(balancer, backend, now, metadata)
-            if observed is not None and observed.measures:
+        if (observer := balancer.observers.current) is not None and backend is not None:
+            observed = observer.begin((self.kind, self.path), now)
+            address = backend.endpoint.address
+            metadata = observed.attempt_begins(address, 1, 0.0, now, metadata)
+            if observed.measures:
                 arguments = self.inner_methods.measured_directly(
                     arguments, observed, len(message)
                 )
@@ -379,17 +380,6 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             inner.siblings,
             arguments,
         )
-
-    def _observed_on(
-        self, balancer: Balancer, backend: Backend | None, now: float, metadata: Any
-    ) -> tuple[ObservedCall | None, Any]:
-        """The observed call, whose first attempt begins, and the metadata to send."""
-        observed = self._observed(balancer, now)
-        if observed is not None:
-            assert backend is not None
-            address = backend.endpoint.address
-            metadata = observed.attempt_begins(address, 1, 0.0, now, metadata)
-        return observed, metadata
 
 
 class UnaryStream(_UnaryRequest, grpc.aio.UnaryStreamMultiCallable[Any, Any]):

@@ -116,8 +116,8 @@ def find_trace() -> Trace | None:
     Its API is not imported for this: who does not use it has no trace.
     """
     api = sys.modules.get("opentelemetry.trace")
-    if api is None:
-        return None
+    if api is None or not sys.modules["opentelemetry.context"].get_current():
+        return None  # nothing is in the context: no span is, asked with fewer frames
     span = api.get_current_span().get_span_context()
     return Trace(span.trace_id, span.span_id) if span.trace_flags.sampled else None
 

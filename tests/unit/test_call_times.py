@@ -1,7 +1,13 @@
 """What is counted of calls and attempts, and in which bucket."""
 
 from lbclient.core.call_counts import MOST, OTHERS
-from lbclient.core.call_times import CallTimer, CallTimes, Times, Trace
+from lbclient.core.call_times import (
+    MOST_UNCOUNTED,
+    CallTimer,
+    CallTimes,
+    Times,
+    Trace,
+)
 from lbclient.core.retry import Decision
 
 METHOD = ("unary_unary", "/search.Search/Search")
@@ -91,3 +97,31 @@ def test_methods_are_bounded_and_the_rest_share_one_entry() -> None:
     known = dict(times.read())
     assert len(known) == MOST + 1
     assert sum(known[OTHERS].calls[OK].counts) == 11
+
+
+def test_few_calls_wait_to_be_counted_however_they_end() -> None:
+    calls = Calls()
+    calls.times.measures = True
+    of_method = calls.times.of(METHOD)
+    for number in range(3 * MOST_UNCOUNTED):
+        call = calls.begin(0.0)
+        call.attempt_begins("b:1", 1, 0.0, 0.0, None)
+        if number % 2:
+            call.attempt_over(UNAVAILABLE, 1.0, "failed", RETRY, 1.0)
+            call.attempt_begins("b:2", 2, 0.0, 1.0, None)
+        call.message_received(7)
+        call.attempt_over(OK, 1.0, "served", None, 2.0)
+        assert len(of_method.ended) + len(of_method.sized) <= 2 * MOST_UNCOUNTED
+    assert calls.read("call", OK)[0] == calls.read("received", OK)[0] == number + 1
+    assert not of_method.ended
+    assert not of_method.sized
+
+
+def test_what_is_counted_at_once_is_what_is_counted_one_by_one() -> None:
+    at_once, one_by_one = Times(), Times()
+    values = [0.3, 0.0, 0.1, 200.0, 0.1, 0.007]
+    at_once.observe_all(values)
+    for value in values:
+        one_by_one.observe(value)
+    for name in ("counts", "sum", "lowest", "highest"):
+        assert getattr(at_once, name) == getattr(one_by_one, name)
