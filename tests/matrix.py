@@ -93,11 +93,12 @@ class Combination:
         ]
 
 
-# The lower bounds of pyproject.toml, and each minor version of grpcio between these and
-# the newest; tests/house compares them.
+# The lower bounds of pyproject.toml, and versions of grpcio between these and the
+# newest; tests/house compares them.
+SOME_GRPCIO = ("1.70", "1.74", "1.78", "1.80", "1.82", "1.84")
 COMBINATIONS = (
-    Combination("floor", grpcio="1.84.0", protobuf="4.25.1", python="3.11"),
-    Combination("grpcio-1.84", grpcio="1.84.*"),
+    Combination("floor", grpcio="1.66.0", protobuf="4.25.1", python="3.11"),
+    *(Combination(f"grpcio-{it}", grpcio=f"{it}.*") for it in SOME_GRPCIO),
     Combination("protobuf-4.25", protobuf="4.25.1"),
     Combination("newest"),
     *(Combination(f"python-{it}", python=it) for it in ("3.12", "3.13", "3.14")),

@@ -30,7 +30,7 @@ from lbclient.core.lifecycle import Lifecycle
 from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, State, Verdict
 from lbclient.core.stream_permit import StreamPermit
-from lbclient.grpc_seam import PINGED, give_up, lighten
+from lbclient.grpc_seam import PINGED, close, give_up, lighten
 from lbclient.log import Log, set_subject
 
 logger = Log(__name__)
@@ -285,7 +285,7 @@ class Backend:
         channels = self._former.release()
         if hasattr(self, "channel"):
             channels.append(self.channel)
-        await asyncio.gather(*(channel.close(grace) for channel in channels))
+        await asyncio.gather(*(close(channel, grace) for channel in channels))
 
     def __repr__(self) -> str:
         return (

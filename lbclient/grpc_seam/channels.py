@@ -1,5 +1,6 @@
 """A backend's own grpc.aio channel: its options, its target, its state, its calls."""
 
+import asyncio
 from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Any
@@ -48,6 +49,31 @@ def active_calls(channel: Any) -> Any:
         if calls is None:
             calls = channel._lbclient_calls = set()
     return calls
+
+
+async def close(channel: Any, grace: float | None) -> None:
+    """Closes an inner channel; calls that are not over when the grace is are cancelled.
+
+    Up to 1.82 grpc.aio's own finds only calls that a task of grpc.aio's works for.
+    """
+    calls = [
+        call for call in getattr(channel, "_lbclient_calls", ()) if not call.done()
+    ]
+    if calls and grace:
+        over = asyncio.get_running_loop().create_future()
+        left = set(calls)
+
+        def ended(call: Any) -> None:
+            left.discard(call)
+            if not left and not over.done():
+                over.set_result(None)
+
+        for call in calls:
+            call.add_done_callback(ended)
+        await asyncio.wait((over,), timeout=grace)
+    for call in calls:
+        call.cancel()
+    await channel.close(grace)
 
 
 def has_calls(channel: Any, default: bool) -> bool:

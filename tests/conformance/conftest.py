@@ -8,7 +8,9 @@ import pytest
 
 pytest.register_assert_rewrite("tests.conformance.both")
 
+from tests import needs  # noqa: E402 - likewise
 from tests.conformance.both import Both  # noqa: E402 - once it is registered
+from tests.conformance.differences import BEFORE_1_84  # noqa: E402 - likewise
 from tests.conformance.script import Script  # noqa: E402 - likewise
 from tests.hosts import hosting  # noqa: E402 - likewise
 
@@ -34,4 +36,7 @@ async def both(request: pytest.FixtureRequest, script: Script, address: str) -> 
     In ours these are two roads: a call that waits for its backend, and one that does
     not.
     """
-    return Both(address, script, request.param, request.function.__name__)
+    name = request.function.__name__
+    if name in BEFORE_1_84:
+        needs.grpcio("1.84", BEFORE_1_84[name])
+    return Both(address, script, request.param, name)

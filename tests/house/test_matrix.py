@@ -1,5 +1,6 @@
 """What `make matrix` tests is what pyproject.toml claims."""
 
+import itertools
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.matrix import COMBINATIONS, TESTS
+from tests.matrix import COMBINATIONS, SOME_GRPCIO, TESTS
 
 FLOOR = COMBINATIONS[0]
 
@@ -30,11 +31,11 @@ def test_the_floor_is_the_lower_bound_of_each(project: Any) -> None:
     assert f">={FLOOR.python}" == project["requires-python"]
 
 
-def test_each_minor_version_of_grpcio_between_them_is_a_combination() -> None:
-    """One is missing here when a newer one comes out: add it to COMBINATIONS."""
-    first, newest = (int(it.split(".")[1]) for it in (FLOOR.grpcio, version("grpcio")))
-    wanted = {f"1.{minor}.*" for minor in range(first, newest)}
-    assert wanted <= {one.grpcio for one in COMBINATIONS}
+def test_few_minor_versions_of_grpcio_are_left_out_in_a_row() -> None:
+    """Some are when newer ones come out: add one of them to SOME_GRPCIO."""
+    tested = [FLOOR.grpcio, *SOME_GRPCIO, version("grpcio")]
+    minors = [int(one.split(".")[1]) for one in tested]
+    assert all(0 < b - a <= 4 for a, b in itertools.pairwise(minors)), minors
 
 
 def test_each_python_that_is_named_is_a_combination(project: Any) -> None:

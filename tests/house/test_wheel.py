@@ -42,7 +42,7 @@ asyncio.run(main())
 """
 
 # The lower bounds of pyproject.toml.
-OLDEST = ("grpcio==1.84.0", "protobuf==4.25.1", "prometheus-client==0.20.*")
+OLDEST = ("grpcio==1.66.0", "protobuf==4.25.1", "prometheus-client==0.20.*")
 
 CALLS = """
 import asyncio
@@ -224,7 +224,7 @@ def test_the_wheel_works_with_the_oldest_dependencies(
     oldest: Path, run: Run, tmp_path: Path
 ) -> None:
     output = run(oldest / "python", "-I", "-c", CALLS, cwd=tmp_path)
-    assert "all is well with grpcio 1.84.0" in output
+    assert "all is well with grpcio 1.66.0" in output
 
 
 def test_the_command_is_installed(installed: Path, run: Run, tmp_path: Path) -> None:

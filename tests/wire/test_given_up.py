@@ -16,6 +16,7 @@ import pytest
 import lbclient
 from lbclient.config import ChannelConfig
 from lbclient.core.connection_state import Order
+from tests import needs
 from tests.hosts import hosting, method_handler
 from tests.waiting import eventually, stands_still
 
@@ -162,8 +163,8 @@ async def test_whoever_waits_gets_unavailable_with_the_reason(
         assert (error.code(), error.details()) == (UNAVAILABLE, said)
         # A unary answer's come with the answer, in grpc.aio.
         received = {} if kind == "unary_unary" else {"said": "first"}
-        assert dict(error.initial_metadata() or ()) == received
-        assert dict(await call.initial_metadata()) == received
+        assert dict([*(error.initial_metadata() or ())]) == received
+        assert dict([*await call.initial_metadata()]) == received
         again = pickle.loads(pickle.dumps(error))
         assert (again.code(), again.details()) == (UNAVAILABLE, said)
         assert await code is await call.code() is UNAVAILABLE
@@ -529,6 +530,7 @@ async def test_calls_of_a_channel_that_is_dropped_go_on(frozen: Any, kind: str) 
 
 async def given_up_as_the_answer_arrives(channel: Any, call: Any) -> None:
     """When grpc.aio has the answer, one turn of the loop before the call has it."""
+    needs.grpcio("1.84", "lbclient does not see the task that has the answer")
     task = call._call_response
     while not ((waiter := task._fut_waiter) and waiter.done()):
         assert not task.done(), "it was over before it could be given up"

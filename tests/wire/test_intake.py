@@ -21,6 +21,7 @@ from lbclient.server import Server
 from lbclient.server.overload import core_queue
 from lbclient.server.overload.intake import BEHIND
 from lbclient.server.overload.shedding import Shedding
+from tests import needs
 from tests.hosts import add_methods
 from tests.waiting import eventually
 
@@ -77,6 +78,7 @@ BURNING: Any = grpc.unary_unary_rpc_method_handler(burn_thrice)
 
 
 async def test_requests_that_no_handler_has_seen_are_known() -> None:
+    needs.grpcio("1.84", "handlers begin as soon as requests come")
     config = lbclient.ServerConfig(max_load=1000.0)
     assert await most_waiting(server_of(BURNING, config=config)) > 10
 
@@ -144,6 +146,7 @@ async def test_what_the_core_ends_is_counted_on_both_sides(
     eventually: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It was nowhere: to its client it was as if the caller had cancelled it."""
+    needs.grpcio("1.84", "its core ends none")
     monkeypatch.setattr(core_queue, "READY", BEHIND)  # no room for a burst
     calls, most = 350, 100  # too few to be throttled
     blocked = tmp_path / "blocked"
@@ -269,6 +272,7 @@ def test_a_grpcio_that_does_not_count_says_so(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_the_calls_of_one_server_are_counted_beside_another() -> None:
+    needs.grpcio("1.84", "its core lists servers otherwise")
     first, read = grpc_seam.counted(grpc.aio.server)
     second, read_second = grpc_seam.counted(grpc.aio.server)
     port = first.add_insecure_port("127.0.0.1:0")

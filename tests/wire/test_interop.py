@@ -16,6 +16,7 @@ from lbclient import wire
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.pickers import WeightedRoundRobin
 from lbclient.v1 import compat_pb2, load_pb2
+from tests import needs
 from tests.certificates import certify
 from tests.hosts import PATH, add_methods, hosting, unary_stream, unary_unary
 from tests.wire.conftest import ECHO
@@ -80,6 +81,7 @@ async def test_grpcios_own_weighted_round_robin_follows_our_reports(
     if source == "out of band":
         policy |= {"enableOobLoadReport": True, "oobReportingPeriod": "0.1s"}  # type: ignore[dict-item]
     if source == "named metrics":  # gRFC A114
+        needs.grpcio("1.84", "its policy takes no named metrics")
         policy |= {"metricNamesForComputingUtilization": ["named_metrics.pool"]}  # type: ignore[dict-item]
     config = json.dumps({"loadBalancingConfig": [{"weighted_round_robin": policy}]})
     names = [task.servicer.name for task in tasks]

@@ -18,6 +18,7 @@ from lbclient.config import ChannelConfig
 from lbclient.core.criticality import DEFAULT
 from lbclient.core.model import Verdict
 from lbclient.core.retry import ATTEMPTS, RATIO, RESENDS
+from tests import needs
 from tests.hosts import PATH, Host, hosting, stream_stream, unary_stream, unary_unary
 from tests.waiting import eventually
 from tests.wire.conftest import earn
@@ -345,11 +346,12 @@ async def test_the_last_error_reaches_the_caller_unchanged_with_its_history(
     assert (error.code(), error.details()) == (wanted.code(), wanted.details())
     assert error.trailing_metadata() == wanted.trailing_metadata()
     assert error.initial_metadata() == wanted.initial_metadata()
-    assert masked(debug) == masked(wanted_debug)
-    assert masked(error.debug_error_string()) == masked(wanted.debug_error_string())
     where = f"{address}: UNAVAILABLE, 'too much: "
     starts = [where + "0': attempt 2 of 3 ", where + "1': attempt 3 of 3 "]
     assert [history[i].startswith(starts[i]) for i in range(2)] == [True, True]
+    needs.grpcio("1.84", "its own texts for debugging differ from call to call")
+    assert masked(debug) == masked(wanted_debug)
+    assert masked(error.debug_error_string()) == masked(wanted.debug_error_string())
     assert history[2] == where + "2': all 3 attempts failed"
     assert error.__notes__ == [
         f"attempt {number} on {line}" for number, line in enumerate(history, 1)

@@ -401,7 +401,7 @@ async def test_the_memory_in_use_is_told(
         call = method(b"x")
         await call
         trailers = await call.trailing_metadata()
-        report = load_pb2.LoadReport.FromString(dict(trailers)[wire.LOAD_KEY])
+        report = load_pb2.LoadReport.FromString(dict([*trailers])[wire.LOAD_KEY])
         told = report.mem_utilization
     assert 0.05 < told < 1.0
 
@@ -410,7 +410,7 @@ async def _named(method: Any) -> dict[str, float]:
     call = method(b"x")
     await call
     trailers = await call.trailing_metadata()
-    data = dict(trailers)[wire.LOAD_KEY]
+    data = dict([*trailers])[wire.LOAD_KEY]
     return dict(load_pb2.LoadReport.FromString(data).named_metrics)
 
 

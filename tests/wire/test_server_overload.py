@@ -395,7 +395,7 @@ async def test_what_cannot_be_done_in_time_is_not_begun(
         assert (await ask(channel, "unary_unary", timeout=20))[0] == b"done"
     _, call = await ask(channel, "unary_unary", timeout=0.2)
     assert await call.code() is StatusCode.UNAVAILABLE  # it had 0.2 s left, or nearly
-    assert dict(await call.trailing_metadata())[wire.REFUSAL_KEY] == "overloaded"
+    assert dict([*await call.trailing_metadata()])[wire.REFUSAL_KEY] == "overloaded"
     await asyncio.sleep(0)
     assert began == 2
     assert server.statistics().refused["too-late"]["CRITICAL"] == 1
@@ -493,6 +493,7 @@ async def test_a_busy_loop_sheds_by_itself_and_then_no_more(host: Host) -> None:
             pass
         return "done"
 
+    needs.grpcio("1.84", "handlers of a burst all begin at once")
     server, _, channel = await host(handler_of("unary_unary", "async", burn))
     codes: list[StatusCode] = []
     for _ in range(4):

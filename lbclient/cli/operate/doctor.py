@@ -37,7 +37,7 @@ from lbclient.wire.datagram import Seal
 TIMEOUT = 3.0  # seconds: for the target, and for each backend
 MOST_TABLES = 5  # of other channels, that are named
 MOST_ASKED = 10  # backends; the first ones by address stand for all
-OLDEST_GRPCIO = (1, 84)  # pyproject.toml
+OLDEST_GRPCIO = (1, 66)  # pyproject.toml
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # in gRPC's order
 

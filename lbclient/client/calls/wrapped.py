@@ -57,6 +57,9 @@ class Call:
     """
 
     _lbclient: Attempt  # the last one, where `marked` finds it
+    # Up to 1.82 `close` of a grpcio channel asks this of each call in a loop task.
+    # None: the call is not that channel's.
+    _channel = None
 
     def __init__(
         self,
