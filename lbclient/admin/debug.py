@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pool
 from lbclient import wire
 from lbclient.core.errors import ConfigError
 from lbclient.server import Server
-from lbclient.server.serving import check_server
+from lbclient.server.running import check_server
 
 OWN = (wire.WATCH_METHOD, wire.SERVING_WATCH_METHOD, wire.ORCA_METHOD)
 

@@ -20,6 +20,7 @@ OPERATE = {
     "inspect": "show the channels, backends and servers of a process",
     "probe": "check the health of one server, for example of a container",
     "proxy": "forward calls of any method, to isolate backends from batch jobs",
+    "serve": "run a server as one or several processes behind one address",
     "resolve": "show the endpoints of a target, once or as they change",
 }
 LAB = {

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, Literal
 
 from lbclient.config.fields import Kind, setting
 from lbclient.config.kinds import (
@@ -14,6 +14,7 @@ from lbclient.config.kinds import (
     SIGNAL,
     SWITCH,
     number,
+    one_of,
     optional,
     seconds,
     whole,
@@ -28,6 +29,7 @@ from lbclient.core.quota import HIGHEST, limits, rooms
 
 # Who may be named as `ServerConfig.customer`.
 MTLS = "mtls"
+WorkerPorts = Literal["any", "next", "off"]
 Customer = Callable[[Any], str | bytes | None]
 
 
@@ -297,6 +299,15 @@ class ServerConfig(Sourced):
         "sends GOAWAY, so that late arrivals find it. Requests of clients that watch "
         "no health do not count.",
         source="Ours: what clients sent before they knew arrives sooner.",
+    )
+    worker_ports: WorkerPorts = setting(
+        "any",
+        one_of(WorkerPorts),
+        help="Which port a worker has of its own, besides the one that it shares with "
+        'the other workers of its task: any free one; "next": the shared port plus 1 '
+        "to N + 1, where there are N workers and on a reload one more; or none.",
+        source="Ours: any free one is no trouble where nothing filters ports between "
+        "clients and tasks.",
     )
     udp_health: bool = setting(
         True,

@@ -169,6 +169,8 @@ class Server(ReportingServer, grpc.aio.Server):
             context.run(self._loop_end.watch, asyncio.get_running_loop())
             if warmup is not None:
                 await self._warming.run(warmup)
+            if (member := self._member) is not None:
+                member.period = self._config.lame_duck_period
             if self.state is TaskState.STARTING:
                 self._reporter.enter(TaskState.SERVING)
         else:
@@ -227,8 +229,12 @@ class Server(ReportingServer, grpc.aio.Server):
             return
         self.lame_duck()
         config = self._config
+        member = self._member
         drain = self._reporter.begin_drain(
-            config.lame_duck_quiet, config.lame_duck_period, self._gate.count_unseen
+            config.lame_duck_quiet,
+            config.lame_duck_period,
+            self._gate.count_unseen,
+            agree=(lambda: True) if member is None else member.agrees_to_goaway,
         )
         grace = await drain.wait_for_goaway()
         stopping = asyncio.ensure_future(self.stop(grace))

@@ -29,6 +29,8 @@ class Drain:
     `count_unseen` returns the number of requests that have arrived and that Python has
     not seen, plus an unknown constant; or None where grpcio cannot tell the number.
     `request_name` is the name of the asyncio tasks that serve the server's requests.
+    `agree` is called while no client that watches health calls: whether the others
+    that leave together with this server are so far, too.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Drain:
         clock: Clock,
         count_unseen: Callable[[], int | None],
         request_name: str,
+        agree: Callable[[], bool] = lambda: True,
     ) -> None:
         now = clock()
+        self._agree = agree
         self._watchers = watchers
         self._quiet = quiet
         self._clock = clock
@@ -63,8 +67,10 @@ class Drain:
     def is_goaway_due(self) -> bool:
         """Whether no client that watches health calls any more, or time is up."""
         now = self._clock()
+        if now >= self._goaway_at or self._is_stopped:
+            return True
         only_non_watchers_call = now - self._last_watcher_request_at >= self._quiet
-        return only_non_watchers_call or now >= self._goaway_at or self._is_stopped
+        return only_non_watchers_call and self._agree()
 
     async def wait_for_goaway(self) -> float:
         """Waits until GOAWAY is due. Returns the seconds left for calls in flight."""

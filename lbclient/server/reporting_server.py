@@ -16,6 +16,7 @@ from lbclient.core.recent import Recent
 from lbclient.server.parts import Parts
 from lbclient.server.requests.handler import Handler
 from lbclient.server.statistics import ServerStatistics
+from lbclient.server.workers.membership import membership
 
 # grpcio says the same of a port that is taken and of credentials that are none.
 PAIRS = (
@@ -37,6 +38,7 @@ class ReportingServer:
         self._streams = parts.streams
         self._udp = parts.udp
         self._ports, self._services = parts.ports, parts.services
+        self._member = membership()
         self._brought: list[grpc.GenericRpcHandler] = []  # by the user
 
     # --- services ----------------------------------------------------------------
@@ -87,6 +89,7 @@ class ReportingServer:
     def add_insecure_port(self, address: str) -> int:
         port: int = self._inner.add_insecure_port(address)
         self._parts.listen(address, port, is_secure=False)
+        self._listen_alone(address, port, self._inner.add_insecure_port)
         return port
 
     def add_secure_port(
@@ -97,7 +100,20 @@ class ReportingServer:
         except RuntimeError as error:
             raise RuntimeError(f"{error} {PAIRS}") from None
         self._parts.listen(address, port, is_secure=True)
+        self._listen_alone(
+            address,
+            port,
+            lambda own: self._inner.add_secure_port(own, server_credentials),
+        )
         return port
+
+    def _listen_alone(self, address: str, port: int, add: Callable[[str], int]) -> None:
+        """A worker has a port of its own beside each port that it shares."""
+        if (member := self._member) is None:
+            return
+        own = member.own_address(address, port, self._config.worker_ports)
+        if own is not None:
+            member.own[port] = add(own)
 
     # --- what it tells -----------------------------------------------------------
 

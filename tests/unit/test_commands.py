@@ -12,7 +12,7 @@ from lbclient.cli import COMMANDS, main, module_of
 
 ALL = [*COMMANDS, "sim book"]  # which is a command within one
 
-SERVES = {"proxy"}  # and so leaves in order at Ctrl-C
+SERVES = {"proxy", "serve"}  # and so leaves in order at Ctrl-C
 SCRIPTS = {"completion"}  # writes for a shell
 
 

@@ -92,7 +92,11 @@ class Reporter:
         self._streams.push()
 
     def begin_drain(
-        self, quiet: float, period: float, count_unseen: Callable[[], int | None]
+        self,
+        quiet: float,
+        period: float,
+        count_unseen: Callable[[], int | None],
+        agree: Callable[[], bool] = lambda: True,
     ) -> Drain:
         """Returns what says when this server may stop; all who drain it share one."""
         if self.drain is None:
@@ -103,6 +107,7 @@ class Reporter:
                 self.clock,
                 count_unseen,
                 self.request_name,
+                agree,
             )
         return self.drain
 

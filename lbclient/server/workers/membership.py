@@ -1,0 +1,89 @@
+"""What a worker knows of its task: its own ports and those of its siblings.
+
+The process is a worker of one task for its whole life, so there is one `Membership` in
+it, which its servers find by `membership`. A process that is no worker has none.
+"""
+
+from collections.abc import Callable
+
+from lbclient.core.errors import ConfigError
+from lbclient.server.report.udp import host_of
+from lbclient.server.workers.messages import Ports
+
+
+class Membership:
+    """A worker's place in its task. Owned by the worker's process, which writes it.
+
+    `group` is the same number in all workers of the task. `own` are this worker's ports
+    by shared port, `siblings` those of all workers that serve. `period` is how many
+    seconds its server may take to leave, where it tells. `say_quiet` is called
+    once this one, which leaves, has no requests of clients that watch its health;
+    `is_all_quiet` is set when all that leave with it have said so.
+    """
+
+    def __init__(self, number: int, group: int, slot: int) -> None:
+        self.number = number
+        self.group = group
+        self.own: dict[int, int] = {}
+        self.siblings: Ports = ()
+        self.is_all_quiet = False
+        self.period: float | None = None
+        self.say_quiet: Callable[[], object] = lambda: None
+        self._slot = slot
+        self._has_said = False
+        self._tell: list[Callable[[int, Ports], None]] = []
+
+    def own_address(self, address: str, port: int, ports: str) -> str | None:
+        """Where this worker alone is to listen, besides this address that all share.
+
+        `ports` is as `ServerConfig.worker_ports`. None: nowhere. Raises ConfigError for
+        an address that workers cannot share.
+        """
+        if host_of(address) is None:
+            return None  # a path, which is one process's
+        host, _, asked = address.rpartition(":")
+        if asked == "0":
+            want = f"a port that all workers share, such as {host}:50051"
+            raise ConfigError("address", address, want)
+        if ports == "off":
+            return None
+        own = 0 if ports == "any" else port + 1 + self._slot
+        if own > 65535:
+            raise ConfigError("worker_ports", ports, f"ports after {port} up to 65535")
+        return f"{host}:{own}"
+
+    def agrees_to_goaway(self) -> bool:
+        """Called when GOAWAY is due for this worker; whether it is for all that leave
+        with it. So clients without health checks do not move from one to the next."""
+        if not self._has_said:
+            self._has_said = True
+            self.say_quiet()
+        return self.is_all_quiet
+
+    def follow(self, tell: Callable[[int, Ports], None]) -> None:
+        """Tells the group and its ports, now and whenever they change."""
+        self._tell.append(tell)
+        tell(self.group, self.siblings)
+
+    def learn(self, siblings: Ports) -> None:
+        if siblings != self.siblings:
+            self.siblings = siblings
+            for tell in self._tell:
+                tell(self.group, siblings)
+
+    def __repr__(self) -> str:
+        return f"<worker {self.number} of group {self.group}, own ports {self.own}>"
+
+
+_membership: Membership | None = None
+
+
+def membership() -> Membership | None:
+    """That of this process; None: it is no worker."""
+    return _membership
+
+
+def join(member: Membership) -> Membership:
+    global _membership
+    _membership = member
+    return member

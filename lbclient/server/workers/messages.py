@@ -1,0 +1,90 @@
+"""What a supervisor and its workers tell each other.
+
+Each message is whole: one that is lost, as its reader is frozen, is made good by the
+next of its kind.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from lbclient.core.errors import ConfigError
+from lbclient.server.warmup import Warmup
+
+MakeServer: TypeAlias = Callable[[], Any]
+"""Makes a worker's server. A function without arguments that returns one, or a
+coroutine function, or one that returns an asynchronous context manager for one."""
+
+Ports: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""By shared port: the own ports of the workers that serve."""
+
+
+class Assignment(NamedTuple):
+    """What a worker is started with.
+
+    `number` stays with the worker's place, from 1. `group` is the same number in all
+    workers of the task. `slot` is free of other workers as long as it lives. `address`
+    is where all of them listen, besides what `make_server` says; None: nowhere.
+    """
+
+    make_server: MakeServer | str
+    warmup: Warmup | None
+    number: int
+    group: int
+    slot: int
+    address: str | None = None
+    log_level: str | None = None
+
+
+# --- of a worker ------------------------------------------------------------------
+
+
+class Ready(NamedTuple):
+    """It serves. `ports` are its own by shared port, `period` is how many seconds it
+    may take to leave, `listening` are the addresses that it shares."""
+
+    ports: tuple[tuple[int, int], ...]
+    period: float
+    listening: tuple[str, ...]
+
+
+class ShownValue(str):
+    """How a value looked in the process that has it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class WorkerFailed(NamedTuple):
+    """It has not come so far. `mistake` is the caller's, if it is one; errors of the
+    program's own classes do not travel."""
+
+    mistake: ConfigError | None
+    why: str
+    story: str
+
+
+class Leaving(NamedTuple):
+    """It was told to leave, by its supervisor or by somebody else."""
+
+
+class Quiet(NamedTuple):
+    """A leaving one: no client that watches its health calls any more."""
+
+
+# --- to a worker ------------------------------------------------------------------
+
+
+class ServingPorts(NamedTuple):
+    """All workers that serve, itself included."""
+
+    ports: Ports
+
+
+class AllQuiet(NamedTuple):
+    """Every worker that leaves together with this one is quiet."""
+
+
+class Hurry(NamedTuple):
+    """It is not to wait for its requests any more."""

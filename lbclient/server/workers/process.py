@@ -1,0 +1,130 @@
+"""One worker's process, as its supervisor sees it."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from multiprocessing import get_context
+
+from lbclient.log import Log
+from lbclient.server.workers.messages import (
+    AllQuiet,
+    Assignment,
+    Hurry,
+    Leaving,
+    Ports,
+    Quiet,
+    Ready,
+    ServingPorts,
+    WorkerFailed,
+)
+from lbclient.server.workers.pipe import Pipe, pair
+from lbclient.server.workers.worker import IGNORED, main
+
+logger = Log(__name__)
+
+# A new interpreter: what gRPC has running does not survive a fork.
+SPAWN = get_context("spawn")
+
+
+class WorkerProcess:
+    """A process that is a worker, from its start to its end. Owned by the supervisor.
+
+    `is_ready` is set once it serves, `has_ended` when its process has. `is_leaving`
+    once it was told to, by whomever. `failure` is what it said that it failed by.
+    `changed` is called after each message.
+    """
+
+    def __init__(self, assignment: Assignment, changed: Callable[[], None]) -> None:
+        self.assignment = assignment
+        self.is_ready = self.has_ended = False
+        self.is_leaving = self.is_quiet = False
+        self.failure: WorkerFailed | None = None
+        self.ports: tuple[tuple[int, int], ...] = ()
+        self.listening: tuple[str, ...] = ()
+        self.period = 0.0
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        ours, theirs = pair()
+        self._pipe = Pipe(ours)
+        self._process = SPAWN.Process(
+            target=main,
+            args=(assignment, theirs),
+            name=f"lbclient worker {assignment.number}",
+        )
+        with theirs:
+            self._start()
+        self._loop.add_reader(self._process.sentinel, self._end)
+        self._pipe.follow(self._take, lambda: None)
+
+    def _start(self) -> None:
+        """What a terminal sends to all processes waits until the worker ignores it."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    @property
+    def slot(self) -> int:
+        return self.assignment.slot
+
+    # --- what it says -----------------------------------------------------------
+
+    def _take(self, message: object) -> None:
+        if isinstance(message, Ready):
+            self.ports, self.period, self.listening = message
+            self.is_ready = True
+            logger.info("%r is ready", self)
+        elif isinstance(message, WorkerFailed):
+            self.failure = message
+        elif isinstance(message, Leaving):
+            self.is_leaving = True
+        elif isinstance(message, Quiet):
+            self.is_quiet = True
+        self._changed()
+
+    def _end(self) -> None:
+        self._loop.remove_reader(self._process.sentinel)
+        while self._pipe.read_now(self._take):
+            pass  # its last words
+        self._process.join()
+        self._pipe.close()
+        self.has_ended = True
+        self._changed()
+
+    def how_it_ended(self) -> str:
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"exited with status {code}"
+
+    # --- what it is told ----------------------------------------------------------
+
+    def tell_siblings(self, ports: Ports) -> None:
+        self._pipe.send(ServingPorts(ports))
+
+    def leave(self) -> None:
+        """By SIGTERM, which also ends a worker that still imports its program."""
+        self.is_leaving = True
+        if not self.has_ended:
+            self._process.terminate()
+
+    def all_quiet(self) -> None:
+        self._pipe.send(AllQuiet())
+
+    def hurry(self) -> None:
+        self.is_leaving = True
+        if not (self.is_ready and self._pipe.send(Hurry())):
+            self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def __repr__(self) -> str:
+        own = ", ".join(str(port) for _, port in self.ports)
+        where = f" on port {own}" if own else ""
+        return f"<worker {self.assignment.number}, process {self.pid}{where}>"

@@ -1,0 +1,297 @@
+"""Starts a task's workers, replaces those that end, and ends them together.
+
+There are as many places as workers. Each has one process, or for a moment two: on a
+reload the new one is ready before the old one leaves. Whatever becomes of one worker,
+the others serve on; only if the task was never ready does one that cannot start end it.
+"""
+
+import asyncio
+import itertools
+import signal
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from random import SystemRandom
+from typing import Any
+
+from lbclient.core.backoff import Backoff
+from lbclient.core.protocols import Clock
+from lbclient.log import Log
+from lbclient.server.signals import handling
+from lbclient.server.workers.messages import Assignment, Ports
+from lbclient.server.workers.orphans import is_init, reap
+from lbclient.server.workers.process import WorkerProcess
+
+logger = Log(__name__)
+
+# Seconds before a worker that ended is started again; one that served for STEADY
+# seconds has its first failure again.
+PAUSES = Backoff(0.1, 30.0)
+STEADY = 10.0
+
+LATE = 5.0  # seconds beyond its period that a leaving worker has, before it is killed
+UNREADY = 5.0  # the same of one that never served
+
+
+class Supervisor:
+    """Keeps a task's workers running until the task leaves.
+
+    `assign` makes the assignment of a place and a slot; `ready` is told once, when
+    all workers serve, where they do. Made and run on one event loop.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        assign: Callable[[int, int, int], Assignment],
+        ready: Callable[[tuple[str, ...]], None] = lambda _: None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.count = count
+        self.restarts = 0
+        self._assign = assign
+        self._tell_ready = ready
+        self._clock = clock
+        self._group = SystemRandom().randrange(1, 2**32)
+        self._places: dict[int, WorkerProcess] = {}  # the one that counts, by number
+        self._alive: list[WorkerProcess] = []
+        self._has_been_ready = self._is_leaving = self._is_hurrying = False
+        self._is_reloading = self._reload_again = False
+        self._error: Exception | None = None
+        self._told: Ports = ()
+        self._jobs: dict[asyncio.Task[None], None] = {}
+        self._over = asyncio.Event()
+        self._news = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Returns when all workers have left. Raises what keeps the task from starting:
+        ConfigError, or RuntimeError for any other failure of a worker."""
+        handlers = {
+            signal.SIGTERM: self.on_signal,
+            signal.SIGINT: self.on_signal,
+            signal.SIGHUP: self.reload,
+        }
+        if is_init():
+            handlers[signal.SIGCHLD] = self._reap
+        with handling(asyncio.get_running_loop(), handlers):
+            try:
+                logger.info("starting %d workers", self.count)
+                for number in range(1, self.count + 1):
+                    self._do(self._keep(number))
+                await self._over.wait()
+                await self._all_ended()
+            finally:
+                await self._end_all()
+        if self._error is not None:
+            raise self._error
+
+    # --- what it is asked ---------------------------------------------------------
+
+    def on_signal(self) -> None:
+        """The first one asks the task to leave, the second not to wait."""
+        if not self._is_leaving:
+            logger.info("stopping; send the signal again to stop immediately")
+            self.leave()
+        elif not self._is_hurrying:
+            self._is_hurrying = True
+            logger.info("stopping immediately")
+            for worker in self._alive:
+                worker.hurry()
+
+    def leave(self) -> None:
+        """All workers leave together: one lame duck, and one drain."""
+        self._is_leaving = True
+        for worker in self._alive:
+            worker.leave()
+        self._over.set()
+
+    def reload(self) -> None:
+        """Replaces each worker by a new one, which imports the program again."""
+        if self._is_leaving:
+            return
+        if self._is_reloading:
+            self._reload_again = True
+        else:
+            self._is_reloading = True
+            self._do(self._reload())
+
+    # --- one place ------------------------------------------------------------------
+
+    async def _keep(self, number: int) -> None:
+        """Has a worker in this place until the task leaves."""
+        failures = 0
+        while not self._is_leaving:
+            worker = self._places[number] = self._start(number)
+            began_at = self._clock()
+            # A reload changes it.
+            await self._until(lambda: self._places[number].has_ended)
+            worker = self._places[number]
+            if self._is_leaving:
+                return
+            if not self._has_been_ready and not worker.is_ready:
+                self._give_up(worker)
+                return
+            served = worker.is_ready and self._clock() - began_at >= STEADY
+            failures = 1 if served else failures + 1
+            pause = PAUSES.after(failures)
+            self.restarts += 1
+            words = "%r %s; another one starts in %.1f s"
+            logger.warning(words, worker, worker.how_it_ended(), pause)
+            self._log_failure(worker)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._over.wait()
+
+    def _start(self, number: int) -> WorkerProcess:
+        taken = {worker.slot for worker in self._alive}
+        slot = next(each for each in itertools.count() if each not in taken)
+        assignment = self._assign(number, self._group, slot)
+        worker = WorkerProcess(assignment, self._changed)
+        self._alive.append(worker)
+        logger.info("%r starts", worker)
+        return worker
+
+    def _give_up(self, worker: WorkerProcess) -> None:
+        """The task cannot start, and its operator wants to know why."""
+        if self._error is None:
+            said = worker.failure
+            why = worker.how_it_ended() if said is None else said.why
+            self._error = RuntimeError(f"{worker!r} cannot start: {why}")
+            if said is not None and said.mistake is not None:
+                self._error = said.mistake
+        self._log_failure(worker)
+        self.leave()
+
+    def _log_failure(self, worker: WorkerProcess) -> None:
+        if worker.failure is not None:
+            logger.error("%r failed:\n%s", worker, worker.failure.story)
+
+    # --- all of them ------------------------------------------------------------------
+
+    async def _reload(self) -> None:
+        try:
+            logger.info("reloading %d workers", self.count)
+            for number in range(1, self.count + 1):
+                if not await self._replace(number):
+                    return
+            logger.info("reloaded %d workers", self.count)
+        finally:
+            self._is_reloading = False
+            if self._reload_again:
+                self._reload_again = False
+                self.reload()
+
+    async def _replace(self, number: int) -> bool:
+        """Whether there is a new worker in this place, which serves."""
+        old = self._places[number]
+        if old.has_ended:
+            return not self._is_leaving  # the next one is new
+        new = self._start(number)
+        await self._until(lambda: new.is_ready or new.has_ended)
+        if self._is_leaving:
+            return False
+        if not new.is_ready:
+            words = "reload stopped: %r %s; the other workers serve on"
+            logger.error(words, new, new.how_it_ended())
+            self._log_failure(new)
+            return False
+        old = self._places[number]  # may be another one by now, started in its place
+        self._places[number] = new
+        old.leave()
+        self._changed()
+        await self._left(old)
+        return not self._is_leaving
+
+    def _changed(self) -> None:
+        """A worker has said something, or has ended."""
+        self._news.set_result(None)
+        self._news = asyncio.get_running_loop().create_future()
+        self._alive = [worker for worker in self._alive if not worker.has_ended]
+        if is_init():
+            self._reap()
+        serving = [
+            worker
+            for worker in self._alive
+            if worker.is_ready and not worker.is_leaving
+        ]
+        ports = ports_of(worker.ports for worker in serving)
+        if ports != self._told:
+            self._told = ports
+            for worker in self._alive:
+                worker.tell_siblings(ports)
+        if not self._has_been_ready and len(serving) == self.count:
+            self._has_been_ready = True
+            logger.info("%d workers are ready", self.count)
+            self._tell_ready(serving[0].listening)
+        leaving = [worker for worker in self._alive if worker.is_leaving]
+        if not self._is_leaving:
+            for worker in leaving:
+                worker.all_quiet()  # it leaves alone
+        elif all(worker.is_quiet or not worker.is_ready for worker in leaving):
+            for worker in leaving:
+                worker.all_quiet()
+
+    async def _all_ended(self) -> None:
+        for worker in list(self._alive):
+            await self._left(worker)
+
+    async def _left(self, worker: WorkerProcess) -> None:
+        """Waits until a leaving worker has ended, and kills it when it is late."""
+        most = worker.period + LATE if worker.is_ready else UNREADY
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most):
+                await self._until(lambda: worker.has_ended)
+        if not worker.has_ended:
+            logger.error("%r has not left within %.0f s; killed", worker, most)
+            worker.kill()
+            await self._until(lambda: worker.has_ended)
+
+    async def _end_all(self) -> None:
+        """Whatever happened, no worker outlives its supervisor."""
+        for worker in list(self._alive):
+            worker.kill()
+        await self._until(lambda: not self._alive)
+        for job in list(self._jobs):
+            job.cancel()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
+
+    # --------------------------------------------------------------------------
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Waits until it is so, as far as workers say and end."""
+        while not is_so():
+            await asyncio.wait([self._news])
+
+    def _reap(self) -> None:
+        reap(lambda: {worker.pid for worker in self._alive})
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        job = asyncio.get_running_loop().create_task(work)
+        self._jobs[job] = None
+        job.add_done_callback(self._done)
+
+    def _done(self, job: "asyncio.Task[None]") -> None:
+        del self._jobs[job]
+        if not job.cancelled() and (error := job.exception()) is not None:
+            logger.error("the supervisor failed", exc_info=error)
+            self._error = RuntimeError(f"the supervisor failed: {error!r}")
+            self.leave()
+
+    def __repr__(self) -> str:
+        ready = sum(worker.is_ready for worker in self._alive)
+        return f"<{ready} of {self.count} workers ready, {self.restarts} restarts>"
+
+
+def ports_of(each: Iterable[Iterable[tuple[int, int]]]) -> Ports:
+    """The own ports of all workers by shared port, in order.
+
+    >>> ports_of([[(50051, 40001)], [(50051, 40000)]])
+    ((50051, (40000, 40001)),)
+    """
+    by_shared: dict[int, list[int]] = {}
+    for ports in each:
+        for shared, own in ports:
+            by_shared.setdefault(shared, []).append(own)
+    return tuple(
+        (shared, tuple(sorted(own))) for shared, own in sorted(by_shared.items())
+    )

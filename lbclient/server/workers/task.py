@@ -1,0 +1,45 @@
+"""Serves a task by several workers: what `lbclient.serve` does with `workers`."""
+
+from collections.abc import Callable
+
+import grpc.aio
+
+from lbclient.server.warmup import Warmup, check
+from lbclient.server.workers.count import worker_count
+from lbclient.server.workers.factory import check_make_server
+from lbclient.server.workers.messages import Assignment, MakeServer
+from lbclient.server.workers.shared_port import SharedPort, check_port
+from lbclient.server.workers.supervisor import Supervisor
+
+
+async def serve_by_workers(
+    make_server: MakeServer | grpc.aio.Server | str,
+    warmup: Warmup | None,
+    workers: object,
+    host: str = "[::]",
+    port: int | None = None,
+    log_level: str | None = None,
+    ready: Callable[[str, int], None] = lambda address, count: None,
+) -> None:
+    """Returns when all workers have left. `ready` is told the address and the number of
+    workers, once. Raises ConfigError, and RuntimeError where workers cannot start."""
+    found = check_make_server(make_server)
+    check(warmup)
+    count = worker_count(workers)
+    shared = None
+    if port is not None:
+        check_port(port)
+        shared = SharedPort(host, port)
+    address = None if shared is None else shared.address
+
+    def assign(number: int, group: int, slot: int) -> Assignment:
+        return Assignment(found, warmup, number, group, slot, address, log_level)
+
+    def tell(listening: tuple[str, ...]) -> None:
+        ready(", ".join(listening), count)
+
+    try:
+        await Supervisor(count, assign, tell).run()
+    finally:
+        if shared is not None:
+            shared.close()

@@ -1,0 +1,113 @@
+"""The parts of a task of several workers, one by one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lbclient.core.errors import ConfigError
+from lbclient.server.workers import count
+from lbclient.server.workers.membership import Membership
+from lbclient.server.workers.orphans import reap
+from lbclient.server.workers.pipe import Pipe, pair
+from lbclient.server.workers.supervisor import ports_of
+
+GROUP = 7
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers"), [(0.5, 1), (1.0, 1), (1.5, 2), (8.0, 8), (1000.0, count.MOST)]
+)
+def test_auto_is_a_worker_for_each_cpu(
+    cpus: float, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(count, "available_cpus", lambda: cpus)
+    assert count.worker_count("auto") == workers
+
+
+@pytest.mark.parametrize("workers", [True, 0, count.MOST + 1, 2.0, "2", None])
+def test_what_is_no_number_of_workers_is_refused(workers: object) -> None:
+    with pytest.raises(ConfigError, match=r"^workers = "):
+        count.worker_count(workers)
+
+
+def test_a_worker_listens_alone_beside_what_it_shares() -> None:
+    member = Membership(2, GROUP, slot=1)
+    assert member.own_address("[::]:50051", 50051, "any") == "[::]:0"
+    assert member.own_address("10.0.0.3:50051", 50051, "next") == "10.0.0.3:50053"
+    assert member.own_address("[::]:50051", 50051, "off") is None
+    assert member.own_address("unix:/tmp/socket", 0, "any") is None
+
+
+def test_what_workers_cannot_share_is_refused() -> None:
+    member = Membership(2, GROUP, slot=1)
+    with pytest.raises(ConfigError, match="a port that all workers share"):
+        member.own_address("[::]:0", 34567, "any")
+    with pytest.raises(ConfigError, match=r"^worker_ports = 'next'"):
+        member.own_address("[::]:65535", 65535, "next")
+
+
+def test_goaway_waits_for_all_that_leave_together() -> None:
+    member, said = Membership(1, GROUP, slot=0), []
+    member.say_quiet = lambda: said.append("quiet")
+    assert [member.agrees_to_goaway(), member.agrees_to_goaway()] == [False, False]
+    assert said == ["quiet"]
+    member.is_all_quiet = True
+    assert member.agrees_to_goaway()
+
+
+def test_siblings_are_told_now_and_at_each_change() -> None:
+    member = Membership(1, GROUP, slot=0)
+    told: list[object] = []
+    member.follow(lambda group, ports: told.append((group, ports)))
+    for _ in range(2):
+        member.learn(((50051, (40000, 40001)),))
+    assert told == [(GROUP, ()), (GROUP, ((50051, (40000, 40001)),))]
+
+
+def test_the_ports_of_all_are_in_order() -> None:
+    each = [((1, 12), (2, 22)), ((1, 11), (2, 21))]
+    assert ports_of(each) == ((1, (11, 12)), (2, (21, 22)))
+
+
+async def test_a_process_that_reads_nothing_holds_up_nobody() -> None:
+    ours, theirs = pair()
+    with theirs:
+        pipe = Pipe(ours)
+        while pipe.send(b"x" * 1000):
+            pass
+        assert pipe.dropped == 1
+        pipe.close()
+
+
+def test_what_nobody_waits_for_is_reaped() -> None:
+    """In a process of its own, whose children are its own."""
+    program = (
+        "import os, time\n"
+        "from lbclient.server.workers.orphans import reap\n"
+        "pids = [os.fork() for _ in range(3)]\n"
+        "0 in pids and os._exit(0)\n"
+        "own = {pids[0]}\n"
+        "os.waitid(os.P_PID, pids[0], os.WEXITED | os.WNOWAIT)\n"
+        "os.waitpid(pids[0], 0)\n"
+        "reaped = 0\n"
+        "while reaped < 2: reaped += reap(lambda: own)\n"
+        "print(reaped, reap(lambda: own))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+    )
+    assert (done.stdout.split(), done.returncode) == (["2", "0"], 0), done.stderr
+
+
+def test_own_processes_are_left_to_who_waits_for_them() -> None:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert reap(lambda: {child}) == 0
+    assert os.waitpid(child, 0) == (child, 0)

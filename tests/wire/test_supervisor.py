@@ -1,0 +1,250 @@
+"""`lbclient serve`: starts workers, replaces what dies, and leaves in order."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from lbclient.core.errors import ConfigError
+from lbclient.server import serve
+from tests.ports import free_ports
+from tests.waiting import eventually
+from tests.wire.workers_program import SLOW, WHO, make_server
+from tests.wire.workers_task import ROOT, is_alive, serving
+
+
+async def asked(address: str, method: str = WHO, request: bytes = b"") -> int:
+    """The process that answers a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
+        call: Any = channel.unary_unary(method)
+        return int(await call(request, timeout=20, wait_for_ready=True))
+
+
+async def test_all_workers_serve_one_port_and_leave_together_at_sigterm() -> None:
+    async with serving("make_server", "--port=0") as task:
+        address = await task.address()
+        answered: set[int] = set()
+
+        async def ask() -> None:
+            answered.add(await asked(address))
+
+        await eventually(lambda: len(answered) == 2, meanwhile=ask)
+        assert answered == {*task.pids()}
+        assert len(task.said) == 1  # ready once
+        in_flight = asyncio.create_task(asked(address, SLOW, b"1.0"))
+        await asyncio.sleep(0.2)
+        task.send(signal.SIGTERM)
+        assert await in_flight in answered
+        assert await task.ended() == 0
+        assert not any(map(is_alive, answered))
+
+
+async def test_a_second_signal_does_not_wait_for_calls() -> None:
+    async with serving("make_server", "--port=0", workers=1) as task:
+        address = await task.address()
+        in_flight = asyncio.create_task(asked(address, SLOW, b"100"))
+        await asyncio.sleep(0.5)
+        task.send(signal.SIGINT)
+        await eventually(lambda: task.found("is leaving"))
+        task.send(signal.SIGINT)
+        assert await task.ended() == 0
+        with pytest.raises(grpc.aio.AioRpcError):
+            await in_flight
+
+
+async def test_ctrl_c_at_a_terminal_is_one_signal_to_all_processes() -> None:
+    """A worker that took it for its own would then see two."""
+    async with serving("make_server", "--port=0") as task:
+        address = await task.address()
+        in_flight = asyncio.create_task(asked(address, SLOW, b"1.0"))
+        await asyncio.sleep(0.2)
+        os.killpg(task.process.pid, signal.SIGINT)
+        assert await in_flight in task.pids()
+        assert await task.ended() == 0
+
+
+async def test_sigterm_to_all_processes_is_one_drain() -> None:
+    """As systemd sends it."""
+    async with serving("make_server", "--port=0") as task:
+        address = await task.address()
+        in_flight = asyncio.create_task(asked(address, SLOW, b"1.0"))
+        await asyncio.sleep(0.2)
+        os.killpg(task.process.pid, signal.SIGTERM)
+        assert await in_flight in task.pids()
+        assert await task.ended() == 0
+
+
+async def test_a_worker_that_is_killed_comes_back_and_the_other_serves_on() -> None:
+    async with serving("make_server", "--port=0") as task:
+        address = await task.address()
+        first = task.pids()
+        os.kill(first[0], signal.SIGKILL)
+        await eventually(lambda: len(task.pids()) == 3, lambda: task.log)
+        assert task.found(f"process {first[0]} .*was killed by SIGKILL")
+        assert not is_alive(first[0])
+        assert is_alive(first[1])
+        assert await asked(address) in task.pids()[1:]
+        assert len(task.said) == 1
+
+
+async def test_a_worker_that_somebody_ends_comes_back() -> None:
+    async with serving("make_server", "--port=0", workers=1) as task:
+        await task.address()
+        [first] = task.pids()
+        os.kill(first, signal.SIGTERM)
+        await eventually(lambda: len(task.pids()) == 2, lambda: task.log)
+        assert task.found(f"process {first} .*exited with status 0")
+
+
+async def test_sighup_replaces_each_worker_after_the_new_one_is_ready() -> None:
+    async with serving("make_server", "--port=0") as task:
+        await task.address()
+        starts = task.found(r"<worker \d, process (\d+)> starts")
+        old = [int(pid) for pid in starts]  # by number
+        task.send(signal.SIGHUP)
+        await eventually(lambda: task.found("reloaded 2 workers"), lambda: task.log)
+        new = task.pids()[2:]
+        assert len(new) == 2
+        assert not any(map(is_alive, old))
+        log = "\n".join(task.log)
+        for one, other in zip(old, new, strict=True):
+            is_ready = log.index(f"process {other} on port")
+            assert is_ready < log.index(f"[{one}] INFO lbclient.server.workers.worker")
+        assert len(task.said) == 1
+
+
+async def test_a_reload_that_fails_leaves_the_old_workers(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    async with serving("fails_once_reloaded", "--port=0", BROKEN=str(broken)) as task:
+        address = await task.address()
+        old = task.pids()
+        broken.touch()
+        task.send(signal.SIGHUP)
+        await eventually(lambda: task.found("reload stopped"), lambda: task.log)
+        assert task.found("LookupError: no such model")
+        assert all(map(is_alive, old))
+        assert await asked(address) in old
+
+
+async def test_workers_leave_when_their_supervisor_is_killed() -> None:
+    async with serving("make_server", "--port=0") as task:
+        await task.address()
+        pids = task.pids()
+        task.send(signal.SIGKILL)
+        await eventually(lambda: not any(map(is_alive, pids)))
+
+
+async def test_workers_share_the_port_that_the_program_adds() -> None:
+    [port] = free_ports(1)
+    async with serving("with_own_port", SHARED_PORT=str(port)) as task:
+        assert await task.address() == f"127.0.0.1:{port}"
+        assert await asked(f"127.0.0.1:{port}") in task.pids()
+
+
+async def test_own_ports_are_the_next_ones_if_wanted() -> None:
+    # One more than workers: on a reload there are three.
+    [port] = free_ports(1)
+    async with serving(
+        "make_server", f"--port={port}", LBCLIENT_WORKER_PORTS="next"
+    ) as task:
+        await task.address()
+        task.send(signal.SIGHUP)
+        await eventually(lambda: task.found("reloaded 2 workers"), lambda: task.log)
+        assert {*task.own_ports()} == {port + 1, port + 2, port + 3}
+
+
+async def test_what_a_worker_opened_is_closed_after_its_server() -> None:
+    async with serving("with_end", "--port=0", workers=1) as task:
+        await task.address()
+        task.send(signal.SIGTERM)
+        assert await task.ended() == 0
+        assert task.said[-1] == "closed after the server"
+
+
+@pytest.mark.parametrize(
+    ("function", "status", "words"),
+    [
+        ("fails_once_reloaded", 3, "cannot start: LookupError('no such model')"),
+        ("raises_its_own", 3, "cannot start: OwnError('no model, no cache')"),
+        ("no_such", 2, "tests.wire.workers_program has no 'no_such'"),
+        ("no_such.module:make", 2, "there is no module 'no_such'"),
+        ("number", 2, "want a function that returns a server"),
+        ("returns_none", 2, "make_server = None: want a function that returns a"),
+        ("with_own_port", 3, "KeyError"),
+    ],
+)
+async def test_a_task_that_cannot_start_says_why(
+    function: str, status: int, words: str
+) -> None:
+    async with serving(function, "--port=0", BROKEN="/") as task:
+        assert await task.ended() == status, task.log
+        assert task.said == []
+        assert words in task.log[-1]
+
+
+async def test_a_server_without_a_port_is_a_mistake() -> None:
+    async with serving("make_server") as task:
+        assert await task.ended() == 2
+        assert "port = None: want a port" in task.log[-1]
+
+
+async def test_a_port_that_another_program_shares_is_refused() -> None:
+    """SO_REUSEPORT would let both have it, and each get some of the connections."""
+    async with serving("make_server", "--port=0", workers=1) as one:
+        port = (await one.address()).rpartition(":")[2]
+        async with serving("make_server", f"--port={port}", workers=1) as other:
+            assert await other.ended() == 2
+            assert f"port = {port}: want a port that is free" in other.log[-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"workers": 0}, "workers = 0: want a whole number, 1 to 64"),
+        ({"workers": "many"}, "workers = 'many': want a whole number, 1 to 64"),
+        ({"workers": 2, "port": 70000}, "port = 70000: want a port"),
+        ({"workers": 2, "port": 1, "host": "no such"}, "host = 'no such': want an"),
+    ],
+)
+async def test_errors_name_the_field(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        await serve(make_server, **settings)
+    assert str(raised.value).startswith(words)
+
+
+async def test_a_function_that_workers_cannot_import_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"make_server = .*at the top of a module"):
+        await serve(lambda: make_server(), workers=2)
+    with pytest.raises(ConfigError, match=r"make_server = .*a function that returns"):
+        await serve(make_server(), workers=2)
+    with pytest.raises(ConfigError, match="port = 1: want None without workers"):
+        await serve(make_server(), port=1)
+
+
+def test_a_program_serves_by_workers_of_its_own_function() -> None:
+    """The function is in `__main__`, which each worker imports under another name."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "wire" / "workers_main.py")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["stopped"]
+
+
+async def test_workers_are_grpcs_own_servers_where_lbclient_is_disabled() -> None:
+    async with serving("make_server", "--port=0", LBCLIENT_DISABLE="1") as task:
+        address = await task.address()
+        assert await asked(address) > 0
+        task.send(signal.SIGTERM)
+        assert await task.ended() == 0

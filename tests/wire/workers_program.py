@@ -1,0 +1,78 @@
+"""Servers for `lbclient serve`: each answers with the number of its process."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import lbclient
+from lbclient.server import Server
+from tests.hosts import add_methods, unary_unary
+
+WHO = "/test.Workers/Who"
+SLOW = "/test.Workers/Slow"
+BURN = "/test.Workers/Burn"
+
+
+async def who(_request: bytes, _context: Any) -> bytes:
+    return str(os.getpid()).encode()
+
+
+async def slow(request: bytes, _context: Any) -> bytes:
+    await asyncio.sleep(float(request))
+    return str(os.getpid()).encode()
+
+
+async def burn(request: bytes, _context: Any) -> bytes:
+    end = time.process_time() + float(request)
+    while time.process_time() < end:
+        pass
+    return str(os.getpid()).encode()
+
+
+def make_server() -> Server:
+    """As any program would make it; workers need nothing of it."""
+    server = lbclient.server()
+    handlers = {WHO: unary_unary(who), SLOW: unary_unary(slow), BURN: unary_unary(burn)}
+    add_methods(server, handlers)
+    return server
+
+
+async def with_own_port() -> Server:
+    server = make_server()
+    server.add_insecure_port(f"127.0.0.1:{os.environ['SHARED_PORT']}")
+    return server
+
+
+@asynccontextmanager
+async def with_end() -> AsyncIterator[Server]:
+    yield make_server()
+    sys.stdout.write("closed after the server\n")
+
+
+def fails_once_reloaded() -> Server:
+    """Until the file is there."""
+    if os.path.exists(os.environ["BROKEN"]):
+        raise LookupError("no such model")
+    return make_server()
+
+
+class OwnError(Exception):
+    """One that cannot be made again from its words."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one}, {other}")
+
+
+def raises_its_own() -> None:
+    raise OwnError("no model", "no cache")
+
+
+def returns_none() -> None:
+    pass
+
+
+number = 7
