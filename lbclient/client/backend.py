@@ -88,6 +88,7 @@ class Backend:
             self.condition,
             clock,
             takes_sessions=not context.has_udp_secret,
+            tell_workers=partial(context.hear_workers, address),
         )
         self._checks = OrderedChecks(
             driver, self.reported, clock, self._dial_beside, partial(has_others, self)

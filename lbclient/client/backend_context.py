@@ -10,6 +10,7 @@ from lbclient.client.connect_pacer import ConnectPacer
 from lbclient.client.health.udp import Prober
 from lbclient.core.model import Endpoint, LoadReport
 from lbclient.core.protocols import Clock
+from lbclient.core.task_workers import ToldWorkers
 from lbclient.grpc_seam import Options
 
 
@@ -26,7 +27,8 @@ class BackendContext(NamedTuple):
     `health` and `health_interval`, in seconds, are those of `ChannelConfig`.
     `utilization_of` reads from a report what pickers go by. `has_udp_secret`: the
     channel has a secret of its own for UDP health checks. `zone` is the one that calls
-    should stay in; empty: any.
+    should stay in; empty: any. `hear_workers` is told what the server at an address
+    says of its task's workers.
     """
 
     label: str
@@ -40,3 +42,4 @@ class BackendContext(NamedTuple):
     utilization_of: Callable[[LoadReport], float]
     has_udp_secret: bool
     zone: str
+    hear_workers: Callable[[str, ToldWorkers], None]

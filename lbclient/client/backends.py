@@ -18,6 +18,7 @@ from lbclient.client.outlier_detection import OutlierDetection
 from lbclient.client.slowdowns import Slowdowns
 from lbclient.client.state_changes import StateChanges
 from lbclient.client.subset_growth import SubsetGrowth
+from lbclient.client.worker_endpoints import STRANGER
 from lbclient.core.counters import Counters
 from lbclient.core.model import State
 from lbclient.core.outliers import Outliers
@@ -85,6 +86,8 @@ class Backends:
         """The one door for what a backend's connection and health say."""
         now = self._clock()
         before = backend.state
+        if state is State.READY and self.connections.workers.is_stranger(backend):
+            state, reason = State.REFUSING, STRANGER
         if not self.pool.observe(backend, state, now):
             return
         backend.condition.changed(state, reason, now)
@@ -94,6 +97,7 @@ class Backends:
             return  # nobody waits for it
         if state is State.CONNECTING:
             backend.connect()  # a pick found it, a lame duck, without a connection
+        self.connections.workers.changed(backend)
         self.idleness.update(backend)
         self._changes.follow_up_soon()
 

@@ -16,6 +16,7 @@ from lbclient.client.backend_context import BackendContext, Dial
 from lbclient.client.channel_context import ChannelContext
 from lbclient.client.connect_pacer import ConnectPacer
 from lbclient.client.health.udp import Prober
+from lbclient.client.worker_endpoints import WorkerEndpoints
 from lbclient.config.identity import home_zone
 from lbclient.core.counters import Counters
 from lbclient.core.crowding import Crowding
@@ -56,6 +57,7 @@ class Connections:
         `returns` of who is wanted again before that was over."""
         config = context.config
         self.subset = subset
+        self.workers = WorkerEndpoints(context, self._reconcile_workers, self._state_of)
         self.pool: Pool[Backend] = Pool(
             self._make,
             subset,
@@ -68,6 +70,7 @@ class Connections:
             ),
             lambda backend: backend.lifecycle.is_away(),
             lambda backend: backend.lifecycle.is_expected_back(),
+            lambda endpoint: self.workers.expand(endpoint),
         )
         self.draining: dict[str, Backend] = {}
         self._label = context.label
@@ -84,6 +87,7 @@ class Connections:
             utilization_by(config.metric_names_for_computing_utilization),
             bool(config.udp_secret),
             home_zone(config),
+            self.workers.hear,
         )
         self._clock = context.clock
         self._tasks = context.tasks
@@ -102,9 +106,11 @@ class Connections:
     def reconcile(self, endpoints: Endpoints) -> Change[Backend] | None:
         """What a new list of endpoints makes due; None: the subset failed."""
         nodes = self.pool.nodes
+        self.workers.keep(endpoints)
         for endpoint in endpoints:
-            if (backend := nodes.get(endpoint.address)) is not None:
-                backend.set_leaving(endpoint.lame_duck)
+            for one in self.workers.expand(endpoint):
+                if (backend := nodes.get(one.address)) is not None:
+                    backend.set_leaving(one.lame_duck)
         try:
             return self.pool.reconcile(endpoints, self._clock())
         except BaseException as error:  # of a subset that is not ours, perhaps
@@ -113,6 +119,16 @@ class Connections:
             words = "%s: subset algorithm raised; keeping the previous subset"
             logger.exception(words, self._label, channel=self._label, reason=error)
             return None
+
+    def _reconcile_workers(self) -> None:
+        """The workers of tasks are others than before."""
+        change = self.reconcile(self.pool.endpoints)
+        if change is not None:
+            self.carry_out(change)
+
+    def _state_of(self, address: str) -> State | None:
+        node = self.pool.nodes.get(address)
+        return None if node is None else node.state
 
     def carry_out(self, change: Change[Backend]) -> None:
         self._do(change)
@@ -142,7 +158,7 @@ class Connections:
         """Looks for crowded backends later, if the subset is chosen by chance and there
         are other backends."""
         is_random = getattr(self.subset, "is_random", False)
-        if is_random and len(self.pool.members) > self.pool.subset_size():
+        if is_random and len(self.pool.members) > self.pool.tasks():
             self._crowd_timer.set_unless_sooner(self._crowding.pause())
 
     def _leave_crowds(self) -> None:
@@ -154,21 +170,26 @@ class Connections:
         self._looked_at = now
         if leaving := self._crowding.to_leave(clients, connected):
             change = self.pool.avoid(leaving, now)
-            self._crowding.replaced_by(b.endpoint.address for b in change.opened)
+            opened = (b.endpoint.address for b in change.opened)
+            self._crowding.replaced_by(map(self.pool.task_of, opened))
             self._do(change)
             self._review.set_unless_sooner(0.0)
         self._look_for_crowds()
 
     def _take_clients(self) -> dict[str, int]:
-        """How many clients backends have, as told since this was called last.
+        """How many clients tasks have, as told since this was called last.
 
         Nothing until half of them have told it: who goes by old counts leaves a crowd
         that is none any more. Nor where most have no connection: few are no measure.
         """
         nodes = self.pool.nodes.values()
-        told = [(n, n.reported.clients) for n in nodes if n.state is State.READY]
-        clients = {n.endpoint.address: count for n, count in told if count is not None}
-        if 2 * len(clients) < self.pool.subset_size():
+        clients: dict[str, int] = {}  # of a task those of its most crowded worker
+        for node in nodes:
+            count = node.reported.clients
+            if count is not None and node.state is State.READY:
+                task = self.pool.task_of(node.endpoint.address)
+                clients[task] = max(count, clients.get(task, 0))
+        if 2 * len(clients) < self.pool.tasks():
             return {}
         for node in nodes:
             node.reported.clients = None
@@ -261,6 +282,7 @@ class Connections:
     def stop(self) -> None:
         self._review.clear()
         self._crowd_timer.clear()
+        self.workers.stop()
 
     def drain_all(self) -> None:
         self._do(self.pool.reconcile((), self._clock()))

@@ -1,6 +1,7 @@
 """What the tasks at a backend's address say of themselves, whichever way it comes."""
 
 import logging
+from collections.abc import Callable
 
 from lbclient import wire
 from lbclient.client.driver import Driver
@@ -10,6 +11,7 @@ from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.shared_address import SharedAddress
+from lbclient.core.task_workers import ToldWorkers
 from lbclient.log import Log
 from lbclient.wire.datagram import Seal
 
@@ -24,8 +26,9 @@ class Reported:
     of clients connected to it; None: unknown. `cost_rise`: by what factor requests cost
     the task more than usual, compared with the fleet. `udp_seal` is the session that
     the task gave this client for UDP; None: none. `task_id` is the task of the last
-    report; -1: several tasks answer, so each report is read. `refusals` are of its
-    health services.
+    report; -1: several tasks answer, so each report is read. `workers` are those of the
+    task, as it last told, perhaps on a connection before; None: it told of none.
+    `refusals` are of its health services.
     """
 
     def __init__(
@@ -37,15 +40,17 @@ class Reported:
         condition: Condition,
         clock: Clock,
         takes_sessions: bool,
+        tell_workers: Callable[[ToldWorkers], None] = lambda _: None,
     ) -> None:
         """`label` is the channel's. `takes_sessions`: the channel has no secret of its
-        own for UDP."""
+        own for UDP. `tell_workers` is told of the task's workers when they change."""
         self.is_ours = False
         self._udp_port = 0
         self.udp_seal: Seal | None = None
         self.clients: int | None = None
         self.cost_rise: float | None = None
         self.task_id = 0
+        self.workers: ToldWorkers | None = None
         self.shared_address = SharedAddress()
         self.refusals = Refusals(address)
         self._label = label
@@ -55,6 +60,7 @@ class Reported:
         self._condition = condition
         self._clock = clock
         self._takes_sessions = takes_sessions
+        self._tell_workers = tell_workers
         self._connected_at = 0.0
 
     def is_shared(self) -> bool:
@@ -101,6 +107,12 @@ class Reported:
         if report is not None:
             self._load.observe(self._of_address(report), self._clock())
         return is_believed
+
+    def hear_workers(self, told: ToldWorkers | None) -> None:
+        """Takes what the server says of its task's workers, before its state."""
+        if told is not None and told != self.workers:
+            self.workers = told
+            self._tell_workers(told)
 
     def note_server(
         self,

@@ -139,6 +139,15 @@ class ResolverStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerStatistics:
+    """Tasks of several workers: `by_own_ports` are connected to by each worker's own
+    port, `by_shared_port` by the one that all share, as their own cannot be reached."""
+
+    by_own_ports: int = 0
+    by_shared_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ThrottleStatistics:
     """Requests of one criticality in the last two minutes, or since the first refusal;
     `probability` is that of the next one to be refused here."""
@@ -192,6 +201,8 @@ class ChannelStatistics:
     empty where backends have neither. `spilled` counts picks elsewhere, as the first
     ones were full or gone; a call that is sent again has several picks.
 
+    `workers` counts the tasks that have several.
+
     `throttle` is empty while nothing is refused; `retries_left` is what the budget has
     for now.
 
@@ -234,6 +245,7 @@ class ChannelStatistics:
     hedges: int = 0
     hedges_won: int = 0
     hedges_withheld: dict[str, int] = field(default_factory=dict)
+    workers: WorkerStatistics = WorkerStatistics()
 
     @property
     def label(self) -> str:
@@ -446,7 +458,7 @@ def channel_statistics(
         place = places.get(node.endpoint.address)
         if place is None and node.endpoint.lame_duck:
             return "was in the subset, and serves when nobody else does"
-        return why_in_subset(place, size, len(pool.members))
+        return why_in_subset(place, size, pool.choices)
 
     backends = tuple(
         backend_statistics(
@@ -516,4 +528,5 @@ def channel_statistics(
         hedges=counters.hedges,
         hedges_won=0 if balancer.hedging is None else balancer.hedging.won,
         hedges_withheld=dict(balancer.hedging.withheld) if balancer.hedging else {},
+        workers=WorkerStatistics(*balancer.connections.workers.counts()),
     )

@@ -20,6 +20,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from lbclient.core.model import Endpoint, Endpoints, State
 from lbclient.core.protocols import Node, Subset
+from lbclient.core.task_workers import alone
 
 N = TypeVar("N", bound=Node)
 
@@ -66,16 +67,22 @@ class Pool(Generic[N]):
         limits: Limits,
         is_away: Callable[[N], bool] = lambda _: False,
         is_expected_back: Callable[[N], bool] = lambda _: False,
+        expand: Callable[[Endpoint], Endpoints] = alone,
     ) -> None:
         """`is_away`: a lame duck has no connection to use. `is_expected_back`: it may
-        be no lame duck any more once it has a new connection."""
+        be no lame duck any more once it has a new connection. `expand` returns the
+        endpoints of a task's workers; those of one task are connected together."""
         self._make = make
         self._is_away = is_away
         self._is_expected_back = is_expected_back
         self._subset = subset
         self._limits = limits
         self._active_limit = limits.active_limit
+        self._expand = expand
         self._order: list[Endpoint] = []  # of preference, as far as we may go
+        self._size = 0  # how many of these are the subset
+        self._task_of: dict[str, str] = {}  # address of the task, by one of its nodes
+        self.choices = 0  # nodes that there would be, were all members in the subset
         self._missing_since: dict[N, float] = {}  # those that are or were not ready
         self.endpoints: Endpoints = ()
         self.members: Endpoints = ()  # among whom the subset is chosen
@@ -92,7 +99,8 @@ class Pool(Generic[N]):
 
     def reconcile(self, endpoints: Endpoints, now: float) -> Change[N]:
         """Takes a whole snapshot: nodes of old and new subset live on as they are."""
-        most = self._limits.subset_size + self._limits.max_replacements
+        size, more = self._limits.subset_size, self._limits.max_replacements
+        expand = self._expand
         members, leaving = parted(endpoints)
         preferred = self._subset(members) if members else ()
         if self._avoided:
@@ -101,10 +109,28 @@ class Pool(Generic[N]):
             last = [listed[one] for one in self._avoided if one in listed]
             first = (each for each in preferred if each.address not in self._avoided)
             preferred = chain(first, last)
-        order = {each.address: each for each in islice(preferred, most)}  # each once
-        self.endpoints, self.members, self._leaving = endpoints, members, leaving
-        self._order = list(order.values())
+        tasks = {each.address: each for each in islice(preferred, size + more)}
+        self.endpoints, self.members = endpoints, members
+        self._leaving = {
+            each.address: each for task in leaving.values() for each in expand(task)
+        }
+        self._set_order([(task.address, expand(task)) for task in tasks.values()])
         return self.review(now)
+
+    def _set_order(self, tasks: list[tuple[str, Endpoints]]) -> None:
+        """Of the endpoints of tasks, in the order of preference of these."""
+        size, more = self._limits.subset_size, self._limits.max_replacements
+        self._task_of = {
+            each.address: task
+            for task, workers in tasks
+            if workers[-1].address != task
+            for each in workers
+        }
+        order = {each.address: each for _, workers in tasks for each in workers}
+        first = {each.address for _, workers in tasks[:size] for each in workers}
+        self._size = len(first)
+        self.choices = len(self.members) - len(tasks) + len(order)
+        self._order = list(islice(order.values(), self._size + more))  # each once
 
     def resize(self, size: int, now: float) -> Change[N]:
         """Sets how many nodes the subset has."""
@@ -161,7 +187,7 @@ class Pool(Generic[N]):
         self._is_in_order = True
         # All there are, and nobody else: there is no replacement to make or to end.
         all_of_order = len(nodes) == len(self._order)
-        self._is_fixed = all_of_order and len(nodes) <= self._limits.subset_size
+        self._is_fixed = all_of_order and len(nodes) <= self._size
         self._outdate()
 
     def wants_review(self) -> bool:
@@ -192,13 +218,13 @@ class Pool(Generic[N]):
         A node that is there already is dropped only when a full subset has settled, so
         a backend that comes and goes causes one replacement only.
         """
-        size = self._limits.subset_size
+        size = self._size
         present = settled = 0
         for endpoint in self._order:
             node = self.nodes.get(endpoint.address)
             if present >= size and (node is None or settled >= size):
                 return
-            if present >= size and endpoint.address in self._avoided:
+            if present >= size and self.task_of(endpoint.address) in self._avoided:
                 return
             yield endpoint
             present += node is None or not self._is_out(node, now)
@@ -220,7 +246,7 @@ class Pool(Generic[N]):
 
     def _still_serving(self, nodes: dict[str, N], leaving: dict[str, N]) -> list[str]:
         """Addresses of leaving nodes that stay: one for each new node not ready."""
-        missing = min(self._limits.subset_size, len(nodes)) - _count_present(nodes)
+        missing = min(self._size, len(nodes)) - _count_present(nodes)
         ready = [a for a, node in leaving.items() if node.state is State.READY]
         return ready[: max(0, missing)]
 
@@ -233,15 +259,24 @@ class Pool(Generic[N]):
             and node.state is State.LAME_DUCK
             and not self._is_away(node)
         )
-        return list(islice(lame_ducks, self._limits.subset_size))
+        return list(islice(lame_ducks, max(self._limits.subset_size, self._size)))
 
     def has(self, node: N) -> bool:
         """Whether this node is in `nodes`, not only another with its address."""
         return self.nodes.get(node.endpoint.address) is node
 
     def subset_size(self) -> int:
-        """How many nodes the subset has when nobody is out."""
+        """How many nodes the subset has when nobody is out: one for each task, and of
+        a task with workers one for each of these."""
+        return self._size
+
+    def tasks(self) -> int:
+        """How many tasks the subset has when nobody is out."""
         return min(self._limits.subset_size, len(self.members))
+
+    def task_of(self, address: str) -> str:
+        """The address of a node's task, which is its own where there are no workers."""
+        return self._task_of.get(address, address)
 
     def is_complete(self, now: float) -> bool:
         """Whether the subset has as many nodes as it is to have, and none is awaited.

@@ -171,6 +171,7 @@ class Server(ReportingServer, grpc.aio.Server):
                 await self._warming.run(warmup)
             if (member := self._member) is not None:
                 member.period = self._config.lame_duck_period
+                member.follow(self._reporter.tell_workers)
             if self.state is TaskState.STARTING:
                 self._reporter.enter(TaskState.SERVING)
         else:

@@ -1,7 +1,8 @@
 from lbclient.v1 import load_pb2 as _load_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -14,7 +15,7 @@ class HealthRequest(_message.Message):
     def __init__(self, report_interval: _Optional[float] = ..., fleet_cost: _Optional[float] = ...) -> None: ...
 
 class HealthReport(_message.Message):
-    __slots__ = ("state", "load", "udp_port", "report_floor", "clients", "udp_session", "cost_rise")
+    __slots__ = ("state", "load", "udp_port", "report_floor", "clients", "udp_session", "cost_rise", "workers")
     STATE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UDP_PORT_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +23,7 @@ class HealthReport(_message.Message):
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     UDP_SESSION_FIELD_NUMBER: _ClassVar[int]
     COST_RISE_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
     state: _load_pb2.TaskState
     load: _load_pb2.LoadReport
     udp_port: int
@@ -29,7 +31,24 @@ class HealthReport(_message.Message):
     clients: int
     udp_session: UdpSession
     cost_rise: float
-    def __init__(self, state: _Optional[_Union[_load_pb2.TaskState, str]] = ..., load: _Optional[_Union[_load_pb2.LoadReport, _Mapping]] = ..., udp_port: _Optional[int] = ..., report_floor: _Optional[float] = ..., clients: _Optional[int] = ..., udp_session: _Optional[_Union[UdpSession, _Mapping]] = ..., cost_rise: _Optional[float] = ...) -> None: ...
+    workers: Workers
+    def __init__(self, state: _Optional[_Union[_load_pb2.TaskState, str]] = ..., load: _Optional[_Union[_load_pb2.LoadReport, _Mapping]] = ..., udp_port: _Optional[int] = ..., report_floor: _Optional[float] = ..., clients: _Optional[int] = ..., udp_session: _Optional[_Union[UdpSession, _Mapping]] = ..., cost_rise: _Optional[float] = ..., workers: _Optional[_Union[Workers, _Mapping]] = ...) -> None: ...
+
+class Workers(_message.Message):
+    __slots__ = ("group", "ports")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    ports: _containers.RepeatedCompositeFieldContainer[WorkerPorts]
+    def __init__(self, group: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[WorkerPorts, _Mapping]]] = ...) -> None: ...
+
+class WorkerPorts(_message.Message):
+    __slots__ = ("shared", "own")
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    shared: int
+    own: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, shared: _Optional[int] = ..., own: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class UdpSession(_message.Message):
     __slots__ = ("port", "id", "secret")

@@ -16,6 +16,7 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.quota import LONGEST, OTHERS
 from lbclient.core.retry import Refusal, parse_pushback
+from lbclient.core.task_workers import ToldWorkers
 from lbclient.core.verdict import Ending
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire.datagram import SEAL_SIZE, Seal
@@ -234,6 +235,7 @@ class Health(NamedTuple):
     is_own: bool = True
     udp_session: UdpSession | None = None
     cost_rise: float | None = None
+    workers: ToldWorkers | None = None
 
 
 def parse_health(data: bytes) -> Health | None:
@@ -260,7 +262,24 @@ def parse_health(data: bytes) -> Health | None:
         clients=clients,
         udp_session=session,
         cost_rise=sound(message.cost_rise) or None,
+        workers=_workers(message.workers) if message.HasField("workers") else None,
     )
+
+
+MOST_SHARED_PORTS, MOST_WORKERS = 8, 64  # of a task
+
+
+def _workers(message: health_pb2.Workers) -> ToldWorkers | None:
+    """None for what can be none: no group, too many, no ports."""
+    ports = []
+    for one in message.ports:
+        own = tuple(one.own)
+        if not own or len(own) > MOST_WORKERS or max(own) >= 2**16:
+            return None
+        ports.append((one.shared, own))
+    if not message.group or len(ports) > MOST_SHARED_PORTS:
+        return None
+    return ToldWorkers(message.group, tuple(ports))
 
 
 def _udp_session(message: health_pb2.UdpSession) -> UdpSession | None:

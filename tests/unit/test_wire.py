@@ -8,6 +8,7 @@ import pytest
 from lbclient import wire
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.retry import Refusal
+from lbclient.core.task_workers import ToldWorkers
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire import Health
 from lbclient.wire.datagram import Seal
@@ -185,3 +186,26 @@ def test_a_session_has_a_port_a_number_and_a_secret() -> None:
 )
 def test_what_can_be_no_session_is_none(fields: dict[str, Any]) -> None:
     assert read_session(**fields) is None
+
+
+def health_of(*ports: health_pb2.WorkerPorts, group: int = 7) -> wire.Health | None:
+    workers = health_pb2.Workers(group=group, ports=ports)
+    report = health_pb2.HealthReport(state="SERVING", workers=workers)
+    return wire.parse_health(report.SerializeToString())
+
+
+def test_workers_are_read_as_far_as_they_can_be() -> None:
+    ports = health_pb2.WorkerPorts
+    health = health_of(ports(shared=50051, own=[40000, 0]))
+    assert health is not None
+    assert health.workers == ToldWorkers(7, ((50051, (40000, 0)),))
+    for strange in (
+        health_of(ports(shared=1, own=[40000]), group=0),
+        health_of(ports(shared=1, own=[65536])),
+        health_of(ports(shared=1)),
+        health_of(ports(shared=1, own=[40000] * (wire.MOST_WORKERS + 1))),
+        health_of(*[ports(shared=1, own=[2])] * (wire.MOST_SHARED_PORTS + 1)),
+    ):
+        assert strange is not None
+        assert strange.state is TaskState.SERVING
+        assert strange.workers is None

@@ -67,9 +67,9 @@ def test_siblings_are_told_now_and_at_each_change() -> None:
     assert told == [(GROUP, ()), (GROUP, ((50051, (40000, 40001)),))]
 
 
-def test_the_ports_of_all_are_in_order() -> None:
-    each = [((1, 12), (2, 22)), ((1, 11), (2, 21))]
-    assert ports_of(each) == ((1, (11, 12)), (2, (21, 22)))
+def test_the_ports_are_those_of_places() -> None:
+    each = [((1, 12), (2, 22)), (), ((1, 11), (2, 21))]
+    assert ports_of(each) == ((1, (12, 0, 11)), (2, (22, 0, 21)))
 
 
 async def test_a_process_that_reads_nothing_holds_up_nobody() -> None:

@@ -14,6 +14,7 @@ from lbclient.client.health.refused_services import CHECKS, Refusals
 from lbclient.client.health.streams import TaskNotServing
 from lbclient.core.backoff import Backoff
 from lbclient.core.model import LoadReport, TaskState
+from lbclient.core.task_workers import ToldWorkers
 
 NO_SERVICE = "it is connected and has no health service"
 # Seconds before a stream to another task of several; doubles each time.
@@ -41,9 +42,9 @@ class ConnectionHealth:
     `state` is the last state that was believed. `is_ours` is set once it spoke as
     lbclient's servers do, which report at intervals; `is_other` once it answered and
     has no health service of lbclient's. `udp_port`, `udp_session`, `clients` (connected
-    to it), `cost_rise` and `floor` (the shortest interval of reports, in seconds) are
-    what one of lbclient's servers said last. `has_load` is set once another server told
-    a load, or when its load is no longer waited for.
+    to it), `cost_rise`, `workers` (of its task) and `floor` (the shortest interval of
+    reports, in seconds) are what one of lbclient's servers said last. `has_load` is set
+    once another server told a load, or when its load is no longer waited for.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ConnectionHealth:
         self.clients: int | None = None
         self.cost_rise: float | None = None
         self.udp_session: wire.UdpSession | None = None
+        self.workers: ToldWorkers | None = None
         self.floor = 0.0
         self.has_load = asyncio.Event()
         self._tell = tell
@@ -81,6 +83,7 @@ class ConnectionHealth:
         self.note_ours()
         self.udp_port, self.floor = health.udp_port, health.report_floor
         self.clients, self.cost_rise = health.clients, health.cost_rise
+        self.workers = health.workers
         # Only the first report of a stream has it.
         self.udp_session = health.udp_session or self.udp_session
         is_believed = self._tell(health.state, health.report)
@@ -93,6 +96,7 @@ class ConnectionHealth:
         """
         self._refusals.answered(*CHECKS)
         self._refusals.log(is_known=True)
+        self.workers = health.workers or self.workers
         is_believed = self._tell(health.state, None, reason or health.reason)
         if is_believed:
             self.state = health.state

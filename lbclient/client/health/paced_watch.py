@@ -76,6 +76,9 @@ class PacedWatch:
     def _hear(
         self, state: TaskState | None, report: LoadReport | None, reason: str = ""
     ) -> bool:
+        if self._watch is not None:
+            # First: whose state it is decides whether it counts.
+            self._reported.hear_workers(self._watch.health.workers)
         is_believed = self._reported.hear(state, report, reason)
         if self._watch is not None:
             health = self._watch.health

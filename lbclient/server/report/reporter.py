@@ -24,6 +24,7 @@ from lbclient.server.report.request_tally import RequestTally
 from lbclient.server.report.streams import ReportStreams, StreamKind
 from lbclient.server.report.udp_sessions import UdpSessions
 from lbclient.server.statistics import CostStatistics, ServerStatistics
+from lbclient.server.workers.messages import Ports
 from lbclient.v1 import health_pb2, load_pb2
 
 logger = Log(__name__)
@@ -56,6 +57,7 @@ class Reporter:
         self.udp_port = 0  # where this task answers UDP health checks
         self.udp_sessions: UdpSessions | None = None  # and where for who is given one
         self.drain: Drain | None = None  # once the server drains
+        self._workers: health_pb2.Workers | None = None  # of the task
         self.tells_cost = False  # of a request, to its client
         self.sends_orca = True  # in trailers, for clients that are not ours
         self._task_id = SystemRandom().randrange(1, 2**32)
@@ -171,7 +173,15 @@ class Reporter:
             report_floor=self._streams.floor,
             clients=len(self._streams.watched),
             cost_rise=None if cost is None else cost.rise,
+            workers=self._workers,
         )
+
+    def tell_workers(self, group: int, ports: Ports) -> None:
+        """The task's workers are these now, if there are several processes."""
+        each = [health_pb2.WorkerPorts(shared=one, own=own) for one, own in ports]
+        self._workers = health_pb2.Workers(group=group, ports=each) if each else None
+        self._health = b""
+        self._streams.push(StreamKind.HEALTH)
 
     def encoded_health(self) -> bytes:
         """The health report for streams, made once for each sample."""

@@ -15,7 +15,8 @@ MakeServer: TypeAlias = Callable[[], Any]
 coroutine function, or one that returns an asynchronous context manager for one."""
 
 Ports: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
-"""By shared port: the own ports of the workers that serve."""
+"""By shared port: the own port of each worker by its number, 0 where it does not serve
+now. So what one worker's end changes is its own place alone."""
 
 
 class Assignment(NamedTuple):

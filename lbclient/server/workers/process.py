@@ -72,6 +72,9 @@ class WorkerProcess:
     def slot(self) -> int:
         return self.assignment.slot
 
+    def serves(self) -> bool:
+        return self.is_ready and not (self.is_leaving or self.has_ended)
+
     # --- what it says -----------------------------------------------------------
 
     def _take(self, message: object) -> None:

@@ -209,16 +209,8 @@ class Supervisor:
         self._alive = [worker for worker in self._alive if not worker.has_ended]
         if is_init():
             self._reap()
-        serving = [
-            worker
-            for worker in self._alive
-            if worker.is_ready and not worker.is_leaving
-        ]
-        ports = ports_of(worker.ports for worker in serving)
-        if ports != self._told:
-            self._told = ports
-            for worker in self._alive:
-                worker.tell_siblings(ports)
+        serving = [worker for worker in self._alive if worker.serves()]
+        self._tell_ports()
         if not self._has_been_ready and len(serving) == self.count:
             self._has_been_ready = True
             logger.info("%d workers are ready", self.count)
@@ -230,6 +222,18 @@ class Supervisor:
         elif all(worker.is_quiet or not worker.is_ready for worker in leaving):
             for worker in leaving:
                 worker.all_quiet()
+
+    def _tell_ports(self) -> None:
+        """Each worker tells its clients of all. What all leave is as good as told."""
+        places = [self._places.get(number + 1) for number in range(self.count)]
+        ports = ports_of(
+            worker.ports if worker is not None and worker.serves() else ()
+            for worker in places
+        )
+        if ports != self._told and not self._is_leaving:
+            self._told = ports
+            for worker in self._alive:
+                worker.tell_siblings(ports)
 
     async def _all_ended(self) -> None:
         for worker in list(self._alive):
@@ -282,16 +286,12 @@ class Supervisor:
         return f"<{ready} of {self.count} workers ready, {self.restarts} restarts>"
 
 
-def ports_of(each: Iterable[Iterable[tuple[int, int]]]) -> Ports:
-    """The own ports of all workers by shared port, in order.
+def ports_of(places: Iterable[Iterable[tuple[int, int]]]) -> Ports:
+    """The own ports of all places by shared port; a place may have no worker.
 
-    >>> ports_of([[(50051, 40001)], [(50051, 40000)]])
-    ((50051, (40000, 40001)),)
+    >>> ports_of([[(50051, 40001)], [], [(50051, 40000)]])
+    ((50051, (40001, 0, 40000)),)
     """
-    by_shared: dict[int, list[int]] = {}
-    for ports in each:
-        for shared, own in ports:
-            by_shared.setdefault(shared, []).append(own)
-    return tuple(
-        (shared, tuple(sorted(own))) for shared, own in sorted(by_shared.items())
-    )
+    each: list[dict[int, int]] = [dict(ports) for ports in places]
+    shared = sorted({port for own in each for port in own})
+    return tuple((port, tuple(own.get(port, 0) for own in each)) for port in shared)

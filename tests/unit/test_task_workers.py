@@ -1,0 +1,155 @@
+"""Which endpoints stand for a task of several workers."""
+
+import pytest
+
+from lbclient.core.model import Endpoint, State
+from lbclient.core.pool import Limits, Pool
+from lbclient.core.task_workers import (
+    REFUSED_AFTER,
+    RETRIES,
+    SILENT_AFTER,
+    TaskWorkers,
+    ToldWorkers,
+)
+from lbclient.testing import FakeNode
+
+SHARED = "10.0.0.1:50051"
+TASK = Endpoint(SHARED, weight=3.0, zone="a", task=4)
+GROUP, OTHER = 7, 8
+
+
+def told(*own: int, group: int = GROUP) -> ToldWorkers:
+    return ToldWorkers(group, ((50051, own),))
+
+
+def addresses(workers: TaskWorkers) -> list[str]:
+    return [each.address for each in workers.expand(TASK)]
+
+
+@pytest.fixture
+def workers() -> TaskWorkers:
+    """Of a task with two workers, both of which were reached."""
+    known = TaskWorkers()
+    known.learn(SHARED, told(1, 2), 0.0)
+    known.reached("10.0.0.1:1")
+    return known
+
+
+def test_the_shared_address_stays_until_a_worker_is_reached() -> None:
+    known = TaskWorkers()
+    assert addresses(known) == [SHARED]
+    assert known.learn(SHARED, told(1, 2), 0.0)
+    assert addresses(known) == [SHARED, "10.0.0.1:1", "10.0.0.1:2"]
+    assert known.reached("10.0.0.1:2")
+    assert not known.reached("10.0.0.1:1")  # no news
+    assert addresses(known) == ["10.0.0.1:1", "10.0.0.1:2"]
+
+
+def test_a_worker_has_its_share_of_the_weight_and_all_else_of_the_task(
+    workers: TaskWorkers,
+) -> None:
+    one, other = workers.expand(TASK)
+    assert one == Endpoint("10.0.0.1:1", weight=1.5, zone="a", task=4)
+    assert other.weight == 1.5
+    assert workers.task_of(one.address) == SHARED
+    assert workers.task_of("10.0.0.9:1") == "10.0.0.9:1"
+
+
+def test_each_worker_tells_of_all(workers: TaskWorkers) -> None:
+    assert not workers.learn("10.0.0.1:2", told(1, 2), 1.0)
+    assert workers.learn("10.0.0.1:2", told(0, 2), 1.0)
+    assert addresses(workers) == ["10.0.0.1:2"]
+    assert workers.learn("10.0.0.1:2", told(3, 2), 1.0)
+    assert addresses(workers) == ["10.0.0.1:3", "10.0.0.1:2"]
+
+
+def test_who_tells_of_no_port_changes_nothing(workers: TaskWorkers) -> None:
+    assert not workers.learn("10.0.0.1:2", told(0, 0), 1.0)
+    assert not workers.learn("10.0.0.1:2", ToldWorkers(GROUP, ()), 1.0)
+    assert len(addresses(workers)) == 2
+
+
+def test_a_stranger_at_an_own_port_is_no_worker(workers: TaskWorkers) -> None:
+    assert workers.is_stranger("10.0.0.1:1", OTHER)
+    assert workers.is_stranger("10.0.0.1:1", 0)
+    assert not workers.is_stranger("10.0.0.1:1", GROUP)
+    assert not workers.is_stranger(SHARED, OTHER)  # anybody may answer there
+    assert not workers.learn("10.0.0.1:1", told(9, group=OTHER), 1.0)
+
+
+def test_a_new_task_at_the_shared_address_takes_the_place_of_the_old(
+    workers: TaskWorkers,
+) -> None:
+    assert workers.learn(SHARED, told(5, group=OTHER), 1.0)
+    assert addresses(workers) == [SHARED, "10.0.0.1:5"]
+
+
+@pytest.mark.parametrize(
+    ("state", "after"),
+    [(State.REFUSING, REFUSED_AFTER), (State.CONNECTING, SILENT_AFTER)],
+)
+def test_own_ports_that_are_not_reached_are_given_up_for_a_while(
+    state: State, after: float
+) -> None:
+    known = TaskWorkers()
+    known.learn(SHARED, told(1), 0.0)
+    states = {SHARED: State.READY, "10.0.0.1:1": state}
+    assert known.review(states.get, after - 0.1) == (False, [])
+    assert known.review(states.get, after) == (True, [SHARED])
+    assert addresses(known) == [SHARED]
+    assert known.counts() == (0, 1)
+    again = after + RETRIES.after(1)
+    assert known.review_in(again - 1.0) == pytest.approx(1.0)
+    assert known.review({SHARED: State.READY}.get, again) == (True, [])
+    assert addresses(known) == [SHARED, "10.0.0.1:1"]
+
+
+def test_a_task_that_is_gone_is_not_given_up() -> None:
+    """Its shared port does not answer either."""
+    known = TaskWorkers()
+    known.learn(SHARED, told(1), 0.0)
+    states = {SHARED: State.REFUSING, "10.0.0.1:1": State.REFUSING}
+    assert known.review(states.get, 100.0) == (False, [])
+
+
+def test_the_shared_address_comes_back_when_all_workers_are_lost(
+    workers: TaskWorkers,
+) -> None:
+    states = {"10.0.0.1:1": State.REFUSING, "10.0.0.1:2": State.READY}
+    assert workers.review(states.get, 1.0) == (False, [])
+    states["10.0.0.1:2"] = State.CONNECTING
+    assert workers.review(states.get, 1.0) == (True, [])
+    assert addresses(workers) == [SHARED, "10.0.0.1:1", "10.0.0.1:2"]
+
+
+def test_tasks_that_the_resolver_forgets_are_forgotten(workers: TaskWorkers) -> None:
+    workers.keep((Endpoint("10.0.0.9:50051"),))
+    assert repr(workers) == "<0 tasks, 0 by own ports, 0 not>"
+
+
+def test_a_subset_counts_tasks_and_has_all_of_their_workers() -> None:
+    known = TaskWorkers()
+    limits = Limits(1, 100, 1.0, 10.0, max_replacements=1)
+    pool: Pool[FakeNode] = Pool(
+        lambda endpoint: FakeNode(endpoint, State.CONNECTING),
+        lambda all_: all_,
+        limits,
+        expand=known.expand,
+    )
+    pool.reconcile((TASK, Endpoint("10.0.0.2:50051")), 0.0)
+    pool.observe(pool.nodes[SHARED], State.READY, 0.0)
+    known.learn(SHARED, told(1, 2), 0.0)
+    known.reached("10.0.0.1:1")
+    pool.reconcile(pool.endpoints, 0.0)
+    # Until they are ready the shared connection stays.
+    assert [*pool.nodes] == ["10.0.0.1:1", "10.0.0.1:2", SHARED]
+    assert (pool.tasks(), pool.subset_size(), pool.choices) == (1, 2, 3)
+    assert pool.task_of("10.0.0.1:2") == SHARED
+    for worker in list(pool.nodes.values()):
+        pool.observe(worker, State.READY, 1.0)
+    pool.review(1.0)
+    assert [*pool.nodes] == ["10.0.0.1:1", "10.0.0.1:2"]
+    # A worker that is out is replaced, as any backend is.
+    pool.observe(pool.nodes["10.0.0.1:1"], State.LAME_DUCK, 2.0)
+    pool.review(2.0)
+    assert [*pool.nodes][2:] == ["10.0.0.2:50051"]

@@ -1,0 +1,208 @@
+"""A channel and a task of several workers: each is a backend, and none loses a call."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+import lbclient
+from lbclient.config import ChannelConfig
+from lbclient.core.model import State
+from tests.waiting import eventually
+from tests.wire.workers_program import SLOW, WHO
+from tests.wire.workers_task import Task, is_alive, serving
+
+CALLS_AT_ONCE = 8
+
+
+class Load:
+    """Calls without a pause on one channel, until it is told to stop."""
+
+    def __init__(self, channel: Any, method: str = WHO) -> None:
+        self._call = channel.unary_unary(method)
+        self.answers: Counter[int] = Counter()  # by process
+        self.errors: list[grpc.aio.AioRpcError] = []
+        self._is_over = False
+
+    async def run(self, request: bytes = b"") -> None:
+        await asyncio.gather(*(self._repeat(request) for _ in range(CALLS_AT_ONCE)))
+
+    async def _repeat(self, request: bytes) -> None:
+        while not self._is_over:
+            try:
+                self.answers[int(await self._call(request, timeout=20))] += 1
+            except grpc.aio.AioRpcError as error:
+                self.errors.append(error)
+            await asyncio.sleep(0.005)
+
+    def stop(self) -> None:
+        self._is_over = True
+
+
+@asynccontextmanager
+async def loaded(
+    channel: Any, method: str = WHO, request: bytes = b""
+) -> AsyncIterator[Load]:
+    load = Load(channel, method)
+    running = asyncio.create_task(load.run(request))
+    try:
+        yield load
+    finally:
+        load.stop()
+        await running
+
+
+def addresses(channel: Any) -> set[str]:
+    nodes = channel.balancer().pool.nodes.values()
+    return {n.endpoint.address for n in nodes if n.state is State.READY}
+
+
+async def until_connected_to(channel: Any, ports: list[int]) -> None:
+    wanted = {f"127.0.0.1:{port}" for port in ports}
+    await eventually(lambda: addresses(channel) == wanted, channel.statistics)
+
+
+@asynccontextmanager
+async def connected(**settings: Any) -> AsyncIterator[tuple[Task, Any]]:
+    """A task, and a channel that knows each of its workers."""
+    config = ChannelConfig(**settings)
+    async with serving("make_server", "--port=0", "--host=127.0.0.1") as task:
+        address = await task.address()
+        async with lbclient.insecure_channel(address, config=config) as channel:
+            await channel.unary_unary(WHO)(b"", timeout=20)
+            await until_connected_to(channel, task.own_ports())
+            yield task, channel
+
+
+async def test_one_channel_calls_every_worker_by_its_own_port() -> None:
+    async with connected() as (task, channel):
+        async with loaded(channel) as load:
+            await eventually(lambda: load.answers.total() > 200)
+        assert {*load.answers} == {*task.pids()}
+        assert load.errors == []
+        few, many = sorted(load.answers.values())
+        assert few > many / 4
+
+
+async def test_a_killed_worker_costs_its_calls_in_flight_and_comes_back() -> None:
+    async with connected(max_attempts=1) as (task, channel):
+        async with loaded(channel, SLOW, b"0.05") as load:
+            await eventually(lambda: len(load.answers) == 2)
+            killed, _ = task.pids()
+            os.kill(killed, signal.SIGKILL)
+            await eventually(lambda: len(task.pids()) == 3)
+            await until_connected_to(channel, task.own_ports()[1:])
+            back = task.pids()[2]
+            await eventually(lambda: load.answers[back] > 20)
+        assert len(load.errors) <= CALLS_AT_ONCE
+
+
+async def test_a_reload_under_load_loses_no_call() -> None:
+    async with connected() as (task, channel):
+        async with loaded(channel, SLOW, b"0.02") as load:
+            await eventually(lambda: len(load.answers) == 2)
+            task.send(signal.SIGHUP)
+            await eventually(lambda: task.found("reloaded 2 workers"))
+            new = task.pids()[2:]
+            await eventually(lambda: all(load.answers[pid] > 20 for pid in new))
+        assert load.errors == []
+        await until_connected_to(channel, task.own_ports()[2:])
+
+
+async def test_sigterm_under_load_loses_no_call() -> None:
+    """With another task to go to, as in a rollout."""
+    async with (
+        serving("make_server", "--port=0", "--host=127.0.0.1") as leaving,
+        serving("make_server", "--port=0", "--host=127.0.0.1") as staying,
+    ):
+        target = f"ipv4:{await leaving.address()},{await staying.address()}"
+        async with lbclient.insecure_channel(target) as channel:
+            await channel.unary_unary(WHO)(b"", timeout=20)
+            ports = leaving.own_ports() + staying.own_ports()
+            await until_connected_to(channel, ports)
+            async with loaded(channel, SLOW, b"0.02") as load:
+                await eventually(lambda: len(load.answers) == 4)
+                leaving.send(signal.SIGTERM)
+                assert await leaving.ended() == 0
+                before = load.answers.total()
+                await eventually(lambda: load.answers.total() > before + 100)
+            assert load.errors == []
+            assert not any(map(is_alive, leaving.pids()))
+
+
+async def test_a_task_that_starts_anew_is_found_by_its_shared_port() -> None:
+    """Its supervisor, too: no worker is left to tell of the new ones."""
+    async with serving("make_server", "--port=0", "--host=127.0.0.1") as task:
+        address = await task.address()
+        port = address.rpartition(":")[2]
+        async with lbclient.insecure_channel(address) as channel:
+            await channel.unary_unary(WHO)(b"", timeout=20)
+            await until_connected_to(channel, task.own_ports())
+            task.send(signal.SIGTERM)
+            await task.ended()
+            async with serving(
+                "make_server", f"--port={port}", "--host=127.0.0.1"
+            ) as other:
+                await other.address()
+                call = channel.unary_unary(WHO)
+                assert int(await call(b"", timeout=20, wait_for_ready=True))
+                await until_connected_to(channel, other.own_ports())
+
+
+async def relayed_port(task: Task) -> Any:
+    """Where a port mapping shows the shared port alone."""
+    host, _, port = (await task.address()).partition(":")
+    open_pipes: list[asyncio.Task[None]] = []
+
+    async def pump(reader: Any, writer: Any) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def take(reader: Any, writer: Any) -> None:
+        there, back = await asyncio.open_connection(host, int(port))
+        open_pipes.append(asyncio.create_task(pump(reader, back)))
+        open_pipes.append(asyncio.create_task(pump(there, writer)))
+
+    return await asyncio.start_server(take, "127.0.0.2", 0)
+
+
+async def test_own_ports_that_cannot_be_reached_leave_the_shared_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving("make_server", "--port=0", "--host=127.0.0.1") as task:
+        relay = await relayed_port(task)
+        port = relay.sockets[0].getsockname()[1]
+        address = f"127.0.0.2:{port}"
+        async with relay, lbclient.insecure_channel(address) as channel:
+            async with loaded(channel) as load:
+                workers = channel.balancer().connections.workers
+                await eventually(lambda: workers.given_up == 1)
+                await eventually(lambda: addresses(channel) == {address})
+                assert channel.statistics().workers.by_shared_port == 1
+                before = load.answers.total()
+                await eventually(lambda: load.answers.total() > before + 50)
+            assert load.errors == []
+            [backend] = channel.statistics().backends
+            assert backend.address == address
+            relay.close()
+    words = "own ports of workers cannot be reached"
+    assert [r.levelname for r in caplog.records if words in r.message] == ["WARNING"]
+
+
+async def test_a_stock_client_sees_the_shared_port() -> None:
+    async with connected() as (_, ours):
+        address = ours.statistics().target
+        async with (
+            grpc.aio.insecure_channel(address) as channel,
+            loaded(channel) as load,
+        ):
+            await eventually(lambda: load.answers.total() > 50)
+        assert load.errors == []
+        assert len(load.answers) == 1
