@@ -57,7 +57,12 @@ class Connections:
         `returns` of who is wanted again before that was over."""
         config = context.config
         self.subset = subset
-        self.workers = WorkerEndpoints(context, self._reconcile_workers, self._state_of)
+        self.workers = WorkerEndpoints(
+            context,
+            self._reconcile_workers,
+            self._state_of,
+            getattr(subset, "workers", lambda _, count: range(count)),
+        )
         self.pool: Pool[Backend] = Pool(
             self._make,
             subset,
@@ -67,6 +72,7 @@ class Connections:
                 config.replace_after,
                 config.settle_after,
                 config.max_replacements,
+                config.max_connections,
             ),
             lambda backend: backend.lifecycle.is_away(),
             lambda backend: backend.lifecycle.is_expected_back(),

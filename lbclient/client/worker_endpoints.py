@@ -7,7 +7,7 @@ in the log what follows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm
@@ -28,8 +28,8 @@ class WorkerEndpoints:
     """Knows which endpoints stand for a task. Owned by the connections of a channel.
 
     `apply` is called soon after these have changed; `state_of` an address is None where
-    the channel has no backend. `given_up` counts tasks whose workers' own ports turned
-    out not to be reached.
+    the channel has no backend, `order` is as of `TaskWorkers`. `given_up` counts tasks
+    whose workers' own ports turned out not to be reached.
     """
 
     def __init__(
@@ -37,12 +37,13 @@ class WorkerEndpoints:
         context: ChannelContext,
         apply: Callable[[], None],
         state_of: Callable[[str], State | None],
+        order: Callable[[Endpoint, int], Sequence[int]],
     ) -> None:
         self.given_up = 0
         self._label = context.label
         self._clock = context.clock
         self._events = context.events
-        self._tasks = TaskWorkers()
+        self._tasks = TaskWorkers(order)
         self._state_of = state_of
         self._apply = Alarm(context.tasks, apply)
         self._look = Alarm(context.tasks, self._look_at_tasks)

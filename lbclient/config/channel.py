@@ -121,6 +121,14 @@ class ChannelConfig(Sourced):
         "traffic is this client's. `subset_size` or less: it does not grow.",
         source="SRE book, ch. 20: typically 20 to 100.",
     )
+    max_connections: int = setting(
+        100,
+        whole(1, MILLION),
+        help="The channel connects to each worker of its tasks up to so many "
+        "connections, and beyond that to some workers of each task, at least one. "
+        "`subset_size` counts tasks. Without workers it has no effect.",
+        source="SRE book, ch. 20: subsets are typically of 20 to 100.",
+    )
     subset: str | Subset = setting(
         "auto",
         SUBSET,

@@ -7,7 +7,7 @@ what is left of the second, and so on: what does not fit has connections elsewhe
 How many calls go there is decided in `spillover`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -80,6 +80,11 @@ class Mixed:
         """Zones and priorities of different size are crowded differently."""
         is_plain = not self._zone and not self.has_priorities
         return is_plain and bool(getattr(self._subset, "is_random", False))
+
+    def workers(self, task: Endpoint, count: int) -> Sequence[int]:
+        """As of the subset within, or in order where it says nothing of workers."""
+        order = getattr(self._subset, "workers", None)
+        return range(count) if order is None else order(task, count)
 
     def __call__(self, endpoints: Endpoints) -> Iterable[Endpoint]:
         first = min((each.priority for each in endpoints), default=0)

@@ -42,6 +42,7 @@ class Limits(NamedTuple):
     replace_after: float
     settle_after: float
     max_replacements: int
+    max_connections: int = 1_000_000  # to workers of the subset's tasks
 
 
 class Change(NamedTuple, Generic[N]):
@@ -114,7 +115,10 @@ class Pool(Generic[N]):
         self._leaving = {
             each.address: each for task in leaving.values() for each in expand(task)
         }
-        self._set_order([(task.address, expand(task)) for task in tasks.values()])
+        most = self._limits.max_connections // max(1, min(size, len(tasks)))
+        self._set_order(
+            [(task.address, few(task, expand(task), most)) for task in tasks.values()]
+        )
         return self.review(now)
 
     def _set_order(self, tasks: list[tuple[str, Endpoints]]) -> None:
@@ -434,6 +438,17 @@ def parted(endpoints: Endpoints) -> tuple[Endpoints, dict[str, Endpoint]]:
     if len(leaving) in (0, len(endpoints)):
         return endpoints, {}
     return tuple(each for each in endpoints if not each.lame_duck), leaving
+
+
+def few(task: Endpoint, workers: Endpoints, most: int) -> Endpoints:
+    """The first workers of a task, at least one. The shared address does not count.
+
+    >>> one, two = Endpoint("a:1"), Endpoint("a:2")
+    >>> [len(few(Endpoint("a:9"), workers, 1)) for workers in [(one, two), (one,)]]
+    [1, 1]
+    """
+    is_shared = workers[0].address == task.address
+    return workers[: max(1, most) + is_shared]
 
 
 def _count_present(nodes: dict[str, N]) -> int:

@@ -9,7 +9,7 @@ A server at an own port is a worker if it tells the same group: a port of a virt
 address or behind a port mapping may be anybody's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -69,22 +69,29 @@ class TaskWorkers:
     All that changes what `expand` returns says so: True.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, order: Callable[[Endpoint, int], Sequence[int]] = lambda _, n: range(n)
+    ) -> None:
+        """`order` has the numbers of a task's workers in the client's order of
+        preference, of as many as there are."""
+        self._order = order
         self._tasks: dict[str, WorkingTask] = {}  # by the shared address
         self._task_of: dict[str, str] = {}  # by the address of a worker
 
     # --- what is asked ----------------------------------------------------------
 
     def expand(self, endpoint: Endpoint) -> Endpoints:
-        """The endpoints that stand for a task: its workers, or the shared address."""
+        """The endpoints that stand for a task: its workers in this client's order of
+        preference, or the shared address. That comes first while both are there."""
         task = self._tasks.get(endpoint.address)
         if task is None or (task.tried_at is None and not task.is_reached):
             return (endpoint,)
-        numbers = [number for number, port in enumerate(task.own) if port]
-        weight = endpoint.weight / len(numbers)
+        count = len(task.own)
+        ports = [task.own[n] for n in self._order(endpoint, count) if task.own[n]]
+        weight = endpoint.weight / len(ports)
         workers = tuple(
-            replace(endpoint, address=at(endpoint.address, task.own[n]), weight=weight)
-            for n in numbers
+            replace(endpoint, address=at(endpoint.address, port), weight=weight)
+            for port in ports
         )
         return workers if task.is_reached else (endpoint, *workers)
 

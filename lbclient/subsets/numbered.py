@@ -18,6 +18,8 @@ from lbclient.core.errors import ConfigError
 from lbclient.core.model import Endpoint, Endpoints, Identity
 from lbclient.subsets import job_offset, order
 from lbclient.subsets.rendezvous import Rendezvous
+from lbclient.subsets.rocksteadier import LOT
+from lbclient.subsets.workers import by_chance, by_turns
 
 AUTO = "auto"
 ROCKSTEADIER = "rocksteadier"  # what auto takes where both sides have numbers
@@ -181,6 +183,7 @@ class Choice:
         self._words = f"{name}, no endpoints yet"
         self._endpoints: Endpoints = ()
         self._order: Order = tuple
+        self._numbers: dict[str, int] = {}  # of tasks by address, if they have any
 
     def __call__(self, endpoints: Endpoints) -> Iterable[Endpoint]:
         """The members in order of preference. What takes O(N) is done once a
@@ -200,6 +203,7 @@ class Choice:
                 return self._by_number(numbering)
             why_not = numbering.why_not
         because = f": {why_not}" if why_not else ""
+        self._numbers = {}
         self.algorithm = RENDEZVOUS
         self.is_random = self._name == AUTO
         self._words = f"{RENDEZVOUS} as client {self._client_id!r}{because}"
@@ -215,9 +219,23 @@ class Choice:
         if self.goes_by_place:
             self._words += "; each that comes or goes moves others"
         backends = len(numbering.backends)
+        self._numbers = {}
+        if not numbering.why_not:
+            self._numbers = {
+                each.address: place
+                for place, each in enumerate(numbering.backends)
+                if each is not None
+            }
         return lambda: numbering.endpoints_of(
             order(name, self._client, backends, self._size, offset=self._offset)
         )
+
+    def workers(self, task: Endpoint, count: int) -> Sequence[int]:
+        """The numbers of a task's workers in this client's order of preference."""
+        number = self._numbers.get(task.address)
+        if number is None or self.algorithm != ROCKSTEADIER:
+            return by_chance(self._rendezvous, task, count)
+        return by_turns(self._client + LOT * self._offset, number, count)
 
     def __repr__(self) -> str:
         return self._words

@@ -42,6 +42,16 @@ def rocksteadier(client: int, backends: int, size: int) -> Iterator[int]:
     return row_by_row(columns, ROWS.index(label), backends)
 
 
+def row_from_own(client: int, backend: int) -> int:
+    """How many rows after its own one a client comes to a backend's, 0 to 9.
+
+    The clients of a lot that have a backend in their subsets differ in this.
+    """
+    client_lot, label = divmod(client, LOT)
+    row = shuffled(client_lot, backend // LOT).index(backend)
+    return (row - ROWS.index(label)) % LOT
+
+
 def row_by_row(
     columns: Iterable[Sequence[int]], row: int, backends: int
 ) -> Iterator[int]:

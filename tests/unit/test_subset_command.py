@@ -82,6 +82,48 @@ def test_a_report_shows_what_is_in_its_facts(capsys: Capture) -> None:
     assert "73 -> 74 a client opens" in words
 
 
+WORKERS = ("--clients", "40", "--backends", "60", "--workers", "8")
+
+
+def test_workers_are_as_even_as_the_facts_say(capsys: Capture) -> None:
+    found = facts(capsys, *WORKERS)
+    assert found["workers_of_each_task"] == 5
+    assert found["connections_of_a_client"] == 100
+    assert found["connections_with_all_workers"] == 160
+    each = found["connections_of_a_worker"]
+    assert each["mean"] == 40 * 100 / (60 * 8)
+    assert each["fewest"] > 0.7 * each["mean"]
+    assert each["most"] < 1.25 * each["mean"]
+    assert "max_connections=160 connects each client" in text(capsys, *WORKERS)
+    all_ = text(capsys, *WORKERS, "--max-connections", "160")
+    assert "8 of 8 workers of each task" in all_
+    assert "connects each client" not in all_
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--workers", "0"), "workers = 0: want a whole number, 1 to 64"),
+        (("--workers", "65"), "workers = 65: want a whole number, 1 to 64"),
+        (
+            ("--workers", "2", "--max-connections", "x"),
+            "max_connections = 'x': want a whole number, 1 to 1000000",
+        ),
+        (("--max-connections", "9"), "max_connections = 9: want --workers beside it"),
+        (("--workers", "2", "--resize", "9"), "resize = 9: want no --workers beside"),
+        (
+            ("--workers", "64", "--clients", "50000", "--max-connections", "10000"),
+            "clients = 50000: want fewer: ",
+        ),
+    ],
+)
+def test_wrong_workers_are_refused(
+    words: tuple[str, ...], complaint: str, capsys: Capture
+) -> None:
+    assert main(["subset", *words]) == 2
+    assert complaint in capsys.readouterr().err
+
+
 def test_a_table_compares_all_algorithms_that_choose(capsys: Capture) -> None:
     found = facts(capsys, *SMALL, "--compare")["algorithms"]
     assert [*found] == CHOOSERS == [name for name in ALGORITHMS if name != "whole"]

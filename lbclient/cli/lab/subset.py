@@ -19,7 +19,9 @@ from lbclient.cli.lab.subset_answers import (
     single,
 )
 from lbclient.cli.lab.subset_plots import PICTURES, Scene, draw, sizes
+from lbclient.cli.lab.subset_workers import of_workers
 from lbclient.cli.numbers import real, whole
+from lbclient.config import ChannelConfig, find_setting
 from lbclient.core.errors import ConfigError
 from lbclient.subsets import ALGORITHMS, job_offset
 from lbclient.subsets.advice import Bursts
@@ -39,16 +41,21 @@ NOT_WITH = (
     ("figure", "advise"),
     ("resize", "advise"),
     ("offset", "client_job"),
+    ("algorithm", "workers"),
+    ("plot", "workers"),
+    ("figure", "workers"),
+    ("resize", "workers"),
 )
 ONLY_WITH = (
     ("excess", "advise"),
     ("hot_share", "advise"),
     ("hot_traffic", "advise"),
     ("figure", "plot"),
+    ("max_connections", "workers"),
 )
 
 EPILOG = """\
-Without --client, --compare, --advise and --plot the command shows all
+Without --client, --compare, --advise, --workers and --plot it shows all
 properties of one algorithm.
 
 figures (default --clients, --backends and --size: those of the articles):
@@ -64,6 +71,7 @@ examples:
   lbclient subset --clients 1000 --backends 1000 --compare
   lbclient subset --backends 1000 --client 7 --resize 1001
   lbclient subset --clients 40 --backends 500 --advise
+  lbclient subset --clients 40 --backends 60 --workers 8
   lbclient subset --algorithm random --size 90 --plot random.png
 
 Time grows with clients x size, and with clients x backends for algorithms that
@@ -116,6 +124,11 @@ def make_parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--advise", action="store_true", help="how large a subset should be"
     )
+    what.add_argument("--workers", type=whole, metavar="W",
+        help="backends are tasks of W workers: connections to these")  # fmt: skip
+    add("--max-connections", type=whole, metavar="C",
+        help="--workers: as of a channel (default: "
+        f"{find_setting(ChannelConfig, 'max_connections').default})")  # fmt: skip
     add("--excess", type=real, metavar="E",
         help="--advise: highest acceptable load of the busiest backend over the "
         f"mean load (default: {EXCESS})")  # fmt: skip
@@ -181,6 +194,11 @@ def answer_to(given: argparse.Namespace) -> SubsetAnswer:
     fleet = fleet_of(given, CLIENTS, BACKENDS, SIZE)
     if given.advise:
         return advise(fleet, excess_of(given), bursts_of(given))
+    if given.workers is not None:
+        most = find_setting(ChannelConfig, "max_connections").default
+        if given.max_connections is not None:
+            most = given.max_connections
+        return of_workers(fleet, given.workers, most)
     resized = resized_of(given, fleet)
     if given.client is not None:
         return single(fleet, given.client, resized)
