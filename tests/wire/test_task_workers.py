@@ -1,11 +1,12 @@
 """A channel and a task of several workers: each is a backend, and none loses a call."""
 
 import asyncio
+import json
 import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ import lbclient
 from lbclient.config import ChannelConfig
 from lbclient.core.model import State
 from tests.waiting import eventually
-from tests.wire.workers_program import SLOW, WHO
+from tests.wire.workers_program import BURN, QUOTA, SLOW, WHO
 from tests.wire.workers_task import Task, is_alive, serving
 
 CALLS_AT_ONCE = 8
@@ -69,13 +70,15 @@ async def until_connected_to(channel: Any, ports: list[int]) -> None:
 
 
 @asynccontextmanager
-async def connected(**settings: Any) -> AsyncIterator[tuple[Task, Any]]:
+async def connected(
+    function: str = "make_server", method: str = WHO, **settings: Any
+) -> AsyncIterator[tuple[Task, Any]]:
     """A task, and a channel that knows each of its workers."""
     config = ChannelConfig(**settings)
-    async with serving("make_server", "--port=0", "--host=127.0.0.1") as task:
+    async with serving(function, "--port=0", "--host=127.0.0.1") as task:
         address = await task.address()
         async with lbclient.insecure_channel(address, config=config) as channel:
-            await channel.unary_unary(WHO)(b"", timeout=20)
+            await channel.unary_unary(method)(b"", timeout=20)
             await until_connected_to(channel, task.own_ports())
             yield task, channel
 
@@ -153,6 +156,29 @@ async def test_a_task_that_starts_anew_is_found_by_its_shared_port() -> None:
                 call = channel.unary_unary(WHO)
                 assert int(await call(b"", timeout=20, wait_for_ready=True))
                 await until_connected_to(channel, other.own_ports())
+
+
+async def test_a_quota_holds_for_all_workers_together() -> None:
+    """Without Redis: each worker gives its share, as the supervisor tells."""
+    told: dict[int, tuple[int, float]] = {}
+    async with connected("with_quota", QUOTA, customer="shop") as (_, channel):
+
+        async def ask() -> None:
+            call = channel.unary_unary(QUOTA)
+            pid, tasks, share = json.loads(await call(b"", timeout=20))
+            told[pid] = tasks, share
+            with suppress(grpc.aio.AioRpcError):  # beyond the quota
+                await channel.unary_unary(BURN)(b"0.01", timeout=20)
+
+        await eventually(
+            lambda: (
+                len(told) == 2
+                and all(tasks == 2 for tasks, _ in told.values())
+                and 0.8 < sum(share for _, share in told.values()) < 1.2
+            ),
+            lambda: told,
+            meanwhile=ask,
+        )
 
 
 async def relayed_port(task: Task) -> Any:

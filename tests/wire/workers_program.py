@@ -1,6 +1,7 @@
 """Servers for `lbclient serve`: each answers with the number of its process."""
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -9,12 +10,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import lbclient
+from lbclient.config import ServerConfig
 from lbclient.server import Server
 from tests.hosts import add_methods, unary_unary
 
 WHO = "/test.Workers/Who"
 SLOW = "/test.Workers/Slow"
 BURN = "/test.Workers/Burn"
+QUOTA = "/test.Workers/Quota"
 
 
 async def who(_request: bytes, _context: Any) -> bytes:
@@ -38,6 +41,20 @@ def make_server() -> Server:
     server = lbclient.server()
     handlers = {WHO: unary_unary(who), SLOW: unary_unary(slow), BURN: unary_unary(burn)}
     add_methods(server, handlers)
+    return server
+
+
+def with_quota() -> Server:
+    """Of half a CPU second a second for each customer. It tells what it may give."""
+    config = ServerConfig(default_quota=0.5, cpu_factor=1.0)
+    server = lbclient.server(config=config)
+
+    async def quota(_request: bytes, _context: Any) -> bytes:
+        seen = server.statistics().quotas
+        own = [os.getpid(), seen.tasks, seen.shares.get("shop", 0.0)]
+        return json.dumps(own).encode()
+
+    add_methods(server, {BURN: unary_unary(burn), QUOTA: unary_unary(quota)})
     return server
 
 

@@ -38,7 +38,9 @@ from lbclient.core.quota_account import Payer
 from lbclient.core.text import printable
 from lbclient.log import Log
 from lbclient.server.quotas.memory_store import ProcessStore, StoreError
+from lbclient.server.quotas.worker_store import WorkerStore
 from lbclient.server.statistics import QuotaStatistics
+from lbclient.server.workers.membership import membership
 
 LONGEST_PAUSE = 5.0  # seconds until a store is asked again, whatever it says
 HEARD = 10_000  # customers of whom a store is believed; to share them out takes 10 ms
@@ -58,14 +60,17 @@ class QuotaEnforcer:
             if config.default_quota is None
             else limits("default_quota", config.default_quota)
         )
-        self.quota = Quota(
-            self._limits,
+        share = config.quota_share
+        if config.quota_store is None and (member := membership()) is not None:
+            share /= member.count  # until its supervisor says what the others gave
+        self.quota = Quota(self._limits, self._default, share)
+        self.enter = self.quota.enter  # in the hot path
+        # Servers of one process that have no store share its limits by themselves.
+        shared = (
+            tuple(sorted(self._limits.items())),
             self._default,
             config.quota_share,
         )
-        self.enter = self.quota.enter  # in the hot path
-        # Servers of one process that have no store share its limits by themselves.
-        shared = (frozenset(self._limits.items()), self._default, config.quota_share)
         try:
             self._store: Any = find_store(
                 config.quota_store, shared, (OTHERS, *self._limits)
@@ -205,9 +210,12 @@ def find_store(
     """The store that `ServerConfig.quota_store` means. Raises ConfigError.
 
     Without one, the servers of this process that have the same `shared` limits share a
-    store. The store is told of the customers in `first` before all others.
+    store; those of a task's workers, one that their supervisor keeps. The store is told
+    of the customers in `first` before all others.
     """
     if said is None:
+        if (member := membership()) is not None:
+            return WorkerStore(member, shared)
         return _of_process.setdefault(shared, ProcessStore())
     if not isinstance(said, str):
         return said

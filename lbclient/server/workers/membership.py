@@ -4,24 +4,27 @@ The process is a worker of one task for its whole life, so there is one `Members
 it, which its servers find by `membership`. A process that is no worker has none.
 """
 
+import asyncio
 from collections.abc import Callable
 
 from lbclient.core.errors import ConfigError
 from lbclient.server.report.udp import host_of
-from lbclient.server.workers.messages import Ports
+from lbclient.server.workers.messages import Ports, UsageHeard, UsageTold
 
 
 class Membership:
     """A worker's place in its task. Owned by the worker's process, which writes it.
 
     `group` is the same number in all workers of the task. `own` are this worker's ports
-    by shared port, `siblings` those of all workers that serve. `period` is how many
+    by shared port, `count` is how many workers there are to be, `pids` are their
+    processes and `siblings` the ports of all that serve. `period` is how many
     seconds its server may take to leave, where it tells. `say_quiet` is called
     once this one, which leaves, has no requests of clients that watch its health;
     `is_all_quiet` is set when all that leave with it have said so.
     """
 
-    def __init__(self, number: int, group: int, slot: int) -> None:
+    def __init__(self, number: int, group: int, slot: int, count: int = 1) -> None:
+        self.count = count
         self.number = number
         self.group = group
         self.own: dict[int, int] = {}
@@ -29,6 +32,9 @@ class Membership:
         self.is_all_quiet = False
         self.period: float | None = None
         self.say_quiet: Callable[[], object] = lambda: None
+        self.pids: tuple[int, ...] = ()
+        self.tell_usage: Callable[[UsageTold], object] = lambda _: None
+        self._asked: dict[str, asyncio.Future[UsageHeard]] = {}
         self._slot = slot
         self._has_said = False
         self._tell: list[Callable[[int, Ports], None]] = []
@@ -70,6 +76,23 @@ class Membership:
             self.siblings = siblings
             for tell in self._tell:
                 tell(self.group, siblings)
+
+    async def ask_usage(self, told: UsageTold) -> UsageHeard:
+        """Tells the supervisor what a server gave, and returns what all did. Waits
+        until it answers, or until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[UsageHeard] = loop.create_future()
+        self._asked[told.server] = answer
+        try:
+            self.tell_usage(told)
+            return await answer
+        finally:
+            self._asked.pop(told.server, None)
+
+    def hear_usage(self, heard: UsageHeard) -> None:
+        answer = self._asked.get(heard.server)
+        if answer is not None and not answer.done():
+            answer.set_result(heard)
 
     def __repr__(self) -> str:
         return f"<worker {self.number} of group {self.group}, own ports {self.own}>"

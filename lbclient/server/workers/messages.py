@@ -23,8 +23,9 @@ class Assignment(NamedTuple):
     """What a worker is started with.
 
     `number` stays with the worker's place, from 1. `group` is the same number in all
-    workers of the task. `slot` is free of other workers as long as it lives. `address`
-    is where all of them listen, besides what `make_server` says; None: nowhere.
+    workers of the task. `slot` is free of other workers as long as it lives. `workers`
+    is how many there are to be. `address` is where all of them listen, besides what
+    `make_server` says; None: nowhere.
     """
 
     make_server: MakeServer | str
@@ -32,6 +33,7 @@ class Assignment(NamedTuple):
     number: int
     group: int
     slot: int
+    workers: int
     address: str | None = None
     log_level: str | None = None
 
@@ -74,13 +76,32 @@ class Quiet(NamedTuple):
     """A leaving one: no client that watches its health calls any more."""
 
 
+class UsageTold(NamedTuple):
+    """What one of its servers, with these limits, gave of late: CPU seconds a second,
+    by customer."""
+
+    limits: str
+    server: str
+    usage: dict[str, float]
+
+
 # --- to a worker ------------------------------------------------------------------
 
 
 class ServingPorts(NamedTuple):
-    """All workers that serve, itself included."""
+    """All workers that serve, itself included. `pids` are all processes of the task
+    but its supervisor."""
 
     ports: Ports
+    pids: tuple[int, ...]
+
+
+class UsageHeard(NamedTuple):
+    """What so many servers of the task gave together."""
+
+    server: str
+    tasks: int
+    total: dict[str, float]
 
 
 class AllQuiet(NamedTuple):

@@ -15,6 +15,8 @@ from lbclient.server.workers.messages import (
     Quiet,
     Ready,
     ServingPorts,
+    UsageHeard,
+    UsageTold,
     WorkerFailed,
 )
 from lbclient.server.workers.pipe import Pipe, pair
@@ -31,10 +33,15 @@ class WorkerProcess:
 
     `is_ready` is set once it serves, `has_ended` when its process has. `is_leaving`
     once it was told to, by whomever. `failure` is what it said that it failed by.
-    `changed` is called after each message.
+    `changed` is called after each message, but for those of usage.
     """
 
-    def __init__(self, assignment: Assignment, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        changed: Callable[[], None],
+        hear_usage: Callable[["WorkerProcess", UsageTold], None],
+    ) -> None:
         self.assignment = assignment
         self.is_ready = self.has_ended = False
         self.is_leaving = self.is_quiet = False
@@ -43,6 +50,7 @@ class WorkerProcess:
         self.listening: tuple[str, ...] = ()
         self.period = 0.0
         self._changed = changed
+        self._hear_usage = hear_usage
         self._loop = asyncio.get_running_loop()
         ours, theirs = pair()
         self._pipe = Pipe(ours)
@@ -78,6 +86,9 @@ class WorkerProcess:
     # --- what it says -----------------------------------------------------------
 
     def _take(self, message: object) -> None:
+        if isinstance(message, UsageTold):
+            self._hear_usage(self, message)
+            return
         if isinstance(message, Ready):
             self.ports, self.period, self.listening = message
             self.is_ready = True
@@ -107,8 +118,11 @@ class WorkerProcess:
 
     # --- what it is told ----------------------------------------------------------
 
-    def tell_siblings(self, ports: Ports) -> None:
-        self._pipe.send(ServingPorts(ports))
+    def tell_siblings(self, ports: Ports, pids: tuple[int, ...]) -> None:
+        self._pipe.send(ServingPorts(ports, pids))
+
+    def tell_usage(self, heard: UsageHeard) -> None:
+        self._pipe.send(heard)
 
     def leave(self) -> None:
         """By SIGTERM, which also ends a worker that still imports its program."""

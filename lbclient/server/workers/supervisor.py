@@ -18,9 +18,10 @@ from lbclient.core.backoff import Backoff
 from lbclient.core.protocols import Clock
 from lbclient.log import Log
 from lbclient.server.signals import handling
-from lbclient.server.workers.messages import Assignment, Ports
+from lbclient.server.workers.messages import Assignment, Ports, UsageTold
 from lbclient.server.workers.orphans import is_init, reap
 from lbclient.server.workers.process import WorkerProcess
+from lbclient.server.workers.usage import TaskUsage
 
 logger = Log(__name__)
 
@@ -58,7 +59,8 @@ class Supervisor:
         self._has_been_ready = self._is_leaving = self._is_hurrying = False
         self._is_reloading = self._reload_again = False
         self._error: Exception | None = None
-        self._told: Ports = ()
+        self._told: tuple[Ports, tuple[int, ...]] = (), ()
+        self._usage = TaskUsage(clock)
         self._jobs: dict[asyncio.Task[None], None] = {}
         self._over = asyncio.Event()
         self._news = asyncio.get_running_loop().create_future()
@@ -146,7 +148,7 @@ class Supervisor:
         taken = {worker.slot for worker in self._alive}
         slot = next(each for each in itertools.count() if each not in taken)
         assignment = self._assign(number, self._group, slot)
-        worker = WorkerProcess(assignment, self._changed)
+        worker = WorkerProcess(assignment, self._changed, self._hear_usage)
         self._alive.append(worker)
         logger.info("%r starts", worker)
         return worker
@@ -230,10 +232,14 @@ class Supervisor:
             worker.ports if worker is not None and worker.serves() else ()
             for worker in places
         )
-        if ports != self._told and not self._is_leaving:
-            self._told = ports
+        told = ports, tuple(worker.pid for worker in self._alive)
+        if told != self._told and not self._is_leaving:
+            self._told = told
             for worker in self._alive:
-                worker.tell_siblings(ports)
+                worker.tell_siblings(*told)
+
+    def _hear_usage(self, worker: WorkerProcess, told: UsageTold) -> None:
+        self._do(self._usage.answer(told, worker.tell_usage))
 
     async def _all_ended(self) -> None:
         for worker in list(self._alive):

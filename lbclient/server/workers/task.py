@@ -33,7 +33,7 @@ async def serve_by_workers(
     address = None if shared is None else shared.address
 
     def assign(number: int, group: int, slot: int) -> Assignment:
-        return Assignment(found, warmup, number, group, slot, address, log_level)
+        return Assignment(found, warmup, number, group, slot, count, address, log_level)
 
     def tell(listening: tuple[str, ...]) -> None:
         ready(", ".join(listening), count)

@@ -31,6 +31,7 @@ from lbclient.server.workers.messages import (
     Ready,
     ServingPorts,
     ShownValue,
+    UsageHeard,
     WorkerFailed,
 )
 from lbclient.server.workers.pipe import Pipe
@@ -77,8 +78,11 @@ class _Worker:
         self._assignment = assignment
         self._pipe = pipe
         self._member = join(
-            Membership(assignment.number, assignment.group, assignment.slot)
+            Membership(
+                assignment.number, assignment.group, assignment.slot, assignment.workers
+            )
         )
+        self._member.tell_usage = self._pipe.send
         self._member.say_quiet = lambda: self._pipe.send(Quiet())
         self._server: grpc.aio.Server | None = None
         self._departure: Departure
@@ -116,7 +120,10 @@ class _Worker:
 
     def _take(self, message: object) -> None:
         if isinstance(message, ServingPorts):
+            self._member.pids = message.pids
             self._member.learn(message.ports)
+        elif isinstance(message, UsageHeard):
+            self._member.hear_usage(message)
         elif isinstance(message, AllQuiet):
             self._member.is_all_quiet = True
         elif isinstance(message, Hurry):
