@@ -16,6 +16,7 @@ from lbclient.config import ServerConfig
 from lbclient.core.errors import ConfigError
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.protocols import Clock
+from lbclient.server.meters.task_cpu import TaskCpuMeter
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate
 from lbclient.server.report.reporter import Reporter
@@ -26,6 +27,7 @@ from lbclient.server.report.udp_ports import UdpPorts
 from lbclient.server.requests.handler import Serving
 from lbclient.server.sampler import Sampler
 from lbclient.server.statistics import ServerStatistics
+from lbclient.server.workers.membership import membership
 
 
 def checked(config: ServerConfig | None, most: int | None) -> ServerConfig:
@@ -81,6 +83,8 @@ class Parts:
         self.reporter.sends_orca = config.orca_trailers
         self.udp = UdpPorts(self.reporter.glance, clock, config.udp_secret)
         self.reporter.udp_sessions = self.udp.sessions
+        member = membership()
+        self._task_cpu = None if member is None else TaskCpuMeter(lambda: member.pids)
         self.ports: list[str] = []
         self.services: dict[str, None] = {}
         each = (gate.sample, self._report)
@@ -90,8 +94,10 @@ class Parts:
         self.serving = Serving(self.reporter, gate, tally, limit)
 
     def _report(self, now: float, cpu: float) -> None:
-        """Samples what is reported: of CPUs, loop and threads the one that limits."""
-        self.reporter.sample(now, max(cpu, self.gate.threads_used()))
+        """Samples what is reported: of CPUs, loop and threads the one that limits; of a
+        worker the CPUs of the whole task, too."""
+        task = 0.0 if self._task_cpu is None else self._task_cpu.read(now)
+        self.reporter.sample(now, max(cpu, self.gate.threads_used(), task))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.gate.start(loop)
