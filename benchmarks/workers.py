@@ -3,7 +3,7 @@
     python -m benchmarks.workers               about 100 s, on two idle cores
     python -m benchmarks.workers --quick       about 50 s: fewer calls
 
-Each call costs 50 ms of CPU. First a task of one worker and a task of two, each with 16
+Each call costs 50 ms of CPU. First a task of one worker and a task of two, each with 6
 calls in flight from one channel: calls a second, and how evenly the workers served.
 Then the task of two at 70 % of what it served, with calls that come by chance, by turns
 through an lbclient channel and through four channels of grpc.aio with round_robin, made
@@ -37,7 +37,7 @@ from benchmarks.harness.options import conclude, parser_of
 
 METHOD = "/benchmark.Workers/Burn"
 COST = 0.05  # CPU seconds of a call
-IN_FLIGHT = 16
+IN_FLIGHT = 6
 LOAD = 0.7  # of what two workers serve
 STOCK_CHANNELS = 4
 LEAST_GAIN, MOST_UNEVEN, MOST_P99 = 1.9, 1.05, 0.6
