@@ -17,7 +17,7 @@ from lbclient.config import ChannelConfig
 from lbclient.core.model import State
 from tests.waiting import eventually
 from tests.wire.workers_program import BURN, QUOTA, SLOW, WHO
-from tests.wire.workers_task import Task, is_alive, serving
+from tests.wire.workers_task import Task, is_alive, mapped, serving
 
 CALLS_AT_ONCE = 8
 
@@ -181,43 +181,24 @@ async def test_a_quota_holds_for_all_workers_together() -> None:
         )
 
 
-async def relayed_port(task: Task) -> Any:
-    """Where a port mapping shows the shared port alone."""
-    host, _, port = (await task.address()).partition(":")
-    open_pipes: list[asyncio.Task[None]] = []
-
-    async def pump(reader: Any, writer: Any) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-        writer.close()
-
-    async def take(reader: Any, writer: Any) -> None:
-        there, back = await asyncio.open_connection(host, int(port))
-        open_pipes.append(asyncio.create_task(pump(reader, back)))
-        open_pipes.append(asyncio.create_task(pump(there, writer)))
-
-    return await asyncio.start_server(take, "127.0.0.2", 0)
-
-
 async def test_own_ports_that_cannot_be_reached_leave_the_shared_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serving("make_server", "--port=0", "--host=127.0.0.1") as task:
-        relay = await relayed_port(task)
-        port = relay.sockets[0].getsockname()[1]
-        address = f"127.0.0.2:{port}"
-        async with relay, lbclient.insecure_channel(address) as channel:
-            async with loaded(channel) as load:
-                workers = channel.balancer().connections.workers
-                await eventually(lambda: workers.given_up == 1)
-                await eventually(lambda: addresses(channel) == {address})
-                assert channel.statistics().workers.by_shared_port == 1
-                before = load.answers.total()
-                await eventually(lambda: load.answers.total() > before + 50)
-            assert load.errors == []
-            [backend] = channel.statistics().backends
-            assert backend.address == address
-            relay.close()
+    async with (
+        serving("make_server", "--port=0", "--host=127.0.0.1") as task,
+        mapped(await task.address()) as address,
+        lbclient.insecure_channel(address) as channel,
+    ):
+        async with loaded(channel) as load:
+            workers = channel.balancer().connections.workers
+            await eventually(lambda: workers.given_up == 1)
+            await eventually(lambda: addresses(channel) == {address})
+            assert channel.statistics().workers.by_shared_port == 1
+            before = load.answers.total()
+            await eventually(lambda: load.answers.total() > before + 50)
+        assert load.errors == []
+        [backend] = channel.statistics().backends
+        assert backend.address == address
     words = "own ports of workers cannot be reached"
     assert [r.levelname for r in caplog.records if words in r.message] == ["WARNING"]
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -99,3 +100,42 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@asynccontextmanager
+async def mapped(address: str) -> AsyncIterator[str]:
+    """Another address for the same port, and for no other, as a port mapping has."""
+    host, _, port = address.partition(":")
+    pumps: list[asyncio.Task[None]] = []
+    writers: list[asyncio.StreamWriter] = []
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(host, int(port))
+        writers.extend((writer, back))
+        pumps.append(asyncio.create_task(pump(reader, back)))
+        pumps.append(asyncio.create_task(pump(there, writer)))
+
+    server = await asyncio.start_server(take, "127.0.0.2", 0)
+    try:
+        yield f"127.0.0.2:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "lbclient", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )

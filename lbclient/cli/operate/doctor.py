@@ -22,6 +22,7 @@ from lbclient import __version__, wire
 from lbclient.cli.colour import paint
 from lbclient.cli.layout import count as how_many
 from lbclient.cli.operate import peer, probe, refusal_rate
+from lbclient.cli.operate.ask_workers import NO_WORKERS, WorkersSeen, ask_workers
 from lbclient.cli.operate.resolve import once, trouble_of
 from lbclient.cli.run import run
 from lbclient.client.health.refused_services import LOAD, in_words
@@ -108,6 +109,7 @@ class BackendSeen:
     offers_udp: bool = False
     tasks: int = 1  # that answered there
     refused: Mapping[str, str] = field(default_factory=dict)  # statuses by method
+    workers: WorkersSeen = NO_WORKERS
 
     def refuses_health(self) -> bool:
         return not self.health and any(method not in LOAD for method in self.refused)
@@ -333,6 +335,7 @@ async def ask(address: str, given: argparse.Namespace, secret: bytes) -> Backend
             refused = {wire.CHECK_METHOD: peer.refusal(reply)}
             return await ask_another(address, server, refused)
         tasks = await count_tasks(server, health)
+    workers = await ask_workers(address, health.workers, given)
     port, seal, trouble = health.udp_port, Seal(secret), ""
     if health.udp_session is not None and not secret:
         port, seal = health.udp_session
@@ -346,6 +349,7 @@ async def ask(address: str, given: argparse.Namespace, secret: bytes) -> Backend
         offers_udp=bool(port),
         udp=trouble,
         tasks=tasks,
+        workers=workers,
     )
 
 
@@ -410,6 +414,7 @@ def of_backends(seen: list[BackendSeen]) -> Iterator[Check]:
         yield from of_health(up)
         yield of_reports(up)
         yield from of_fronts(up)
+        yield from of_workers(up)
         yield of_udp(up)
 
 
@@ -443,6 +448,29 @@ def of_fronts(up: list[BackendSeen]) -> Iterator[Check]:
             " give it the tasks' own addresses"
         )
         yield Check("fronts", WARN, found, do)
+
+
+def of_workers(up: list[BackendSeen]) -> Iterator[Check]:
+    several = [each for each in up if each.workers.places]
+    if hidden := [each for each in several if each.workers.unreached]:
+        first = hidden[0].workers
+        found = (
+            f"{len(first.unreached)} of {how_many(first.serving, 'worker')} not reached"
+            f" by their own ports, such as {first.unreached[0]}: {addresses(hidden)}"
+        )
+        do = (
+            "all calls to such a task go to one of its workers: let clients through to"
+            " the own ports, which LBCLIENT_WORKER_PORTS=next makes known ones"
+        )
+        yield Check("workers", WARN, found, do)
+    elif several:
+        serving = sum(each.workers.serving for each in several)
+        places = sum(each.workers.places for each in several)
+        tasks = how_many(len(several), "task")
+        found = (
+            f"{serving} of {how_many(places, 'worker')} of {tasks} serve, and answer"
+        )
+        yield Check("workers", OK, found)
 
 
 STATE_SERVING = probe.STATES[TaskState.SERVING]

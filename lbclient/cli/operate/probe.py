@@ -21,6 +21,7 @@ from lbclient import wire
 from lbclient.cli.colour import paint
 from lbclient.cli.layout import short
 from lbclient.cli.operate import peer
+from lbclient.cli.operate.ask_workers import counted, told_at
 from lbclient.cli.run import run
 from lbclient.client.health.refused_services import in_words
 from lbclient.config import ChannelConfig, ServerConfig
@@ -85,6 +86,8 @@ class Found:
     qps: float | None = None
     eps: float | None = None
     active: int | None = None
+    workers: int | None = None  # of its task that serve; None: it is the only process
+    workers_wanted: int | None = None
 
     def status(self) -> int:
         if not self.state:
@@ -101,6 +104,8 @@ class Found:
             words.append(f"{short(self.qps)} requests a second")
         if self.active is not None:
             words.append(f"{self.active:,} active")
+        if self.workers is not None:
+            words.append(f"{self.workers} of {self.workers_wanted} workers serve")
         return f"{', '.join(words)} ({self.asked}, {1000 * self.seconds:.0f} ms)"
 
 
@@ -182,6 +187,13 @@ def told(found: Found, state: TaskState, report: LoadReport | None) -> Found:
     )
 
 
+def with_workers(found: Found, health: wire.Health) -> Found:
+    seen = counted(told_at(found.address, health.workers))
+    if not seen.places:
+        return found
+    return replace(found, workers=seen.serving, workers_wanted=seen.places)
+
+
 # --- by gRPC ------------------------------------------------------------------
 
 
@@ -197,7 +209,8 @@ async def by_grpc(given: argparse.Namespace, until: float) -> Found:
                 return replace(own, detail=why)
             health = wire.parse_health(reply) if isinstance(reply, bytes) else None
             if health is not None:
-                return told(own, health.state, health.report)
+                found = told(own, health.state, health.report)
+                return with_workers(found, health)
             if status := peer.refusal(reply):
                 refused[wire.CHECK_METHOD] = status
         reply = await server.call(wire.SERVING_CHECK_METHOD, request)

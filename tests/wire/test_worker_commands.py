@@ -1,0 +1,48 @@
+"""What `lbclient probe` and `doctor` say of a task of several workers."""
+
+import json
+from typing import Any
+
+from tests.hosts import hosting
+from tests.wire.workers_task import command, mapped, serving
+
+
+async def facts(*words: str) -> Any:
+    return json.loads((await command(*words, "--json")).stdout)
+
+
+async def checks(address: str) -> list[Any]:
+    """Of workers, by `lbclient doctor`."""
+    return [one for one in await facts("doctor", address) if one["name"] == "workers"]
+
+
+async def test_they_say_how_many_workers_serve() -> None:
+    async with serving("make_server", "--port=0", "--host=127.0.0.1") as task:
+        address = await task.address()
+        probed = await facts("probe", address)
+        assert probed["state"] == "serving"
+        assert (probed["workers"], probed["workers_wanted"]) == (2, 2)
+        line = await command("probe", address)
+        assert "2 of 2 workers serve" in line.stdout
+        [check] = await checks(address)
+        assert check["level"] == "ok"
+        assert check["found"] == "2 of 2 workers of 1 task serve, and answer"
+
+
+async def test_doctor_says_which_own_ports_are_not_reached() -> None:
+    async with (
+        serving("make_server", "--port=0", "--host=127.0.0.1") as task,
+        mapped(await task.address()) as address,
+    ):
+        [check] = await checks(address)
+        assert check["level"] == "warn"
+        assert check["found"].startswith("2 of 2 workers not reached by their own")
+        assert any(str(port) in check["found"] for port in task.own_ports())
+        assert "LBCLIENT_WORKER_PORTS=next" in check["do"]
+
+
+async def test_a_server_alone_has_no_workers() -> None:
+    async with hosting() as hosted:
+        probed = await facts("probe", hosted.address)
+        assert probed["workers"] is None
+        assert await checks(hosted.address) == []
