@@ -1,9 +1,17 @@
 """What `lbclient probe` and `doctor` say of a task of several workers."""
 
+import asyncio
 import json
+import re
 from typing import Any
+from urllib.request import urlopen
+
+import grpc
 
 from tests.hosts import hosting
+from tests.ports import free_ports
+from tests.waiting import eventually
+from tests.wire.workers_program import WHO
 from tests.wire.workers_task import command, mapped, serving
 
 
@@ -46,3 +54,32 @@ async def test_a_server_alone_has_no_workers() -> None:
         probed = await facts("probe", hosted.address)
         assert probed["workers"] is None
         assert await checks(hosted.address) == []
+
+
+async def test_one_scrape_has_the_requests_of_all_workers() -> None:
+    [port] = free_ports(1)
+    url = f"http://127.0.0.1:{port}/metrics"
+    counted: dict[str, float] = {}
+
+    def scrape() -> None:
+        with urlopen(url, timeout=20) as response:
+            text = response.read().decode()
+        found = re.findall(r"^lbclient_server_requests_total{(.*)} (\S+)$", text, re.M)
+        counted["served"] = sum(float(n) for labels, n in found if '"OK"' in labels)
+
+    options = ("--port=0", "--host=127.0.0.1", f"--metrics={port}")
+    async with serving("make_server", *options) as task:
+        answered: set[bytes] = set()
+        calls = 0
+        while len(answered) < 2:
+            own = [("grpc.use_local_subchannel_pool", 1)]
+            address = await task.address()
+            async with grpc.aio.insecure_channel(address, options=own) as channel:
+                call: Any = channel.unary_unary(WHO)
+                answered.add(await call(b"", timeout=20))
+                calls += 1
+        await eventually(
+            lambda: counted.get("served") == calls,
+            lambda: (calls, counted),
+            meanwhile=lambda: asyncio.to_thread(scrape),
+        )

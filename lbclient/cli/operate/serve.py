@@ -6,7 +6,9 @@ import json
 import os
 import sys
 
+from lbclient import metrics
 from lbclient.cli.numbers import whole
+from lbclient.cli.operate.task_metrics import ignore, scraped_at
 from lbclient.core.errors import ConfigError
 from lbclient.server.workers.task import serve_by_workers
 from lbclient.server.workers.worker import set_up_logging
@@ -72,6 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
         "looked for in, besides the installed ones (default: this one)")  # fmt: skip
     add("--log-level", choices=LEVELS, default="info", help="what goes to stderr, "
         "unless the program sets up logging itself (default: info)")  # fmt: skip
+    add("--metrics", type=whole, metavar="PORT", help="serve Prometheus metrics of all "
+        "workers on this port")  # fmt: skip
     add("--json", action="store_true", help="print the address as a line of JSON")
     return parser
 
@@ -87,12 +91,15 @@ async def run(given: argparse.Namespace) -> None:
         else:
             print(f"listening on {address}, {workers} workers", flush=True)
 
-    await serve_by_workers(
-        given.make_server,
-        None,
-        given.workers,
-        given.host,
-        given.port,
-        given.log_level,
-        ready,
-    )
+    async with scraped_at(given.metrics, given.host) as ended:
+        await serve_by_workers(
+            given.make_server,
+            None,
+            given.workers,
+            given.host,
+            given.port,
+            given.log_level,
+            ready,
+            None if ended is None else metrics.export,
+            ignore if ended is None else ended,
+        )

@@ -25,7 +25,7 @@ class Assignment(NamedTuple):
     `number` stays with the worker's place, from 1. `group` is the same number in all
     workers of the task. `slot` is free of other workers as long as it lives. `workers`
     is how many there are to be. `address` is where all of them listen, besides what
-    `make_server` says; None: nowhere.
+    `make_server` says; None: nowhere. `made` is called with the server.
     """
 
     make_server: MakeServer | str
@@ -36,6 +36,7 @@ class Assignment(NamedTuple):
     workers: int
     address: str | None = None
     log_level: str | None = None
+    made: Callable[[Any], object] | None = None
 
 
 # --- of a worker ------------------------------------------------------------------

@@ -38,7 +38,8 @@ class Supervisor:
     """Keeps a task's workers running until the task leaves.
 
     `assign` makes the assignment of a place and a slot; `ready` is told once, when
-    all workers serve, where they do. Made and run on one event loop.
+    all workers serve, where they do; `ended` the number of each process that has. Made
+    and run on one event loop.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Supervisor:
         count: int,
         assign: Callable[[int, int, int], Assignment],
         ready: Callable[[tuple[str, ...]], None] = lambda _: None,
+        ended: Callable[[int], None] = lambda _: None,
         clock: Clock = time.monotonic,
     ) -> None:
         self.count = count
         self.restarts = 0
         self._assign = assign
         self._tell_ready = ready
+        self._tell_ended = ended
         self._clock = clock
         self._group = SystemRandom().randrange(1, 2**32)
         self._places: dict[int, WorkerProcess] = {}  # the one that counts, by number
@@ -208,6 +211,9 @@ class Supervisor:
         """A worker has said something, or has ended."""
         self._news.set_result(None)
         self._news = asyncio.get_running_loop().create_future()
+        for worker in self._alive:
+            if worker.has_ended:
+                self._tell_ended(worker.pid)
         self._alive = [worker for worker in self._alive if not worker.has_ended]
         if is_init():
             self._reap()

@@ -1,6 +1,7 @@
 """Serves a task by several workers: what `lbclient.serve` does with `workers`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import grpc.aio
 
@@ -20,9 +21,12 @@ async def serve_by_workers(
     port: int | None = None,
     log_level: str | None = None,
     ready: Callable[[str, int], None] = lambda address, count: None,
+    made: Callable[[Any], object] | None = None,
+    ended: Callable[[int], None] = lambda pid: None,
 ) -> None:
     """Returns when all workers have left. `ready` is told the address and the number of
-    workers, once. Raises ConfigError, and RuntimeError where workers cannot start."""
+    workers, once; `ended` each process that has. `made` is called in each worker with
+    its server. Raises ConfigError, and RuntimeError where workers cannot start."""
     found = check_make_server(make_server)
     check(warmup)
     count = worker_count(workers)
@@ -33,13 +37,15 @@ async def serve_by_workers(
     address = None if shared is None else shared.address
 
     def assign(number: int, group: int, slot: int) -> Assignment:
-        return Assignment(found, warmup, number, group, slot, count, address, log_level)
+        return Assignment(
+            found, warmup, number, group, slot, count, address, log_level, made
+        )
 
     def tell(listening: tuple[str, ...]) -> None:
         ready(", ".join(listening), count)
 
     try:
-        await Supervisor(count, assign, tell).run()
+        await Supervisor(count, assign, tell, ended).run()
     finally:
         if shared is not None:
             shared.close()

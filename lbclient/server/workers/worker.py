@@ -96,6 +96,8 @@ class _Worker:
             make_server = factory.find(self._assignment.make_server)
             server = self._server = await factory.make(make_server, stack)
             self._listen(server)
+            if self._assignment.made is not None:
+                self._assignment.made(server)
             if self._departure.leave.done():
                 return
             await run(server, self._assignment.warmup, self._departure, self._ready)
