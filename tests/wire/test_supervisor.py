@@ -13,6 +13,7 @@ import pytest
 
 from lbclient.core.errors import ConfigError
 from lbclient.server import serve
+from tests import needs
 from tests.ports import free_ports
 from tests.waiting import eventually
 from tests.wire.workers_program import SLOW, WHO, make_server
@@ -158,6 +159,26 @@ async def test_own_ports_are_the_next_ones_if_wanted() -> None:
         task.send(signal.SIGHUP)
         await eventually(lambda: task.found("reloaded 2 workers"), lambda: task.log)
         assert {*task.own_ports()} == {port + 1, port + 2, port + 3}
+
+
+def children(pid: int) -> dict[int, str]:
+    """The names of its children, also of those that have ended."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {int(each): Path(f"/proc/{each}/comm").read_text() for each in found}
+
+
+async def test_the_first_process_of_a_container_reaps_orphans() -> None:
+    """In a process namespace of its own; it leaves at SIGTERM, too."""
+    words = [needs.program("unshare"), "--pid", "--fork", "--mount-proc"]
+    async with serving("leaves_an_orphan", "--port=0", workers=1, within=words) as task:
+        await eventually(lambda: task.said or task.process.returncode is not None)
+        if any("Operation not permitted" in line for line in task.log):
+            needs.skip("no process namespace for this user")
+        [supervisor] = children(task.process.pid)
+        await eventually(lambda: "sleep\n" not in children(supervisor).values())
+        assert task.found(r"\[1\] INFO lbclient.server.workers.supervisor: 1 workers")
+        os.kill(supervisor, signal.SIGTERM)
+        assert await task.ended() == 0
 
 
 async def test_what_a_worker_opened_is_closed_after_its_server() -> None:

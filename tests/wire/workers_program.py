@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -74,6 +75,12 @@ def fails_once_reloaded() -> Server:
     """Until the file is there."""
     if os.path.exists(os.environ["BROKEN"]):
         raise LookupError("no such model")
+    return make_server()
+
+
+def leaves_an_orphan() -> Server:
+    """A process whose parent ends first."""
+    subprocess.run(["sh", "-c", "sleep 1 >/dev/null 2>&1 & true"], check=True)
     return make_server()
 
 

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -66,10 +66,13 @@ async def serving(
     function: str = "make_server",
     *options: str,
     workers: int = 2,
+    within: Sequence[str] = (),
     **environment: str,
 ) -> AsyncIterator[Task]:
-    """Ends with all of its processes, whatever a test has done to it."""
+    """Ends with all of its processes, whatever a test has done to it. `within` is the
+    command that runs it."""
     process = await asyncio.create_subprocess_exec(
+        *within,
         sys.executable,
         "-m",
         "lbclient",
