@@ -41,7 +41,7 @@ matrix: $(READY)
 	$(BIN)/python -m tests.matrix $(ARGS)
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.overhead $(ARGS)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 # The documentation as a site, in build/site.
 site: $(READY)

@@ -24,23 +24,19 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 
 import lbclient
+from benchmarks.harness.echo import cpu_of, echo, echo_on, many_spawned, serve_echo
 from benchmarks.harness.figures import say_machine
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import running
 from benchmarks.harness.servers import target_of
-from benchmarks.overhead import (
+from benchmarks.harness.turns import (
     Contender,
     Ratio,
     compare,
-    cpu_of,
-    echo,
-    echo_on,
-    many_spawned,
     own_cpu,
     ratio,
     say_absolute,
     say_ratios,
-    serve_echo,
 )
 from lbclient import metrics
 from lbclient.client.observers import CallObserver, Observers, expecting

@@ -30,10 +30,10 @@ from typing import Any
 
 import lbclient
 from benchmarks.harness import linux
+from benchmarks.harness.echo import echo_on, many_spawned
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import result_of
 from benchmarks.harness.servers import target_of
-from benchmarks.overhead import echo_on, many_spawned
 from lbclient.config import ChannelConfig
 
 BACKENDS = 500

@@ -28,23 +28,20 @@ import grpc
 
 import lbclient
 from benchmarks import frames
+from benchmarks.harness.echo import ECHO, echo_on, many_spawned, spawned
 from benchmarks.harness.figures import BLUE, blank, machine
 from benchmarks.harness.linux import schedstat, tcp_sockets
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import command_of, orders, program, running, say
 from benchmarks.harness.servers import target_of
-from benchmarks.overhead import (
-    ECHO,
+from benchmarks.harness.turns import (
     Contender,
     Ratio,
     compare,
     draw_ratios,
-    echo_on,
-    many_spawned,
     ratio,
     say_absolute,
     say_ratios,
-    spawned,
 )
 from benchmarks.overload.without import leave_in_core
 from lbclient.config import ChannelConfig

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import google.protobuf
 import grpc
 
+from benchmarks.harness import linux
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -23,6 +25,8 @@ def machine() -> dict[str, Any]:
     """What figures depend on besides the code."""
     return {
         "cores": len(os.sched_getaffinity(0)),
+        "processor": linux.processor(),
+        "GB": round(linux.memory() / 2**30),
         "python": platform.python_version(),
         "grpcio": grpc.__version__,
         "protobuf": google.protobuf.__version__,

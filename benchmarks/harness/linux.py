@@ -1,12 +1,25 @@
 """What Linux says of processes and connections, in /proc."""
 
 import os
+import platform
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 ESTABLISHED = "01"  # include/net/tcp_states.h
 TABLES = Path("/proc/net/tcp"), Path("/proc/net/tcp6")
+
+
+def processor() -> str:
+    """Its name, as far as the kernel tells it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if "model name" in line)
+    return next(names, platform.machine())
+
+
+def memory() -> int:
+    """Bytes of RAM of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def schedstat(pid: int) -> dict[int, tuple[float, float]]:

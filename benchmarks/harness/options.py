@@ -2,11 +2,12 @@
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import figures
+from benchmarks.harness.measured import Measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +18,10 @@ SUFFIXES = (".png", ".svg", ".pdf")
 def parser_of(
     name: str, doc: str | None, quick: str = "", json: bool = True, plot: bool = False
 ) -> argparse.ArgumentParser:
-    """With --quick if there are words for its help, with --json, and with --plot."""
+    """With --quick if there are words for its help, with --json, and with --plot.
+
+    With --json comes --measured, by which `python -m benchmarks` hears the figures.
+    """
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}",
         description=doc,
@@ -28,6 +32,8 @@ def parser_of(
         add("--quick", action="store_true", help=quick)
     if json:
         add("--json", metavar="FILE", type=writable, help="write all figures to FILE")
+        what = "write the figures of docs/benchmarks.md to FILE"
+        add("--measured", metavar="FILE", type=writable, help=what)
     if plot:
         add("--plot", metavar="FILE", type=drawable, help="draw a .png, .svg or .pdf")
     return parser
@@ -64,17 +70,22 @@ def conclude(
     found: Any,
     missed: list[str] | None,
     draw: "Callable[[], Figure] | None" = None,
+    measured: Iterable[Measured] = (),
 ) -> int:
     """Writes the files that were asked for, and says which targets were missed.
 
-    None for `missed`: there are no targets. Returns the exit status.
+    `measured` are the figures that are compared from run to run, on docs/benchmarks.md;
+    some have goals. `missed` are other targets; None: there are none. Returns the exit
+    status.
     """
+    told = [*measured]
     if given.json:
         figures.write_json(given.json, found)
     if draw is not None and given.plot:
         figures.write_plot(given.plot, draw())
-    if missed is not None:
-        print(
-            "MISSED: " + "; ".join(missed) if missed else "all that is promised holds"
-        )
-    return int(bool(missed))
+    if given.measured:
+        figures.write_json(given.measured, {"missed": missed, "measured": told})
+    every = [*(missed or ()), *(one.name for one in told if one.misses)]
+    if missed is not None or any(one.goal is not None for one in told):
+        print("MISSED: " + "; ".join(every) if every else "all that is promised holds")
+    return int(bool(every))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.page import with_figures
+from benchmarks.harness.record import load
 from lbclient.config import RESERVED, ChannelConfig, ServerConfig, settings
 from lbclient.config.tables import with_tables
 from lbclient.sim import SCENARIOS
@@ -56,6 +58,12 @@ def test_the_tables_of_settings_are_fresh() -> None:
     assert page == with_tables(page), "stale: run `make settings`"
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE)
     assert {name: ast.literal_eval(default) for name, default in rows} == DEFAULTS
+
+
+def test_the_page_of_benchmarks_has_the_figures_of_the_record() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    record = load(ROOT / "benchmarks" / "recorded.json")
+    assert page == with_figures(page, record), "stale: `python -m benchmarks --page`"
 
 
 def test_a_page_without_a_place_for_a_table_is_refused() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
+LISTED = {"__main__", "listed"}  # which run the others
+NAMES = sorted({path.stem for path in (ROOT / "benchmarks").glob("*.py")} - LISTED)
 PACKAGES = {  # by the name that they are run by
     "overload": "overload.__main__",
     "refusals": "refusals.__main__",

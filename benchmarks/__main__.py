@@ -1,0 +1,98 @@
+"""Runs the benchmarks of docs/benchmarks.md one after the other, and writes that page.
+
+    python -m benchmarks                   the short form of all: ten minutes
+    python -m benchmarks --full            all of it: some hours
+    python -m benchmarks --only overhead   some of them; the others' figures stay
+    python -m benchmarks --resume          without those that the last run has finished
+    python -m benchmarks --compare         tells what moved, and writes nothing
+    python -m benchmarks --page            writes the page from the record, runs nothing
+
+What each has found is kept in build/benchmarks, with all that it said, so that a run
+that was ended can be resumed. At the end the page and benchmarks/recorded.json are
+written, and the ratios that moved by more than their noise since the last record are
+named. Exit status 1 if one moved for the worse, or a benchmark told nothing.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable
+
+from benchmarks.harness.one_by_one import run
+from benchmarks.harness.page import with_figures
+from benchmarks.harness.processes import ROOT
+from benchmarks.harness.record import Run, load, moved, save
+from benchmarks.listed import BENCHMARKS, Listed
+
+RECORD = ROOT / "benchmarks" / "recorded.json"
+PAGE = ROOT / "docs" / "benchmarks.md"
+KEPT = ROOT / "build" / "benchmarks"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    names = [one.name for one in BENCHMARKS]
+    add("--full", action="store_true", help="the long form of each")
+    add("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
+    add("--resume", action="store_true", help="run what is not finished yet")
+    what = "do not write the page and the record"
+    add("--compare", action="store_true", help=what)
+    add("--page", action="store_true", help="run nothing, and write the page")
+    return made
+
+
+def run_all(
+    chosen: Iterable[Listed], *, is_full: bool, is_resumed: bool
+) -> dict[str, Run]:
+    """What each of them found; kept as soon as it is known."""
+    file = KEPT / ("full.json" if is_full else "short.json")
+    kept = load(file) if is_resumed else {}
+    found = {}
+    for listed in chosen:
+        if listed.arguments(is_full=is_full) is None:
+            continue
+        of = kept.get(listed.name)
+        if of is None or not of.end.is_whole:
+            print(f"{listed.name:20} ", end="", flush=True)
+            of = run(listed, KEPT, is_full=is_full)
+            kept[listed.name] = of
+            save(file, kept)
+            missed = "".join(f"\n{'':21}{what}" for what in of.missed)
+            print(f"{of.seconds:4.0f} s  {of.end}  {of.said}{missed}", flush=True)
+        found[listed.name] = of
+    return found
+
+
+def in_order(runs: dict[str, Run]) -> dict[str, Run]:
+    """As they are listed, without those that no longer are."""
+    return {one.name: runs[one.name] for one in BENCHMARKS if one.name in runs}
+
+
+def write(runs: dict[str, Run]) -> None:
+    save(RECORD, in_order(runs))
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(with_figures(page, load(RECORD)), encoding="utf-8")
+
+
+def main() -> int:
+    given = parser().parse_args()
+    before = load(RECORD)
+    if given.page:
+        write(before)
+        return 0
+    chosen = [one for one in BENCHMARKS if not given.only or one.name in given.only]
+    found = run_all(chosen, is_full=given.full, is_resumed=given.resume)
+    changes = moved(before, found)
+    print("\n".join(map(str, changes)) or "no ratio moved beyond its noise")
+    if not given.compare:
+        write({**before, **found})
+    is_broken = any(not of.end.is_whole for of in found.values())
+    return int(is_broken or any(one.is_worse for one in changes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

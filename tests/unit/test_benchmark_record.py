@@ -1,0 +1,126 @@
+"""What `python -m benchmarks` makes of the figures that benchmarks tell."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.harness.measured import Measured, measured
+from benchmarks.harness.one_by_one import ran_to_its_end, run
+from benchmarks.harness.page import BEGIN, with_figures
+from benchmarks.harness.record import End, Run, load, moved, save
+from benchmarks.listed import BENCHMARKS, SECTIONS, Listed
+
+RATIO = Measured(name="ours / theirs", value=1.2, spread=(1.1, 1.3), better="less")
+RUN = Run(command="python -m benchmarks.x", end=End.HELD, seconds=1.0, measured=[RATIO])
+NAME = BENCHMARKS[0].name
+
+
+def of(**changes: Any) -> dict[str, Run]:
+    return {NAME: replace(RUN, measured=[replace(RATIO, **changes)])}
+
+
+@pytest.mark.parametrize(
+    ("now", "is_moved", "is_worse"),
+    [
+        ({"value": 1.25, "spread": (1.2, 1.35)}, False, True),
+        ({"value": 1.5, "spread": (1.1, 1.6)}, False, True),  # too wide to say so
+        ({"value": 1.5, "spread": (1.4, 1.6)}, True, True),
+        ({"value": 0.9, "spread": (0.8, 1.0)}, True, False),
+        ({"value": 1.4, "spread": None}, False, True),  # once: a quarter is noise
+        ({"value": 1.7, "spread": None}, True, True),
+        ({"value": 9.0, "spread": None, "unit": "ms"}, False, True),
+    ],
+)
+def test_a_ratio_has_moved_if_it_is_beyond_the_noise_of_both_runs(
+    now: dict[str, Any], is_moved: bool, is_worse: bool
+) -> None:
+    changes = moved(of(), of(**now))
+    assert [one.is_worse for one in changes] == [is_worse] * is_moved
+    assert [str(one).startswith("WORSE") for one in changes] == [is_worse] * is_moved
+
+
+def test_a_simulated_figure_has_moved_with_any_change() -> None:
+    before = of(value=0.9, spread=(0.9, 0.9))
+    assert moved(before, of(value=0.9, spread=(0.9, 0.9))) == []
+    assert len(moved(before, of(value=0.91, spread=(0.91, 0.91)))) == 1
+
+
+def test_another_form_of_a_benchmark_is_not_compared() -> None:
+    worse = of(value=9.0, spread=(9.0, 9.0))
+    assert len(moved(of(), worse)) == 1
+    longer = {NAME: replace(worse[NAME], command="python -m benchmarks.x --long")}
+    assert moved(of(), longer) == []
+
+
+def test_the_median_and_the_quartiles_are_told() -> None:
+    of_many = measured("x", [5.0, 1.0, 2.0, 3.0, 4.0])
+    assert (of_many.value, of_many.spread) == (3.0, (1.5, 4.5))
+    assert measured("x", [2.0]).spread is None
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    record = {
+        NAME: replace(RUN, missed=['too "slow"'], machine={"cores": 2}, load=0.5),
+        "other": replace(RUN, end=End.FAILED, said="no {such} thing", measured=[]),
+    }
+    file = tmp_path / "folder" / "record.json"
+    save(file, record)
+    assert load(file) == record
+    assert load(tmp_path / "none") == {}
+
+
+def test_a_page_shows_losses_and_what_was_not_run() -> None:
+    lost = replace(RATIO, goal=1.15)
+    missed = replace(RUN, end=End.MISSED, measured=[lost], missed=["it fell"])
+    page = with_figures(f"# Head\n{BEGIN}old", {NAME: missed})
+    assert page.startswith(f"# Head\n{BEGIN}")
+    assert "old" not in page
+    cell = "ours / theirs | 1.20 (1.10 to 1.30) | at most 1.15 | MISSED |"
+    assert page.count(cell) == 1
+    assert (
+        f"| [{NAME}](#{NAME}) | ours / theirs | 1.20 (1.10 to 1.30) | MISSED |" in page
+    )
+    assert f"- {NAME}: it fell" in page
+    failed = Run(command="x", end=End.FAILED, seconds=3.0, said="no port")
+    assert "FAILED: no port, in 3 s" in with_figures(BEGIN, {NAME: failed})
+    assert "Not run yet" in with_figures(BEGIN, {})
+    with pytest.raises(ValueError, match="no place for figures"):
+        with_figures("# Head", {})
+
+
+def test_a_ratio_loses_if_both_quartiles_are_worse_than_one() -> None:
+    assert RATIO.loses
+    assert not replace(RATIO, spread=(0.99, 1.3)).loses
+    assert not replace(RATIO, better="more").loses
+    assert replace(RATIO, value=0.8, spread=(0.7, 0.9), better="more").loses
+    assert not replace(RATIO, unit="ms").loses
+
+
+def test_a_benchmark_that_breaks_or_lacks_a_program_is_told_as_such(
+    tmp_path: Path,
+) -> None:
+    listed = Listed(section="Cost", name="x", module="no_such", shows="")
+    broken = run(listed, tmp_path, is_full=False)
+    assert broken.end is End.FAILED
+    assert "No module named benchmarks.no_such" in broken.said
+    without = run(replace(listed, needs=("no-such-program",)), tmp_path, is_full=False)
+    assert without.end is End.LEFT_OUT
+    assert without.said == "there is no no-such-program"
+
+
+def test_a_benchmark_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as out:
+        sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+        assert not ran_to_its_end(sleep, out.fileno(), most=0.1)
+        assert ran_to_its_end([sys.executable, "-c", ""], out.fileno(), most=60.0)
+
+
+def test_every_benchmark_listed_has_a_section_and_a_name_of_its_own() -> None:
+    names = [one.name for one in BENCHMARKS]
+    assert len({*names}) == len(names)
+    assert {one.section for one in BENCHMARKS} <= {*SECTIONS}
+    forms = [(one.short, one.full) for one in BENCHMARKS]
+    assert (None, None) not in forms
