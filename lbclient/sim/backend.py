@@ -64,11 +64,13 @@ class SimulatedBackend:
         "_failed",
         "_finished",
         "_full",
+        "_given",
         "_half_trip",
         "_heap",
         "_is_careful",
         "_latencies",
         "_overloads",
+        "_pace",
         "_paces",
         "_pressure",
         "_refusal_cost",
@@ -96,7 +98,7 @@ class SimulatedBackend:
         answers: "deque[Answer]",
         rng: Random,
     ) -> None:
-        self._cores = scenario.cores
+        self._cores = self._given = scenario.cores
         self.busy = 0.0
         self.received = 0
         self.attempts = [0] * ATTEMPTS  # of those received, by their number
@@ -272,12 +274,20 @@ class SimulatedBackend:
         if self._running:
             self._schedule(self._running[0][1], now)
 
+    def set_cores(self, cores: int, now: float) -> None:
+        """From now on it may use so many, more or fewer than its own."""
+        if cores != self._given:
+            self.advance(now)
+            self._given = cores
+            self.set_pace(self._pace, now)
+
     def _set_pace(self, pace: float) -> None:
-        cores = self._cores
-        # By how many are running: what each gets, and how busy the processors are.
+        self._pace = pace
+        own, cores = self._cores, self._given
+        # By how many are running: what each gets, and how busy its own processors are.
         crowds = range(1, self._full + 1)
         self._paces = [0.0, *(pace * min(1.0, cores / count) for count in crowds)]
-        self._shares = [0.0, *(min(1.0, count / cores) for count in crowds)]
+        self._shares = [0.0, *(min(cores, count) / own for count in crowds)]
 
     def _answer(
         self,

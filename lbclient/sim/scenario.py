@@ -17,7 +17,7 @@ from lbclient.core.spill_control import SPILL_ABOVE
 from lbclient.subsets import ALGORITHMS
 
 LOCALITIES = ("spill", "strict", "off")
-COSTS = ("lognormal", "exponential", "heavy", "equal")
+COSTS = ("lognormal", "exponential", "normal", "heavy", "equal")
 UNLIMITED = 10**9  # requests in flight: as good as no limit
 
 
@@ -49,8 +49,9 @@ class Scenario:
     speeds: tuple[float, ...] = (1.0,)  # each of as many backends as any other
 
     cost: float = 0.02  # mean processor time of a request at speed 1
-    # With sigma 1; or exponential, equal, or heavy: 99 % are lognormal, and 1 % cost
-    # 100 to 1000 times what these do, uniformly by their logarithm.
+    # With sigma 1; or exponential, equal, or normal: above 0, its deviation is the mean
+    # itself; or heavy: 99 % are lognormal, and 1 % cost 100 to 1000 times what these
+    # do, uniformly by their logarithm.
     costs: str = "lognormal"
     wait: float = 0.0  # mean of a pure wait before it, exponential
     round_trip: float = 0.001
@@ -61,6 +62,9 @@ class Scenario:
 
     neighbour: float = 1.0  # a machine's speed while its neighbour is busy
     neighbour_period: float = 20.0  # mean of its busy times, and of those between
+    # Processors that a backend may use while its neighbour is busy, and while it is
+    # not, where `cores` are its share of the machine; 0: `cores`.
+    neighbour_cores: tuple[int, ...] = (0,)
     restart_every: float = 0.0  # one backend, by lot; 0: never
     restart_away: float = 0.0  # not connected meanwhile; 0: no connection is lost
     restart_speed: float = 0.4  # afterwards, for `restart_lasts`
@@ -109,6 +113,9 @@ class Scenario:
             raise ConfigError("subset", self.subset, wanted)
         if self.throttle and self.throttle < 1.05:
             raise ConfigError("throttle", self.throttle, "0, or 1.05 to 1000")
+        if len(self.neighbour_cores) > 2:
+            wanted = "one or two numbers"
+            raise ConfigError("neighbour_cores", self.neighbour_cores, wanted)
         self._check_pairs()
         self._check_zones()
         for name in ("sinkholes", "joining"):
@@ -128,6 +135,9 @@ class Scenario:
             raise ConfigError("rates_delay", self.rates_delay, wanted)
         if self.event_loop and self.wait:
             raise ConfigError("wait", self.wait, "0 where event_loop is true")
+        if self.event_loop and any(self.neighbour_cores):
+            wanted = "0 where event_loop is true"
+            raise ConfigError("neighbour_cores", self.neighbour_cores, wanted)
 
     def _check_zones(self) -> None:
         if self.zones > min(self.clients, self.backends):
@@ -145,6 +155,14 @@ class Scenario:
         return bool(
             self.throttle or self.attempts > 1 or self.admission or self.refusing
         )
+
+    @property
+    def has_neighbours(self) -> bool:
+        return self.neighbour != 1.0 or any(self.neighbour_cores)
+
+    def cores_beside(self, *, is_busy: bool) -> int:
+        """What a backend may use while its neighbour is busy, or is not."""
+        return self.neighbour_cores[0 if is_busy else -1] or self.cores
 
     @property
     def mean_speed(self) -> float:
@@ -207,6 +225,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "hot_share": (0.0, 1.0),
     "hot_traffic": (0.0, 1.0),
     "neighbour": (0.01, 100.0),
+    "neighbour_cores": (0, 1000),
     "neighbour_period": (0.1, 1000.0),
     "restart_speed": (0.01, 100.0),
     "slowed_speed": (0.01, 100.0),

@@ -123,7 +123,7 @@ class Simulation:
             self._at(first, self._check_health, client)
             if scenario.max_subset_size > scenario.subset_size:
                 self._at(client.phase * PAUSE, self._look_at_size, client)
-        if scenario.neighbour != 1.0:
+        if scenario.has_neighbours:
             for i in range(scenario.backends):
                 is_busy = rng.random() < 0.5
                 self._set_neighbour(0.0, (i, is_busy, Random(rng.getrandbits(64))))
@@ -190,6 +190,7 @@ class Simulation:
 
     def _set_neighbour(self, now: float, given: tuple[int, bool, Random]) -> None:
         i, is_busy, rng = given
+        self.backends[i].set_cores(self.scenario.cores_beside(is_busy=is_busy), now)
         factor = self.scenario.neighbour if is_busy else 1.0
         self._set_factor(i, "neighbour", factor, now)
         pause = rng.expovariate(1.0 / self.scenario.neighbour_period)

@@ -9,6 +9,7 @@ from bisect import bisect
 from itertools import accumulate
 from math import exp, log
 from random import Random
+from statistics import NormalDist
 from typing import NamedTuple
 
 from lbclient.sim.scenario import Scenario
@@ -16,6 +17,8 @@ from lbclient.sim.scenario import Scenario
 RARE, LEAST_DEAR, MOST_DEAR = 0.01, 100.0, 1000.0  # of "heavy" costs
 # Of a log-uniform number its mean: (b - a) / ln(b / a), here 391.
 MEAN_DEAR = (MOST_DEAR - LEAST_DEAR) / log(MOST_DEAR / LEAST_DEAR)
+# Of a normal number of mean 1 and deviation 1, where it is above 0, the mean.
+MEAN_ABOVE_ZERO = 1.0 + NormalDist().pdf(1.0) / NormalDist().cdf(1.0)
 
 
 class Traffic(NamedTuple):
@@ -79,6 +82,9 @@ def _costs(scenario: Scenario, count: int, rng: Random) -> "array[float]":
             return array("d", [mean]) * count
         case "exponential":
             return array("d", (-mean * log(1.0 - rng.random()) for _ in range(count)))
+        case "normal":
+            scale = mean / MEAN_ABOVE_ZERO
+            return array("d", (scale * _above_zero(rng) for _ in range(count)))
         case "heavy":
             usual = mean / (1.0 - RARE + RARE * MEAN_DEAR)
             return array("d", (usual * _heavy(rng) for _ in range(count)))
@@ -89,6 +95,13 @@ def _costs(scenario: Scenario, count: int, rng: Random) -> "array[float]":
 def _lognormal(rng: Random) -> float:
     """Sigma 1, mean 1."""
     return exp(rng.gauss(-0.5, 1.0))
+
+
+def _above_zero(rng: Random) -> float:
+    """Normal, mean and deviation 1, drawn again where it is not above 0."""
+    while (drawn := rng.gauss(1.0, 1.0)) <= 0.0:
+        pass
+    return drawn
 
 
 def _heavy(rng: Random) -> float:

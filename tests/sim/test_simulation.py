@@ -5,6 +5,7 @@ from statistics import fmean
 
 import pytest
 
+from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import PickerFactory
 from lbclient.core.retry import Refusal
 from lbclient.core.verdict import UNAVAILABLE, Ending
@@ -121,6 +122,31 @@ def test_a_neighbour_takes_from_what_is_there() -> None:
     calm = simulate(SMALL, "round_robin", load=0.5, seed=1)
     shaken = simulate(scenario, "round_robin", load=0.5, seed=1)
     assert shaken.spread > calm.spread
+
+
+def test_a_backend_may_use_what_its_neighbour_leaves() -> None:
+    """Half of the time all of a machine of 8 cores, and else its own 2."""
+    own = replace(SMALL, cores=2, neighbour_period=2.0)
+    crowded, roomy = (
+        simulate(replace(own, neighbour_cores=cores), "p2c", load=1.5, seed=1)
+        for cores in ((2,), (2, 8))
+    )
+    assert max(crowded.utilization) <= 1.001
+    assert max(roomy.utilization) > 1.2
+    assert roomy.p99 < crowded.p99
+
+
+def test_too_many_kinds_of_neighbours_are_refused() -> None:
+    with pytest.raises(ConfigError, match="neighbour_cores"):
+        replace(SMALL, neighbour_cores=(1, 2, 3))
+    with pytest.raises(ConfigError, match="neighbour_cores"):
+        replace(SMALL, neighbour_cores=(1, 2), event_loop=True)
+
+
+def test_normal_costs_have_their_mean_and_are_above_zero() -> None:
+    costs = draw(replace(SMALL, costs="normal"), 0.5, seed=1).costs
+    assert min(costs) > 0.0
+    assert fmean(costs) == pytest.approx(SMALL.cost, rel=0.05)
 
 
 def test_restarts_cost_capacity_until_they_are_over() -> None:
