@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 import lbclient
+from benchmarks.grpc_interop import CASES, CHANNELS, SERVERS, pair
 from lbclient import wire
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.pickers import WeightedRoundRobin
@@ -386,6 +387,18 @@ async def test_a_backend_that_never_served_by_standard_health_is_waited_for(
         assert not call.done()
         health.become(compat_pb2.ServingReply.SERVING)
         assert (await call).text == task.servicer.name
+
+
+# --- gRPC's own cases ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("client", CHANNELS)
+async def test_grpcs_interoperability_cases_hold_with_ours_on_either_side(
+    client: str, server: str
+) -> None:
+    found = await pair(client, server)
+    assert found == dict.fromkeys(CASES, "holds")
 
 
 # --- generated code, credentials -------------------------------------------------
