@@ -1,0 +1,303 @@
+"""How cost grows: with the subset, with the list of endpoints, with idle channels.
+
+    python -m benchmarks.growth            about 3 minutes
+    python -m benchmarks.growth --quick    about a minute
+
+- *subset*: CPU of a call on channels with 1 to 100 connected backends, over that with
+  20. Channels take turns as in `benchmarks.overhead`.
+  Beside them grpcio's weighted_round_robin with 100 over 20: more connections get fewer
+  calls each, which costs something by itself.
+- *endpoints*: the same for a subset of 20 out of 20 to 100,000 endpoints; and CPU of an
+  update of such a list, of which 1 % is replaced, for each endpoint.
+- *scrape*: CPU of one scrape by Prometheus, with 1 to 100 backends.
+- *idle channels*: CPU and memory of 1,000 channels that nobody calls, each connected to
+  one backend, beside as many of grpc.aio. Ours have health streams.
+
+All servers are lbclient's, on loopback, where any address of 127.0.0.0/8 leads to them.
+Exit status 1 if a call costs more than 1.1 times as much with any subset of up to 100
+or any list of up to 100,000.
+"""
+
+import asyncio
+import gc
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+from prometheus_client import CollectorRegistry, generate_latest
+
+import lbclient
+from benchmarks.harness import linux
+from benchmarks.harness.echo import PROCESSES, echo_on, many_spawned, native
+from benchmarks.harness.load import until
+from benchmarks.harness.measured import Measured, measured, spread_of
+from benchmarks.harness.options import conclude, parser_of
+from benchmarks.harness.processes import orders, result_of, running, say
+from benchmarks.harness.servers import target_of
+from benchmarks.harness.turns import Contender, compare, own_cpu, say_absolute, spread
+from lbclient import metrics
+from lbclient.core.model import Endpoint, Endpoints, snapshot
+
+FLAT = 1.1
+SUBSETS = (1, 5, 20, 100)
+LISTS = (20, 1_000, 10_000, 100_000)
+USUAL = 20  # both of a subset and of the shortest list
+CONCURRENCY, CALLS = 64, 192
+SECONDS, QUICK = 30.0, 6.0
+UPDATES, SCRAPES = 5, 10
+SHARE = 100  # one endpoint of so many is replaced by an update
+IDLE, IDLE_SECONDS, QUICK_IDLE = 1_000, 30.0, 8.0
+
+
+class Told:
+    """A resolver that says what it is told to, and when that has been applied."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        self.applied = asyncio.Event()
+        self._lists: asyncio.Queue[Endpoints] = asyncio.Queue()
+        self.tell(endpoints)
+
+    def tell(self, endpoints: Endpoints) -> None:
+        self.applied.clear()
+        self._lists.put_nowait(endpoints)
+
+    async def watch(self) -> AsyncGenerator[Endpoints, None]:
+        while True:
+            yield await self._lists.get()
+            self.applied.set()
+
+
+def listed(ports: Sequence[int], count: int, first: int = 0) -> Endpoints:
+    """So many addresses of this machine, all of which are served."""
+    return snapshot(
+        [
+            Endpoint(
+                f"127.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}:{ports[n % len(ports)]}"
+            )
+            for n in range(first + 1, first + count + 1)
+        ]
+    )
+
+
+async def all_ready(channel: lbclient.Channel, count: int) -> None:
+    echo = echo_on(channel)
+    await echo()
+
+    def states() -> list[str]:
+        return [backend.state for backend in channel.statistics().backends]
+
+    await until(lambda: states().count("ready") >= count, states)
+    for _ in range(4 * count):
+        await echo()
+
+
+async def serve_anywhere(count: int) -> None:
+    """Servers of all addresses of this machine."""
+    servers, ports = [], []
+    for _ in range(count):
+        server = lbclient.server()
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("benchmark.Echo", {"Echo": ECHO}),)
+        )
+        ports.append(server.add_insecure_port("0.0.0.0:0"))
+        await server.start()
+        servers.append(server)
+    say(ports)
+    async for _ in orders():
+        pass
+
+
+async def echo(request: bytes, context: Any) -> bytes:
+    return request
+
+
+ECHO: Any = grpc.unary_unary_rpc_method_handler(echo)
+
+
+# --- calls ----------------------------------------------------------------------
+
+
+async def flat(
+    what: str, channels: dict[int, Any], seconds: float, most: float | None = FLAT
+) -> list[Measured]:
+    """CPU of a call on each channel, over that of the usual size."""
+    contenders = {
+        size: Contender(f"{what} {size:,}", echo_on(channel), own_cpu)
+        for size, channel in channels.items()
+    }
+    await compare([*contenders.values()], CONCURRENCY, CALLS, seconds)
+    say_absolute(what, [*contenders.values()], CONCURRENCY)
+    told = []
+    for size, one in contenders.items():
+        if size != USUAL:
+            usual = contenders[USUAL].cpu_per_call
+            first, middle, third = spread(one.cpu_per_call, usual)
+            told.append(
+                Measured(
+                    name=f"{what} of {size:,} / {USUAL}: CPU of a call",
+                    value=middle,
+                    spread=(first, third),
+                    better="less" if most else "",
+                    goal=most,
+                )
+            )
+    return told
+
+
+async def subsets(seconds: float) -> list[Measured]:
+    async with AsyncExitStack() as stack:
+        ports = await stack.enter_async_context(many_spawned(max(SUBSETS)))
+        channels = {}
+        for size in SUBSETS:
+            config = lbclient.ChannelConfig(
+                subset_size=size, max_subset_size=size, idle_after=0.0
+            )
+            channels[size] = await stack.enter_async_context(
+                lbclient.insecure_channel(target_of(ports), config=config)
+            )
+            await all_ready(channels[size], size)
+        told = await flat("subset", channels, seconds)
+        told += [scrape(size, channels[size]) for size in SUBSETS]
+        stock = {}
+        for size in (USUAL, max(SUBSETS)):
+            channel = native(target_of(ports[:size]), "weighted_round_robin")
+            stock[size] = await stack.enter_async_context(channel)
+            echo = echo_on(channel)
+            for _ in range(4 * size):
+                await echo()
+        return told + await flat("grpcio, backends", stock, seconds / 2, most=None)
+
+
+def scrape(size: int, channel: lbclient.Channel) -> Measured:
+    """CPU milliseconds."""
+    registry = CollectorRegistry()
+    metrics.export(channel, registry, backends=max(SUBSETS))
+    took = []
+    for _ in range(SCRAPES):
+        began = time.process_time()
+        generate_latest(registry)
+        took.append(1e3 * (time.process_time() - began))
+    return measured(f"scrape of {size} backends", took, "ms")
+
+
+async def lists(seconds: float) -> list[Measured]:
+    async with AsyncExitStack() as stack:
+        ports: list[int] = []
+        for _ in range(PROCESSES):
+            of = running(serve_anywhere, USUAL // PROCESSES)
+            ports += await (await stack.enter_async_context(of)).hear()
+        channels, costs = {}, []
+        for size in LISTS:
+            resolver = Told(listed(ports, size))
+            config = lbclient.ChannelConfig(
+                subset_size=USUAL, max_subset_size=USUAL, idle_after=0.0
+            )
+            channels[size] = await stack.enter_async_context(
+                lbclient.insecure_channel(resolver, config=config)
+            )
+            await all_ready(channels[size], USUAL)
+            if size > USUAL:
+                costs.append(await updates(size, resolver, ports))
+        return await flat("endpoints", channels, seconds) + costs
+
+
+async def updates(size: int, resolver: Told, ports: Sequence[int]) -> Measured:
+    """CPU of this process from an update to its being applied, by endpoint."""
+    took = []
+    for number in range(1, UPDATES + 1):
+        told = listed(ports, size, number * size // SHARE)
+        gc.collect()
+        began = time.process_time()
+        resolver.tell(told)
+        await resolver.applied.wait()
+        took.append(1e6 * (time.process_time() - began) / size)
+    name = f"update of {size:,} endpoints, for each"
+    return measured(name, took, "us of CPU")
+
+
+# --- idle channels ----------------------------------------------------------------
+
+
+async def idle(kind: str, ports: list[int], seconds: float) -> dict[str, float]:
+    """CPU of a core in percent, and KB of each channel."""
+    make: Callable[[], Any] = {
+        "lbclient": lambda: lbclient.insecure_channel(
+            target_of(ports), config=lbclient.ChannelConfig(subset_size=1)
+        ),
+        "grpcio": lambda: native(target_of(ports[:1]), "pick_first"),
+    }[kind]
+    first = make()
+    await echo_on(first)()
+    gc.collect()
+    before = linux.resident(os.getpid())
+    channels = [make() for _ in range(IDLE)]
+    for channel in channels:
+        await echo_on(channel)()
+    gc.collect()
+    grown = (linux.resident(os.getpid()) - before) / IDLE / 1024
+    await asyncio.sleep(2.0)
+    shares = []
+    for _ in range(4):
+        began, used = time.monotonic(), time.process_time()
+        await asyncio.sleep(seconds / 4)
+        shares.append((time.process_time() - used) / (time.monotonic() - began))
+    for channel in (first, *channels):
+        await channel.close()
+    first_share, third_share = spread_of(shares)
+    middle = sum(shares) / len(shares)
+    return {"KB": grown, "cpu": middle, "first": first_share, "third": third_share}
+
+
+async def idle_channels(seconds: float) -> list[Measured]:
+    found = {}
+    async with many_spawned(PROCESSES) as ports:
+        for kind in ("lbclient", "grpcio"):
+            found[kind] = await result_of(idle, kind, ports, seconds)
+    ours, theirs = found["lbclient"], found["grpcio"]
+    what = f"{IDLE:,} idle channels"
+    return [
+        Measured(
+            name=f"{what}, memory, lbclient / grpcio",
+            value=ours["KB"] / theirs["KB"],
+            better="less",
+        ),
+        Measured(name=f"{what}, memory of each: lbclient", value=ours["KB"], unit="KB"),
+        *(
+            Measured(
+                name=f"{what}, CPU: {kind}",
+                value=100.0 * one["cpu"],
+                spread=(100.0 * one["first"], 100.0 * one["third"]),
+                unit="% of a core",
+            )
+            for kind, one in found.items()
+        ),
+    ]
+
+
+PARTS: dict[str, Callable[[bool], Coroutine[Any, Any, list[Measured]]]] = {
+    "subsets": lambda quick: subsets(QUICK if quick else SECONDS),
+    "lists": lambda quick: lists(QUICK if quick else SECONDS),
+    "idle": lambda quick: idle_channels(QUICK_IDLE if quick else IDLE_SECONDS),
+}
+
+
+def main() -> int:
+    parser = parser_of("growth", __doc__, quick="shorter")
+    parser.add_argument("--only", choices=PARTS, help="one part")
+    given = parser.parse_args()
+    told: list[Measured] = []
+    for name, part in PARTS.items():
+        if given.only in (None, name):
+            found = asyncio.run(part(given.quick))
+            for one in found:
+                print(f"{one.name:60} {one.value:10.3f} {one.unit}", flush=True)
+            told += found
+    return conclude(given, told, None, measured=told)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
