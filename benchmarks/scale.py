@@ -1,0 +1,151 @@
+"""Large fleets, without a network: connections, churn, and calls by simulation.
+
+    python -m benchmarks.scale            about 6 minutes
+    python -m benchmarks.scale --quick    about a minute
+
+*Connections*: as many clients as backends, 100, 1,000 and 10,000, in subsets of 20, by
+lbclient's rule and others: connections of the busiest backend over the mean; those
+that clients open when 1 % more backends come, over the least that leaves all even; and
+the CPU to choose a subset, for each client.
+
+*Calls*: up to 1,000 clients with 1,000 backends of two speeds, load 0.7, by the rule
+`rocksteadier`: utilization of the busiest backend over the mean, and p99. Pickers have
+the same requests. What does not grow with the fleet is 1 from size to size.
+"""
+
+import gc
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from time import process_time
+from typing import Any
+
+from benchmarks.harness.measured import Measured
+from benchmarks.harness.options import conclude, parser_of
+from lbclient.core.protocols import PickerFactory
+from lbclient.pickers import WeightedRoundRobin, picker_factory
+from lbclient.sim import Scenario
+from lbclient.sim.simulation import Simulation
+from lbclient.sim.traffic import draw
+from lbclient.subsets import order
+from lbclient.subsets.properties import balance, choose, churn, ideal_churn
+
+OURS, SIZE, SHARE = "rocksteadier", 20, 100
+RULES = (OURS, "ringsteady", "random")
+SLOW_RULES = (*RULES, "deterministic", "rendezvous")  # they sort or shuffle a list
+MOST_OF_SLOW = 1_000
+FLEETS = (100, 1_000, 10_000)
+
+PICKERS: dict[str, PickerFactory] = {
+    "round_robin": picker_factory("round_robin"),
+    "weighted_round_robin": partial(WeightedRoundRobin, blackout=1.0),
+    "weighted_least_loaded": picker_factory("weighted_least_loaded"),
+}
+CALLING, QUICK_CALLING = (10, 100, 1_000), (100, 1_000)
+LOAD, SEED = 0.7, 1
+FIELD = Scenario(
+    subset=OURS,
+    subset_size=SIZE,
+    speeds=(1.0, 2.5),
+    cost=0.1,
+    warm_up=15.0,
+    window=15.0,
+)
+QUICK = replace(FIELD, warm_up=4.0, window=4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    rule: str
+    fleet: int
+    max_over_mean: float
+    opened_over_ideal: float
+    microseconds: float  # of CPU, for each client
+
+
+def connections(rule: str, fleet: int) -> Connections:
+    began = process_time()
+    algorithm = partial(order, rule)
+    before = choose(algorithm, fleet, fleet, SIZE)
+    took = process_time() - began
+    resized = fleet + fleet // SHARE
+    opened = churn(before, choose(algorithm, fleet, resized, SIZE)).mean
+    return Connections(
+        rule,
+        fleet,
+        balance(before, fleet).max_over_mean,
+        opened / ideal_churn(fleet, resized, SIZE),
+        1e6 * took / fleet,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    picker: str
+    fleet: int
+    max_over_mean: float
+    p99: float
+    errors: float
+    requests: int
+
+
+def calls(picker: str, fleet: int, field: Scenario) -> Calls:
+    scenario = replace(field, clients=fleet, backends=fleet)
+    traffic = draw(scenario, LOAD, SEED)
+    gc.collect()
+    gc.disable()
+    run = Simulation(scenario, PICKERS[picker], traffic, SEED, None).run()
+    gc.enable()
+    return Calls(picker, fleet, run.spread, run.p99, run.errors, run.requests)
+
+
+def exact(name: str, value: float, **more: Any) -> Measured:
+    """A ratio that is the same in every run."""
+    return Measured(name=name, value=value, spread=(value, value), **more)
+
+
+def told(seen: list[Connections], played: list[Calls]) -> list[Measured]:
+    said = []
+    for one in seen:
+        name = f"{one.fleet:,} x {one.fleet:,}, {one.rule}"
+        said += [
+            exact(f"{name}: connections, max/mean", one.max_over_mean),
+            exact(f"{name}: opened for 1 % more, over ideal", one.opened_over_ideal),
+            Measured(name=f"{name}: to choose", value=one.microseconds, unit="us"),
+        ]
+    of = {(one.picker, one.fleet): one for one in played}
+    for (picker, fleet), run in of.items():
+        name = f"{fleet:,} x {fleet:,}, calls, {picker}"
+        said.append(exact(f"{name}: utilization, max/mean", run.max_over_mean))
+        if picker != "round_robin":
+            ratio = run.p99 / of["round_robin", fleet].p99
+            said.append(exact(f"{name} / round_robin: p99", ratio, better="less"))
+    least, most = min(of, key=_fleet)[1], max(of, key=_fleet)[1]
+    for picker in PICKERS:
+        ratio = of[picker, most].p99 / of[picker, least].p99
+        said.append(exact(f"calls, {picker}: p99 at {most:,} / at {least:,}", ratio))
+    return said
+
+
+def _fleet(key: tuple[str, int]) -> int:
+    return key[1]
+
+
+def main() -> int:
+    given = parser_of("scale", __doc__, quick="fewer rules, shorter").parse_args()
+    seen, played = [], []
+    for fleet in FLEETS:
+        is_slow = fleet <= MOST_OF_SLOW and not given.quick
+        for rule in SLOW_RULES if is_slow else RULES:
+            seen.append(connections(rule, fleet))
+            print(seen[-1], flush=True)
+    for fleet in QUICK_CALLING if given.quick else CALLING:
+        for picker in PICKERS:
+            played.append(calls(picker, fleet, QUICK if given.quick else FIELD))
+            print(played[-1], flush=True)
+    found = {"connections": seen, "calls": played}
+    return conclude(given, found, None, measured=told(seen, played))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
