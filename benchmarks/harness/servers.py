@@ -24,10 +24,10 @@ def handlers(methods: Methods) -> tuple[grpc.GenericRpcHandler, ...]:
     )
 
 
-async def listen(server: Any, methods: Methods) -> int:
-    """Starts the server; returns its port."""
+async def listen(server: Any, methods: Methods, port: int = 0) -> int:
+    """Starts the server; returns its port: a free one, unless told which."""
     server.add_generic_rpc_handlers(handlers(methods))
-    port: int = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     return port
 
