@@ -85,7 +85,11 @@ def main() -> int:
         write(before)
         return 0
     chosen = [one for one in BENCHMARKS if not given.only or one.name in given.only]
-    found = run_all(chosen, is_full=given.full, is_resumed=given.resume)
+    try:
+        found = run_all(chosen, is_full=given.full, is_resumed=given.resume)
+    except KeyboardInterrupt:
+        print("\nended: --resume goes on with what is not finished yet")
+        return 130
     changes = moved(before, found)
     print("\n".join(map(str, changes)) or "no ratio moved beyond its noise")
     if not given.compare:

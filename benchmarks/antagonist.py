@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import lbclient
 from benchmarks.harness.figures import table
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import handlers, target_of
@@ -144,7 +145,11 @@ def main() -> int:
     print("noticed after:", ", ".join(f"{who}: {s} s" for who, s in noticed.items()))
     missed = [f"{who}: not noticed" for who in NOTICED if who not in noticed]
     missed += [f"{who}: nothing is there" for who in noticed if who not in NOTICED]
-    return conclude(given, found, missed)
+    told = [
+        Measured(name=f"{who}: noticed after", value=seconds, unit="s")
+        for who, seconds in noticed.items()
+    ]
+    return conclude(given, found, missed, measured=told)
 
 
 if __name__ == "__main__":

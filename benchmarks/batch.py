@@ -23,6 +23,7 @@ import grpc
 
 import lbclient
 from benchmarks.harness.load import end_of, steady
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import program, result_of, running
 from benchmarks.harness.servers import serve as serve_methods
@@ -107,7 +108,11 @@ def main() -> int:
     found = asyncio.run(compare())
     served = {one["case"]: one["interactive"] for one in found}
     missed = [AS_IT_IS] if served[AS_IT_IS] < LEAST else []
-    return conclude(given, found, missed)
+    told = [
+        Measured(name=f"{case}: served of interactive calls", value=share)
+        for case, share in served.items()
+    ]
+    return conclude(given, found, missed, measured=told)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from typing import Any
 import grpc
 
 from benchmarks.harness.load import until
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import result_of
 from lbclient.client import connect_pacer
@@ -358,7 +359,12 @@ def main() -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     given = parser.parse_args()
     figures, missed = asyncio.run(run(given.sizes))
-    return conclude(given, figures, missed)
+    told = [
+        Measured(name=f"{count:,} backends, {what}: turn", value=1e3 * turn, unit="ms")
+        for count, found in figures.items()
+        for what, (turn, _) in found.items()
+    ]
+    return conclude(given, figures, missed, measured=told)
 
 
 if __name__ == "__main__":

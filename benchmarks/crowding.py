@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import lbclient
 from benchmarks.harness.linux import tcp_sockets
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 
@@ -178,7 +179,15 @@ def main() -> int:
         missed.append(
             f"the resize opened {ours['opened']}, by chance {chance['opened']}"
         )
-    return conclude(given, found, missed)
+    told = [
+        Measured(name=f"{when}, {subset}: busiest over the mean", value=value)
+        for subset, of in found.items()
+        for when, value in (
+            ("start", of["start"]["busiest"]),
+            ("resized", of["resized"]["busiest"]),
+        )
+    ]
+    return conclude(given, found, missed, measured=told)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ from dns.resolver import Resolver as DnsPython
 import lbclient
 from benchmarks.harness import linux
 from benchmarks.harness.figures import table
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import orders, result_of, running, say
 from lbclient.core.model import Endpoint, Endpoints
@@ -607,7 +608,17 @@ def main() -> int:
     print("In ms: of the first list; then of updates the median (worst).")
     head = [*HEAD, *HEAD[2:], "full", "news s", "MB"]
     print(table([head, *map(row, results)]))
-    return conclude(given, results, None)
+    told = []
+    for r in results:
+        name = f"{r.source}, {r.endpoints:,} endpoints"
+        told += [
+            Measured(
+                name=f"{name}: loop, first list", value=r.first_loop_ms, unit="ms"
+            ),
+            Measured(name=f"{name}: loop, an update", value=r.loop_ms, unit="ms"),
+            Measured(name=f"{name}: late by itself", value=r.worst_own_ms, unit="ms"),
+        ]
+    return conclude(given, results, None, measured=told)
 
 
 if __name__ == "__main__":

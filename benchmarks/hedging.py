@@ -23,7 +23,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ import grpc
 import lbclient
 from benchmarks.harness.figures import quantile
 from benchmarks.harness.load import steady, until
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import orders, running, say
 from benchmarks.harness.servers import listen, target_of
@@ -268,6 +269,20 @@ def missed(tails: dict[str, list[Found]], slowed: list[Found]) -> list[str]:
     return said
 
 
+def told(tails: dict[str, list[Found]], slowed: list[Found]) -> Iterator[Measured]:
+    """Hedged over not hedged; the first and the last of `slowed` do not hedge."""
+    for case, (without, hedged) in tails.items():
+        ratio = (hedged.p999 or STALL) / (without.p999 or STALL)
+        name = f"{case}, hedged / not: p99.9"
+        yield Measured(name=name, value=ratio, better="less")
+        name = f"{case}, hedged: requests for each call"
+        yield Measured(name=name, value=hedged.requests)
+    without, hedged, *_ = slowed
+    ratio = hedged.in_time / max(without.in_time, 0.01)
+    name = "all are slow, hedged / not: served in time"
+    yield Measured(name=name, value=ratio, better="more")
+
+
 async def run() -> tuple[dict[str, list[Found]], list[Found]]:
     return await stalls(), await slow()
 
@@ -283,7 +298,9 @@ def main() -> int:
         case: [one._asdict() for one in each]
         for case, each in {**tails, "all are slow": slowed}.items()
     }
-    return conclude(given, everything, missed(tails, slowed))
+    return conclude(
+        given, everything, missed(tails, slowed), measured=told(tails, slowed)
+    )
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from typing import Any
 import lbclient
 from benchmarks.harness import linux
 from benchmarks.harness.echo import echo_on, many_spawned
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import result_of
 from benchmarks.harness.servers import target_of
@@ -213,9 +214,17 @@ def main() -> int:
     parser.add_argument("--backends", type=int, default=BACKENDS)
     given = parser.parse_args()
     found = asyncio.run(run(given.backends))
-    return conclude(
-        given, found, [missed for idle in found for missed in idle.misses()]
-    )
+    missed = [missed for idle in found for missed in idle.misses()]
+    plain, traced = found
+    told = [
+        Measured(name=f"inactive: {what}", value=value, unit=unit)
+        for what, value, unit in (
+            ("memory of each, trimmed", plain.trimmed, "KB"),
+            ("memory of each in Python", traced.traced or 0.0, "KB"),
+            ("CPU", 100.0 * max(plain.cpu), "% of a core"),
+        )
+    ]
+    return conclude(given, found, missed, measured=told)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ over repeats of the longest of each. The first pick, and those after a change of
 ready backends, are not in it.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
@@ -21,7 +22,8 @@ from random import Random
 from statistics import median
 from time import process_time, thread_time_ns
 
-from benchmarks.harness.options import parser_of
+from benchmarks.harness.measured import Measured
+from benchmarks.harness.options import conclude, parser_of
 from lbclient.core.model import LoadReport, Outcome, Verdict
 from lbclient.core.protocols import Picker
 from lbclient.pickers import PICKERS
@@ -115,23 +117,31 @@ def longest(picker: Picker, count: int, rate: float) -> float:
 Measure = Callable[[str, int, float], float]
 
 
-def table(what: str, names: list[str], measure: Measure, digits: int) -> None:
+def table(what: str, names: list[str], measure: Measure, digits: int) -> list[Measured]:
+    told = []
     for rate in RATES:
         head = f"{what} at {rate}/s"
         print(f"{head:26}" + "".join(f"{f'k = {k}':>10}" for k in SIZES))
         for name in names:
-            costs = (measure(name, count, rate) for count in SIZES)
+            costs = [measure(name, count, rate) for count in SIZES]
             line = "".join(f"{cost:10.{digits}f}" for cost in costs)
             print(f"{name:26}{line}", flush=True)
+            told += [
+                Measured(name=f"{head}, {name}, of {count:,}", value=cost, unit="us")
+                for count, cost in zip(SIZES, costs, strict=True)
+            ]
+    return told
 
 
-def main() -> None:
-    parser = parser_of("picks", __doc__, json=False)
+def main() -> int:
+    parser = parser_of("picks", __doc__)
     parser.add_argument("picker", nargs="*", metavar="PICKER")
-    names = parser.parse_args().picker or [*PICKERS]
-    table("us per pick", names, microseconds, 2)
-    table("us of the worst pick", names, worst, 0)
+    given = parser.parse_args()
+    names = given.picker or [*PICKERS]
+    found = table("us per pick", names, microseconds, 2)
+    found += table("us of the worst pick", names, worst, 0)
+    return conclude(given, found, None, measured=found)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

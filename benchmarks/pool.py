@@ -33,6 +33,7 @@ import grpc
 import lbclient
 from benchmarks.frames import Call, calls_of
 from benchmarks.harness.figures import quantile
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import listen
@@ -226,7 +227,14 @@ def main() -> int:
     parser.add_argument("--kind", nargs="+", choices=KINDS, default=KINDS)
     given = parser.parse_args()
     found = asyncio.run(measure(given.kind, 10.0 if given.quick else 25.0))
-    return conclude(given, found, missed(found))
+    told = [
+        Measured(
+            name=f"{one.kind}, {one.places} places, {one.offered:g} x: goodput",
+            value=one.goodput,
+        )
+        for one in found
+    ]
+    return conclude(given, found, missed(found), measured=told)
 
 
 if __name__ == "__main__":

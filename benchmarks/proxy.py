@@ -31,6 +31,7 @@ from benchmarks import frames
 from benchmarks.harness.echo import ECHO, echo_on, many_spawned, spawned
 from benchmarks.harness.figures import BLUE, blank, machine
 from benchmarks.harness.linux import schedstat, tcp_sockets
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import command_of, orders, program, running, say
 from benchmarks.harness.servers import target_of
@@ -39,6 +40,7 @@ from benchmarks.harness.turns import (
     Ratio,
     compare,
     draw_ratios,
+    measured_of,
     ratio,
     say_absolute,
     say_ratios,
@@ -250,7 +252,14 @@ def main() -> int:
     found = asyncio.run(measure(0.25 if given.quick else 1.0))
     most = found["connections"]["proxied"]["of_the_busiest"]
     missed = [f"the proxy has {most} connections to one backend"] if most > 1 else []
-    return conclude(given, found, missed, lambda: draw(**found))
+    seen = found["connections"]
+    fewer = seen["proxied"]["connections"] / seen["direct"]["connections"]
+    name = f"{CLIENTS} clients, through the proxy / direct: connections"
+    told = [
+        *measured_of(found["ratios"]),
+        Measured(name=name, value=fewer, better="less"),
+    ]
+    return conclude(given, found, missed, lambda: draw(**found), measured=told)
 
 
 if __name__ == "__main__":

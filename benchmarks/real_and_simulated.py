@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from benchmarks.harness.figures import table
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from examples.fleet.figures import balance, percentile
 from examples.fleet.traffic import Traffic as Requests
@@ -227,7 +228,15 @@ def main() -> int:
         for picker, (there, here) in found.items()
     }
     everything = {"seed": given.seed, "round_trip": round_trip, "pickers": facts}
-    return conclude(given, everything, apart(found))
+    told = []
+    for picker, both in found.items():
+        spread, p99 = ratios(*both)
+        name = f"{picker}, real / simulated"
+        told += [
+            Measured(name=f"{name}: utilization, max/mean", value=spread),
+            Measured(name=f"{name}: p99", value=p99),
+        ]
+    return conclude(given, everything, apart(found), measured=told)
 
 
 if __name__ == "__main__":

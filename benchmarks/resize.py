@@ -26,7 +26,14 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -40,6 +47,7 @@ import grpc
 import lbclient
 from benchmarks.harness.figures import BLUE, RED, blank, quantile
 from benchmarks.harness.linux import tcp_sockets
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import handlers
@@ -460,6 +468,21 @@ def as_json(plan: Plan, steps: Iterable[Step]) -> dict[str, Any]:
     }
 
 
+def told(steps: Sequence[Step]) -> Iterator[Measured]:
+    """By step, what the second job opened and how it fared, over the first."""
+    both = zip(steps[::2], steps[1::2], strict=True)
+    for book, ours in both:
+        assert (book.job, ours.job) == JOBS
+        name = f"{ours.name}, {ours.job}"
+        if book.opened:
+            ratio = ours.opened / book.opened
+            opened = f"{name} / {book.job}: connections opened"
+            yield Measured(name=opened, value=ratio, better="less")
+        if ours.p99 is not None:
+            yield Measured(name=f"{name}: p99, over before", value=ours.p99)
+        yield Measured(name=f"{name}: failed", value=ours.failed, unit="calls")
+
+
 def draw(steps: Sequence[Step]) -> "Figure":
     """A group of bars for each step; a dash is what was computed."""
     figure = blank(8, 5.6)
@@ -514,7 +537,8 @@ def main() -> int:
     )
     steps = asyncio.run(run(plan, say_step))
     wrong = [f"{step.name}, {step.job}" for step in steps if not step.is_sound]
-    return conclude(given, as_json(plan, steps), wrong, lambda: draw(steps))
+    found = as_json(plan, steps)
+    return conclude(given, found, wrong, lambda: draw(steps), measured=told(steps))
 
 
 if __name__ == "__main__":

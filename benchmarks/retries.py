@@ -28,6 +28,7 @@ import grpc
 import lbclient
 from benchmarks.harness.figures import BLUE, RED, blank
 from benchmarks.harness.load import end_of, steady
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import orders, result_of, running, say
 from benchmarks.harness.servers import listen, target_of
@@ -225,7 +226,11 @@ def main() -> int:
         parser.error(f"--only: want words of these: {said}")
     results = asyncio.run(compare(cases, 1.0 if given.quick else 5.0))
     missed = [result["case"] for result in results if not result["is_sound"]]
-    return conclude(given, results, missed, lambda: draw(results))
+    told = [
+        Measured(name=f"{one['case']}: arrivals for each call", value=one["ratio"])
+        for one in results
+    ]
+    return conclude(given, results, missed, lambda: draw(results), measured=told)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ import grpc
 import lbclient
 from benchmarks.harness.figures import say_machine, table
 from benchmarks.harness.load import end_of, steady
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import listen, target_of
@@ -229,7 +230,14 @@ def main() -> int:
         for one in results
         if not one["is_sound"]
     ]
-    return conclude(given, results, missed)
+    told = [
+        Measured(
+            name=f"{one['clients']} x {one['rate']:g}/s, {one['kind']}: arrivals",
+            value=one["arrivals"],
+        )
+        for one in results
+    ]
+    return conclude(given, results, missed, measured=told)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ import grpc
 
 import lbclient
 from benchmarks.harness.load import until
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import handlers, target_of
@@ -297,7 +298,15 @@ def main() -> int:
     too_short = [r["case"] for r in results if not r["was_long_enough"]]
     if too_short:
         print("ended before the restarts did:", "; ".join(too_short))
-    return conclude(given, results, None)
+    told = [
+        Measured(
+            name=f"{one['case']}: failed calls",
+            value=100.0 * sum(one["lost"].values()) / max(1, one["calls"]),
+            unit="%",
+        )
+        for one in results
+    ]
+    return conclude(given, results, None, measured=told)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ import grpc
 
 import lbclient
 from benchmarks.harness.load import end_of, open_loop
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import orders, program, result_of, running, say
 from benchmarks.harness.servers import listen, target_of
@@ -258,7 +259,12 @@ def main() -> int:
         said = "; ".join(case.name for case in CASES)
         parser.error(f"--only: want words of these: {said}")
     results = asyncio.run(compare(cases, given.go_client))
-    return conclude(given, results, [r["case"] for r in results if not r["is_sound"]])
+    told = [
+        Measured(name=f"{one['case']}: arrivals for each call", value=one["ratio"])
+        for one in results
+    ]
+    missed = [one["case"] for one in results if not one["is_sound"]]
+    return conclude(given, results, missed, measured=told)
 
 
 if __name__ == "__main__":

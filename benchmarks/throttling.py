@@ -25,6 +25,7 @@ import grpc
 import lbclient
 from benchmarks.harness.figures import BLUE, RED, blank
 from benchmarks.harness.load import end_of, steady
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import orders, running, say
 from benchmarks.harness.servers import listen, target_of
@@ -181,7 +182,15 @@ def main() -> int:
     given = parser_of("throttling", __doc__, "shorter phases", plot=True).parse_args()
     results = asyncio.run(compare(QUICK if given.quick else LONG))
     missed = [f"K = {result['k']:g}" for result in results if not result["is_sound"]]
-    return conclude(given, results, missed, lambda: draw(results))
+    told = []
+    for one in results:
+        name, ratio = f"K = {one['k']:g}", one["of_k_times_capacity"]
+        after = one["recovered_after"]
+        told += [
+            Measured(name=f"{name}: arrivals, of K times the capacity", value=ratio),
+            Measured(name=f"{name}: recovered after", value=after, unit="s"),
+        ]
+    return conclude(given, results, missed, lambda: draw(results), measured=told)
 
 
 if __name__ == "__main__":

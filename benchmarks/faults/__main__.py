@@ -2,7 +2,7 @@
 
     python -m benchmarks.faults                   all, in their long form
     python -m benchmarks.faults --quick           all, in their short form
-    python -m benchmarks.faults --only NAME       one of them, and so on
+    python -m benchmarks.faults --only NAME ...   some of them, and so on
 
 Each fault is made by real processes on loopback, or in network namespaces of its own,
 and both clients meet it in the same run. Prints a table, or with --markdown that of
@@ -12,12 +12,14 @@ fared worst. Exits with 1 if a promise was not kept.
 
 import asyncio
 import pkgutil
+from collections.abc import Iterator
 from importlib import import_module
 from textwrap import shorten
 from time import monotonic
 
 import benchmarks.faults
 from benchmarks.faults.row import Result, Row
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 
 NOT_FAULTS = {
@@ -98,21 +100,36 @@ def print_table(rows: list[Row], is_markdown: bool) -> None:
         print()
 
 
+def told(rows: list[Row]) -> Iterator[Measured]:
+    """Calls that failed, of both clients, and how soon ours recover."""
+    for row, _ in worst_of_each(rows):
+        for whose, result in (("lbclient", row.ours), ("grpc.aio", row.theirs)):
+            if result is None:
+                continue
+            share = 100.0 * result.failed / max(1, result.calls)
+            name = f"{row.fault}, {whose}"
+            yield Measured(name=f"{name}: failed calls", value=share, unit="%")
+            after = result.recovered_after
+            if after is not None:
+                yield Measured(name=f"{name}: recovered after", value=after, unit="s")
+
+
 def main() -> int:
     parser = parser_of("faults", __doc__, quick="the short form of each")
     add = parser.add_argument
-    add("--only", metavar="NAME", choices=names(), help=f"one of {', '.join(names())}")
+    what = f"some of {', '.join(names())}"
+    add("--only", nargs="+", metavar="NAME", choices=names(), help=what)
     add("--markdown", action="store_true", help="the table of docs/faults.md")
     options = parser.parse_args()
     rows: list[Row] = []
-    for name in [options.only] if options.only else names():
+    for name in options.only or names():
         began_at = monotonic()
         module = import_module(f"benchmarks.faults.{name}")
         rows += asyncio.run(module.run(SHORT if options.quick else LONG))
         print(f"# {name}: {monotonic() - began_at:.0f} s", flush=True)
     print_table(rows, options.markdown)
     broken = [f"{row.fault}: {row.promise}" for row in rows if not row.holds]
-    return conclude(options, rows, broken)
+    return conclude(options, rows, broken, measured=told(rows))
 
 
 if __name__ == "__main__":

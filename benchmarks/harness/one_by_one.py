@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness.figures import machine
@@ -44,23 +45,16 @@ def run(listed: Listed, folder: Path, *, is_full: bool) -> Run:
         most = listed.most * (FULL_TIMES if is_full else 1.0)
         is_over = ran_to_its_end(words, out.fileno(), most)
     seconds = time.monotonic() - began_at
+    ran = Run(command=command, end=End.HELD, seconds=seconds, machine=of, load=load)
     if not told.exists():
         end = End.FAILED if is_over else End.ENDED
-        why = _last(output)
-        return Run(command=command, end=end, seconds=seconds, machine=of, said=why)
+        return replace(ran, end=end, said=_last(output))
     figures = json.loads(told.read_text(encoding="utf-8"))
     missed = figures["missed"] or []
     measured = [measured_from(fields) for fields in figures["measured"]]
-    is_missed = missed or any(one.misses for one in measured)
-    return Run(
-        command=command,
-        end=End.MISSED if is_missed else End.HELD,
-        seconds=seconds,
-        machine=of,
-        load=load,
-        missed=missed,
-        measured=measured,
-    )
+    if missed or any(one.misses for one in measured):
+        ran = replace(ran, end=End.MISSED, missed=missed)
+    return replace(ran, measured=measured)
 
 
 def ran_to_its_end(words: list[str], out: int, most: float) -> bool:

@@ -52,7 +52,7 @@ from benchmarks.overload.neighbours import Impossible
 from benchmarks.overload.picture import picture
 from benchmarks.overload.say import say, say_bare, say_cost
 from benchmarks.overload.serve import BARE, OURS, WITHOUT
-from benchmarks.overload.targets import late, missed
+from benchmarks.overload.targets import late, measured_of, missed
 from benchmarks.overload.without import MECHANISMS
 
 KINDS = (OURS, BARE)
@@ -164,7 +164,8 @@ def main() -> int:
     for said in late(runs):
         print(f"not judged, the load was sent late: {said}")
     print()
-    return conclude(given, found, missed(runs), lambda: picture(runs))
+    told = measured_of(runs)
+    return conclude(given, found, missed(runs), lambda: picture(runs), measured=told)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from benchmarks.frames import DEADLINE
+from benchmarks.harness.measured import Measured
 from benchmarks.overload import handlers
 from benchmarks.overload.cells import Cell, Figures
 from benchmarks.overload.serve import BARE, OURS
@@ -20,6 +21,7 @@ CRITICAL = 0.99  # of what would fit of it
 ABOUT_CAPACITY = (0.8, 1.2)
 # Of the goodput of grpc.aio alone: what two runs of one server may differ by.
 AS_GOOD = 0.97
+LEAST_GOODPUT = 0.1  # requests a second: of a server that serves none in time
 # Seconds, p99: a load that is sent later than this is another one.
 LATE = 0.1
 
@@ -56,6 +58,24 @@ def missed(runs: Sequence[Figures]) -> list[str] | None:
         bare = None if bare is None or is_late(bare) else bare
         found += [f"{named(run.cell)}: {what}" for what in _of_one(run, bare)]
     return found
+
+
+def measured_of(runs: Sequence[Figures]) -> Iterator[Measured]:
+    """Goodput beside grpc.aio's, and of what is allowed; and p99."""
+    by_cell = {run.cell: run for run in runs}
+    for run in runs:
+        if run.cell.kind != OURS or is_late(run):
+            continue
+        name = named(run.cell)
+        allowed = run.goodput / run.allowed if run.allowed else 1.0
+        bare = by_cell.get(replace(run.cell, kind=BARE))
+        yield Measured(name=f"{name}: goodput, of what is allowed", value=allowed)
+        if bare is not None and not is_late(bare):
+            both = f"{name}: goodput, lbclient / grpc.aio"
+            ratio = run.goodput / max(bare.goodput, LEAST_GOODPUT)
+            yield Measured(name=both, value=ratio, better="more")
+        if run.p99 is not None:
+            yield Measured(name=f"{name}: p99", value=1e3 * run.p99, unit="ms")
 
 
 def _of_one(run: Figures, bare: Figures | None) -> list[str]:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from benchmarks.frames import CRITICALITIES, Call, saturated, send
 from benchmarks.harness.figures import say_machine
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.refusals.costs import Cost, Slices, Used, costs, for_each
 from benchmarks.refusals.ends import KINDS, PATH, Kind, Server, spawned
@@ -113,7 +114,11 @@ def main() -> int:
     of = say_machine()
     found = asyncio.run(measure(given))
     say(found)
-    return conclude(given, {**of, "costs": found}, None)
+    told = [
+        Measured(name=f"{one.end}: loop, over grpcio's own", value=one.of_grpcio)
+        for one in found
+    ]
+    return conclude(given, {**of, "costs": found}, None, measured=told)
 
 
 if __name__ == "__main__":

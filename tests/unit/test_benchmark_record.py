@@ -2,11 +2,13 @@
 
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import __main__ as program
 from benchmarks.harness.measured import Measured, measured
 from benchmarks.harness.one_by_one import ran_to_its_end, run
 from benchmarks.harness.page import BEGIN, with_figures
@@ -75,9 +77,9 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_page_shows_losses_and_what_was_not_run() -> None:
     lost = replace(RATIO, goal=1.15)
     missed = replace(RUN, end=End.MISSED, measured=[lost], missed=["it fell"])
-    page = with_figures(f"# Head\n{BEGIN}old", {NAME: missed})
+    page = with_figures(f"# Head\n{BEGIN}stale", {NAME: missed})
     assert page.startswith(f"# Head\n{BEGIN}")
-    assert "old" not in page
+    assert "stale" not in page
     cell = "ours / theirs | 1.20 (1.10 to 1.30) | at most 1.15 | MISSED |"
     assert page.count(cell) == 1
     assert (
@@ -118,9 +120,60 @@ def test_a_benchmark_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         assert ran_to_its_end([sys.executable, "-c", ""], out.fileno(), most=60.0)
 
 
+def test_a_run_is_resumed_without_what_it_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "KEPT", tmp_path)
+    names = ("finished", "failed", "only full")
+    finished, failed, full = (
+        Listed(section="Cost", name=name, module="no_such", shows="") for name in names
+    )
+    save(
+        tmp_path / "short.json",
+        {"finished": RUN, "failed": replace(RUN, end=End.FAILED)},
+    )
+    listed = finished, failed, replace(full, short=None)
+    resumed = program.run_all(listed, is_full=False, is_resumed=True)
+    assert resumed["finished"] == RUN
+    assert "no_such" in resumed["failed"].said  # it was run once more
+    assert resumed.keys() == {"finished", "failed"}
+    again = program.run_all(listed, is_full=False, is_resumed=False)
+    assert again["finished"].end is End.FAILED
+    assert load(tmp_path / "short.json").keys() == again.keys()
+
+
 def test_every_benchmark_listed_has_a_section_and_a_name_of_its_own() -> None:
     names = [one.name for one in BENCHMARKS]
     assert len({*names}) == len(names)
     assert {one.section for one in BENCHMARKS} <= {*SECTIONS}
     forms = [(one.short, one.full) for one in BENCHMARKS]
     assert (None, None) not in forms
+
+
+FORMS = [
+    (one, is_full)
+    for one in BENCHMARKS
+    for is_full in (False, True)
+    if one.arguments(is_full=is_full) is not None
+]
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_full"),
+    FORMS,
+    ids=[f"{one.name}-{'full' if is_full else 'short'}" for one, is_full in FORMS],
+)
+def test_a_benchmark_takes_the_arguments_that_are_listed(
+    listed: Listed,
+    is_full: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All words before the last are understood, and that names no file."""
+    folder = Path(__file__).parents[2] / "benchmarks" / listed.module
+    package = f"{listed.module}.__main__" if folder.is_dir() else listed.module
+    words = [*(listed.arguments(is_full=is_full) or ()), "--measured", "/no/such"]
+    monkeypatch.setattr(sys, "argv", ["benchmark", *words])
+    with pytest.raises(SystemExit):
+        import_module(f"benchmarks.{package}").main()
+    assert "argument --measured: want a file" in capsys.readouterr().err
