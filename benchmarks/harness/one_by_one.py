@@ -16,7 +16,6 @@ from benchmarks.harness.processes import ROOT
 from benchmarks.harness.record import End, Run, measured_from
 from benchmarks.listed import Listed
 
-FULL_TIMES = 10.0  # as long as its short form may take
 FAREWELL = 10.0  # seconds from SIGINT to SIGKILL
 MOST_SAID = 200  # characters of the last line of one that failed
 
@@ -42,7 +41,7 @@ def run(listed: Listed, folder: Path, *, is_full: bool) -> Run:
     load = of.pop("load average")
     began_at = time.monotonic()
     with output.open("w", encoding="utf-8") as out:
-        most = listed.most * (FULL_TIMES if is_full else 1.0)
+        most = listed.full_most if is_full else listed.short_most
         is_over = ran_to_its_end(words, out.fileno(), most)
     seconds = time.monotonic() - began_at
     ran = Run(command=command, end=End.HELD, seconds=seconds, machine=of, load=load)
