@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import lbclient
 from benchmarks.harness.load import end_of, until
+from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import orders, running, say
 from benchmarks.harness.servers import listen, target_of
@@ -212,7 +213,16 @@ def main() -> int:
         for (refusing, avoids), one in zip(CASES, each, strict=True)
     ]
     lost = [case for where, each in found.items() for case in missed(where, each)]
-    return conclude(given, everything, lost)
+    told = []
+    for one in everything:
+        rule = "avoids those tried" if one["avoids"] else "anywhere"
+        name = f"{one['where']}, {one['refusing']} refuse, {rule}"
+        share = 100.0 * one["failed"]
+        told += [
+            Measured(name=f"{name}: failed calls", value=share, unit="%"),
+            Measured(name=f"{name}: arrivals for each call", value=one["arrivals"]),
+        ]
+    return conclude(given, everything, lost, measured=told)
 
 
 if __name__ == "__main__":

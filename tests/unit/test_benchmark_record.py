@@ -13,6 +13,7 @@ from benchmarks.harness.measured import Measured, measured
 from benchmarks.harness.one_by_one import ran_to_its_end, run
 from benchmarks.harness.page import BEGIN, with_figures
 from benchmarks.harness.record import End, Run, load, moved, save
+from benchmarks.harness.turns import Ratio, measured_of
 from benchmarks.listed import BENCHMARKS, SECTIONS, Listed
 
 RATIO = Measured(name="ours / theirs", value=1.2, spread=(1.1, 1.3), better="less")
@@ -99,6 +100,26 @@ def test_a_ratio_loses_if_both_quartiles_are_worse_than_one() -> None:
     assert not replace(RATIO, better="more").loses
     assert replace(RATIO, value=0.8, spread=(0.7, 0.9), better="more").loses
     assert not replace(RATIO, unit="ms").loses
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "target", "better"),
+    [
+        ("lbclient round_robin", "grpcio round_robin", None, ["less", "more"]),
+        ("lbclient, request costs", "lbclient", None, ["", ""]),
+        ("grpcio + trailers", "grpcio", None, ["", ""]),
+        ("Prometheus", "no exporter", 1.03, ["less", ""]),
+    ],
+)
+def test_only_what_stands_against_grpcio_or_a_goal_can_lose(
+    ours: str, theirs: str, target: float | None, better: list[str]
+) -> None:
+    both = (1.1, 1.2, 1.3), (0.7, 0.8, 0.9)
+    one = Ratio("client", ours, theirs, 64, 8, *both, target)
+    told = [*measured_of([one])]
+    assert [figure.better for figure in told] == better
+    assert [figure.value for figure in told] == [1.2, 0.8]
+    assert told[0].misses is (target is not None)
 
 
 def test_a_benchmark_that_breaks_or_lacks_a_program_is_told_as_such(
