@@ -9,6 +9,7 @@ import pytest
 from lbclient.sim.scenario import COSTS, Scenario
 from lbclient.sim.traffic import (
     LEAST_DEAR,
+    MEAN_ABOVE_ZERO,
     MEAN_DEAR,
     MOST_DEAR,
     RARE,
@@ -38,12 +39,21 @@ def test_the_load_is_a_share_of_all_processors() -> None:
 
 @pytest.mark.parametrize("costs", COSTS)
 def test_costs_have_their_mean(costs: str) -> None:
-    """To 5 standard errors. The square of a lognormal of sigma 1 is e on average."""
+    """To 5 standard errors. The square of a lognormal of sigma 1 is e on average. A
+    normal number of mean and deviation 1 that is above 0 and has the mean m there has
+    the variance 1 - (m - 1) m."""
     drawn = draw(replace(BASE, costs=costs), 0.5, seed=1).costs
     dear = (MOST_DEAR**2 - LEAST_DEAR**2) / 2 / log(MOST_DEAR / LEAST_DEAR)
     square = (1.0 - RARE) * e + RARE * dear
     heavy = square / (1.0 - RARE + RARE * MEAN_DEAR) ** 2 - 1.0
-    variance = {"lognormal": e - 1, "exponential": 1.0, "heavy": heavy, "equal": 0.0}
+    above_zero = (1.0 - (MEAN_ABOVE_ZERO - 1.0) * MEAN_ABOVE_ZERO) / MEAN_ABOVE_ZERO**2
+    variance = {
+        "lognormal": e - 1,
+        "exponential": 1.0,
+        "normal": above_zero,
+        "heavy": heavy,
+        "equal": 0.0,
+    }
     error = sqrt(variance[costs] / len(drawn))
     assert fmean(drawn) / BASE.cost == pytest.approx(1.0, abs=5 * error + 1e-9)
 
