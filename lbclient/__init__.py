@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from lbclient.client.statistics import ChannelStatistics as ChannelStatistics
     from lbclient.config import ChannelConfig as ChannelConfig
     from lbclient.config import ServerConfig as ServerConfig
+    from lbclient.core.call_hints import CallHints as CallHints
+    from lbclient.core.call_hints import key as key
     from lbclient.core.criticality import Criticality as Criticality
     from lbclient.core.criticality import criticality as criticality
     from lbclient.core.customer import customer as customer
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "BackendStatistics": "lbclient.client.statistics",
     "BackendsFull": "lbclient.grpc_seam.errors",
+    "CallHints": "lbclient.core.call_hints",
     "CallInfo": "lbclient.client.statistics",
     "Channel": "lbclient.client.channel",
     "ChannelConfig": "lbclient.config",
@@ -111,6 +114,7 @@ _MODULES = {
     "degraded": "lbclient.server",
     "info": "lbclient.client.channel",
     "insecure_channel": "lbclient.client.channel",
+    "key": "lbclient.core.call_hints",
     "secure_channel": "lbclient.client.channel",
     "serve": "lbclient.server",
     "serve_sync": "lbclient.server",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import Criticality
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ class Attempt(NamedTuple):
     `number` is 1 for the first time that it was sent; `sent_at` is the clock then.
     `counts` are those of its method, by the number of the status; `metadata` is that
     of the request, which says who pays; `observed` is what observers keep of the call.
-    `is_hedge`: it began while the call's first attempt was in flight.
+    `is_hedge`: it began while the call's first attempt was in flight. `hints` are what
+    a picker may know of the call; None: it does not want to.
     """
 
     backend: "Backend"
@@ -33,6 +35,7 @@ class Attempt(NamedTuple):
     metadata: Any = None
     observed: "ObservedCall | None" = None
     is_hedge: bool = False
+    hints: CallHints | None = None
 
 
 new_attempt: Callable[[tuple[object, ...]], Attempt]

@@ -17,6 +17,7 @@ from lbclient.client.attempt import Attempt, new_attempt
 from lbclient.client.calls.request_stream import Requests
 from lbclient.client.history import Failed, ended_streams, has_failed, last_words
 from lbclient.client.recent_picks import ANOTHER
+from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome
 from lbclient.core.next_backend import two_others
@@ -95,8 +96,10 @@ class Attempts:
         options: dict[str, Any],
         counts: dict[int, int] | None = None,
         observed: "ObservedCall | None" = None,
+        hints: CallHints | None = None,
     ) -> None:
         self.balancer = balancer
+        self.hints = hints
         self.requests = message if isinstance(message, Requests) else None
         self.criticality = criticality
         self.counts = method.counts(balancer) if counts is None else counts
@@ -137,6 +140,7 @@ class Attempts:
             options.get("metadata"),
             observed,
             is_hedge,
+            self.hints,
         )
         attempt = new_attempt((backend, waited, tries, now, *of_call))
         if self._retry is not None and (number := self._retry.attempt):
@@ -319,8 +323,10 @@ class Attempts:
         None of those `tried` if there is another: where the picker insists, it is the
         less loaded of two others. Pickers that keep what they computed are left alone.
         """
-        balancer = self.balancer
-        backend = balancer.pick(now, self.counts)
+        balancer, hints = self.balancer, self.hints
+        if tried and hints is not None:
+            hints = hints._replace(tried=tried)
+        backend = balancer.pick(now, self.counts, hints)
         if tried and backend in tried:
             others = two_others(tried, self._allowed(), balancer.rng)
             if others:

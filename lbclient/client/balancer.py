@@ -18,14 +18,17 @@ from lbclient.client.backend import Backend
 from lbclient.client.backend_context import Dial
 from lbclient.client.backends import Backends
 from lbclient.client.call_ends import CallEnds
+from lbclient.client.call_keys import CallKeys
 from lbclient.client.channel_context import ChannelContext
 from lbclient.client.observers import Observers
 from lbclient.client.pending import Pending
 from lbclient.client.probing import Probing
 from lbclient.client.recent_picks import RecentPicks
 from lbclient.client.retry_policies import hedging_of, retry_policy_of
+from lbclient.core.call_hints import CallHints
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import named
+from lbclient.core.keyed_picks import PickerForCall, sees_calls
 from lbclient.core.model import LoadReport, Outcome, TaskState, Verdict, new_outcome
 from lbclient.core.protocols import Picker, PickerFactory, Resolver, Subset
 from lbclient.core.retry import Decision
@@ -66,6 +69,7 @@ class Balancer:
         self.clock = clock = context.clock
         self.observers = Observers() if observers is None else observers
         self.picker = picker
+        self.call_keys = CallKeys() if sees_calls(picker) else None
         self.probing = Probing(self.label, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
         self.backends = backends = Backends(
@@ -103,25 +107,31 @@ class Balancer:
 
     # --- picks ---------------------------------------------------------------
 
-    def pick(self, now: float, counts: dict[int, int]) -> Backend | None:
+    def pick(
+        self, now: float, counts: dict[int, int], hints: CallHints | None = None
+    ) -> Backend | None:
         """The backend for a call that is sent now; None: it must wait or fail.
 
-        `counts` are those of its method, of which each has its own.
+        `counts` are those of its method, of which each has its own. `hints` are for a
+        policy that sees calls.
         """
         # Who waits goes first, or they wait together. (The dict's own truth is C.)
-        return None if self.pending.waiters else self._choose(now, counts)
+        return None if self.pending.waiters else self._choose(now, counts, hints)
 
-    def _choose(self, now: float, counts: dict[int, int]) -> Backend | None:
+    def _choose(
+        self, now: float, counts: dict[int, int], hints: CallHints | None
+    ) -> Backend | None:
+        picker = self.picker if hints is None else PickerForCall(self.picker, hints)
         lost = 0
         while ready := self.pool.ready:
             try:
                 if self.outliers.count:
-                    found = self.outliers.pick(self.picker, id(counts), now)
+                    found = self.outliers.pick(picker, id(counts), now)
                     if found is None:
                         return None
                     backend = found
                 else:
-                    backend = self.picker.pick(ready, now)
+                    backend = picker.pick(ready, now)
                 is_connected = is_ready(backend.channel)
             except BaseException as error:  # of a picker that is not ours, perhaps
                 if is_fatal(error):

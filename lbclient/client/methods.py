@@ -18,6 +18,7 @@ from lbclient.client.calls import streams, wrapped
 from lbclient.client.calls.request_stream import Requests
 from lbclient.client.inner_methods import InnerMethods
 from lbclient.client.observers import ObservedCall
+from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import DEFAULT, Criticality, current, parse
 from lbclient.core.customer import current as customer_served
 from lbclient.core.customer import payer
@@ -155,7 +156,11 @@ class StubMethod:
             if refusal is not None:
                 return self._throttled(balancer, refusal)
         options["metadata"] = metadata
-        return self._wrapped(balancer, message, level, timeout, **options)
+        hints = None
+        if balancer.call_keys is not None:
+            one = request if self.is_hedgeable else None  # else it is an iterator
+            hints = balancer.call_keys.hints(self.path, one, metadata, level)
+        return self._wrapped(balancer, message, level, timeout, hints, **options)
 
     def _failed(self, balancer: Balancer, error: Exception) -> Any:
         """A call that is over from the start."""
@@ -178,6 +183,7 @@ class StubMethod:
         message: Any,
         criticality: Criticality,
         timeout: float | None,
+        hints: CallHints | None,
         *,
         wait_for_ready: bool | None,
         then: Next | None = None,
@@ -188,7 +194,7 @@ class StubMethod:
             now = balancer.clock() if then is None else then.at
             observed = self._observed(balancer, now)
         attempts = Attempts(
-            balancer, self, message, criticality, options, None, observed
+            balancer, self, message, criticality, options, None, observed, hints
         )
         return self.wrapper(attempts, timeout, wait_for_ready, then=then)
 
@@ -339,7 +345,10 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
             if refusal is not None:
                 return self._throttled(balancer, refusal)
         # With a deadline that has passed grpcio would send it now and then.
-        backend = None if is_over else balancer.pick(now, counts)
+        hints = None
+        if balancer.call_keys is not None:
+            hints = balancer.call_keys.hints(self.path, request, metadata, level)
+        backend = None if is_over else balancer.pick(now, counts, hints)
         inner = None if backend is None else self.inner_methods[backend.channel]
         if inner is None or inner.direct is None:
             return self._wrapped(
@@ -347,6 +356,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
                 message,
                 level,
                 timeout,
+                hints,
                 metadata=metadata,
                 credentials=credentials,
                 wait_for_ready=wait_for_ready,
@@ -369,7 +379,7 @@ class UnaryUnary(_UnaryRequest, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
         return make(
             balancer,
             new_attempt(
-                (backend, 0.0, 1, now, level, counts, metadata, observed, False)
+                (backend, 0.0, 1, now, level, counts, metadata, observed, False, hints)
             ),
             self,
             message,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
+from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
 from lbclient.core.outliers import Outliers
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 PASSED_BY = 100  # waiting calls that are looked at for one that can be sent
 
-# The backend for a call that is sent now, by the counts of its method; None: it waits.
-Choose = Callable[[float, dict[int, int]], "Backend | None"]
+# The backend for a call that is sent now, by the counts of its method and by what its
+# picker may know of it; None: it waits.
+Choose = Callable[[float, dict[int, int], CallHints | None], "Backend | None"]
 
 
 class Waiter(Protocol):
@@ -35,6 +37,7 @@ class Waiter(Protocol):
     wait_for_ready: bool
     criticality: Criticality
     counts: dict[int, int]
+    hints: CallHints | None
 
     def start(self, backend: "Backend", now: float) -> None: ...
     def fail(self, error: LocalRpcError) -> None: ...
@@ -80,7 +83,7 @@ class Pending:
         """Starts who has a backend now; dismisses who has none to wait for."""
         now = self._clock()
         while self._pool.ready and (waiter := self._next()) is not None:
-            backend = self._choose(now, waiter.counts)
+            backend = self._choose(now, waiter.counts, waiter.hints)
             if backend is None:
                 break
             # To choose can find a connection lost, and so come here once more.

@@ -15,6 +15,7 @@ from collections.abc import (
 from random import Random
 from typing import NamedTuple, Protocol, TypeVar
 
+from lbclient.core.call_hints import CallHints
 from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, Endpoints, LoadReport, State
 
@@ -77,6 +78,22 @@ class Picker(Protocol):
         """The share that each node would get, all else equal; mean 1.
 
         For people to look at. Reads only: asking changes no pick.
+        """
+
+
+class KeyedPicker(Picker, Protocol):
+    """A picker that sees the call: its method, keys, criticality and cost.
+
+    A picker that has `pick_for` is asked by it, and never by `pick`. A call without
+    keys comes by it, too.
+    """
+
+    def pick_for(self, call: CallHints, ready: Sequence[N], now: float) -> N:
+        """As `pick`, for this call.
+
+        Of the backends that it was sent to before, `call.tried`, none is to be picked
+        if there is another. An attempt may be asked for twice, with the same `call` and
+        with fewer `ready`: the first pick then was not used.
         """
 
 

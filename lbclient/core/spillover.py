@@ -19,6 +19,8 @@ from operator import attrgetter, itemgetter
 from random import Random
 from typing import cast
 
+from lbclient.core.call_hints import CallHints
+from lbclient.core.keyed_picks import PickerForCall, sees_calls
 from lbclient.core.locality import Rank, rank
 from lbclient.core.model import LoadReport
 from lbclient.core.protocols import N, Node, Picker, PickerFactory, ProbingPicker
@@ -153,6 +155,8 @@ class Spillover:
         self._first = Rank(0, False)
         self._levels: list[SpillLevel] = []  # those with ready backends, in order
         self.inner = self._new_picker()  # says which picker was chosen, and picks none
+        if sees_calls(self.inner):
+            self.pick_for = self._pick_for
         self._sort(())
 
     @property
@@ -183,6 +187,12 @@ class Spillover:
         return f"spilled: {home} is {used}, and {1.0 - first.control.share:.0%} leave"
 
     def pick(self, ready: Sequence[N], now: float) -> N:
+        return self._pick(None, ready, now)
+
+    def _pick_for(self, call: CallHints, ready: Sequence[N], now: float) -> N:
+        return self._pick(call, ready, now)
+
+    def _pick(self, call: CallHints | None, ready: Sequence[N], now: float) -> N:
         if ready is not self._built_for:
             self._take(ready, now)
         if self._next_step is None or now >= self._next_step:
@@ -196,7 +206,10 @@ class Spillover:
         if not level.is_first:
             self.spilled += 1
         group = level.choose_group()
-        chosen = cast(N, group.picker.pick(group.nodes, now))
+        picker = group.picker
+        if call is not None:
+            picker = PickerForCall(picker, call)
+        chosen = cast(N, picker.pick(group.nodes, now))
         if self._is_probing:
             self._take_probes(group.picker)
         return chosen

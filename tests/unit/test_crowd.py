@@ -27,6 +27,7 @@ from lbclient.client.connections import REVIEW_PAUSE
 from lbclient.client.pending import Pending
 from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
+from lbclient.core.call_hints import CallHints
 from lbclient.core.condition import Condition
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
@@ -195,6 +196,7 @@ async def test_a_large_subset_is_reviewed_seldom_while_it_is_lost_one_by_one(
 class Waiter:
     wait_for_ready = False
     criticality = Criticality.CRITICAL
+    hints: CallHints | None = None
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -229,7 +231,7 @@ def calls_to_refuse(backends: int, waiters: int) -> tuple[float, str]:
         config,
         Waking(tasks, Turns(tasks), Random(7), lambda: bool(pool.ready)),
         clock=lambda: 0.0,
-        choose=lambda _now, _counts: None,
+        choose=lambda _now, _counts, _hints: None,
         trouble=lambda: "",
     )
     some = [Waiter() for _ in range(waiters)]

@@ -114,6 +114,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
             options,
             attempt.counts,
             attempt.observed,
+            attempt.hints,
         )
         then = attempts.failed(attempt, self, code, trailers, left)
         if then is None:

@@ -76,6 +76,7 @@ class Call:
         self.attempts = attempts
         self.criticality = attempts.criticality
         self.counts = attempts.counts
+        self.hints = attempts.hints
         self._waits_since = now
         self._deadline = None if timeout is None else now + timeout
         self._inner: Any = None

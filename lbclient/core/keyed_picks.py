@@ -1,0 +1,31 @@
+"""Picks by a picker that sees the call, for whoever only knows `Picker.pick`."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from lbclient.core.call_hints import CallHints
+from lbclient.core.protocols import KeyedPicker, N
+
+
+def sees_calls(picker: object) -> bool:
+    """Whether a picker wants to know the calls that it picks for."""
+    return hasattr(picker, "pick_for")
+
+
+class PickerForCall:
+    """A keyed picker, for one call: what takes a picker need not know of calls."""
+
+    __slots__ = ("_call", "_picker")
+
+    def __init__(self, picker: object, call: CallHints) -> None:
+        self._picker = cast(KeyedPicker, picker)
+        self._call = call
+
+    def pick(self, ready: Sequence[N], now: float) -> N:
+        return self._picker.pick_for(self._call, ready, now)
+
+    def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
+        return self._picker.weights(ready, now)
+
+    def __repr__(self) -> str:
+        return f"<{self._picker!r} for {self._call.method}>"
