@@ -69,7 +69,8 @@ class Balancer:
         self.clock = clock = context.clock
         self.observers = Observers() if observers is None else observers
         self.picker = picker
-        self.call_keys = CallKeys() if sees_calls(picker) else None
+        keyed = sees_calls(picker)
+        self.call_keys = CallKeys(self.label, config) if keyed else None
         self.probing = Probing(self.label, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
         self.backends = backends = Backends(

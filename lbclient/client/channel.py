@@ -145,7 +145,9 @@ class Channel(grpc.aio.Channel):
         )
         zone = home_zone(config)
         subset = Mixed(_subset(config, rng), zone)
-        picker = picker_factory(config.picker, config.slow_start)
+        picker = picker_factory(
+            config.picker, config.slow_start, config.hash_balance_factor
+        )
         spillover = partial(Spillover, picker, zone, limits=config.spill_above)
         self._observers = observers = Observers()
         self._clock = clock

@@ -1,7 +1,8 @@
 """The settings of a channel."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import iscoroutinefunction
 from typing import Any, Literal, Self
 
 from lbclient.config.fields import PREFIX, Kind, setting
@@ -21,7 +22,7 @@ from lbclient.config.kinds import (
     seconds,
     whole,
 )
-from lbclient.config.methods import ATTEMPTS, METHODS, split
+from lbclient.config.methods import ATTEMPTS, KEY_METADATA, METHODS, split
 from lbclient.config.sources import ENVIRONMENT, Sourced, section
 from lbclient.core import customer, retry
 from lbclient.core.criticality import DEFAULT, Criticality, named
@@ -32,11 +33,13 @@ from lbclient.core.spill_control import SPILL_ABOVE
 from lbclient.core.throttle import K
 from lbclient.core.utilization import METRIC
 from lbclient.pickers import picker_factory
+from lbclient.pickers.consistent_hashing import BALANCE_FACTOR
 from lbclient.pickers.slow_start import SLOW_START
 from lbclient.subsets import ALGORITHMS
 
 WhenFull = Literal["wait", "fail"]
 Health = Literal["auto", "watch", "off"]
+KeyOf = Callable[[str, Any], str | Sequence[str] | None]
 
 
 def _check_subset(field: str, value: Any) -> Any:
@@ -98,6 +101,11 @@ CRITICALITY = Kind(
     str,
 )
 CUSTOMER = Kind(customer.WANT, customer.checked, str)
+KEY_OF = kind(
+    "a callable that takes a method's path and a request, no coroutine, or None",
+    lambda value: value is None or (callable(value) and not iscoroutinefunction(value)),
+    None,
+)
 SEED = kind("a whole number or None", lambda value: type(value) is int, read_whole)
 
 
@@ -180,6 +188,29 @@ class ChannelConfig(Sourced):
         PICKER,
         help="How a backend is chosen for each call: the name of a picker, or a "
         "callable that makes one from a `random.Random`.",
+    )
+    key_metadata: tuple[str, ...] | Mapping[str, tuple[str, ...]] = setting(
+        (),
+        KEY_METADATA,
+        help="Names of metadata whose values are the keys of a call, from the most to "
+        "the least specific; or such names by method, named like those in "
+        "`idempotent`. Without any of them it has the keys of `lbclient.key`.",
+    )
+    key_of: KeyOf | None = setting(
+        None,
+        KEY_OF,
+        help="Makes the keys of calls that have none by metadata or `lbclient.key`. It "
+        "takes the path of the method and the request, or None where requests are a "
+        "stream, and returns a text, several from the most to the least specific, or "
+        "None for no key.",
+    )
+    hash_balance_factor: float = setting(
+        BALANCE_FACTOR,
+        number(1.05, 10),
+        help="With consistent_hashing, how many times the mean load a backend may have "
+        "before calls of its hottest keys go on to their next choice.",
+        source="Mirrokni, Thorup and Zadimoghaddam 2016: 1 + epsilon. Envoy's "
+        "`hash_balance_factor` is the same in percent.",
     )
     metric_names_for_computing_utilization: tuple[str, ...] = setting(
         (),

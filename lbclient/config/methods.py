@@ -6,6 +6,7 @@ from typing import Any
 
 from lbclient.config.fields import Kind
 from lbclient.config.kinds import read_whole, whole
+from lbclient.core.call_hints import MOST_KEYS
 from lbclient.core.errors import ConfigError
 
 METHOD_PATH = re.compile(r"/[^/\s*]+/([^/\s*]+|\*)")
@@ -43,4 +44,36 @@ ATTEMPTS = Kind(
     check_attempts,
     read_whole,
     note="one number",
+)
+
+METADATA_NAME = re.compile(r"[a-z0-9_.-]{1,100}(?<!-bin)")
+NAMES = (
+    "names of metadata, in lower case and not ending in '-bin', such as 'session-id'"
+)
+
+
+def _check_names(field: str, value: Any) -> tuple[str, ...]:
+    names = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if len(names) > MOST_KEYS:
+        raise ConfigError(field, f"{len(names)} names", f"{MOST_KEYS} at most")
+    for name in names:
+        if not isinstance(name, str) or not METADATA_NAME.fullmatch(name):
+            raise ConfigError(field, name, NAMES)
+    return names
+
+
+def check_key_metadata(field: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return _check_names(field, value)
+    check_methods(field, list(value))
+    return {
+        path: _check_names(f"{field}[{path!r}]", names) for path, names in value.items()
+    }
+
+
+KEY_METADATA = Kind(
+    f"{NAMES}, or such names by method",
+    check_key_metadata,
+    split,
+    note="names with commas between them",
 )

@@ -8,6 +8,7 @@ from functools import partial
 
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import Picker, PickerFactory
+from lbclient.pickers.consistent_hashing import ConsistentHashing
 from lbclient.pickers.least_loaded import LeastLoaded
 from lbclient.pickers.p2c import P2c
 from lbclient.pickers.peak_ewma import PeakEwma
@@ -20,6 +21,7 @@ from lbclient.pickers.weighted_round_robin import WeightedRoundRobin
 __all__ = [
     "PICKERS",
     "WITHOUT_SLOW_START",
+    "ConsistentHashing",
     "LeastLoaded",
     "P2c",
     "PeakEwma",
@@ -40,6 +42,7 @@ PICKERS: dict[str, Callable[..., Picker]] = {
     "prequal": Prequal,
     "weighted_round_robin": WeightedRoundRobin,
     "weighted_least_loaded": WeightedLeastLoaded,
+    "consistent_hashing": ConsistentHashing,
 }
 
 # Whoever goes by what is in flight: a cold backend is slow to finish what it has.
@@ -47,12 +50,15 @@ WITHOUT_SLOW_START = (LeastLoaded, P2c, PeakEwma, Prequal)
 
 
 def picker_factory(
-    picker: str | PickerFactory, slow_start: float | None = None
+    picker: str | PickerFactory,
+    slow_start: float | None = None,
+    balance_factor: float | None = None,
 ) -> PickerFactory:
     """The factory of that name, or the factory that was given.
 
     `slow_start` goes to a picker that is named, and None leaves it its default; what
     comes from a factory has its own. Those in `WITHOUT_SLOW_START` have none.
+    `balance_factor` goes to consistent hashing, which alone has one.
 
     >>> picker_factory("round_robin")
     <class 'lbclient.pickers.round_robin.RoundRobin'>
@@ -62,6 +68,8 @@ def picker_factory(
     if picker not in PICKERS:
         raise ConfigError("picker", picker, f"one of {', '.join(PICKERS)}")
     factory = PICKERS[picker]
+    if balance_factor is not None and factory is ConsistentHashing:
+        factory = partial(factory, balance_factor=balance_factor)
     if slow_start is None or factory in WITHOUT_SLOW_START:
         return factory
     return partial(factory, slow_start=slow_start)

@@ -1,0 +1,71 @@
+"""The order of backends for a key: weighted rendezvous hashing, the same everywhere.
+
+Whoever computes it gets the same order, in any language, without talking to anybody:
+
+    H(text)   = first 8 bytes of SHA-256 of the UTF-8 text, as a big-endian number
+    key       = H(the key)
+    backend   = H("task 7") for task number 7, else H(the address as text)
+    draw      = mix(key XOR backend), where mix is the finalizer of SplitMix64
+    score     = weight / -ln((draw + 0.5) / 2^64)
+
+The highest score is first. With equal weights that is the highest draw. A backend that
+comes or goes moves its own keys only, and one with twice the weight has twice as many
+first choices. docs/keys.md has test vectors.
+
+Thaler and Ravishankar, "Using name-based mappings to increase hit rates" (1998); the
+weighted score: Schindelhauer and Schomaker, "Weighted distributed hash tables" (2005);
+SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators"
+(2014).
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from math import log
+
+from lbclient.core.model import Endpoint
+
+WORD = 2**64
+_MASK = WORD - 1
+
+
+def hash64(text: str) -> int:
+    """64 bits of a text.
+
+    >>> f"{hash64('session-42'):016x}"
+    '92e76c732d82ec49'
+    """
+    return int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest()[:8])
+
+
+def backend_hash(endpoint: Endpoint) -> int:
+    """That of a task number where there is one: a restarted task may have another
+    address, and gets its keys back."""
+    task = endpoint.task
+    return hash64(endpoint.address if task is None else f"task {task}")
+
+
+def draw(key: int, backend: int) -> int:
+    """What a key and a backend draw together, 0 to 2^64 - 1.
+
+    >>> f"{draw(1, 2):016x}"
+    '1e535eede31428f0'
+    """
+    x = key ^ backend
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
+    return x ^ x >> 31
+
+
+def order(key: int, backends: Sequence[int], weights: Sequence[float]) -> list[int]:
+    """The indexes of backends, given by their hashes, in the order of this key.
+
+    Equals stay in their order. O(k log k) for k backends.
+    """
+    drawn = [draw(key, backend) for backend in backends]
+    if min(weights) == max(weights):
+        return sorted(range(len(drawn)), key=drawn.__getitem__, reverse=True)
+    scores = [
+        weight / -log((one + 0.5) / WORD)
+        for one, weight in zip(drawn, weights, strict=True)
+    ]
+    return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)

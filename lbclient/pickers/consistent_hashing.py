@@ -1,0 +1,232 @@
+"""Consistent hashing with bounded load: each key has a backend, until that is too full.
+
+Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads" (2016): a
+key goes to its first choice unless that has more than `balance_factor` times the mean
+load; then to its second, and so on. There load is the number of assigned keys, known to
+who assigns them. Here many clients assign without speaking to each other, so load is
+what backends report, of all clients: see `key_homes`.
+
+The order of a key's choices is that of `core.key_hash`, the same for all clients.
+Resolvers' weights count in it, reported ones do not: they differ from client to client.
+A slow backend reaches the bound of utilization sooner.
+
+Calls without a key go to the least loaded, as `WeightedLeastLoaded` has it.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from math import inf
+from random import Random
+from statistics import fmean
+
+from lbclient.core import key_hash
+from lbclient.core.call_hints import CallHints
+from lbclient.core.load import FORGOTTEN_AFTER
+from lbclient.core.model import LoadReport
+from lbclient.core.protocols import N, Node
+from lbclient.pickers.key_homes import (
+    ABSENT,
+    LONGEST_STEP,
+    SHORTEST_HORIZON,
+    STEP,
+    KeyHome,
+    place,
+    requests_bound,
+    utilization_bound,
+)
+from lbclient.pickers.options import between
+from lbclient.pickers.slow_start import SLOW_START, SlowStart
+from lbclient.pickers.weighted_least_loaded import WeightedLeastLoaded
+
+BALANCE_FACTOR = 1.25  # the paper's examples; HAProxy's manual: 125 to 150
+MOST_ORDERS = 1000  # of keys that are kept, k numbers each
+FORGET_AFTER = 60.0  # seconds that a backend has been away
+
+
+class ConsistentHashing:
+    """Sends calls with one key to one backend, the same for all clients.
+
+    Use it for sessions, shards and caches: `lbclient.key` sets the key of calls. Of
+    several keys the first one counts. A backend with more than `balance_factor` times
+    the mean load keeps the calls of most keys; those of its hottest keys go on to their
+    next choice. Calls without a key are picked as by `WeightedLeastLoaded`.
+
+    `balance_factor`: 1.05 to 10. `slow_start`: seconds until a newcomer has all of its
+    keys; they come one by one. `picks` counts calls with a key, `first_picks` those of
+    them that went to the first choice among the ready backends.
+    """
+
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        balance_factor: float = BALANCE_FACTOR,
+        slow_start: float = SLOW_START,
+    ) -> None:
+        self._rng = rng
+        self._factor = between("balance_factor", balance_factor, 1.05, 10.0)
+        self._inner = WeightedLeastLoaded(
+            Random(rng.getrandbits(64)), slow_start=slow_start
+        )
+        self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
+        self.probes: list[Node] = self._inner.probes
+        self.picks = self.first_picks = 0
+        self._last: tuple[CallHints | None, bool] = (None, False)
+        self._backends = 0
+        self._built_for: Sequence[Node] = ()
+        self._homes: dict[Node, KeyHome] = {}  # of those here, and that left of late
+        self._present: list[KeyHome] = []
+        self._orders: dict[str, tuple[float, tuple[KeyHome, ...]]] = {}
+        self._stepped_at = self._step_at = -inf
+        self._horizon = SHORTEST_HORIZON
+        self._active = 1.0  # requests in flight on a backend, the mean
+        self._weight = 1.0  # of a backend, the mean
+        self._least_errors = 0.0
+
+    # --- picks ---------------------------------------------------------------
+
+    def pick(self, ready: Sequence[N], now: float) -> N:
+        self._backends = len(ready)
+        return self._inner.pick(ready, now)
+
+    def pick_for(self, call: CallHints, ready: Sequence[N], now: float) -> N:
+        if not call.keys:
+            return self.pick(ready, now)
+        if ready is not self._built_for:
+            self._follow(ready, now)
+        if now >= self._step_at:
+            self._step(now)
+        key = call.keys[0]
+        where, order = self._orders.get(key) or self._find_order(key)
+        first: KeyHome | None = None
+        chosen: KeyHome | None = None
+        for home in order:
+            if home.index == ABSENT:
+                continue
+            if first is None:
+                first = home
+            if call.tried and home.node in call.tried:
+                continue
+            if home.takes(key, where, self._rng) and not self._is_full(home, now):
+                chosen = home
+                break
+        if chosen is None:
+            chosen = self._emptiest(call, now)
+        self._count(call, chosen is first)
+        return ready[chosen.index]
+
+    def _is_full(self, home: KeyHome, now: float) -> bool:
+        weight = home.weight / self._weight
+        most = requests_bound(self._active, self._factor, weight)
+        return home.requests(self._horizon, self._least_errors, now) > most
+
+    def _emptiest(self, call: CallHints, now: float) -> KeyHome:
+        """Where nobody would take it: chance may leave all a little above the mean."""
+        untried = [home for home in self._present if home.node not in call.tried]
+
+        def fullness(home: KeyHome) -> float:
+            requests = home.requests(self._horizon, self._least_errors, now)
+            return (requests + 1.0) / home.weight
+
+        return min(untried or self._present, key=fullness)
+
+    def _count(self, call: CallHints, is_first: bool) -> None:
+        """Once for each attempt: the last pick may be asked for again."""
+        again, was_first = self._last
+        if again is call:
+            self.first_picks -= was_first
+        else:
+            self.picks += 1
+        self.first_picks += is_first
+        self._last = call, is_first
+
+    def _find_order(self, key: str) -> tuple[float, tuple[KeyHome, ...]]:
+        homes = list(self._homes.values())
+        hashes, weights = [h.hash for h in homes], [h.weight for h in homes]
+        number = key_hash.hash64(key)
+        indexes = key_hash.order(number, hashes, weights)
+        found = place(number), tuple(homes[index] for index in indexes)
+        if len(self._orders) >= MOST_ORDERS:
+            del self._orders[next(iter(self._orders))]
+        self._orders[key] = found
+        return found
+
+    # --- who is there, and how full ------------------------------------------
+
+    def _follow(self, ready: Sequence[Node], now: float) -> None:
+        """Takes new members. Cheap where all are known: full ones leave and return."""
+        for home in self._present:
+            home.index, home.left_at = ABSENT, now
+        self._present = []
+        for index, node in enumerate(ready):
+            if node not in self._homes:
+                self._homes[node] = KeyHome(node)
+                self._orders.clear()
+                self._step_at = now
+            home = self._homes[node]
+            home.index, home.left_at = index, inf
+            self._present.append(home)
+        self._built_for = ready
+        self._backends = len(ready)
+
+    def _step(self, now: float) -> None:
+        """Brings up to date what changes slowly. O(k), four times a second."""
+        seconds = min(LONGEST_STEP, now - self._stepped_at)
+        self._stepped_at, self._step_at = now, now + STEP
+        self._forget(now)
+        homes = self._present
+        self._slow_start.look(self._built_for, now)
+        ramps = self._slow_start.shares(self._built_for, now)
+        for home, ramp in zip(homes, ramps, strict=True):
+            home.ramp = ramp
+            home.observe_active()
+        loads = [home.node.load for home in homes]
+        latencies = [load.latency for load in loads if load.latency]
+        if latencies:
+            self._horizon = max(SHORTEST_HORIZON, fmean(latencies))
+        self._active = fmean(home.active for home in homes)
+        self._weight = fmean(home.weight for home in homes)
+        errors = [
+            load.recent_errors(now) if load.erred_at > now - FORGOTTEN_AFTER else 0.0
+            for load in loads
+        ]
+        self._least_errors = min(errors)
+        told = [h.node.load.utilization() for h in homes if h.ramp == 1.0]
+        told = [used for used in told if used > 0.0]
+        bound = utilization_bound(fmean(told), self._factor) if told else 1.0
+        for home in homes:
+            home.step(bound, seconds, now)
+
+    def _forget(self, now: float) -> None:
+        """Those that have left; and takes what a resolver says anew of the others."""
+        for node, home in list(self._homes.items()):
+            if now - home.left_at > FORGET_AFTER:
+                del self._homes[node]
+                self._orders.clear()
+            elif node.endpoint is not home.endpoint:
+                home.take(node.endpoint)
+                self._orders.clear()
+
+    # --- for people to look at -------------------------------------------------
+
+    def probed(self, node: Node, report: LoadReport | None, now: float) -> None:
+        self._inner.probed(node, report, now)
+
+    def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
+        ramps = self._slow_start.shares(ready, now)
+        found = []
+        for node, ramp in zip(ready, ramps, strict=True):
+            known = self._homes.get(node)
+            kept = 1.0 if known is None else known.kept
+            found.append(node.endpoint.weight * ramp * kept)
+        mean = fmean(found)
+        return [weight / mean for weight in found]
+
+    def __repr__(self) -> str:
+        over = [home for home in self._present if home.kept < 1.0]
+        said = ", ".join(map(repr, islice(over, 3)))
+        return (
+            f"<consistent hashing over {self._backends}, "
+            f"{self.first_picks} of {self.picks} on their first choice"
+            f"{': ' if said else ''}{said}>"
+        )

@@ -1,0 +1,186 @@
+"""How much a backend takes of the calls whose keys have it as their choice.
+
+Two loops keep a backend at no more than `factor` times the mean, both by what backends
+report, which is the load of all clients:
+
+- Utilization, slow and exact. Integral control moves the share of calls that the
+  backend keeps, until its utilization is at the bound. The calls that leave are those
+  of its hottest keys: all others keep their backend, and what it has in memory.
+- Requests in flight, fast and coarse: a backend with more of them than the bound and
+  chance explain takes none until it has caught up. Recent errors count as requests.
+
+The bound is at most 0.9, or half of what is left above the mean where that is more:
+1.25 times a mean of 0.85 would be no bound. It is at least 0.2: where the fleet is
+idle, a key is not worth moving.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from math import exp, inf, log, sqrt
+from random import Random
+
+from lbclient.core.key_hash import WORD, backend_hash
+from lbclient.core.load import FORGOTTEN_AFTER
+from lbclient.core.model import Endpoint
+from lbclient.core.protocols import Node
+
+ABSENT = -1  # the index of a backend that is not ready
+STEP = 0.25  # seconds between two steps of control, at most so much is made up for
+LONGEST_STEP = 1.0  # seconds
+GAIN = 0.3  # of a step, in a second; 0.15 to 1 do as well in benchmarks.keys
+EXPIRATION = 180.0  # seconds; a report that is older counts as none (gRFC A58)
+LEAST_KEPT = 0.02  # of its calls; so that its recovery is noticed by calls, too
+WITHIN = 0.85  # of the allowed excess; the rest is for what control misses
+FULL, LEAST_BOUND = 0.9, 0.2  # utilization; see above
+WINDOW = 128  # calls in which the hottest keys are looked for
+DEVIATIONS, FEW = 4.0, 4.0  # of requests in flight, that chance explains; ours
+ACTIVE_GAIN = 0.2  # of a step, in the mean of requests in flight: some 1.2 s
+SHORTEST_HORIZON = 0.005  # seconds; as in `weighted_least_loaded`
+
+
+class KeyHome:
+    """One backend as the home of keys. Owned by a picker.
+
+    `kept` is the share of its calls that it keeps, `ramp` the share of its keys that
+    it has while it starts slowly. `index` is its place among the ready backends.
+    """
+
+    __slots__ = (
+        "_counts",
+        "_level",
+        "_recent",
+        "active",
+        "endpoint",
+        "hash",
+        "index",
+        "kept",
+        "left_at",
+        "node",
+        "ramp",
+        "weight",
+    )
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.index = ABSENT
+        self.left_at = inf
+        self.kept = self.ramp = 1.0
+        self.active = 0.0  # requests in flight, of all clients: a mean over a second
+        self._recent: deque[str] = deque()
+        self._counts: Counter[str] = Counter()
+        self._level = 1.0  # of all recent calls, what one key may have
+        self.endpoint = node.endpoint
+        self.take(node.endpoint)
+
+    def take(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.hash = backend_hash(endpoint)
+        self.weight = endpoint.weight
+
+    def takes(self, key: str, place: float, rng: Random) -> bool:
+        """Whether it takes this call of a key by the slow loop. `place` is the key's,
+        from 0 to 1, among those that come to a backend that starts slowly."""
+        if place >= self.ramp:
+            return False
+        if self.kept == 1.0:
+            return True
+        counts, recent = self._counts, self._recent
+        recent.append(key)
+        counts[key] += 1
+        if len(recent) > WINDOW:
+            oldest = recent.popleft()
+            if counts[oldest] == 1:
+                del counts[oldest]
+            else:
+                counts[oldest] -= 1
+        count, most = counts[key], self._level * len(recent)
+        return count <= most or rng.random() * count < most
+
+    def step(self, bound: float, seconds: float, now: float) -> None:
+        """Moves the share that it keeps towards where its utilization is at the bound;
+        without a report it keeps all."""
+        load = self.node.load
+        used = load.utilization()
+        if used <= 0.0 or now - load.reported_at > EXPIRATION:
+            used = 0.0
+        excess = log(used / bound) if used > 0.0 else -1.0
+        kept = self.kept * exp(-GAIN * seconds * max(-1.0, excess))
+        self.kept = min(1.0, max(LEAST_KEPT, kept))
+        if self.kept == 1.0:
+            self._recent.clear()
+            self._counts.clear()
+        else:
+            recent = max(1, len(self._recent))
+            self._level = level(self._counts.values(), self.kept) / recent
+
+    def observe_active(self) -> None:
+        self.active += ACTIVE_GAIN * (self._told() - self.active)
+
+    def _told(self) -> float:
+        load = self.node.load
+        report = load.report
+        if report is None or report.active is None:
+            return load.in_flight
+        return report.active + load.sent_since_report
+
+    def requests(self, horizon: float, least_errors: float, now: float) -> float:
+        """Requests in flight now, of all clients, and recent errors beyond those that
+        every backend has. What was told fades towards the mean of this backend."""
+        load = self.node.load
+        report = load.report
+        if report is None or report.active is None:
+            found = float(load.in_flight)
+        else:
+            age = max(0.0, now - load.reported_at)
+            deviation = report.active - self.active
+            found = self.active + deviation * exp(-age / horizon)
+            found += load.sent_since_report
+        if load.erred_at > now - FORGOTTEN_AFTER:
+            found += max(0.0, load.recent_errors(now) - least_errors)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<{self.endpoint.address} keeps {self.kept:.0%} of its calls>"
+
+
+def level(counts: Iterable[float], kept: float) -> float:
+    """How many of each key's recent calls stay, where so large a share of all does.
+
+    The hottest keys lose what is above the level, and no other key loses any.
+
+    >>> level([6, 2, 2], 0.8)
+    4.0
+    >>> level([2, 2, 2], 0.5), level([], 0.5)
+    (1.0, 0.5)
+    """
+    ascending = sorted(counts)
+    if not ascending:
+        return kept
+    left = kept * sum(ascending)
+    for place, count in enumerate(ascending):
+        even = left / (len(ascending) - place)
+        if count >= even:
+            return even
+        left -= count
+    return float(ascending[-1])
+
+
+def utilization_bound(mean: float, factor: float) -> float:
+    """The utilization at which a backend's calls begin to leave.
+
+    >>> f"{utilization_bound(0.5, 1.25):.4f} {utilization_bound(0.9, 1.25):.4f}"
+    '0.6062 0.9500'
+    """
+    bound = mean * (1.0 + WITHIN * (factor - 1.0))
+    return max(LEAST_BOUND, min(bound, max(FULL, (mean + 1.0) / 2.0)))
+
+
+def requests_bound(mean: float, factor: float, weight: float) -> float:
+    """The requests in flight that neither the bound nor chance explains."""
+    bound = factor * max(1.0, mean) * weight
+    return bound + DEVIATIONS * sqrt(bound) + FEW
+
+
+def place(key: int) -> float:
+    """Where a key's hash is between 0 and 1."""
+    return key / WORD

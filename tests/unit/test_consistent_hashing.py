@@ -1,0 +1,286 @@
+"""Consistent hashing with bounded load: who keeps a key, and when it goes elsewhere."""
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from lbclient.core.call_hints import CallHints
+from lbclient.core.errors import ConfigError
+from lbclient.core.key_hash import backend_hash, hash64, order
+from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.pickers import ConsistentHashing
+from lbclient.pickers.consistent_hashing import FORGET_AFTER, MOST_ORDERS
+from lbclient.pickers.key_homes import (
+    level,
+    requests_bound,
+    utilization_bound,
+)
+from lbclient.testing import FakeNode, fake_nodes
+
+PATH = "/test.Keys/Get"
+
+
+def call(*keys: str, tried: tuple[FakeNode, ...] = ()) -> CallHints:
+    return CallHints(PATH, keys, tried=tried)
+
+
+def report(
+    nodes: tuple[FakeNode, ...],
+    used: dict[FakeNode, float],
+    now: float,
+    active: int = 3,
+) -> None:
+    for node in nodes:
+        told = LoadReport(used.get(node, 0.5), qps=100.0, active=active)
+        node.load.observe(told, now)
+
+
+class Fleet:
+    """Ten backends that report half of their capacity in use, but for `used`."""
+
+    def __init__(self, count: int = 10, **options: float) -> None:
+        self.nodes = fake_nodes(count)
+        self.picker = ConsistentHashing(Random(7), **options)
+        self.used: dict[FakeNode, float] = {}
+        self.active: dict[FakeNode, int] = {}
+        self.now = 100.0
+
+    def pick(self, *keys: str, tried: tuple[FakeNode, ...] = ()) -> FakeNode:
+        return self.picker.pick_for(call(*keys, tried=tried), self.nodes, self.now)
+
+    def live(self, seconds: float) -> None:
+        """Reports and picks go on."""
+        for _ in range(int(seconds * 10)):
+            self.now += 0.1
+            for node in self.nodes:
+                used, active = self.used.get(node, 0.5), self.active.get(node, 3)
+                node.load.observe(LoadReport(used, qps=9.0, active=active), self.now)
+            self.pick("any")
+
+    def home(self, key: str) -> FakeNode:
+        hashes = [backend_hash(node.endpoint) for node in self.nodes]
+        return self.nodes[order(hash64(key), hashes, [1.0] * len(hashes))[0]]
+
+    def share(self, key: str, picks: int = 400) -> float:
+        """Of the picks for a key, those that went to its first choice."""
+        home = self.home(key)
+        return sum(self.pick(key) is home for _ in range(picks)) / picks
+
+
+def test_a_key_has_one_backend_and_keys_are_spread() -> None:
+    fleet = Fleet()
+    picks = {f"k{n}": {fleet.pick(f"k{n}") for _ in range(3)} for n in range(200)}
+    assert {len(each) for each in picks.values()} == {1}
+    assert len({node for each in picks.values() for node in each}) == 10
+    assert fleet.picker.picks == fleet.picker.first_picks == 600
+
+
+def test_clients_agree_without_a_word() -> None:
+    """Whatever their chance, and in whichever order they know the backends."""
+    nodes = fake_nodes(10)
+    one, other = ConsistentHashing(Random(1)), ConsistentHashing(Random(2))
+    for number in range(100):
+        key = call(f"k{number}")
+        assert one.pick_for(key, nodes, 1.0) is other.pick_for(key, nodes[::-1], 9.0)
+
+
+def test_of_several_keys_the_first_counts() -> None:
+    fleet = Fleet()
+    assert fleet.pick("k1", "k2") is fleet.pick("k1", "k3") is fleet.home("k1")
+
+
+def test_calls_without_a_key_go_to_the_least_loaded() -> None:
+    fleet = Fleet(4)
+    counts = Counter(
+        fleet.picker.pick_for(call(), fleet.nodes, 100.0) for _ in range(40)
+    )
+    assert set(counts.values()) == {10}
+    assert fleet.picker.picks == 0
+
+
+def test_a_backend_at_the_bound_keeps_what_it_can() -> None:
+    """Integral control: its utilization here follows the share that it keeps."""
+    fleet = Fleet()
+    hot = fleet.home("hot")
+    share = 1.0
+    for _ in range(60):
+        fleet.used[hot] = min(1.0, share)
+        fleet.live(0.5)
+        share = fleet.share("hot", 40)
+    mean = (0.5 * 9 + fleet.used[hot]) / 10
+    assert fleet.used[hot] == pytest.approx(mean * 1.2125, abs=0.12)
+    assert "keeps" in repr(fleet.picker)
+
+
+def test_the_hottest_keys_make_room_for_all_others() -> None:
+    fleet = Fleet()
+    hot = fleet.home("hot")
+    others = [k for k in map(str, range(200)) if fleet.home(k) is hot][:8]
+    calls = [*["hot"] * 12, *others]
+    stayed: Counter[str] = Counter()
+    for _ in range(300):
+        there = [key for key in calls if fleet.pick(key) is hot]
+        stayed.update(there)
+        fleet.used[hot] = 0.9 * len(there) / len(calls)
+        fleet.live(0.5)
+    assert stayed["hot"] < 0.75 * 12 * 300
+    assert min(stayed[key] for key in others) > 0.95 * 300
+
+
+def test_what_leaves_goes_to_one_second_choice() -> None:
+    fleet = Fleet()
+    hot = fleet.home("hot")
+    fleet.used[hot] = 1.0
+    fleet.live(20.0)
+    went = {fleet.pick("hot") for _ in range(200)}
+    without = tuple(node for node in fleet.nodes if node is not hot)
+    second = ConsistentHashing(Random(1)).pick_for(call("hot"), without, 1.0)
+    assert went == {hot, second}
+
+
+def test_a_backend_whose_load_falls_gets_its_calls_back() -> None:
+    fleet = Fleet()
+    fleet.used[fleet.home("hot")] = 1.0
+    fleet.live(20.0)
+    assert fleet.share("hot") < 0.5
+    fleet.used.clear()
+    fleet.live(60.0)
+    assert fleet.share("hot") == 1.0
+
+
+def test_a_queue_sends_calls_on_before_utilization_says_so() -> None:
+    """By requests of all clients: none of them is ours."""
+    fleet = Fleet()
+    fleet.live(2.0)
+    fleet.active[fleet.home("hot")] = 60
+    fleet.live(0.3)
+    assert fleet.share("hot") == 0.0
+    fleet.active.clear()
+    fleet.live(5.0)
+    assert fleet.share("hot") == 1.0
+
+
+def test_our_own_calls_bound_backends_that_report_nothing() -> None:
+    fleet = Fleet()
+    home = fleet.home("hot")
+    sent = 0
+    while fleet.pick("hot") is home and sent < 1000:
+        home.load.begin()
+        sent += 1
+    assert sent == pytest.approx(requests_bound(1.0, 1.25, 1.0), abs=1.0)
+
+
+def test_a_backend_that_fails_loses_calls_and_not_if_all_do() -> None:
+    fleet = Fleet()
+    home = fleet.home("hot")
+
+    def fail(node: FakeNode) -> None:
+        for _ in range(30):
+            node.load.begin()
+            node.load.finish(Outcome(Verdict.FAILED, 0.01), fleet.now)
+
+    fail(home)
+    assert fleet.pick("hot") is not home
+    for node in fleet.nodes:
+        if node is not home:
+            fail(node)
+    fleet.now += 0.3
+    assert fleet.pick("hot") is home
+
+
+def test_a_key_returns_with_its_backend() -> None:
+    fleet = Fleet()
+    home, nodes = fleet.home("k"), fleet.nodes
+    fleet.nodes = tuple(node for node in nodes if node is not home)
+    assert fleet.pick("k") is not home
+    fleet.nodes = nodes
+    assert fleet.pick("k") is home
+
+
+def test_keys_come_one_by_one_to_a_backend_that_starts_slowly() -> None:
+    """Each moves once, and clients agree which ones have moved."""
+    fleet = Fleet(slow_start=10.0)
+    new = fleet.nodes[0]
+    keys = [k for k in map(str, range(1000)) if fleet.home(k) is new]
+    new.load.enter_ready(fleet.now)
+    moved: set[str] = set()
+    shares = []
+    for _ in range(12):
+        fleet.live(1.0)
+        there = {key for key in keys if fleet.pick(key) is new}
+        assert moved <= there
+        moved = there
+        shares.append(len(there) / len(keys))
+    assert shares[0] < 0.4
+    assert shares[4] == pytest.approx(0.55, abs=0.15)
+    assert shares[-1] == 1.0
+
+
+def test_a_later_attempt_goes_to_the_next_choice() -> None:
+    fleet = Fleet()
+    tried: tuple[FakeNode, ...] = ()
+    for _ in range(10):
+        tried = (*tried, fleet.pick("k", tried=tried))
+    assert len(set(tried)) == 10
+    assert fleet.pick("k", tried=tried) in fleet.nodes
+
+
+def test_a_pick_that_is_asked_for_again_counts_once() -> None:
+    fleet = Fleet()
+    again, home = call("k"), fleet.home("k")
+    others = tuple(node for node in fleet.nodes if node is not home)
+    fleet.picker.pick_for(again, fleet.nodes, fleet.now)
+    fleet.picker.pick_for(again, others, fleet.now)
+    assert fleet.picker.picks == fleet.picker.first_picks == 1
+
+
+def test_weights_of_the_resolver_count() -> None:
+    fleet = Fleet(2)
+    for node, weight in zip(fleet.nodes, (1.0, 3.0), strict=True):
+        node.endpoint = replace(node.endpoint, weight=weight)
+    counts = Counter(fleet.pick(str(n)) for n in range(2000))
+    assert counts[fleet.nodes[1]] == pytest.approx(1500, abs=4 * 20)
+    for node in fleet.nodes:
+        node.endpoint = replace(node.endpoint, weight=1.0)
+    fleet.now += 1.0
+    counts = Counter(fleet.pick(str(n)) for n in range(2000))
+    assert counts[fleet.nodes[1]] == pytest.approx(1000, abs=4 * 23)
+
+
+def test_it_keeps_no_more_than_it_may() -> None:
+    fleet = Fleet(3)
+    for number in range(3 * MOST_ORDERS):
+        fleet.pick(str(number))
+    assert len(fleet.picker._orders) == MOST_ORDERS
+    fleet.nodes = fleet.nodes[:1]
+    fleet.pick("k")
+    fleet.now += FORGET_AFTER + 1.0
+    fleet.pick("k")
+    assert [*fleet.picker._homes] == [fleet.nodes[0]]
+
+
+@pytest.mark.parametrize("factor", [1.0, 11.0, "much"])
+def test_a_factor_that_is_none_is_refused(factor: float) -> None:
+    with pytest.raises(ConfigError, match=r"balance_factor = .*: want a number, 1.05"):
+        ConsistentHashing(Random(1), balance_factor=factor)
+
+
+def test_bounds_leave_room_below_full() -> None:
+    """1.25 times a mean of 0.85 would be none; and an idle fleet keeps its keys."""
+    assert utilization_bound(0.7, 1.25) == pytest.approx(0.84875)
+    assert utilization_bound(0.85, 1.25) == pytest.approx(0.925)
+    assert utilization_bound(0.99, 1.25) < 1.0
+    assert utilization_bound(0.01, 1.25) == 0.2
+
+
+def test_the_level_leaves_the_share_that_is_kept() -> None:
+    rng = Random(1)
+    for _ in range(100):
+        counts = [rng.randrange(1, 50) for _ in range(rng.randrange(1, 20))]
+        kept = rng.random()
+        at = level(counts, kept)
+        assert sum(min(count, at) for count in counts) == pytest.approx(
+            kept * sum(counts)
+        )
