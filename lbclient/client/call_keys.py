@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lbclient.config import ChannelConfig
-from lbclient.core.call_hints import CallHints, checked_keys, current
+from lbclient.core.call_hints import LONGEST_KEY, CallHints, checked_keys, current
 from lbclient.core.criticality import Criticality
 from lbclient.log import Log
 
@@ -86,4 +86,6 @@ def names_of(
 
 
 def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+    """Cut where it is too long: a proxy's metadata are whatever its clients say."""
+    text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+    return text[:LONGEST_KEY]

@@ -200,6 +200,9 @@ class ChannelStatistics:
     `zones` has the subset by zone and priority, first those that calls should go to;
     empty where backends have neither. `spilled` counts picks elsewhere, as the first
     ones were full or gone; a call that is sent again has several picks.
+    `keyed_picks` counts picks for calls with a key, and `first_choices` those of them
+    that went to the first choice of the key among the ready backends; 0 where the
+    picker knows no keys.
 
     `workers` counts the tasks that have several.
 
@@ -246,6 +249,8 @@ class ChannelStatistics:
     hedges_won: int = 0
     hedges_withheld: dict[str, int] = field(default_factory=dict)
     workers: WorkerStatistics = WorkerStatistics()
+    keyed_picks: int = 0
+    first_choices: int = 0
 
     @property
     def label(self) -> str:
@@ -529,4 +534,12 @@ def channel_statistics(
         hedges_won=0 if balancer.hedging is None else balancer.hedging.won,
         hedges_withheld=dict(balancer.hedging.withheld) if balancer.hedging else {},
         workers=WorkerStatistics(*balancer.connections.workers.counts()),
+        keyed_picks=_total(balancer.picker, "keyed_picks"),
+        first_choices=_total(balancer.picker, "first_choices"),
     )
+
+
+def _total(picker: Picker, name: str) -> int:
+    """What a picker counts, or all pickers of zones and priorities together."""
+    pickers = getattr(picker, "pickers", (picker,))
+    return sum(getattr(one, name, 0) for one in pickers)

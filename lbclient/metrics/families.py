@@ -92,6 +92,11 @@ OURS = _families(
     ("lbclient_spilled", "counter", "target",
      "Picks in another zone or priority than the first one, because the first one was "
      "full or gone. A call that is sent again has several picks."),
+    ("lbclient_keyed_picks", "counter", "target",
+     "Picks for calls with a key, by a picker that knows keys."),
+    ("lbclient_first_choices", "counter", "target",
+     "Picks for calls with a key that went to the key's first choice among the ready "
+     "backends."),
     ("lbclient_zone_ready_backends", "gauge", "target zone priority",
      "Ready backends, by zone and priority; only where the resolver tells any."),
     ("lbclient_zone_utilization", "gauge", "target zone priority",

@@ -91,6 +91,8 @@ def channel_counts(channel: ChannelStatistics, target: str) -> Samples:
     yield ("lbclient_wait_seconds_total", target), channel.waited_seconds
     yield ("lbclient_ejections_total", target), channel.ejections
     yield ("lbclient_spilled_total", target), channel.spilled
+    yield ("lbclient_keyed_picks_total", target), channel.keyed_picks
+    yield ("lbclient_first_choices_total", target), channel.first_choices
     yield ("lbclient_task_failures_total", target), channel.task_failures
     yield ("lbclient_resolver_updates_total", target), channel.resolver.updates
 

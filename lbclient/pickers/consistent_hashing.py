@@ -52,8 +52,9 @@ class ConsistentHashing:
     next choice. Calls without a key are picked as by `WeightedLeastLoaded`.
 
     `balance_factor`: 1.05 to 10. `slow_start`: seconds until a newcomer has all of its
-    keys; they come one by one. `picks` counts calls with a key, `first_picks` those of
-    them that went to the first choice among the ready backends.
+    keys; they come one by one. `keyed_picks` counts attempts of calls with a key,
+    `first_choices` those of them that went to the first choice among the ready
+    backends.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class ConsistentHashing:
         )
         self._slow_start = SlowStart(between("slow_start", slow_start, 0.0, 3600.0))
         self.probes: list[Node] = self._inner.probes
-        self.picks = self.first_picks = 0
+        self.keyed_picks = self.first_choices = 0
         self._last: tuple[CallHints | None, bool] = (None, False)
         self._backends = 0
         self._built_for: Sequence[Node] = ()
@@ -134,10 +135,10 @@ class ConsistentHashing:
         """Once for each attempt: the last pick may be asked for again."""
         again, was_first = self._last
         if again is call:
-            self.first_picks -= was_first
+            self.first_choices -= was_first
         else:
-            self.picks += 1
-        self.first_picks += is_first
+            self.keyed_picks += 1
+        self.first_choices += is_first
         self._last = call, is_first
 
     def _find_order(self, key: str) -> tuple[float, tuple[KeyHome, ...]]:
@@ -191,7 +192,7 @@ class ConsistentHashing:
             for load in loads
         ]
         self._least_errors = min(errors)
-        told = [h.node.load.utilization() for h in homes if h.ramp == 1.0]
+        told = [home.used(now) for home in homes if home.ramp == 1.0]
         told = [used for used in told if used > 0.0]
         bound = utilization_bound(fmean(told), self._factor) if told else 1.0
         for home in homes:
@@ -227,6 +228,6 @@ class ConsistentHashing:
         said = ", ".join(map(repr, islice(over, 3)))
         return (
             f"<consistent hashing over {self._backends}, "
-            f"{self.first_picks} of {self.picks} on their first choice"
+            f"{self.first_choices} of {self.keyed_picks} on their first choice"
             f"{': ' if said else ''}{said}>"
         )

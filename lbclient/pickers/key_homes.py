@@ -96,13 +96,15 @@ class KeyHome:
         count, most = counts[key], self._level * len(recent)
         return count <= most or rng.random() * count < most
 
+    def used(self, now: float) -> float:
+        """Its utilization; 0.0 is unknown, and what is too old counts as that."""
+        load = self.node.load
+        return load.utilization() if now - load.reported_at <= EXPIRATION else 0.0
+
     def step(self, bound: float, seconds: float, now: float) -> None:
         """Moves the share that it keeps towards where its utilization is at the bound;
         without a report it keeps all."""
-        load = self.node.load
-        used = load.utilization()
-        if used <= 0.0 or now - load.reported_at > EXPIRATION:
-            used = 0.0
+        used = self.used(now)
         excess = log(used / bound) if used > 0.0 else -1.0
         kept = self.kept * exp(-GAIN * seconds * max(-1.0, excess))
         self.kept = min(1.0, max(LEAST_KEPT, kept))

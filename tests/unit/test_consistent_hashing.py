@@ -74,7 +74,7 @@ def test_a_key_has_one_backend_and_keys_are_spread() -> None:
     picks = {f"k{n}": {fleet.pick(f"k{n}") for _ in range(3)} for n in range(200)}
     assert {len(each) for each in picks.values()} == {1}
     assert len({node for each in picks.values() for node in each}) == 10
-    assert fleet.picker.picks == fleet.picker.first_picks == 600
+    assert fleet.picker.keyed_picks == fleet.picker.first_choices == 600
 
 
 def test_clients_agree_without_a_word() -> None:
@@ -97,7 +97,7 @@ def test_calls_without_a_key_go_to_the_least_loaded() -> None:
         fleet.picker.pick_for(call(), fleet.nodes, 100.0) for _ in range(40)
     )
     assert set(counts.values()) == {10}
-    assert fleet.picker.picks == 0
+    assert fleet.picker.keyed_picks == 0
 
 
 def test_a_backend_at_the_bound_keeps_what_it_can() -> None:
@@ -233,7 +233,7 @@ def test_a_pick_that_is_asked_for_again_counts_once() -> None:
     others = tuple(node for node in fleet.nodes if node is not home)
     fleet.picker.pick_for(again, fleet.nodes, fleet.now)
     fleet.picker.pick_for(again, others, fleet.now)
-    assert fleet.picker.picks == fleet.picker.first_picks == 1
+    assert fleet.picker.keyed_picks == fleet.picker.first_choices == 1
 
 
 def test_weights_of_the_resolver_count() -> None:
@@ -284,3 +284,14 @@ def test_the_level_leaves_the_share_that_is_kept() -> None:
         assert sum(min(count, at) for count in counts) == pytest.approx(
             kept * sum(counts)
         )
+
+
+def test_a_report_that_is_too_old_counts_as_none() -> None:
+    fleet = Fleet()
+    fleet.used[fleet.home("hot")] = 1.0
+    fleet.live(20.0)
+    assert fleet.share("hot") < 0.5
+    for _ in range(400):  # nobody reports any more
+        fleet.now += 1.0
+        fleet.pick("any")
+    assert fleet.share("hot") == 1.0

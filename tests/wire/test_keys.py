@@ -14,8 +14,10 @@ import lbclient
 from benchmarks.harness.processes import running
 from benchmarks.harness.servers import serve, target_of
 from lbclient import CallHints, ChannelConfig, ConfigError, Criticality, ServerConfig
+from lbclient.core.call_hints import LONGEST_KEY
 from lbclient.core.protocols import N
 from lbclient.core.spillover import Spillover
+from lbclient.metrics.samples import channel_counts
 from lbclient.pickers import RoundRobin
 from lbclient.wire import REFUSAL_KEY
 from tests.hosts import Host, hosting, stream_stream, unary_stream, unary_unary
@@ -211,6 +213,10 @@ async def test_calls_of_one_key_go_to_one_backend_from_all_clients(host: Host) -
                 found = {await backend_of(channel) for channel in (one, other, one)}
             assert len(found) == 1
             homes |= found
+        said = one.statistics()
+        assert said.keyed_picks == said.first_choices == 60
+        samples = dict(channel_counts(said, ""))
+        assert samples["lbclient_first_choices_total", ""] == 60
     assert len(homes) >= 4  # of 5: fewer have a chance of 5 * 10 * (3/5)^30 < 1e-4
 
 
@@ -257,6 +263,7 @@ async def test_keys_come_from_metadata_blocks_and_requests(
         await echo(b"made", timeout=5, metadata=(("other", "o"),))
     await echo(b"made", timeout=5)
     await echo(b"", timeout=5)
+    await echo(b"", timeout=5, metadata=(("session-id", b"a" * 2000),))
     async for _ in channel.unary_stream(PAGES)(
         b"made", timeout=5, metadata=(("session-id", "s"),)
     ):
@@ -269,6 +276,7 @@ async def test_keys_come_from_metadata_blocks_and_requests(
         (("block",), 2.0),
         ((ECHO, "made"), 1.0),
         ((), 1.0),
+        (("a" * LONGEST_KEY,), 1.0),
         ((PAGES, "made"), 1.0),
         ((), 1.0),
     ]
