@@ -12,7 +12,9 @@ from random import Random
 from typing import Protocol, cast
 
 from lbclient.core.call_counts import Method
+from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import DEFAULT
+from lbclient.core.keyed_picks import PickerForCall, sees_calls
 from lbclient.core.load import Load
 from lbclient.core.locality import mixed
 from lbclient.core.model import Endpoint, Endpoints, LoadReport, Outcome, State, Verdict
@@ -214,7 +216,12 @@ class Client:
         near = [one for one in self.pool.ready if one.endpoint.zone == self.zone]
         return utilization(near, now) if near else None
 
-    def pick(self, ready: Sequence[SimulatedNode], now: float) -> SimulatedNode | None:
+    def pick(
+        self,
+        ready: Sequence[SimulatedNode],
+        now: float,
+        call: CallHints | None = None,
+    ) -> SimulatedNode | None:
         """Returns the picker's choice among the backends that are not ejected.
 
         None if all of these are full. The picker first hears the answers to its probes
@@ -222,9 +229,12 @@ class Client:
         """
         if self.heard:
             self._hear(now)
+        picker = self.picker
+        if call is not None and sees_calls(picker):
+            picker = PickerForCall(picker, call)
         if self.outliers.count:
-            return self.outliers.pick(self.picker, KEY, now)
-        return self.picker.pick(ready, now)
+            return self.outliers.pick(picker, KEY, now)
+        return picker.pick(ready, now)
 
     def _hear(self, now: float) -> None:
         heard = self.heard
@@ -271,14 +281,18 @@ class Client:
         throttling = self.throttling
         return not throttling.is_active or not throttling.refusal(DEFAULT, "", now)
 
-    def choose(self, number: int, now: float) -> SimulatedNode | None:
+    def choose(
+        self, number: int, now: float, call: CallHints | None = None
+    ) -> SimulatedNode | None:
         """Whom to send it to; None: nobody has room for it."""
         if not self.pool.ready:
             return None
-        node = self.pick(self.pool.ready, now)
+        tried = self.tried.get(number, ()) if self._scenario.avoid_tried else ()
+        if tried and call is not None:
+            call = call._replace(tried=tried)
+        node = self.pick(self.pool.ready, now, call)
         if node is None:
             return None
-        tried = self.tried.get(number, ()) if self._scenario.avoid_tried else ()
         if node in tried and (others := two_others(tried, self._allowed(), self._rng)):
             node = others[0]
         node.load.begin()

@@ -59,6 +59,8 @@ class Scenario:
     timeout: float = 5.0  # a request that took longer counts as failed
     hot_share: float = 0.0  # of the clients; they send ...
     hot_traffic: float = 0.0  # ... this share of all requests
+    keys: int = 0  # that requests have; 0: they have none
+    key_skew: float = 1.0  # the n-th key has n^-key_skew times the first one's requests
 
     neighbour: float = 1.0  # a machine's speed while its neighbour is busy
     neighbour_period: float = 20.0  # mean of its busy times, and of those between
@@ -217,6 +219,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "cost": (1e-6, 1000.0),
     "full": (1, 10**6),
     "zones": (0, 100),
+    "keys": (0, 10**6),
+    "key_skew": (0.0, 3.0),
     "zone_traffic": (0.01, 100.0),
     "zone_lost": (0.0, 1.0),
     "zone_priorities": (0, 65535),

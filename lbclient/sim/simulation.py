@@ -9,22 +9,24 @@ needs a heap. That is what makes it fast: see docs/simulator.md.
 from array import array
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from math import inf, prod
 from random import Random
 from typing import Any
 
+from lbclient.core.call_hints import CallHints
 from lbclient.core.model import Endpoint, Outcome, Verdict, snapshot
 from lbclient.core.protocols import PickerFactory
 from lbclient.core.subset_size import PAUSE
 from lbclient.core.verdict import UNAVAILABLE, Ending
 from lbclient.sim.backend import Answer, Heap, SimulatedBackend
-from lbclient.sim.client import Client, Question, SimulatedNode
+from lbclient.sim.client import METHOD, Client, Question, SimulatedNode
 from lbclient.sim.reports import TICK
 from lbclient.sim.result import Result, Second, measure, of_zones, rms
 from lbclient.sim.scenario import Scenario
-from lbclient.sim.traffic import Traffic
+from lbclient.sim.traffic import Traffic, key_name
 
 SERVED = Verdict.SERVED
 
@@ -45,6 +47,8 @@ class Simulation:
     ) -> None:
         self.scenario = scenario
         self._traffic = traffic
+        self._seed = seed
+        self.now = 0.0  # of what `at` does
         self._heap: Heap = []
         self._outward: deque[tuple[float, Any, int]] = deque()  # what `accept`s it
         self._answers: deque[Answer] = deque()
@@ -237,6 +241,14 @@ class Simulation:
         for backend in self._silenced:
             backend.reports.fall_silent()
 
+    def at(self, at: float, act: Callable[[], None]) -> None:
+        """Does that then; `now` is the time meanwhile."""
+        self._at(at, self._act, act)
+
+    def _act(self, now: float, act: Callable[[], None]) -> None:
+        self.now = now
+        act()
+
     def switch(self, at: float, factory: PickerFactory) -> None:
         """From then on all clients have another picker, which knows what they know."""
         self._at(at, self._switch, factory)
@@ -255,8 +267,9 @@ class Simulation:
     def run(self) -> Result:
         """Plays all requests, and then waits for them as long as a client would."""
         heap, outward, answers = self._heap, self._outward, self._answers
-        times, indexes, costs, waits = self._traffic
+        times, indexes, costs, waits, keys = self._traffic
         clients, half_trip, is_careful = self.clients, self._half_trip, self._is_careful
+        is_simple = not is_careful and not keys
         first, latencies = self._first, self.latencies
         waits = waits or array("d", [0.0]) * len(costs)
         self._at(self._end + self.scenario.timeout, self._stop)
@@ -268,7 +281,7 @@ class Simulation:
             back_at = answers[0][0] if answers else inf
             if sent_at < there_at and sent_at < back_at and sent_at < heap_at:
                 client = clients[indexes[number]]
-                if is_careful or client.heard or client.outliers.count:
+                if not is_simple or client.heard or client.outliers.count:
                     self._admit(sent_at, client, number)
                 elif ready := client.pool.ready:
                     # The same without all that, as fast as can be.
@@ -310,7 +323,7 @@ class Simulation:
 
     def _attempt(self, now: float, given: tuple[Client, int]) -> None:
         client, number = given
-        node = client.choose(number, now)
+        node = client.choose(number, now, self._hints(number))
         if node is not None:
             self.attempts += number >= self._first
             self._outward.append((now + self._half_trip, node, number))
@@ -318,14 +331,22 @@ class Simulation:
                 self._ask(client, now)
 
     def _send(self, now: float, client: Client, number: int) -> None:
-        """Sends a request where picks depend on probes or on ejections."""
+        """Sends a request where picks depend on probes, ejections or keys."""
         ready = client.pool.ready
-        node = client.pick(ready, now) if ready else None
+        call = self._hints(number)
+        node = client.pick(ready, now, call) if ready else None
         if node is not None:  # else all that are not ejected are full
             node.load.begin()
             self._outward.append((now + self._half_trip, node, number))
             if client.probes:
                 self._ask(client, now)
+
+    def _hints(self, number: int) -> CallHints | None:
+        """What a picker may know of a request; None: nothing."""
+        keys = self._traffic.keys
+        if not keys:
+            return None
+        return CallHints(METHOD[1], (key_name(self._seed, keys[number]),))
 
     def _ask(self, client: Client, now: float) -> None:
         """Asks whom the picker wants asked; they cost nothing there."""

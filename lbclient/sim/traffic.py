@@ -22,12 +22,14 @@ MEAN_ABOVE_ZERO = 1.0 + NormalDist().pdf(1.0) / NormalDist().cdf(1.0)
 
 
 class Traffic(NamedTuple):
-    """Parallel arrays, by the number of a request; `waits` is empty if none waits."""
+    """Parallel arrays, by the number of a request; `waits` is empty if none waits, and
+    `keys` if requests have none."""
 
     times: "array[float]"
     clients: "array[int]"
     costs: "array[float]"
     waits: "array[float]"
+    keys: "array[int]" = array("L")  # from 0; empty if there are none
 
 
 def draw(scenario: Scenario, load: float, seed: int) -> Traffic:
@@ -51,6 +53,7 @@ def draw(scenario: Scenario, load: float, seed: int) -> Traffic:
         _clients(scenario, count, seed),
         _costs(scenario, count, Random(f"{seed}/costs")),
         _waits(scenario, count, Random(f"{seed}/waits")),
+        _keys(scenario, count, Random(f"{seed}/keys")),
     )
 
 
@@ -116,3 +119,22 @@ def _waits(scenario: Scenario, count: int, rng: Random) -> "array[float]":
         return array("d")
     mean = scenario.wait
     return array("d", (-mean * log(1.0 - rng.random()) for _ in range(count)))
+
+
+def key_shares(scenario: Scenario) -> list[float]:
+    """The share of all requests that each key has: Zipf's law."""
+    sizes = [place**-scenario.key_skew for place in range(1, scenario.keys + 1)]
+    total = sum(sizes)
+    return [size / total for size in sizes]
+
+
+def key_name(seed: int, number: int) -> str:
+    """Other keys for each seed, so that other backends are hot."""
+    return f"key-{seed}-{number}"
+
+
+def _keys(scenario: Scenario, count: int, rng: Random) -> "array[int]":
+    if not scenario.keys:
+        return array("L")
+    *upto, _ = accumulate(key_shares(scenario))
+    return array("L", (bisect(upto, rng.random()) for _ in range(count)))
