@@ -21,11 +21,12 @@ def two(rng: Random, count: int) -> tuple[int, int]:
     return one, other + (other >= one)
 
 
-def requests(node: Node, now: float) -> float:
+def requests(node: Node, now: float) -> int:
     """Ours in flight, and errors of late, which count as such."""
     load = node.load
     if load.erred_at > now - FORGOTTEN_AFTER:
-        return load.in_flight + load.recent_errors(now)
+        # Whole errors: a trace of an old one must not lose every tie.
+        return load.in_flight + round(load.recent_errors(now))
     return load.in_flight
 
 

@@ -54,3 +54,15 @@ def test_an_error_counts_as_a_request_until_it_fades() -> None:
     idle.load.begin()
     later = 10.0 + ERROR_MEMORY
     assert {picker.pick(nodes, later) for _ in range(10)} == {failing}
+
+
+def test_a_trace_of_an_old_error_loses_no_tie() -> None:
+    """It lost every one for 100 s, so that who had been well again for a minute got no
+    call of a client that has one at a time."""
+    failing, _ = nodes = fake_nodes(2)
+    failing.load.begin()
+    failing.load.finish(FAILED, 10.0)
+    picker = P2c(Random(1))
+    later = 10.0 + 3 * ERROR_MEMORY
+    picks = Counter(picker.pick(nodes, later).endpoint.address for _ in range(1000))
+    assert picks["b0:1"] == pytest.approx(500, abs=80)  # 5 standard deviations
