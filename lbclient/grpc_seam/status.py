@@ -176,6 +176,16 @@ def is_provisional(call: Any) -> bool:
     return bool(code == INTERNAL and details == _PROVISIONAL)
 
 
+def is_of_a_write(error: Exception) -> bool:
+    """Whether an error is grpc.aio's own of a write that failed. It takes the place of
+    the status of its call, also if the call was over."""
+    return (
+        isinstance(error, grpc.aio.AioRpcError)
+        and error.code() is grpc.StatusCode.INTERNAL
+        and error.details() == _PROVISIONAL
+    )
+
+
 def has_begun(call: Any) -> bool:
     """Whether a call that failed had an answer that its caller may have seen."""
     return bool(_received(call))

@@ -111,14 +111,14 @@ class _Responses:
             except Exception as error:
                 if not await self._call._goes_on(self._inner, error):
                     self._call._release(error)
-                    self._call._explain(error)
-                    raise
+                    raise self._call._explained(error) from None
                 self._iterator = None
 
 
 class _StreamRequest(Writable, Call):
     """Writes requests. A cancelled write does not cancel the call, as in grpc.aio."""
 
+    streams_requests = True
     _has_written = False
 
     async def write(self, request: Any) -> None:

@@ -32,6 +32,7 @@ from lbclient.grpc_seam import (
     cause_of,
     error_of,
     final_status,
+    is_of_a_write,
     is_provisional,
     mark,
     marked,
@@ -57,6 +58,7 @@ class Call:
     """
 
     _lbclient: Attempt  # the last one, where `marked` finds it
+    streams_requests = False
     # Up to 1.82 `close` of a grpcio channel asks this of each call in a loop task.
     # None: the call is not that channel's.
     _channel = None
@@ -279,6 +281,14 @@ class Call:
         """What the caller is about to learn, and the request that it serves with it."""
         self.attempts.explain(error, marked(self), self._inner)
 
+    def _explained(self, error: Exception) -> Exception:
+        """The error that the caller gets: why the attempt failed, if all that grpc.aio
+        says is that a write did."""
+        if is_of_a_write(error):
+            error = self._attempt_end.error or error
+        self._explain(error)
+        return error
+
     async def _observed(self) -> Any:
         """Like `_sent`, but an error is an answer (None), not an exception."""
         while self._inner is None and self._error is None:
@@ -329,8 +339,15 @@ class Call:
         """The answer of the attempt that counts; None if the call was not sent."""
         while (inner := await self._observed()) is not None:
             answer = await getattr(inner, question)()
-            if inner is self._inner:
-                return answer
+            if inner is not self._inner:
+                continue
+            if is_provisional(inner):
+                await self._attempt_end.wait()
+                if inner is not self._inner:
+                    continue
+                if (error := self._attempt_end.error) is not None:
+                    return getattr(error, question)()
+            return answer
         return None
 
     async def initial_metadata(self) -> Any:
@@ -345,7 +362,9 @@ class Call:
 
     async def code(self) -> grpc.StatusCode:
         code: grpc.StatusCode | None = await self._ask("code")
-        error = self._error if code is None else error_of(self._inner)
+        error = self._error
+        if code is not None:
+            error = self._attempt_end.error or error_of(self._inner)
         if error is not None and code is not OK:
             self._explain(error)
         return self._unsent_status()[0] if code is None else code
@@ -379,8 +398,7 @@ class Call:
                     raise
             except Exception as error:
                 if not await self._goes_on(inner, error):
-                    self._explain(error)
-                    raise
+                    raise self._explained(error) from None
 
     async def _was_given_up(self, inner: Any, before: int) -> bool:
         """Whether a CancelledError is our own doing: we gave up the attempt, and nobody
@@ -438,6 +456,7 @@ class AttemptEnd:
     """
 
     leave_to_other: Callable[["AttemptEnd", Any, int, Trailers], bool] | None = None
+    error: grpc.aio.AioRpcError | None = None  # of a stream that may be written to yet
 
     def __init__(
         self,
@@ -473,6 +492,8 @@ class AttemptEnd:
         if self._awaited is not None:
             self._awaited.set()
         code, trailers = final_status(inner)
+        if code and call is not None and call.streams_requests:
+            self.error = error_of(inner)
         del self._find  # or the two would keep each other, and the connection
         leave, self.leave_to_other = self.leave_to_other, None
         if leave is not None and leave(self, inner, code, trailers):
