@@ -269,6 +269,7 @@ def on_both(case: Case) -> Callable[..., Awaitable[None]]:
     _, *others = inspect.signature(case).parameters.values()
     runner = inspect.Parameter("both", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     test.__signature__ = inspect.Signature([runner, *others])  # type: ignore[attr-defined]
+    test.case = case  # type: ignore[attr-defined]  # tests/worlds runs it in memory
     return test
 
 

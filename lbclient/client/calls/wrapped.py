@@ -531,8 +531,7 @@ class UnaryResponse(Call):
                     raise
             except grpc.aio.AioRpcError as error:
                 if not (yield from self._goes_on(inner, error).__await__()):
-                    self._explain(error)
-                    raise
+                    raise self._explained(error) from None
 
 
 class UnaryUnaryCall(UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]): ...

@@ -1,0 +1,160 @@
+"""Virtual time for several processes, each with an event loop of its own.
+
+The world runs whatever is due first: an event of the network or of the plan, or one
+turn of one process's loop. So a process can be blocked or frozen for seconds while
+the others go on, and what was due meanwhile comes late, as it does in earnest.
+"""
+
+import asyncio
+import heapq
+import selectors
+from asyncio import events
+from collections.abc import Callable
+from itertools import count
+from math import inf
+from random import Random
+from typing import Any
+
+EPOCH = 1_800_000_000.0  # what time.time() says when a world begins
+SPIN = 20_000  # turns of loops in one instant: somebody goes round without waiting
+
+
+class SpinError(Exception):
+    """A loop turned again and again, and no time passed."""
+
+
+class Timer:
+    """An event of the world, which can be called off."""
+
+    __slots__ = ("do",)
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        self.do: Callable[[], None] | None = do
+
+    def cancel(self) -> None:
+        self.do = None
+
+
+class NoSelector(selectors.SelectSelector):
+    """Finds nothing, at once: loops of a world have no sockets, and never wait."""
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        return []
+
+
+class ProcessLoop(asyncio.SelectorEventLoop):
+    """The loop of one process of a world; its time is the world's."""
+
+    def __init__(self, clock: "Clock", name: str) -> None:
+        self.clock = clock
+        super().__init__(NoSelector())
+        self.name = name
+        self.blocked_until = 0.0
+        self.errors: list[str] = []  # what nobody caught
+        self.set_exception_handler(self._note_error)
+
+    def time(self) -> float:
+        return self.clock.now
+
+    def _note_error(self, _: Any, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.errors.append(f"{context['message']}: {error!r}")
+
+    def due(self) -> float:
+        """When it has something to do."""
+        if self._ready:  # type: ignore[attr-defined]
+            at = self.clock.now
+        elif self._scheduled:  # type: ignore[attr-defined]
+            at = self._scheduled[0].when()  # type: ignore[attr-defined]
+        else:
+            return inf
+        return max(at, self.blocked_until)
+
+    def turn(self) -> None:
+        """Runs what is due, once."""
+        events._set_running_loop(self)
+        try:
+            self._run_once()  # type: ignore[attr-defined]
+        finally:
+            events._set_running_loop(None)
+
+    def is_running(self) -> bool:
+        return events._get_running_loop() is self
+
+    def block(self, seconds: float) -> None:
+        """Some code keeps the thread; SIGSTOP does the same."""
+        self.blocked_until = max(self.blocked_until, self.clock.now + seconds)
+
+
+class Clock:
+    """The time of a world, its events, and the loops of its processes."""
+
+    def __init__(self, rng: Random) -> None:
+        self.now = 0.0
+        self.turns = 0
+        self.loops: list[ProcessLoop] = []
+        self._rng = rng
+        self._events: list[tuple[float, int, Timer]] = []
+        self._numbers = count()
+        self._since = 0  # turns at this instant
+
+    def wall(self) -> float:
+        return EPOCH + self.now
+
+    def at(self, when: float, do: Callable[[], None]) -> Timer:
+        timer = Timer(do)
+        number = next(self._numbers)
+        heapq.heappush(self._events, (max(when, self.now), number, timer))
+        return timer
+
+    def after(self, delay: float, do: Callable[[], None]) -> Timer:
+        return self.at(self.now + delay, do)
+
+    def start(self, name: str) -> ProcessLoop:
+        loop = ProcessLoop(self, name)
+        self.loops.append(loop)
+        return loop
+
+    def end(self, loop: ProcessLoop) -> None:
+        """The process is gone, as by SIGKILL: none of its code runs any more."""
+        if loop in self.loops:
+            self.loops.remove(loop)
+
+    def forget(self) -> None:
+        """Everything that was to come."""
+        self._events.clear()
+        self.loops.clear()
+
+    def run(self, until: float, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Until a time, or until `is_over`, which is asked between two turns."""
+        while not is_over():
+            if not self._step(until):
+                self.now = max(self.now, until)
+                return
+
+    def _step(self, until: float) -> bool:
+        due, first = inf, []
+        for loop in self.loops:
+            at = loop.due()
+            if at < due:
+                due, first = at, [loop]
+            elif at == due < inf:
+                first.append(loop)
+        event_at = self._events[0][0] if self._events else inf
+        at = min(due, event_at)
+        if at > until or at == inf:
+            return False
+        if at > self.now:
+            self.now, self._since = at, 0
+        self._since += 1
+        if self._since > SPIN:
+            raise SpinError(f"{self._since} turns at {self.now:.3f} s: {first}")
+        if event_at <= due:
+            _, _, timer = heapq.heappop(self._events)
+            if timer.do is not None:
+                timer.do()
+            return True
+        self.turns += 1
+        loop = first[0] if len(first) == 1 else self._rng.choice(first)
+        loop.turn()
+        return True

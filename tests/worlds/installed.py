@@ -1,0 +1,111 @@
+"""Puts a world in the places of gRPC's core, of clocks, of chance and of the machine.
+
+Within `installed` grpcio's and lbclient's code is unmodified; what it asks of the
+outside is answered by the world, and so is the same for the same seed.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import grpc.aio._channel
+import grpc.aio._utils
+from grpc._cython import cygrpc
+
+from lbclient.client import idleness
+from lbclient.grpc_seam import intake, private
+from lbclient.server import sampler
+from lbclient.server.overload import system_readings
+from lbclient.server.report import reporter
+from lbclient.server.statistics import ContentionStatistics
+from tests.worlds.client_core import ClientCore
+from tests.worlds.clock import Clock, ProcessLoop
+from tests.worlds.memory_channel import MemoryChannel
+from tests.worlds.memory_server import MemoryContext, MemoryServer
+from tests.worlds.network import Host, Network
+
+SAMPLE_INTERVAL = 0.3  # seconds; every 0.1 s takes 40 % of a world's time
+
+
+class InOrder(dict[Any, None]):
+    """A WeakSet's methods, in order of insertion: no addresses decide who is first."""
+
+    def add(self, one: Any) -> None:
+        self[one] = None
+
+    def discard(self, one: Any) -> None:
+        self.pop(one, None)
+
+
+class NoMachine:
+    """In the place of the meter of CPUs: processes of a world take no time."""
+
+    def __init__(self, smoothing: float, busy: Any = None) -> None:
+        pass
+
+    def read(self, now: float) -> float:
+        return 0.0
+
+    def note_lag(self, seconds: float, now: float) -> None:
+        pass
+
+    def statistics(self) -> ContentionStatistics:
+        return ContentionStatistics()
+
+
+def _replaced(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    stack.callback(setattr, owner, name, before)
+
+
+def _forget_grpcio() -> None:
+    private.find.cache_clear()
+    intake._subclass.cache_clear()
+
+
+@contextmanager
+def installed(
+    clock: Clock, network: Network, find: Callable[[str], Host], seed: object
+) -> Iterator[None]:
+    """`find` finds a machine by its address."""
+    rng = Random(f"chance of {seed}")
+
+    def chance(*_: object) -> Random:
+        return Random(rng.getrandbits(64))
+
+    def dial(target: bytes, options: Any, credentials: Any, loop: ProcessLoop) -> Any:
+        address = target.decode().removeprefix("ipv4:")
+        core = ClientCore(network, loop, find(address), dict(options))
+        return MemoryChannel(core, credentials is not None)
+
+    def no_memory(*_: object) -> Any:
+        return SimpleNamespace(read=lambda now: 0.0)
+
+    with ExitStack() as stack:
+        stack.callback(_forget_grpcio)
+        _replaced(stack, cygrpc, "AioChannel", dial)
+        _replaced(stack, cygrpc, "AioServer", MemoryServer)
+        _replaced(stack, cygrpc, "_ServicerContext", MemoryContext)
+        MemoryServer.host_of = staticmethod(find)
+        wall = SimpleNamespace(time=clock.wall)
+        _replaced(stack, grpc.aio._utils, "time", wall)
+        ordered = SimpleNamespace(WeakSet=InOrder)
+        _replaced(stack, grpc.aio._channel, "weakref", ordered)
+        _replaced(stack, import_module("lbclient.server.grpc_server"), "Random", chance)
+        _replaced(stack, sampler, "Random", chance)
+        _replaced(stack, sampler, "ContentionMeter", NoMachine)
+        _replaced(stack, sampler, "SAMPLE_INTERVAL", SAMPLE_INTERVAL)
+        _replaced(stack, reporter, "SystemRandom", chance)
+        _replaced(stack, idleness, "SystemRandom", chance)
+        _replaced(stack, system_readings, "MemoryMeter", no_memory)
+        _forget_grpcio()
+        was_on = gc.isenabled()
+        gc.disable()  # a collection ends what was dropped, whenever it comes
+        if was_on:
+            stack.callback(gc.enable)
+        yield
