@@ -309,6 +309,19 @@ async def wait_for(call: Any) -> Any:
     return await call
 
 
+async def test_a_call_is_cancelled_before_it_is_sent() -> None:
+    """In the turn of the loop in which it was made: `cancel` raised AttributeError."""
+    async with fleet() as it:
+        calls = [it.call(), it.channel.unary_stream(PAGES)(b"", timeout=LONG)]
+        assert [call.cancel() for call in calls] == [True, True]
+        assert [call.done() for call in calls] == [True, True]
+        with pytest.raises(asyncio.CancelledError):
+            await calls[0]
+        assert await calls[1].code() is grpc.StatusCode.CANCELLED
+        await it.is_over()
+        assert not it.arrived
+
+
 async def test_both_attempts_end_by_the_callers_deadline() -> None:
     async with fleet() as it:
         await it.earn()

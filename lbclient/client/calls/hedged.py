@@ -168,7 +168,8 @@ class _Hedged(Call):
             code, trailers = final_status(inner)
             if not code:
                 self._measure()
-            if attempt.is_hedge:  # the first one has failed before
+            # None: it was cancelled before it was sent.
+            if attempt is not None and attempt.is_hedge:  # the first one has failed
                 is_won = self.attempts.is_decided(attempt, inner, code, trailers, True)
         self._hedge_over(is_won)
         super().attempt_over(then)
