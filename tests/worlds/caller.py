@@ -24,6 +24,7 @@ class Seen:
     over_at: float | None = None  # for its caller
     done_at: float | None = None  # its done callback
     gave_up_at: float | None = None
+    has_begun: bool = False  # there is a call
     how: str = "never over"
     code: grpc.StatusCode | None = None
     details: str = ""
@@ -86,10 +87,14 @@ class Caller:
         call: Any = None
         try:
             call = self._call(plan)
+            seen.has_begun = True
             call.add_done_callback(lambda _: self._done(seen))
             if plan.stops is not None and plan.stops[1] == "call":
-                loop = self.world.client
-                loop.call_later(plan.stops[0], self._give_up, seen, call)
+                if plan.stops[0]:
+                    loop = self.world.client
+                    loop.call_later(plan.stops[0], self._give_up, seen, call)
+                else:  # before anything of it has begun
+                    self._give_up(seen, call)
             is_whole = await self._take(call, seen)
             seen.how = "answered" if is_whole else "dropped"
         except asyncio.CancelledError:

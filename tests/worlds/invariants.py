@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.worlds.world import World
 
 Code = grpc.StatusCode
+OF_RETRIES = "overload.md#retries-never-more-than-a-tenth"
 MOMENT = 0.02  # seconds that a turn of the loop may come late
 WELL_AFTER = 24.0  # seconds after all was healed
 MOST_CONNECTIONS = 4  # to one address at a time: its own, a LOOK's, and former ones
@@ -140,7 +141,10 @@ def _whole(world: "World") -> Iterator[str]:
             yield f"{seen}: {seen.answers[0][:40]!r}"
 
 
-@promise("what is not idempotent is executed once", "overload.md#retries")
+@promise(
+    "what is not idempotent is executed once",
+    OF_RETRIES,
+)
 def _once(world: "World") -> Iterator[str]:
     for seen in calls(world):
         executed = world.executed.get(seen.plan.number, [])
@@ -148,7 +152,7 @@ def _once(world: "World") -> Iterator[str]:
             yield f"{seen}: executed {executed}"
 
 
-@promise("attempts stay within their number", "overload.md#retries")
+@promise("attempts stay within their number", OF_RETRIES)
 def _attempts(world: "World") -> Iterator[str]:
     most = setting(world, "max_attempts", ATTEMPTS)
     for seen in calls(world):
@@ -157,7 +161,7 @@ def _attempts(world: "World") -> Iterator[str]:
             yield f"{seen}: executed {executed}"
 
 
-@promise("retries stay within their budget", "overload.md#retries")
+@promise("retries stay within their budget", OF_RETRIES)
 def _budget(world: "World") -> Iterator[str]:
     known = world.statistics
     if known is None:

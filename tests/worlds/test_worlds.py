@@ -4,6 +4,7 @@
 """
 
 import gc
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.invariants import PROMISES, broken
+from tests.worlds.mutants import MUTANTS, hunt
 from tests.worlds.plan import plan_of
 from tests.worlds.shrinking import Shrinking
 from tests.worlds.story import story
@@ -26,6 +28,7 @@ FOUND = {
     10: "the same, with two servers",
     4: "INTERNAL in the place of the server's status, after a failed write",
     127: "the same, of a call with one answer",
+    1: "AttributeError from cancel() of a hedged call that was not begun",
 }
 
 
@@ -117,5 +120,22 @@ def test_a_broken_promise_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"begins: {small.calls[0]}" in lines
 
 
-def test_promises_have_names_of_their_own() -> None:
-    assert len({promise.name for promise in PROMISES}) == len(PROMISES)
+def test_the_page_lists_the_promises() -> None:
+    """In order, with the page that makes each."""
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    listed = re.findall(r"^\| ([^|]+) \| \[[^]]+\]\(([^)]+)\) \|", page, re.MULTILINE)
+    places = [(one.name, one.place) for one in PROMISES]
+    wanted = [(name, place.replace("README", "../README")) for name, place in places]
+    assert listed == [*wanted, ("nothing spins", "reliability.md")]
+
+
+def test_mutants_are_of_the_code_that_is_there() -> None:
+    for mutant in MUTANTS:
+        source = (ROOT / "lbclient" / mutant.file).read_text()
+        assert source.count(mutant.old) == 1, mutant.name
+
+
+@pytest.mark.slow
+def test_a_planted_fault_is_found() -> None:
+    [mutant] = [one for one in MUTANTS if one.name == "every method is idempotent"]
+    assert hunt(mutant, 0, 40).endswith("what is not idempotent is executed once")

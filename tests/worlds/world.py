@@ -10,7 +10,7 @@ import logging
 import sys
 import warnings
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from random import Random
@@ -144,53 +144,67 @@ class World:
     # --- its course -----------------------------------------------------------------
 
     def run(self) -> None:
-        plan = self.plan
+        with self.opened():
+            try:
+                self._follow_plan()
+                self.finish()
+            except SpinError as error:
+                self.broken.append(("nothing spins", str(error)))
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Its machines run, and its channel is there, until this is over."""
         with ExitStack() as stack:
             stack.enter_context(quiet())
             stack.enter_context(self._listening())
             stack.enter_context(
-                installed(self.clock, self.network, self.host, plan.seed)
+                installed(self.clock, self.network, self.host, self.plan.seed)
             )
+            self._start()
             try:
-                self._live()
-            except SpinError as error:
-                self.broken.append(("nothing spins", str(error)))
-            self._clean_up()
+                yield
+            finally:
+                self._clean_up()
 
-    def _live(self) -> None:
-        plan, clock = self.plan, self.clock
-        for server in plan.servers:
+    def _start(self) -> None:
+        for server in self.plan.servers:
             machine = self._make_machine(server)
             machine.start()
             self.source.truth[server.address] = None
-        self.client = clock.start("client")
+        self.client = self.clock.start("client")
         self.channel = Channel(
             self.source,
             None,
             None,
             None,
             None,
-            ChannelConfig(**dict(plan.settings)),
-            clock=clock_of(clock),
+            ChannelConfig(**dict(self.plan.settings)),
+            clock=self.client.time,
             name="world",
         )
         self.caller = Caller(self)
         self.network.begins, self.network.dials = self.begins, self.dials
+        self.clock.after(LOOK_EVERY, self._look)
+
+    def _follow_plan(self) -> None:
+        plan, clock = self.plan, self.clock
         for fault in plan.faults:
-            clock.at(fault.at, partial(self._begin_fault, fault))
+            clock.at(fault.at, partial(self.begin_fault, fault))
         for call in plan.calls:
             clock.at(call.at, partial(self._begin_call, call))
         if plan.closes is not None:
             clock.at(plan.closes[0], self.close)
-        clock.after(LOOK_EVERY, self._look)
         clock.run(plan.lasts)
-        clock.run(max(plan.lasts, self.healed_at))
+
+    def finish(self) -> None:
+        """Waits until all is healed, sees whether it is, and closes the channel."""
+        self.clock.run(max(self.clock.now, self.healed_at))
         self._probe()
         if not self.is_closing:
             self._settle()
             self._on_client(self._take_statistics)
             self.close()
-        clock.run(clock.now + AFTERWARDS)
+        self.clock.run(self.clock.now + AFTERWARDS)
 
     def _begin_call(self, call: CallPlan) -> None:
         if not self.is_closing:
@@ -271,7 +285,7 @@ class World:
 
     # --- faults -----------------------------------------------------------------------
 
-    def _begin_fault(self, fault: Fault) -> None:
+    def begin_fault(self, fault: Fault) -> None:
         now = self.clock.now
         self.note(f"fault: {fault}")
         machine = None
@@ -498,10 +512,6 @@ class _Handler(logging.Handler):
         if record.levelno >= logging.ERROR and not is_server:
             error = record.exc_info[1] if record.exc_info else None
             self._world.complaints.append(f"{words} ({error!r})")
-
-
-def clock_of(clock: Clock) -> Callable[[], float]:
-    return lambda: clock.now
 
 
 @contextmanager

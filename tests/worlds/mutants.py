@@ -1,0 +1,310 @@
+"""Plants faults in the client, one at a time, and counts the worlds that find each.
+
+`python -m tests.worlds.mutants --worlds 60` prints a table: the mutant, the number of
+worlds until one broke a promise, and which. Mends of earlier faults are among them,
+taken out. Each runs in a process of its own, with another text in one module.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str  # in lbclient/
+    old: str
+    new: str
+
+
+MUTANTS = [
+    # --- the state of calls
+    Mutant(
+        "an expired call stays in the queue",
+        "client/calls/wrapped.py",
+        "        balancer.pending.leave(self)\n        waited",
+        "        waited",
+    ),
+    Mutant(
+        "a cancelled call stays in the queue",
+        "client/calls/wrapped.py",
+        "        self._balancer.pending.leave(self)\n        was_sent",
+        "        was_sent",
+    ),
+    Mutant(
+        "the timer of a wait is not ended by its end",
+        "client/calls/wrapped.py",
+        "            if timer is not None:\n                timer.cancel()",
+        "            pass",
+    ),
+    Mutant(
+        "a waiting call has no deadline",
+        "client/calls/wrapped.py",
+        "        if self._deadline is not None and self._error is None:",
+        "        if False:",
+    ),
+    Mutant(
+        "a wrapped call is done before its attempt is",
+        "client/calls/wrapped.py",
+        "            return self._attempt_end.has_come\n",
+        "            return True\n",
+    ),
+    Mutant(
+        "a call that was given up is told CancelledError",
+        "client/calls/wrapped.py",
+        "        if not cause_of(inner):\n            return False\n"
+        "        if cancellations() > before:\n            self.cancel()  #",
+        "        if True:\n            return False\n"
+        "        if cancellations() > before:\n            self.cancel()  #",
+    ),
+    Mutant(
+        "the same, of a direct call",
+        "client/calls/direct.py",
+        "        if not cause_of(self):\n            return False",
+        "        if True:\n            return False",
+    ),
+    Mutant(
+        "a retried direct call forgets its callbacks",
+        "client/calls/direct.py",
+        "        later.add_done_callback(self._tell)",
+        "        pass",
+    ),
+    Mutant(
+        "a stream that is dropped half-read goes on",
+        "client/calls/streams.py",
+        "    def __del__(self) -> None:\n        self._abandon()",
+        "    def __del__(self) -> None:\n        pass",
+    ),
+    Mutant(
+        "a failed write takes the place of the status",
+        "client/calls/wrapped.py",
+        "        if code and call is not None and call.streams_requests:",
+        "        if False:",
+    ),
+    Mutant(
+        "what a stream has read is forgotten at a retry",
+        "client/calls/streams.py",
+        "        return self._has_read",
+        "        return False",
+    ),
+    # --- counts
+    Mutant(
+        "a call that was not begun stays in flight",
+        "client/balancer.py",
+        "        attempt.backend.load.forget()\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "who leaves lets nobody in",
+        "client/balancer.py",
+        "        self.connections.call_left(backend)\n        if self.pending.waiters:",
+        "        self.connections.call_left(backend)\n        if False:",
+    ),
+    Mutant(
+        "a cancelled wait is not counted",
+        "client/calls/wrapped.py",
+        "        self._balancer.ends.count(\n            grpc.StatusCode.CANCELLED",
+        "        (lambda *_: None)(\n            grpc.StatusCode.CANCELLED",
+    ),
+    Mutant(
+        "waiting calls outlive their channel",
+        "client/balancer.py",
+        'in flight after `grace`."""\n        self.pending.cancel()',
+        'in flight after `grace`."""',
+    ),
+    Mutant(
+        "the queue serves one call at a time",
+        "client/pending.py",
+        "            waiter.start(backend, now)\n        if not",
+        "            waiter.start(backend, now)\n            break\n        if not",
+    ),
+    # --- retries
+    Mutant(
+        "nothing that failed was sent",
+        "client/attempts.py",
+        "    return not was_not_sent(call, backend.channel, backend.tells_refusals())",
+        "    return False",
+    ),
+    Mutant(
+        "every method is idempotent",
+        "core/retry.py",
+        "        if failure.refusal is None and not self._is_idempotent():",
+        "        if False:",
+    ),
+    Mutant(
+        "attempts have no number",
+        "core/retry.py",
+        "        if self.attempt + 1 >= self._attempts:",
+        "        if self.attempt + 1 >= 9:",
+    ),
+    Mutant(
+        "the budget for retries has no end",
+        "core/retry.py",
+        "        if self._balance <= 0.0:\n            return False",
+        "        pass",
+    ),
+    Mutant(
+        "a retry starts after the deadline",
+        "core/retry.py",
+        "        if left is not None and delay >= left:",
+        "        if False:",
+    ),
+    Mutant(
+        "a call is retried after it was answered",
+        "core/retry.py",
+        "        if failure.is_answered:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "two attempts both answer a hedged call",
+        "client/calls/hedged.py",
+        "        if hedge is None:  # the other one has decided the call",
+        "        if hedge is None and not self._lbclient:",
+    ),
+    # --- connections and health
+    Mutant(
+        "a lost connection is not made again",
+        "client/connection.py",
+        "while (connectivity := channel.get_state(try_to_connect=True)) is not READY:",
+        "while (connectivity := channel.get_state()) is not READY:",
+    ),
+    Mutant(
+        "silence is no news",
+        "core/silence.py",
+        "        return self._judge_at is not None and now >= self._judge_at",
+        "        return False",
+    ),
+    Mutant(
+        "a silent connection is kept",
+        "core/silence.py",
+        "        return self._redial_at is not None and now >= self._redial_at",
+        "        return False",
+    ),
+    Mutant(
+        "a lost connection is ready",
+        "core/lifecycle.py",
+        '        return self.situation.enter(State.CONNECTING, "connection lost")',
+        '        return self.situation.enter(State.READY, "connection lost")',
+    ),
+    Mutant(
+        "a lame duck is ready",
+        "core/lifecycle.py",
+        '        return self.situation.enter(State.LAME_DUCK, "it sent GOAWAY")',
+        '        return self.situation.enter(State.READY, "it sent GOAWAY")',
+    ),
+    Mutant(
+        "a drained backend is not closed",
+        "client/connections.py",
+        "            self._retire(backend)\n            backend.close_now()",
+        "            self._retire(backend)",
+    ),
+    Mutant(
+        "former connections are not ended",
+        "client/backend.py",
+        "        channels = self._former.release()\n",
+        "        channels = []\n",
+    ),
+    Mutant(
+        "turns to connect are not given back",
+        "client/connect_pacer.py",
+        "call_later(hold, self._turns.release)",
+        "call_later(1e4 * hold, self._turns.release)",
+    ),
+    Mutant(
+        "an empty answer of the resolver is believed",
+        "client/discovery.py",
+        "        if not endpoints and self._connections.pool.endpoints:",
+        "        if False:",
+    ),
+    Mutant(
+        "an ejected backend has no trial",
+        "core/standing.py",
+        "        return self.trial_at if self.tried_at is None else",
+        "        return 1e9 if self.tried_at is None else",
+    ),
+    Mutant(
+        "a trace of an error loses every tie",
+        "pickers/p2c.py",
+        "        return load.in_flight + round(load.recent_errors(now))",
+        "        return load.in_flight + load.recent_errors(now)",
+    ),
+]
+
+
+def plant(mutant: Mutant) -> None:
+    """From now on the module is imported with the other text."""
+    path = str(ROOT / "lbclient" / mutant.file)
+    original = SourceFileLoader.get_code
+
+    def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
+        if self.path != path:
+            return original(self, fullname)
+        source = Path(path).read_text()
+        return compile(source.replace(mutant.old, mutant.new), path, "exec")
+
+    SourceFileLoader.get_code = get_code  # type: ignore[assignment, method-assign]
+
+
+def hunt(mutant: Mutant, first: int, worlds: int) -> str:
+    """In a process of its own: the number of worlds, and the promise."""
+    command = [sys.executable, "-m", "tests.worlds.mutants"]
+    command += ["--hunt", mutant.name, "--seed", str(first), "--worlds", str(worlds)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.strip().splitlines()
+    return lines[-1] if lines else f"? {done.stderr.strip()[-200:]}"
+
+
+def found_by(first: int, worlds: int) -> str:
+    # Not before the mutant is planted.
+    from tests.worlds.invariants import broken
+    from tests.worlds.plan import plan_of
+    from tests.worlds.world import World
+
+    for count in range(1, worlds + 1):
+        world = World(plan_of(first + count - 1))
+        try:
+            world.run()
+        except Exception as error:
+            return f"{count} | a world ends with {error!r}"
+        if names := [name for name, _ in broken(world)]:
+            return f"{count} | {names[0]}"
+    return f"none of {worlds} | "
+
+
+def rows(names: list[str], first: int, worlds: int) -> Iterator[str]:
+    for mutant in MUTANTS:
+        if not names or mutant.name in names:
+            yield f"| {mutant.name} | {hunt(mutant, first, worlds)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("tests.worlds.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="of mutants; all of them")
+    parser.add_argument("--seed", type=int, default=0, help="of the first world")
+    parser.add_argument("--worlds", type=int, default=60, help="at most, for each")
+    parser.add_argument("--hunt", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.hunt is not None:
+        plant(next(one for one in MUTANTS if one.name == asked.hunt))
+        print(found_by(asked.seed, asked.worlds))
+        return
+    began_at = time.monotonic()
+    print("| planted fault | worlds until it was found | by the promise |")
+    print("|---|---:|---|")
+    for row in rows(asked.names, asked.seed, asked.worlds):
+        print(row, flush=True)
+    print(f"{time.monotonic() - began_at:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

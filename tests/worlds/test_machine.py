@@ -1,0 +1,136 @@
+"""Whatever is done to a channel, in whatever order: its counts hold at every moment.
+
+A machine of hypothesis' makes calls, gives them up, breaks servers, links and names,
+and lets time pass. After each step the channel's numbers are compared with what the
+callers know; at the end all that a world promises is asked. What breaks shrinks to a
+few steps.
+"""
+
+import gc
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.worlds.invariants import broken
+from tests.worlds.plan import (
+    CLIENT_FAULTS,
+    KINDS,
+    MAY_REPEAT,
+    SERVER_FAULTS,
+    CallPlan,
+    Fault,
+    Plan,
+    ServerPlan,
+)
+from tests.worlds.world import World
+
+SETTINGS = st.fixed_dictionaries(
+    {"idempotent": st.just(MAY_REPEAT), "seed": st.integers(0, 9)},
+    optional={
+        "active_limit": st.sampled_from((1, 2)),
+        "hedging": st.booleans(),
+        "hedging_delay": st.just(0.05),
+        "idle_after": st.sampled_from((0.0, 3.0)),
+        "max_waiting": st.just(2),
+        "picker": st.sampled_from(("p2c", "round_robin", "prequal")),
+    },
+)
+TIMEOUTS = st.sampled_from((0.05, 0.5, 2.0, 20.0, None))
+STOPS = st.none() | st.sampled_from(
+    [(0.0, "call"), (0.0, "task"), (0.001, "task"), (0.2, "call"), (0.2, "task")]
+)
+
+
+class ChannelMachine(RuleBasedStateMachine):
+    """One channel, up to three servers, and all that may happen to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.calls = 0
+
+    @initialize(count=st.integers(1, 3), config=SETTINGS, is_ready=st.booleans())
+    def open(self, count: int, config: dict[str, object], is_ready: bool) -> None:
+        addresses = [f"10.0.0.{number + 1}:50051" for number in range(count)]
+        servers = tuple(ServerPlan(address, "lbclient") for address in addresses)
+        plan = Plan(1, 0.0, 0.001, tuple(config.items()), servers, (), ())
+        self.world = World(plan)
+        gc.freeze()
+        self.stack.callback(gc.unfreeze)
+        self.stack.enter_context(self.world.opened())
+        self.stack.callback(self.end)
+        if is_ready:
+            self.world.client.call_soon(self.world.channel.get_state, True)
+            self.wait(0.5)
+
+    @rule(
+        method=st.sampled_from(list(KINDS)),
+        timeout=TIMEOUTS,
+        takes=st.sampled_from((0.0, 0.05, 0.5)),
+        stops=STOPS,
+    )
+    def call(
+        self,
+        method: str,
+        timeout: float | None,
+        takes: float,
+        stops: tuple[float, str] | None,
+    ) -> None:
+        call = CallPlan(self.calls, 0.0, method, timeout, takes, parts=2, stops=stops)
+        self.calls += 1
+        self.world.caller.begin(call)
+
+    @rule(
+        kind=st.sampled_from(list(SERVER_FAULTS)),
+        server=st.integers(0, 2),
+        lasts=st.sampled_from((0.1, 1.0, 8.0)),
+    )
+    def break_server(self, kind: str, server: int, lasts: float) -> None:
+        server %= len(self.world.plan.servers)
+        self.world.begin_fault(Fault(self.world.clock.now, kind, server, lasts))
+
+    @rule(kind=st.sampled_from(list(CLIENT_FAULTS)), lasts=st.sampled_from((0.1, 3.0)))
+    def break_client(self, kind: str, lasts: float) -> None:
+        self.world.begin_fault(Fault(self.world.clock.now, kind, -1, lasts))
+
+    @rule(seconds=st.sampled_from((0.0005, 0.01, 0.06, 0.5, 3.0, 12.0)))
+    def wait(self, seconds: float) -> None:
+        self.world.clock.run(self.world.clock.now + seconds)
+
+    @invariant()
+    def counts_hold(self) -> None:
+        world = self.world
+        known = world.channel.statistics()
+        live = [
+            seen
+            for seen in world.caller.seen
+            if seen.has_begun and seen.done_at is None
+        ]
+        assert known.in_flight + known.waiting == len(live), (known, live)
+        in_flight = sum(backend.in_flight for backend in known.backends)
+        assert in_flight <= known.in_flight
+        for one in known.backends:
+            ended = one.served + one.rejected + one.failed + one.abandoned
+            assert one.started == ended + one.in_flight, one
+
+    def end(self) -> None:
+        world = self.world
+        world.finish()
+        # What was done, for a reader of the failure and for the promises.
+        faults = tuple(fault for _, _, fault, _ in world.faults)
+        world.plan = replace(world.plan, faults=faults)
+
+    def teardown(self) -> None:
+        self.stack.close()
+        if hasattr(self, "world"):
+            assert not broken(self.world)
+
+
+TestChannelMachine = pytest.mark.slow(ChannelMachine.TestCase)
+TestChannelMachine.settings = settings(
+    max_examples=40, stateful_step_count=20, deadline=None
+)
