@@ -220,6 +220,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
                 raise
         except CancelledError:
             if not self._was_given_up(before):
+                self.cancel()  # what grpc.aio has not begun, it leaves alone
                 raise
         else:  # grpc.aio looks whether the call is done, which the later one is not
             if cause_of(self) and not self._was_given_up(before):

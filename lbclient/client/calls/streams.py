@@ -106,6 +106,7 @@ class _Responses:
                 self._iterator = None
             except asyncio.CancelledError:
                 if not await self._call._was_given_up(self._inner, before):
+                    self._call.cancel()  # what grpc.aio has not begun, it leaves alone
                     raise
                 self._iterator = None
             except Exception as error:

@@ -395,6 +395,8 @@ class Call:
                     return answer
             except asyncio.CancelledError:
                 if not await self._was_given_up(inner, before):
+                    if inner_call == self._started:
+                        self.cancel()  # what grpc.aio has not begun, it leaves alone
                     raise
             except Exception as error:
                 if not await self._goes_on(inner, error):
