@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,37 @@ class Seen:
             "raised": self.error,
         }.get(self.how, "")
         return f"{self.plan}: {self.how} {told}".strip()
+
+
+class PassesUnary(grpc.aio.UnaryUnaryClientInterceptor):
+    async def intercept_unary_unary(
+        self, continuation: Any, details: Any, request: Any
+    ) -> Any:
+        return await continuation(details, request)
+
+
+class PassesAnswers(grpc.aio.UnaryStreamClientInterceptor):
+    async def intercept_unary_stream(
+        self, continuation: Any, details: Any, request: Any
+    ) -> Any:
+        return await continuation(details, request)
+
+
+class PassesRequests(grpc.aio.StreamUnaryClientInterceptor):
+    async def intercept_stream_unary(
+        self, continuation: Any, details: Any, requests: Any
+    ) -> Any:
+        return await continuation(details, requests)
+
+
+class PassesBoth(grpc.aio.StreamStreamClientInterceptor):
+    async def intercept_stream_stream(
+        self, continuation: Any, details: Any, requests: Any
+    ) -> Any:
+        return await continuation(details, requests)
+
+
+INTERCEPTORS = [PassesUnary(), PassesAnswers(), PassesRequests(), PassesBoth()]
 
 
 class Caller:
@@ -95,6 +127,10 @@ class Caller:
                     loop.call_later(plan.stops[0], self._give_up, seen, call)
                 else:  # before anything of it has begun
                     self._give_up(seen, call)
+            if plan.number % 7 == 0:  # somebody else wants to know how it ends
+                task = self.world.client.create_task(self._ask(call))
+                self.tasks[task] = None
+                task.add_done_callback(self.tasks.pop)
             is_whole = await self._take(call, seen)
             seen.how = "answered" if is_whole else "dropped"
         except asyncio.CancelledError:
@@ -116,6 +152,10 @@ class Caller:
         del call
         self.world.note(f"is over: {seen}")
 
+    async def _ask(self, call: Any) -> None:
+        """Asks for the end, and gives that up now and then."""
+        await call.code()
+
     def _done(self, seen: Seen) -> None:
         if seen.done_at is None:
             seen.done_at = self.world.clock.now
@@ -129,9 +169,23 @@ class Caller:
         request = request_of(plan.number, plan.takes, plan.parts, plan.size, plan.ends)
         if kind.startswith("unary"):
             return method(request, **options)
+        if self._writes(plan):
+            return method(**options)
         if plan.number % 2:
             return method(self._requests(plan, request), **options)
         return method([request] * plan.parts, **options)
+
+    def _writes(self, plan: CallPlan) -> bool:
+        """Whether requests are written, not taken from an iterator."""
+        is_stream = KINDS[plan.method].startswith("stream")
+        return is_stream and plan.number % 5 == 0
+
+    async def _write(self, call: Any, plan: CallPlan) -> None:
+        request = request_of(plan.number, plan.takes, plan.parts, plan.size, plan.ends)
+        with suppress(asyncio.InvalidStateError):  # it is over; its end tells why
+            for _ in range(plan.parts):
+                await call.write(request)
+            await call.done_writing()
 
     async def _requests(self, plan: CallPlan, request: bytes) -> AsyncIterator[bytes]:
         for _ in range(plan.parts):
@@ -142,24 +196,26 @@ class Caller:
     async def _take(self, call: Any, seen: Seen) -> bool:
         """Whether all was read, to the end."""
         plan = seen.plan
+        if self._writes(plan):
+            await self._write(call, plan)
         if KINDS[plan.method].endswith("unary"):
             seen.answers.append(await call)
             return True
         drops_at = None
         if plan.stops is not None and plan.stops[1] == "drop":
             drops_at = int(plan.stops[0] * 3) + 1
-        if plan.number % 3 == 0:
-            while (message := await call.read()) is not grpc.aio.EOF:
-                seen.answers.append(message)
-                if len(seen.answers) == drops_at:
-                    return False
-                if plan.pause:
-                    await asyncio.sleep(plan.pause)
-            return True
-        async for message in call:
+        async for message in self._read(call, reads=plan.number % 3 == 0):
             seen.answers.append(message)
             if len(seen.answers) == drops_at:
                 return False
             if plan.pause:
                 await asyncio.sleep(plan.pause)
         return True
+
+    async def _read(self, call: Any, reads: bool) -> AsyncIterator[bytes]:
+        if reads:
+            while (message := await call.read()) is not grpc.aio.EOF:
+                yield message
+        else:
+            async for message in call:
+                yield message

@@ -6,6 +6,7 @@ taken out. Each runs in a process of its own, with another text in one module.
 """
 
 import argparse
+import ast
 import subprocess
 import sys
 import time
@@ -241,14 +242,19 @@ MUTANTS = [
 
 def plant(mutant: Mutant) -> None:
     """From now on the module is imported with the other text."""
-    path = str(ROOT / "lbclient" / mutant.file)
+    path = ROOT / "lbclient" / mutant.file
+    source = path.read_text().replace(mutant.old, mutant.new)
+    plant_tree(path, ast.parse(source))
+
+
+def plant_tree(path: Path, tree: ast.Module) -> None:
+    """From now on what is at this path is imported as that."""
     original = SourceFileLoader.get_code
 
     def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
-        if self.path != path:
+        if self.path != str(path):
             return original(self, fullname)
-        source = Path(path).read_text()
-        return compile(source.replace(mutant.old, mutant.new), path, "exec")
+        return compile(tree, str(path), "exec")
 
     SourceFileLoader.get_code = get_code  # type: ignore[assignment, method-assign]
 

@@ -105,9 +105,7 @@ class Plan:
     faults: tuple[Fault, ...]
     calls: tuple[CallPlan, ...]
     closes: tuple[float, float | None] | None = None  # when, and with which grace
-
-    def without(self, **kept: Any) -> "Plan":
-        return replace(self, **kept)
+    intercepts: bool = False  # the channel has interceptors, which pass everything on
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{one.kind} at {one.address}" for one in self.servers)
@@ -144,6 +142,7 @@ def plan_of(seed: int) -> Plan:
         faults,
         _calls(rng, lasts),
         closes,
+        rng.random() < 0.15,
     )
 
 

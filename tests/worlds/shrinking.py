@@ -40,6 +40,7 @@ class Shrinking:
             self._fewer(self.plan.settings, lambda some: self._with(settings=some))
             self._fewer_servers()
             self._try(replace(self.plan, closes=None))
+            self._try(replace(self.plan, intercepts=False))
             self._shorter()
         return self.plan
 

@@ -28,6 +28,7 @@ FOUND = {
     10: "the same, with two servers",
     4: "INTERNAL in the place of the server's status, after a failed write",
     127: "the same, of a call with one answer",
+    71: "a call whose reader was cancelled at once, and that never ended",
     1: "AttributeError from cancel() of a hedged call that was not begun",
 }
 
