@@ -1,9 +1,11 @@
 """Fuzzes every decoder of bytes that somebody else controls.
 
-`python -m benchmarks.fuzz --minutes 10`, with names of decoders for some alone. Each
-has its share of the time, in a process of its own. With atheris installed (`pip install
-atheris`) coverage guides what is tried; without it examples are changed by chance. What
-a decoder may not raise ends its share, and is told with the bytes.
+    python -m benchmarks.fuzz                            all, ten minutes
+    python -m benchmarks.fuzz --minutes 1 "UDP datagrams"   some decoders
+
+Each has its share of the time, in a process of its own. With atheris installed (`pip
+install atheris`) coverage guides what is tried; without it examples are changed by
+chance. What a decoder may not raise ends its share, and is told with the bytes.
 """
 
 import argparse
@@ -16,6 +18,8 @@ import traceback
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness.options import parser_of
 
 if TYPE_CHECKING:
     from benchmarks.harness.decoders import Decoder
@@ -118,7 +122,7 @@ def run_share(name: str, seconds: float, seed: int) -> tuple[bool, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser("benchmarks.fuzz", description=__doc__)
+    parser = parser_of("fuzz", __doc__, json=False)
     parser.add_argument("names", nargs="*", help="of decoders; all of them")
     parser.add_argument("--minutes", type=float, default=10.0, help="in all")
     parser.add_argument("--seed", type=int, default=0)

@@ -58,7 +58,8 @@ class ProcessLoop(asyncio.SelectorEventLoop):
 
     def _note_error(self, _: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self.errors.append(f"{context['message']}: {error!r}")
+        whose = context.get("task") or context.get("future")
+        self.errors.append(f"{context['message']}: {error!r} {whose!r}")
 
     def due(self) -> float:
         """When it has something to do."""

@@ -12,6 +12,7 @@ import grpc
 
 from lbclient.core.retry import ATTEMPTS, BURST, RATIO
 from tests.worlds.caller import Seen
+from tests.worlds.client_core import WINDOW
 from tests.worlds.plan import HEALS, KINDS, MAY_REPEAT
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ Code = grpc.StatusCode
 OF_RETRIES = "overload.md#retries-never-more-than-a-tenth"
 MOMENT = 0.02  # seconds that a turn of the loop may come late
 WELL_AFTER = 24.0  # seconds after all was healed
+FULL_WEIGHT = 0.5  # of a mean of 1: who is known to be slower has its turn less often
 MOST_CONNECTIONS = 4  # to one address at a time: its own, a LOOK's, and former ones
 
 
@@ -219,7 +221,8 @@ def _closed(world: "World") -> Iterator[str]:
 @promise("background tasks do not fail", "logging.md")
 def _quiet(world: "World") -> Iterator[str]:
     yield from world.complaints
-    yield from world.errors
+    # grpc.aio's own tasks of intercepted calls are sometimes destroyed as they wait.
+    yield from (said for said in world.errors if "/grpc/aio/" not in said)
     if world.statistics is not None and world.statistics.task_failures:
         yield f"{world.statistics.task_failures} task failures"
 
@@ -262,7 +265,9 @@ def _well(world: "World") -> Iterator[str]:
         backend = states.get(address)
         if backend is None or backend.state != "ready":
             yield f"{address} is {backend and (backend.state, backend.reason)}"
-        elif address not in executed and not backend.in_flight:
+        elif address in executed or backend.in_flight:
+            continue
+        elif backend.weight >= FULL_WEIGHT:
             yield f"{address} is ready, and had none of {len(late)} calls: {backend}"
 
 
@@ -275,7 +280,7 @@ def _ill(world: "World") -> Iterator[str]:
     interval = setting(world, "health_interval", 2.0)
     for begin, end, fault, machine in world.faults:
         found = begin + 5 * interval + 6.0
-        if fault.kind not in ("freeze", "cut", "vanish") or found >= end:
+        if fault.kind not in ("freeze", "freeze long", "cut", "vanish") or found >= end:
             continue
         others = [
             one
@@ -318,7 +323,9 @@ def _calm(world: "World") -> Iterator[str]:
         plan = seen.plan
         takes = plan.takes + 1.0 + plan.pause * plan.parts * 2
         is_patient = plan.timeout is None or plan.timeout > takes
+        # Who writes all before it reads, and is echoed, waits for itself.
+        is_small = plan.size * plan.parts < WINDOW
         if plan.ends != "ok" or plan.stops is not None or not is_patient:
             continue
-        if seen.how != "answered":
+        if seen.how != "answered" and is_small:
             yield str(seen)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,6 +95,18 @@ MUTANTS = [
         "client/calls/streams.py",
         "        return self._has_read",
         "        return False",
+    ),
+    Mutant(
+        "who gives up a read leaves a call that is not sent",
+        "client/calls/streams.py",
+        "                    self._call.cancel()  # what grpc.aio",
+        "                    pass  # what grpc.aio",
+    ),
+    Mutant(
+        "a hedged call has an attempt before it is sent",
+        "client/calls/hedged.py",
+        "            if attempt is not None and attempt.is_hedge:",
+        "            if attempt.is_hedge:",
     ),
     # --- counts
     Mutant(
@@ -270,20 +282,26 @@ def hunt(mutant: Mutant, first: int, worlds: int) -> str:
     return lines[-1] if lines else f"? {done.stderr.strip()[-200:]}"
 
 
-def found_by(first: int, worlds: int) -> str:
+def found_by(name: str, first: int, worlds: int) -> str:
+    """The number of worlds, or "kept" if it is the world that is kept for this."""
     # Not before the mutant is planted.
     from tests.worlds.invariants import broken
+    from tests.worlds.kept import KEPT
     from tests.worlds.plan import plan_of
     from tests.worlds.world import World
 
-    for count in range(1, worlds + 1):
-        world = World(plan_of(first + count - 1))
+    plans: list[tuple[str, Any]]
+    plans = [(str(n), plan_of(first + n - 1)) for n in range(1, worlds + 1)]
+    if not worlds and name in KEPT:
+        plans = [("kept", KEPT[name])]
+    for which, plan in plans:
+        world = World(plan)
         try:
             world.run()
         except Exception as error:
-            return f"{count} | a world ends with {error!r}"
-        if names := [name for name, _ in broken(world)]:
-            return f"{count} | {names[0]}"
+            return f"{which} | a world ends with {error!r}"
+        if names := [each for each, _ in broken(world)]:
+            return f"{which} | {names[0]}"
     return f"none of {worlds} | "
 
 
@@ -302,7 +320,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.hunt is not None:
         plant(next(one for one in MUTANTS if one.name == asked.hunt))
-        print(found_by(asked.seed, asked.worlds))
+        print(found_by(asked.hunt, asked.seed, asked.worlds))
         return
     began_at = time.monotonic()
     print("| planted fault | worlds until it was found | by the promise |")

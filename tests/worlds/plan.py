@@ -30,6 +30,7 @@ SERVER_FAULTS = {
     "drain": (10, 0.1, 5.0),
     "stop": (4, 0.1, 5.0),  # at once, without a word
     "freeze": (8, 0.2, 20.0),
+    "freeze long": (2, 70.0, 90.0),
     "block": (8, 0.1, 5.0),
     "cut": (10, 0.1, 20.0),
     "vanish": (5, 1.0, 15.0),
@@ -214,9 +215,9 @@ def _call(rng: Random, number: int, at: float, only_unary: bool) -> CallPlan:
         )
     if rng.random() < 0.1:
         call = replace(call, ends=rng.choice(("not-found", "raises", "unavailable")))
-    if rng.random() < 0.2:
+    if rng.random() < 0.25:
         when = rng.choice((0.0, 0.0001, rng.uniform(0.0, 0.1), rng.uniform(0.0, 3.0)))
-        how = ("task", "call") if is_unary else ("task", "call", "drop")
+        how = ("task", "call") if is_unary else ("task", "call", "drop", "drop", "drop")
         call = replace(call, stops=(when, rng.choice(how)))
     if rng.random() < 0.15:
         call = replace(call, waits_for_ready=True)

@@ -358,6 +358,8 @@ class World:
         for core in machine.process.cores if machine.process else ():
             core.stop(fault.lasts)
 
+    _freeze_long = _freeze
+
     def _block(self, fault: Fault, machine: Machine) -> None:
         if machine.process is not None:
             machine.process.loop.block(fault.lasts)

@@ -1,0 +1,56 @@
+"""Worlds that once broke a promise, shrunk, each with the fault that they found.
+
+Plans, not seeds: who changes what is drawn from a seed leaves them as they are.
+"""
+
+from tests.worlds.plan import CallPlan, Plan, ServerPlan
+
+GET, PUT = "/world.World/Get", "/world.World/Put"
+LIST, CHAT = "/world.World/List", "/world.World/Chat"
+ONE, TWO = (ServerPlan(f"10.0.0.{number}:50051", "lbclient") for number in (1, 2))
+
+# By the name of the mutant that is the fault.
+KEPT = {
+    "a failed write takes the place of the status": Plan(
+        23,
+        1.0,
+        0.0005,
+        (),
+        (ONE,),
+        (),
+        (CallPlan(0, 0.0, CHAT, 5.0, 0.05, parts=10, size=30_000, pause=0.01),),
+    ),
+    "a hedged call has an attempt before it is sent": Plan(
+        1,
+        2.0,
+        0.002,
+        (("idempotent", (GET,)), ("hedging", True)),
+        (ONE,),
+        (),
+        (
+            CallPlan(64, 0.0, GET, 5.0, 0.0),
+            CallPlan(65, 1.0, GET, 0.05, 0.0, stops=(0.0, "call")),
+        ),
+    ),
+    "who gives up a read leaves a call that is not sent": Plan(
+        71,
+        2.0,
+        0.002,
+        (),
+        (ONE,),
+        (),
+        (
+            CallPlan(1, 0.0, LIST, 5.0, 0.05),
+            CallPlan(7, 1.0, LIST, None, 0.05, stops=(0.0, "task")),
+        ),
+    ),
+    "a trace of an error loses every tie": Plan(
+        2,
+        6.4,
+        0.002,
+        (("picker", "p2c"),),
+        (ONE, TWO),
+        (),
+        (CallPlan(76, 5.4, PUT, None, 0.5, ends="unavailable"),),
+    ),
+}
