@@ -111,7 +111,7 @@ MUTANTS = [
     # --- counts
     Mutant(
         "a call that was not begun stays in flight",
-        "client/balancer.py",
+        "client/call_ends.py",
         "        attempt.backend.load.forget()\n",
         "        pass\n",
     ),
@@ -124,8 +124,8 @@ MUTANTS = [
     Mutant(
         "a cancelled wait is not counted",
         "client/calls/wrapped.py",
-        "        self._balancer.ends.count(\n            grpc.StatusCode.CANCELLED",
-        "        (lambda *_: None)(\n            grpc.StatusCode.CANCELLED",
+        "self._balancer.call_ends.count(\n            grpc.StatusCode.CANCELLED",
+        "(lambda *_: None)(\n            grpc.StatusCode.CANCELLED",
     ),
     Mutant(
         "waiting calls outlive their channel",
@@ -204,14 +204,14 @@ MUTANTS = [
     Mutant(
         "a lost connection is ready",
         "core/lifecycle.py",
-        '        return self.situation.enter(State.CONNECTING, "connection lost")',
-        '        return self.situation.enter(State.READY, "connection lost")',
+        '        return self.connection.enter(State.CONNECTING, "connection lost")',
+        '        return self.connection.enter(State.READY, "connection lost")',
     ),
     Mutant(
         "a lame duck is ready",
         "core/lifecycle.py",
-        '        return self.situation.enter(State.LAME_DUCK, "it sent GOAWAY")',
-        '        return self.situation.enter(State.READY, "it sent GOAWAY")',
+        '        return self.connection.enter(State.LAME_DUCK, "it sent GOAWAY")',
+        '        return self.connection.enter(State.READY, "it sent GOAWAY")',
     ),
     Mutant(
         "a drained backend is not closed",

@@ -276,7 +276,7 @@ class World:
             return
         before, self._waited = self._waited, {}
         for waiter in balancer.pending.waiters:
-            if balancer.allowed(waiter.counts):
+            if balancer.outliers.allowed(id(waiter.counts)):
                 looks = self._waited[id(waiter)] = before.get(id(waiter), 0) + 1
                 if looks == WAITS_LOOKS:
                     self.idle_rooms.append(
