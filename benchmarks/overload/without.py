@@ -29,6 +29,11 @@ def leave_in_core() -> None:
     vars(grpc_server)["with_queue"] = make_as_it_is
 
 
+def wake_one_by_one() -> None:
+    """The loop reads one of grpcio's wake-ups in each turn, as grpcio does."""
+    vars(grpc_server)["read_together"] = lambda *_: False
+
+
 def forget_the_core() -> None:
     """How long requests wait in gRPC's core refuses nobody."""
     delay: Any = QueueDelay
@@ -60,6 +65,7 @@ def admit_all() -> None:
 
 MECHANISMS: dict[str, Callable[[], None]] = {
     "intake": leave_in_core,
+    "wake-ups": wake_one_by_one,
     "queue-delay": forget_the_core,
     "dropping": answer_all,
     "run-queue": run_at_once,

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from lbclient.background.interruptible import Interruptible
+from lbclient.background.readers import readers_of
 from lbclient.client.backend_context import BackendContext
 from lbclient.client.connection import Connection
 from lbclient.client.driver import Driver
@@ -31,6 +32,7 @@ from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, State, Verdict
 from lbclient.core.stream_permit import StreamPermit
 from lbclient.grpc_seam import PINGED, close, give_up, lighten
+from lbclient.grpc_seam.wakeups import read_together
 from lbclient.log import Log, set_subject
 
 logger = Log(__name__)
@@ -196,7 +198,10 @@ class Backend:
                 )
 
     def _dial(self) -> grpc.aio.Channel:
-        return lighten(self._context.dial(self.endpoint))
+        channel = lighten(self._context.dial(self.endpoint))
+        loop = asyncio.get_running_loop()
+        read_together(loop, readers_of(loop))
+        return channel
 
     async def _dial_beside(self) -> grpc.aio.Channel:
         await self._context.pacer.wait_turn()

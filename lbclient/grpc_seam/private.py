@@ -25,6 +25,7 @@ _NOT_FIRST = (
     " health checks and refusals, too"
 )
 _INTERCEPTED = "each call with interceptors makes a channel, which takes more CPU"
+_ONE_BY_ONE = "wake-ups of the event loop are read one by one, which takes more CPU"
 _REPEATED = "calls that stream requests are not retried when lbclient gives them up"
 
 COSTS = {
@@ -75,6 +76,7 @@ COSTS = {
     "grpc._cython.cygrpc:channelz_get_server": _UNCOUNTED,
     "grpc._cython.cygrpc:channelz_get_servers": _UNCOUNTED,
     "grpc._cython.cygrpc:AioServer._request_call": f"{_UNSEEN}; {_NOT_FIRST}",
+    "grpc._cython.cygrpc:PollerCompletionQueue": _ONE_BY_ONE,
     "grpc._cython.cygrpc:_ServicerContext": "in a flood, refusals take more CPU",
     "grpc.aio._server:cygrpc": f"{_UNSEEN}; {_NOT_FIRST}",
     "_server": _UNSEEN,

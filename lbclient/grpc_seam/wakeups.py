@@ -1,0 +1,66 @@
+"""Reads grpcio's wake-ups of the event loop together, where it reads one a turn.
+
+A thread of grpcio takes events from gRPC's core, and for each writes one byte to a
+socket. In each turn the loop reads one byte, and handles all events that are there.
+So where several events come in a turn, bytes are left, and each costs a turn of the
+loop in which nothing has come. When the socket's buffer is full, on Linux from 278
+bytes on, the thread waits for room. The loop then gets one event in each turn, and the
+events of requests that have begun wait behind hundreds of new requests.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from sys import byteorder
+
+from lbclient.grpc_seam.private import find
+
+try:
+    from fcntl import ioctl
+    from termios import FIONREAD
+except ImportError:  # not on Windows
+    ioctl = None  # type: ignore[assignment]
+
+_NONE = bytes(4)
+
+
+class Wakeups:
+    """Takes the place of grpcio's reader of one socket. Owned by an event loop, which
+    drops it as it would have dropped that: `remove_reader` goes by the socket."""
+
+    def __init__(self, socket: int, handle: Callable[[], object]) -> None:
+        self._socket = socket
+        self._handle = handle
+
+    def __call__(self) -> None:
+        # All but the last byte: grpcio's own read would wait for it. Whoever writes
+        # does so after its event is there, so no event is left without a byte.
+        unread = int.from_bytes(ioctl(self._socket, FIONREAD, _NONE), byteorder)
+        if unread > 1:
+            os.read(self._socket, unread - 1)
+        self._handle()
+
+    def __repr__(self) -> str:
+        return f"<reads socket {self._socket} for {self._handle!r}>"
+
+
+def read_together(
+    loop: asyncio.AbstractEventLoop,
+    readers: Iterable[tuple[int, Callable[..., object]]],
+) -> bool:
+    """Whether grpcio's wake-ups of this loop are read together, from now on.
+
+    To be called in the loop, once grpcio is in use. `readers` are those of the loop.
+    """
+    kind = find("grpc._cython.cygrpc:PollerCompletionQueue")
+    if kind is None or ioctl is None:
+        return False
+    for socket, reader in readers:
+        if isinstance(reader, Wakeups):
+            return True
+        method = reader.func if isinstance(reader, partial) else reader
+        if isinstance(getattr(method, "__self__", None), kind):
+            loop.add_reader(socket, Wakeups(socket, reader))
+            return True
+    return False
