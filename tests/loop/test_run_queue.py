@@ -20,9 +20,14 @@ class Task:
     """What a server does with its queue. A look at the clock takes ten microseconds."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now = self.ran = 0.0
+        self.runs = 1.0  # share of the time: else it waits for a processor
         self.is_overloaded = False
-        self.queue = RunQueue(self.clock, is_overloaded=lambda: self.is_overloaded)
+        self.queue = RunQueue(
+            self.clock,
+            is_overloaded=lambda: self.is_overloaded,
+            cpu_time=lambda: self.ran,
+        )
         self.began: list[int] = []
         self.passed: list[int] = []  # others took their turns
         self.tasks: list[asyncio.Task[None]] = []
@@ -48,6 +53,7 @@ class Task:
             return
         self.began.append(number)
         self.now += cost
+        self.ran += self.runs * cost
 
     async def close(self) -> None:
         """Two that are long make the queue look for arrivals."""
@@ -303,6 +309,20 @@ async def test_a_look_leaves_a_thread_the_time_to_hand_over() -> None:
     await turns_until(lambda: not task.queue.is_closed)
     assert task.now - began_at >= RUN_QUEUE.quiet
     await task.end()
+
+
+@pytest.mark.parametrize(("runs", "are_long"), [(1.0, True), (0.1, False)])
+async def test_a_turn_that_waits_for_a_processor_is_not_long(
+    runs: float, are_long: bool
+) -> None:
+    """Beside handlers that are long a refusal takes little, and is answered."""
+    task = Task()
+    task.runs = runs
+    await task.close()
+    for number in range(20):
+        task.request(number, LONG)
+    await task.end()
+    assert task.queue.is_for_long == are_long
 
 
 async def test_what_others_do_in_a_turn_is_not_what_a_handler_takes() -> None:

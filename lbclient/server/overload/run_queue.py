@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from math import exp, inf
+from time import thread_time
 
 from lbclient.core.criticality import DEFAULT, Criticality, current
 from lbclient.core.protocols import Clock
@@ -50,7 +51,8 @@ class RunQueueTuning:
     # good part of what it does, and the loop looks for arrivals often enough without
     # them.
     long: float = 0.002
-    # Seconds, of each turn, beside which a refusal takes little
+    # Seconds of CPU, of each turn, beside which a refusal takes little. Not of the
+    # clock: on a busy machine a turn may take long by waiting for a processor.
     for_long: float = 0.003
     smoothing: float = 0.2  # seconds, of how long a turn of the loop takes
     # Seconds: as long as one turn counts; more is the machine's, not ours
@@ -123,22 +125,23 @@ class Line:
 
 class HandlerCosts:
     """Measures how long handlers that wait their turns keep the loop. Owned by a
-    `RunQueue`. Both in seconds; only read them.
+    `RunQueue`. All in seconds; only read them.
 
-    `cost` is what one takes until it gives the loop back. `pace` is from one that
-    begins to the next: with what handlers that have begun do then, and what it takes to
-    refuse others, also those whose turn it was.
+    `cost` is what one takes until it gives the loop back, and `cpu` what it runs of
+    that. `pace` is from one that begins to the next: with what handlers that have begun
+    do then, and what it takes to refuse others, also those whose turn it was.
     """
 
     def __init__(self) -> None:
-        self.cost = self.pace = 0.0
+        self.cost = self.pace = self.cpu = 0.0
         self._known = 0  # costs in the mean, up to its memory
         self._began_at: float | None = None  # the last one, if the next one waits
 
-    def observe(self, took: float, now: float) -> None:
+    def observe(self, took: float, cpu: float, now: float) -> None:
         """A handler gave the loop back, after so many seconds."""
         self._known = min(self._known + 1, TUNING.memory)
         self.cost += (took - self.cost) / self._known
+        self.cpu += (cpu - self.cpu) / self._known
         before, self._began_at = self._began_at, now - took
         if before is not None:
             self.pace += (self._began_at - before - self.pace) / TUNING.memory
@@ -197,9 +200,11 @@ class RunQueue:
         clock: Clock,
         intake: Intake | None = None,
         is_overloaded: Callable[[], bool] = lambda: False,
+        cpu_time: Callable[[], float] = thread_time,
     ) -> None:
         """`is_overloaded`: whether who is less critical loses its turn."""
         self._clock = clock
+        self._cpu_time = cpu_time
         self._is_overloaded = is_overloaded
         self._intake = Intake() if intake is None else intake
         # Who is new, and streams that go on. They take turns: streams that want all
@@ -216,6 +221,7 @@ class RunQueue:
         self._lull = Lull()
         self._costs = HandlerCosts()
         self._is_refused = False  # the one whose turn it is
+        self._ran = 0.0  # the loop's thread, when that turn began
         self._lag = 0.0  # seconds that a turn takes
         self._lag_at = 0.0
         self.streams = 0  # that are open
@@ -283,8 +289,8 @@ class RunQueue:
 
     @property
     def is_for_long(self) -> bool:
-        """Whether those that waited their turns kept the loop for long, each."""
-        return self._costs.each() >= TUNING.for_long
+        """Whether those that waited their turns had a processor for long, each."""
+        return self._costs.cpu >= TUNING.for_long
 
     def stream_began(self) -> None:
         self.streams += 1
@@ -359,12 +365,12 @@ class RunQueue:
         return self._new if self._was_new else self._going_on
 
     def _begins(self) -> None:
-        self._turn_at = self._clock()
+        self._turn_at, self._ran = self._clock(), self._cpu_time()
 
     def _began(self) -> None:
         now, took = self._timed()
         if not self._is_refused:
-            self._costs.observe(took, now)
+            self._costs.observe(took, self._cpu_time() - self._ran, now)
         self._is_refused = False
         self._busy += took if took >= TUNING.long else 0.0
         if self._busy >= TUNING.slice:
