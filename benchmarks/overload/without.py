@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from lbclient.core.admission import Admission
 from lbclient.core.queue_delay import QueueDelay
 from lbclient.server import grpc_server
-from lbclient.server.overload import run_queue
+from lbclient.server.overload import gate, run_queue
 from lbclient.server.overload.shedding import Shedding
 from lbclient.server.requests import handler
 
@@ -30,8 +30,8 @@ def leave_in_core() -> None:
 
 
 def wake_one_by_one() -> None:
-    """The loop reads one of grpcio's wake-ups in each turn, as grpcio does."""
-    vars(grpc_server)["read_together"] = lambda *_: False
+    """The loop reads one of grpcio's wake-ups a turn, and so nothing is dropped."""
+    vars(gate)["read_together"] = lambda *_: False
 
 
 def forget_the_core() -> None:

@@ -42,6 +42,19 @@ class QueueDelayTuning:
     change_gain: float = 4.0
     level_gain: float = 4.0
 
+    # The wait in the core alone, where what may wait there is bounded, counts from this
+    # part of its target on. The target is short where much comes: far below it, it
+    # would let the rate grow too slowly.
+    near: float = 0.5
+
+    # Where each request that comes is asked for, so many may wait in Python at least.
+    # And the flood is over when so many of those that come are let in. A lower rate
+    # shortens the line by e in `line_holds` seconds: at once, it would let in fewer,
+    # and be lower still.
+    fewest: int = 16
+    nearly_all: float = 0.95
+    line_holds: float = 1.0
+
     # In one sample by no more than e to this power. Where the process stood still next
     # to nothing was taken, so the wait looks endless, and then as if it had become so
     # shorter.
@@ -92,14 +105,17 @@ class QueueDelay:
         # gRPC's core ends what would wait for too long, so nobody need be refused.
         self.is_core_enough = False
         self.admissible = 1.0  # the share of what comes that may come in
+        self._in_core = 0.0  # of these seconds
+        self._could_hand_on = 0.0  # requests a second
+        self._is_by_line = False  # who is let in, and not by a rate
         self._longest = 0.0  # seconds since nothing waited
         self._stood = 0.0  # seconds for which it was too much
         self.is_limited = False
-        self._waiting = 0
+        self._waiting = 0  # in the core
         # All in requests a second: what may come in while that is limited; and what
         # comes, is taken, and is let in.
         self._rate = 0.0
-        self._comes = self._is_taken = self._is_let_in = 0.0
+        self._comes = self._is_taken = self._is_handed_on = self._is_let_in = 0.0
         self._runs = 0.0  # the loop, of a processor
         self._most_let_in = TUNING.least_rate  # since what comes in is limited
         # Seconds since the wait was too long, `in_vain_after` at the most.
@@ -115,55 +131,92 @@ class QueueDelay:
         waiting: int,
         taken: int,
         let_in: int,
+        here: int = 0,
+        handed_on: int | None = None,
         time: float,
         most: float = inf,
         full: float = inf,
         cost: float = 0.0,
         ran: float = 0.0,
+        drops: bool = False,
     ) -> None:
         """Takes the counts of the last `elapsed` seconds: requests that wait, were
         taken, admitted.
+
+        Of those that wait `here` ones do so in Python, let in; so many were handed on
+        from there, or all that were taken, where nothing is dropped.
 
         `time`: seconds that arriving requests have until their deadlines. `most`: half
         of the core's queue, which may wait where refusing is cheap; then the core need
         not end any itself. `full`: who waits if the core keeps all that it can. Of the
         processor `cost` is what refusing one takes, and the loop `ran` for so long.
+        `drops`: each that comes is asked for, and dropped unless `has_room`.
         """
         # What the core has ended, as more waited than it keeps, has not come.
-        came, self._waiting = taken + waiting - self._waiting, waiting
+        in_core = waiting - here
+        came, self._waiting = taken + in_core - self._waiting, in_core
         kept = exp(-elapsed / TUNING.smoothing)
         self._comes += (came / elapsed - self._comes) * (1.0 - kept)
         self._is_taken += (taken / elapsed - self._is_taken) * (1.0 - kept)
         self._is_let_in += (let_in / elapsed - self._is_let_in) * (1.0 - kept)
+        on = taken if handed_on is None else handed_on
+        self._is_handed_on += (on / elapsed - self._is_handed_on) * (1.0 - kept)
+        held = self._could_hand_on * exp(-elapsed / TUNING.line_holds)
+        self._could_hand_on = max(self._is_handed_on, held)
         # Nothing has waited for longer than since nothing did, however few were
         # taken, as where the process stood still.
         self._longest = self._longest + elapsed if waiting else 0.0
         self._runs += (ran / elapsed - self._runs) * (1.0 - kept)
         before, self.seconds = self.seconds, 0.0
+        before_in_core, self._in_core = self._in_core, 0.0
         if waiting and self._is_taken:
-            self.seconds = min(self._longest, waiting / self._is_taken)
+            self._in_core = min(self._longest, in_core / self._is_taken)
+            seconds = self._in_core + here / max(1.0, self._is_handed_on)
+            self.seconds = min(self._longest, seconds)
         self.target = self._share(elapsed, time, most) * time
+        target_in_core = min(self.target, most / max(1.0, self._is_taken))
+        # Of what it may be, the longer one of both waits.
+        part = max(self.seconds / self.target, self._in_core / target_in_core)
         if self.is_limited:
-            change = TUNING.change_gain * (before - self.seconds)
-            slow = TUNING.level_gain * max(1.0, TUNING.share / self.target) ** 0.5
-            change += slow * (self.target - self.seconds) * elapsed
+            change = _change(before, self.seconds, self.target, elapsed)
+            if self._in_core > TUNING.near * target_in_core:
+                waits = before_in_core, self._in_core
+                change = min(change, _change(*waits, target_in_core, elapsed))
             self.is_core_enough = self._is_enough(full, cost, time)
             least = self._least(TUNING.spare / cost if cost and most < inf else 0.0)
             self._rate = max(least, self._rate * exp(min(change, TUNING.steepest)))
-        elif self._stands(elapsed):
+            self._is_by_line = drops and not self.is_core_enough
+            if self._is_by_line:
+                self._rate = max(TUNING.least_rate, self._is_let_in)
+        elif self._stands(part, elapsed):
             self.is_limited, self.is_core_enough = True, False
             self._most_let_in = max(
                 TUNING.least_rate, self._is_let_in, let_in / elapsed
             )
-            fits = self._is_let_in * self.target / self.seconds
-            self._rate = max(TUNING.least_rate, fits)
+            self._rate = max(TUNING.least_rate, self._is_let_in / part)
         else:
             return
         # More than comes would take time to undo when more comes.
         self._rate = min(self._rate, max(TUNING.least_rate, self._comes))
-        self.admissible = min(1.0, self._rate / max(1.0, self._comes))
-        if self.admissible == 1.0 and self.seconds <= self.target:
-            self.is_limited = False
+        room = min(1.0, self._rate / max(1.0, self._comes))
+        self.admissible = 1.0 if self._is_by_line else room
+        if part <= 1.0 and room >= (TUNING.nearly_all if self._is_by_line else 1.0):
+            self.is_limited = self._is_by_line = False
+
+    def has_room(self, criticality: int, here: int, time: float) -> bool:
+        """Whether a request that comes may wait behind those `here`.
+
+        The higher its criticality, from 0 to 3, the more may wait. So the line is never
+        empty while anybody comes, whatever a rate would let in.
+        """
+        if not self._is_by_line:
+            return True
+        most = max(TUNING.fewest, TUNING.share * time * self._could_hand_on)
+        return here < most * (criticality + 1) / 4
+
+    def emptied(self) -> None:
+        """What waited in Python was dropped: that tells nothing of the rate."""
+        self.seconds = self._in_core
 
     def _least(self, spare: float) -> float:
         """The rate. `spare`: requests a second to be refused without need."""
@@ -186,7 +239,7 @@ class QueueDelay:
         if most < self._most:  # refusing has just become cheaper
             self._in_vain = self._beyond = 0.0
         self._most = most
-        share = min(TUNING.share, most / max(1.0, self._is_taken) / time)
+        share = TUNING.share
         if not self.is_limited:
             return share
         self._most_let_in = max(self._most_let_in, self._is_let_in)
@@ -206,8 +259,8 @@ class QueueDelay:
                     self._in_vain = min(TUNING.latest_share, longer) - share
         return min(TUNING.latest_share, share + self._in_vain)
 
-    def _stands(self, elapsed: float) -> bool:
-        if self.seconds <= self.target:
+    def _stands(self, part: float, elapsed: float) -> bool:
+        if part <= 1.0:
             self._stood = 0.0
             return False
         self._stood += min(elapsed, TUNING.longest_sample)
@@ -215,3 +268,9 @@ class QueueDelay:
 
     def __repr__(self) -> str:
         return f"<{self.seconds:.3f} s, and {self.target:.3f} are enough>"
+
+
+def _change(before: float, now: float, target: float, elapsed: float) -> float:
+    """Of the rate, the logarithm. All in seconds."""
+    slow: float = TUNING.level_gain * max(1.0, TUNING.share / target) ** 0.5
+    return TUNING.change_gain * (before - now) + slow * (target - now) * elapsed

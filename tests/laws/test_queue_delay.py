@@ -216,6 +216,54 @@ def test_where_it_is_known_whom_to_end_the_core_ends_nobody(
     assert served > 0.9 * (TICK * len(samples) - refused)
 
 
+@pytest.mark.parametrize("times", [2.0, 5.0, 10.0])
+def test_who_is_let_in_as_it_comes_waits_no_longer_for_its_turn(times: float) -> None:
+    """Of what is dropped as it comes the core hands over many: what is let in then
+    waits in Python, and is served at another rate."""
+    cost, drop, most, turns = 0.001, 0.00003, 300, 20
+    rng, delay, in_core, here, left = Random(5), QueueDelay(), 0, 0, 0.0
+    served, waits, let_in = 0, [], {0: 0, 2: 0}
+    for tick in range(200):
+        taken, handed_on, was_limited = 0, 0, delay.is_limited
+        for _ in range(turns):
+            mean = times / cost * TICK / turns
+            came = max(0, round(rng.gauss(mean, sqrt(mean))))
+            in_core = min(in_core + came, 2 * most)
+            left = min(left, 0.0) + TICK / turns
+            while left > 0.0 and (in_core or here):
+                for _ in range(min(in_core, 32)):  # in one turn of the loop
+                    in_core, taken, left = in_core - 1, taken + 1, left - drop
+                    criticality = 2 if rng.random() < 0.5 else 0
+                    is_let_in = rng.random() < delay.admissible
+                    if is_let_in and delay.has_room(criticality, here, DEADLINE):
+                        here += 1
+                        let_in[criticality] += tick >= 10
+                if here:
+                    here, handed_on, left = here - 1, handed_on + 1, left - cost
+        delay.sample(
+            TICK,
+            waiting=in_core + here,
+            here=here,
+            taken=taken,
+            handed_on=handed_on,
+            let_in=handed_on,
+            time=DEADLINE,
+            most=most,
+            drops=True,
+        )
+        if delay.is_limited and not was_limited:  # what came before is asked now
+            here = sum(rng.random() < delay.admissible for _ in range(here))
+            delay.emptied()
+        if tick >= 10:
+            served += handed_on
+            waits.append(here * cost)
+    rate = served / (TICK * len(waits))
+    assert rate > 0.95 * (1.0 - (times - 1.0) * drop / cost) / cost
+    assert max(waits) < QUEUE_DELAY.share * DEADLINE
+    critical = min(0.5 * times / cost * TICK * len(waits), served)
+    assert let_in[2] > 0.98 * critical
+
+
 def test_a_flood_that_found_the_process_slow_is_served_once_it_is_fast() -> None:
     """What it let in then is no measure, and no refusals make the wait short."""
 

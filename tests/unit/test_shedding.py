@@ -10,7 +10,7 @@ from lbclient.core.criticality import Criticality
 from lbclient.server.overload import shedding as module
 from lbclient.server.overload.core_queue import CoreQueue
 from lbclient.server.overload.metadata import RequestMetadata
-from lbclient.server.overload.shedding import ANSWERED, BEGUN, RESTS, Shedding
+from lbclient.server.overload.shedding import ANSWERED, Shedding
 
 TICK = 0.1  # seconds
 FEW, MANY = int(0.5 * ANSWERED * TICK), int(2 * ANSWERED * TICK)  # in each
@@ -31,13 +31,11 @@ class Flood:
         )
         self._now, self._refused = 0.0, 0
 
-    def sample(
-        self, refused: int = 0, *, active: int = 1, are_long: bool = False
-    ) -> bool:
+    def sample(self, refused: int = 0, *, are_long: bool = False) -> bool:
         """Whether requests are dropped from now on."""
         self._now += TICK
         self._refused += refused
-        self.shedding.sample(self._now, self._refused, active, are_long)
+        self.shedding.sample(self._now, self._refused, are_long)
         return self.core.intake.drops is not None
 
     def drops(self, metadata: Any) -> bool:
@@ -67,16 +65,6 @@ def test_where_handlers_take_long_all_are_answered(flood: Flood) -> None:
     assert not flood.sample(MANY, are_long=True)
     assert flood.sample(MANY)
     assert not flood.sample(MANY, are_long=True)
-
-
-def test_where_many_have_begun_all_are_answered_for_a_while(flood: Flood) -> None:
-    """As in a proxy, whose handlers await and so wait for one another."""
-    flood.core.sheds = flood.core.delay.is_limited = True
-    assert flood.sample(MANY, active=BEGUN)
-    assert not flood.sample(MANY, active=BEGUN + 1)
-    rests = round(RESTS / TICK)
-    assert not any(flood.sample(MANY) for _ in range(rests - 2))
-    assert any(flood.sample(MANY) for _ in range(3))
 
 
 def test_where_the_core_ends_some_the_server_chooses_whom(flood: Flood) -> None:
@@ -115,3 +103,26 @@ def test_the_core_keeps_room_only_where_most_may_be_dropped(flood: Flood) -> Non
             flood.drops(CRITICAL if number < named else ())
         flood.sample()
         assert flood.core.chooses == (named == 2)
+
+
+def test_where_events_come_one_a_turn_all_are_answered(flood: Flood) -> None:
+    flood.core.sheds = flood.core.delay.is_limited = True
+    flood.shedding.is_possible = False
+    assert not flood.sample(MANY)
+    flood.shedding.is_possible = True
+    assert flood.sample(MANY)
+
+
+def test_who_came_before_the_flood_was_seen_is_asked_when_it_is(flood: Flood) -> None:
+    intake = flood.core.intake
+    for metadata in (SHEDDABLE, CRITICAL, ()):
+        intake.asked += 1
+        intake._take(SimpleNamespace(metadata=metadata))
+    flood.core.sheds = True
+    assert flood.sample(MANY)
+    assert len(intake) == 3  # they do not wait for too long yet
+    flood.core.delay.is_limited, flood.core.delay.seconds = True, 1.0
+    assert flood.sample(MANY)
+    assert [one.metadata for one in intake._waiting] == [CRITICAL, ()]
+    assert intake.dropped == 1
+    assert flood.core.delay.seconds == 0.0  # so that nobody takes it for a quick rate

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from math import inf
 from time import thread_time
 
+from lbclient.core.criticality import Criticality
 from lbclient.core.deadlines import Deadlines
 from lbclient.core.queue_delay import QueueDelay
+from lbclient.server.meters.machine_speed import OF_PROCESS
 from lbclient.server.overload.intake import BEHIND, DROPPING, READY, Intake
 from lbclient.server.overload.unseen import Unseen
 
@@ -14,10 +16,10 @@ from lbclient.server.overload.unseen import Unseen
 FEW = 64
 # Of those that the core keeps, so many may wait where it is known what to end instead.
 ROOM = 0.5
-# Seconds of the loop that refusing one takes, with an answer and without, on a slow
-# machine: docs/overload.md, "What refusing costs". On a faster one refusing seems
-# dearer than it is.
-ANSWER, DROP = 0.0002, 0.00005
+# Seconds of the loop that refusing one takes, with an answer and without, where
+# `MachineSpeed` is 1: `python -m benchmarks.overload` tells both, here 0.084 and 0.022
+# ms at a speed of 1.37.
+ANSWER, DROP = 0.000115, 0.00003
 
 
 class CoreQueue:
@@ -29,7 +31,8 @@ class CoreQueue:
         self.unseen = Unseen()
         self.delay = QueueDelay() if delay is None else delay
         self.deadlines = Deadlines()  # of requests as they came to this task
-        self._handed = self._refused = self._ended = 0  # as of the last sample
+        # As of the last sample. Those left the intake, to grpcio or for good.
+        self._taken = self._left = self._dropped = self._refused = self._ended = 0
         self._sampled_at = self._ran = 0.0
         self.sheds = False  # the core: it has ended some since the sample before
         # Who is dropped after its criticality, so that the core need not shed.
@@ -54,6 +57,10 @@ class CoreQueue:
         """Seconds that requests have until their deadline."""
         return self.deadlines.typical
 
+    def has_room(self, criticality: Criticality) -> bool:
+        """Whether one more may wait in Python; always, but in a flood."""
+        return self.delay.has_room(criticality, len(self.intake), self.typical_time)
+
     def waited(self, here: float, left: float | None) -> float:
         """Seconds since a request arrived that was taken `here` seconds ago.
 
@@ -71,25 +78,32 @@ class CoreQueue:
         waiting = unseen.waiting + len(intake)
         if not unseen.waiting and len(intake) < FEW:
             waiting = 0
-        handed, before = intake.taken - len(intake), self._handed
-        refused_now = refused - self._refused
+        taken_now, self._taken = intake.taken - self._taken, intake.taken
+        left = intake.taken - len(intake)
+        left_now, self._left = left - self._left, left
+        dropped_now, self._dropped = intake.dropped - self._dropped, intake.dropped
+        refused_now, self._refused = refused - self._refused, refused
         elapsed = now - self._sampled_at
         ran_before, self._ran = self._ran, thread_time()
-        self._handed, self._refused, self._sampled_at = handed, refused, now
+        self._sampled_at = now
         self.sheds, self._ended = unseen.ended > self._ended, unseen.ended
         if elapsed > 0.0:
             self.delay.sample(
                 elapsed,
                 waiting=waiting,
-                taken=handed - before,
-                let_in=max(0, handed - before - refused_now),
+                here=min(waiting, len(intake)),
+                taken=taken_now,
+                handed_on=left_now - dropped_now,
+                let_in=max(0, left_now - refused_now),
                 time=self.typical_time,
                 most=ROOM * unseen.most if self.chooses else inf,
                 full=unseen.most + BEHIND.most if unseen.most else inf,
-                cost=ANSWER if intake.drops is None else DROP,
+                cost=(DROP if self.chooses else ANSWER) / OF_PROCESS.factor,
                 ran=self._ran - ran_before,
+                drops=self.chooses,
             )
         if self.delay.is_limited:
+            OF_PROCESS.start()  # a millisecond, once
             is_dropping = self.chooses and not self.delay.is_core_enough
             intake.keep_within(DROPPING if is_dropping else BEHIND)
         elif not waiting:

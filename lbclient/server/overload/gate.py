@@ -18,6 +18,7 @@ from random import Random
 from grpc import StatusCode
 
 from lbclient import wire
+from lbclient.background.readers import readers_of
 from lbclient.config import ServerConfig
 from lbclient.core.admission import MEMORY_NAME, PLACES_NAME
 from lbclient.core.criticality import DEFAULT, Criticality, current
@@ -32,6 +33,7 @@ from lbclient.core.quota import OTHERS
 from lbclient.core.refused_shares import RefusedShares
 from lbclient.core.retry import Refusal
 from lbclient.core.stock_budget import StockBudget
+from lbclient.grpc_seam.wakeups import read_together
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.adaptive import AdaptiveConcurrency
 from lbclient.server.overload.arrival_counts import ArrivalCounts
@@ -124,6 +126,7 @@ class Gate:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self._shedding.is_possible = read_together(loop, readers_of(loop))
         self.charging.start(loop)
 
     def stop(self) -> None:
@@ -163,8 +166,7 @@ class Gate:
             self.sample_system(now)
         self.charging.take_speed()
         refused = self._refusals.total()
-        active = self._monitor.active
-        self._shedding.sample(now, refused, active, self.queue.is_for_long)
+        self._shedding.sample(now, refused, self.queue.is_for_long)
         self.core.sample(now, refused)
         if self.adaptive is not None:
             self.adaptive.limit.time = self.core.typical_time
@@ -241,7 +243,8 @@ class Gate:
         """
         now = self._clock()
         self.pressure.observe(self.load(now), now)
-        if self.pressure.refuses(criticality, 0, now) is None:
+        is_let_in = self.pressure.refuses(criticality, 0, now) is None
+        if is_let_in and self.core.has_room(criticality):
             return False
         self.queue.arrived += 1
         self._arrivals.asked += 1

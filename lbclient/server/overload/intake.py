@@ -57,6 +57,7 @@ class Intake:
         self._is_leaving = self._is_closed = False
         self._times_asked = self._times_all_came = 0  # since `was_behind` was called
         self.taken = 0  # requests, whatever becomes of them
+        self.dropped = 0  # of them, as they came
         self.dropped_at_stop = 0  # requests, which grpcio serves no more
         # Whether what has come is dropped: then gRPC's core ends it. None: nothing is.
         self.drops: Callable[[Any], bool] | None = None
@@ -90,6 +91,13 @@ class Intake:
         self._bounds = bounds
         if self._core is not None:
             self._ask()
+
+    def sift(self) -> None:
+        """Drops of what waits what would be dropped if it came now."""
+        drops, waiting = self.drops, len(self._waiting)
+        if drops is not None:
+            self._waiting = deque(one for one in self._waiting if not drops(one))
+            self.dropped += waiting - len(self._waiting)
 
     def ask_for_few(self) -> None:
         """From now on: the server will stop.
@@ -133,6 +141,7 @@ class Intake:
         if self._is_closed:
             self.dropped_at_stop += 1
         elif self.drops is not None and self.drops(request):
+            self.dropped += 1
             if not self.asked:  # nobody else asks
                 self._ask()
             return

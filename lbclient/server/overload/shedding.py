@@ -18,10 +18,6 @@ from lbclient.server.overload.core_queue import CoreQueue
 
 # Refusals a second that are answered, at least: they take a tenth of a core.
 ANSWERED = 500.0
-# While more requests than BEGUN have begun, and for RESTS seconds after it, all are
-# answered: handlers that await, as those of a proxy, wait for one another then, and
-# whoever is let in sooner is served too late.
-BEGUN, RESTS = 32, 10.0
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -43,11 +39,14 @@ class Shedding:
         # Since the last sample: requests, and those of them that named a criticality.
         self._looked = self._asked = 0
         self._refused = 0  # as of the last sample
-        self._sampled_at = self._rests_until = 0.0
+        self._sampled_at = 0.0
+        self._is_sifted = False  # what waited as the flood began
+        # Unless the loop gets one of gRPC's events a turn: then those of requests that
+        # have begun would wait behind those that are dropped.
+        self.is_possible = True
 
-    def sample(self, now: float, refused: int, active: int, are_long: bool) -> None:
-        """Ten times a second. `refused`: how many requests were, ever. `active` ones
-        have begun.
+    def sample(self, now: float, refused: int, are_long: bool) -> None:
+        """Ten times a second. `refused`: how many requests were, ever.
 
         `are_long`: handlers keep the loop for long. Then refusing takes little of their
         time, and who waits for a turn must be known before the next one is let in.
@@ -56,13 +55,18 @@ class Shedding:
         elapsed, self._sampled_at = now - self._sampled_at, now
         refused_now, self._refused = refused - self._refused, refused
         is_dear = refused_now > ANSWERED * elapsed
-        if active > BEGUN:
-            self._rests_until = now + RESTS
-        may_drop = not are_long and now >= self._rests_until
+        may_drop = self.is_possible and not are_long
         is_flood = may_drop and self.is_flood(is_dear)
         intake.drops = self._drops if is_flood else None
         core.chooses = is_flood and 2 * self._asked > self._looked
         self._looked = self._asked = 0
+        was_sifted = self._is_sifted
+        self._is_sifted = is_flood and core.delay.is_limited
+        if self._is_sifted and not was_sifted:
+            # Nobody asked those that came before the flood was seen. They would be
+            # served first, and too late.
+            intake.sift()
+            core.delay.emptied()
 
     def is_flood(self, is_dear: bool) -> bool:
         """`is_dear`: more are refused than can be answered."""
