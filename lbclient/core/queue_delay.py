@@ -47,13 +47,16 @@ class QueueDelayTuning:
     # would let the rate grow too slowly.
     near: float = 0.5
 
-    # Where each request that comes is asked for, so many may wait in Python at least.
-    # And the flood is over when so many of those that come are let in. A lower rate
-    # shortens the line by e in `line_holds` seconds: at once, it would let in fewer,
-    # and be lower still.
+    # Where each request that comes is asked for, as many may wait in Python as are
+    # served in this share of their time, but `fewest` at least. So short a line is
+    # never empty while more comes than is served, and nobody waits for too long where
+    # the machine has become slow since. A lower rate shortens the line by e in
+    # `line_holds` seconds: at once, it would let in fewer, and be lower still. The
+    # flood is over when `nearly_all` that come are let in.
+    line_share: float = 0.1
     fewest: int = 16
+    line_holds: float = 0.5
     nearly_all: float = 0.95
-    line_holds: float = 1.0
 
     # In one sample by no more than e to this power. Where the process stood still next
     # to nothing was taken, so the wait looks endless, and then as if it had become so
@@ -211,7 +214,7 @@ class QueueDelay:
         """
         if not self._is_by_line:
             return True
-        most = max(TUNING.fewest, TUNING.share * time * self._could_hand_on)
+        most = max(TUNING.fewest, TUNING.line_share * time * self._could_hand_on)
         return here < most * (criticality + 1) / 4
 
     def emptied(self) -> None:

@@ -51,9 +51,11 @@ class RunQueueTuning:
     # good part of what it does, and the loop looks for arrivals often enough without
     # them.
     long: float = 0.002
-    # Seconds of CPU, of each turn, beside which a refusal takes little. Not of the
-    # clock: on a busy machine a turn may take long by waiting for a processor.
+    # Seconds, of each turn, beside which a refusal takes little; and the share of it
+    # that has to be CPU time: on a busy machine a turn may take long by waiting for a
+    # processor.
     for_long: float = 0.003
+    runs_least: float = 0.2
     smoothing: float = 0.2  # seconds, of how long a turn of the loop takes
     # Seconds: as long as one turn counts; more is the machine's, not ours
     stall: float = 0.3
@@ -289,8 +291,11 @@ class RunQueue:
 
     @property
     def is_for_long(self) -> bool:
-        """Whether those that waited their turns had a processor for long, each."""
-        return self._costs.cpu >= TUNING.for_long
+        """Whether those that waited their turns kept the loop for long, each, and not
+        because it waited for a processor."""
+        costs = self._costs
+        runs = costs.cpu >= TUNING.runs_least * costs.cost
+        return runs and costs.each() >= TUNING.for_long
 
     def stream_began(self) -> None:
         self.streams += 1
