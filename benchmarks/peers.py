@@ -50,13 +50,13 @@ emulated: Any = import_module("cpu")
 WORK = "/benchmark.Peers/Work"
 BACKENDS, CORES, SPEEDS = 8, 2, (1.0, 2.5)
 CAPACITY = CORES * BACKENDS * sum(SPEEDS) / len(SPEEDS)
-LOAD, RATES = 0.5, (80.0, 20.0)  # requests a second of each client
+LOAD, RATES = 0.5, (56.0, 14.0)  # requests a second of each client
 COST = LOAD * CAPACITY / sum(RATES)
 DEADLINE = 5.0
 STEPPED, SLOW, FAILING = 1, 0.5, 0  # a fast server, to which speed; one that fails
 RESTARTED, AWAY = 3, 1.0  # which server, and for how many seconds
 SETTLE = 5.0  # seconds of load before anything is measured
-SECONDS, QUICK = 40.0, 8.0
+SECONDS, QUICK = 40.0, 10.0
 
 OURS = "lbclient"
 WEIGHTED: dict[str, Any] = {
@@ -301,7 +301,7 @@ HEAD = ["phase", "contender", "calls", "p50 ms", "p99", "p99.9", "errors", "max/
 
 
 def main() -> int:
-    parser = parser_of("peers", __doc__, quick="8 s of each phase")
+    parser = parser_of("peers", __doc__, quick="10 s of each phase")
     given = parser.parse_args()
     fronts = [kind for kind in FRONTS if fronted.program(kind)]
     kinds = [OURS, *POLICIES, *fronts]
