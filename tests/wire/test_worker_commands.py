@@ -3,6 +3,9 @@
 import asyncio
 import json
 import re
+import signal
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 from urllib.request import urlopen
 
@@ -56,7 +59,12 @@ async def test_a_server_alone_has_no_workers() -> None:
         assert await checks(hosted.address) == []
 
 
+def folders() -> set[Path]:
+    return {*Path(gettempdir()).glob("lbclient-metrics-*")}
+
+
 async def test_one_scrape_has_the_requests_of_all_workers() -> None:
+    before = folders()
     [port] = free_ports(1)
     url = f"http://127.0.0.1:{port}/metrics"
     counted: dict[str, float] = {}
@@ -83,3 +91,6 @@ async def test_one_scrape_has_the_requests_of_all_workers() -> None:
             lambda: (calls, counted),
             meanwhile=lambda: asyncio.to_thread(scrape),
         )
+        task.send(signal.SIGTERM)
+        assert await task.ended() == 0
+    assert folders() <= before
