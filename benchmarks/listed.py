@@ -191,6 +191,11 @@ BENCHMARKS = (
         shows="The longest turn of the loop when many backends come and go at once.",
     ),
     Listed(
+        section=SCALE, name="keys", module="keys",
+        short=("--quick", "--only", "balance"),
+        shows="Hot keys, simulated: balance, and calls on first choices.",
+    ),
+    Listed(
         section=SCALE, name="policies", module="policies", short=None, full_most=7200.0,
         shows="What the pickers promise, in every scenario.",
     ),
