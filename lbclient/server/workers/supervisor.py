@@ -258,7 +258,7 @@ class Supervisor:
             async with asyncio.timeout(most):
                 await self._until(lambda: worker.has_ended)
         if not worker.has_ended:
-            logger.error("%r has not left within %.0f s; killed", worker, most)
+            logger.error("%r has not left within %d s; killed", worker, most)
             worker.kill()
             await self._until(lambda: worker.has_ended)
 
