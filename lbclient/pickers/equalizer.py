@@ -11,8 +11,12 @@ flight, on average, as the backends that report; if none reports, as the other b
 Least-loaded picking aims at the same, but cannot reach it while a client has less than
 one request on each backend. For requests that compute this means equal utilization; for
 requests that only wait it means equal shares.
+
+Of many backends each is moved when it reports, and the level is that of the last ones
+that did.
 """
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from math import exp, log
 
@@ -29,24 +33,20 @@ LEAD = 0.5
 # S4_heavy@0.5 from a max/mean of 1.059 to 1.034.
 AT_ONCE = 0.6  # of a change
 MOST_LEAD = 2.0  # gains
+LAST = 128  # reports; their median is within a tenth of their deviation of that of all
 
 
 class Weight:
     """The weight of one address, as the control set it. Written by `Equalizer.step`."""
 
-    __slots__ = ("difference", "log", "reported_at", "used_at")
+    __slots__ = ("difference", "is_told", "log", "reported_at", "used_at")
 
     def __init__(self, log: float) -> None:
         self.log = log
         self.difference: float | None = None  # of the last step, to the others' level
         self.reported_at = -1.0  # of the last report that moved it
         self.used_at = 0.0
-
-    def change(self, difference: float) -> float:
-        """By how much it has moved since the last step; takes it as the last."""
-        before = difference if self.difference is None else self.difference
-        self.difference = difference
-        return difference - before
+        self.is_told = False  # else it is moved by our own requests
 
 
 class Own:
@@ -81,7 +81,9 @@ class Own:
 class Equalizer:
     """Keeps a weight for each address, and moves it at each new report.
 
-    Owned by one picker.
+    Owned by one picker, which calls `step` for all backends at once. If they are many
+    it calls `step_one` for each that reports, `step_part` for each part of them, and
+    `end_round` after the last part.
     """
 
     def __init__(
@@ -94,6 +96,15 @@ class Equalizer:
         self._expiration = expiration
         self._weights: dict[str, Weight] = {}
         self._own: dict[str, Own] = {}
+        self._heights: deque[float] = deque(maxlen=LAST)  # logs of utilizations
+        self._level: float | None = None  # their median
+        self._own_heights: deque[tuple[float, bool]] = deque(maxlen=LAST)
+        # Only differences matter: the bound is around the centre, or one liar at it
+        # would drive all others to the opposite one.
+        self._centre = 0.0
+        self._mean = 1.0  # of weights, and of what the resolver says, as of a round ago
+        self._mean_worth = 1.0
+        self._has_silent = False
 
     def step(
         self, ready: Sequence[Node], now: float, missed: Collection[Load] = ()
@@ -104,13 +115,14 @@ class Equalizer:
         The same report is never used twice: it does not say what the last step did,
         and would drive the weight to its bound.
         """
+        self._own_heights.clear()
+        self._mean_worth = _mean_worth(ready)
         known: list[tuple[Weight, float, float]] = []
         silent: list[Node] = []
-        mean = _mean_told(ready)
         for node in ready:
             utilization = self._utilization(node.load, now)
             if utilization and node.load not in missed:
-                weight = self._weight(node, mean, now)
+                weight = self._weight(node, now)
                 known.append((weight, log(utilization), node.load.reported_at))
             elif self._is_settled(node.load, now):
                 silent.append(node)
@@ -119,65 +131,115 @@ class Equalizer:
             for weight, height, reported_at in known:
                 if weight.reported_at != reported_at:
                     weight.reported_at = reported_at
-                    difference = level - height
-                    self._move(weight, difference, weight.change(difference))
-        moved = self._step_silent(ready, silent, mean, now) if silent else []
-        if centre := [weight for weight, _, _ in known] or moved:
-            # Only differences matter: kept around 0, or one liar at its bound would
-            # drive all others to the opposite one.
-            middle = sum(weight.log for weight in centre) / len(centre)
-            for weight in centre:
-                weight.log -= middle
-        self._weights = {
-            # Full, or restarting, a backend is not ready and yet has not changed.
-            address: weight
-            for address, weight in self._weights.items()
-            if now - weight.used_at < self._expiration
-        }
+                    self._approach(weight, level - height)
+        if silent:
+            self._step_silent(ready, silent, now)
+        self.end_round(ready, now)
+
+    def step_one(self, node: Node, now: float) -> float:
+        """Moves the weight of one of many, which has just reported; returns it."""
+        utilization = self._utilization(node.load, now)
+        if not utilization:
+            return self.weights_of([node])[0]
+        weight = self._weight(node, now)
+        height = log(utilization)
+        self._heights.append(height)
+        weight.reported_at = node.load.reported_at
+        if self._level is not None:
+            self._approach(weight, self._level - height)
+        return exp(weight.log - self._centre) / self._mean
+
+    def step_part(
+        self, part: Sequence[Node], now: float, missed: Collection[Load]
+    ) -> None:
+        """Moves the weights of some of many: of those that report nothing."""
+        if self._heights:
+            self._level = median(self._heights)
+        silent = [
+            node
+            for node in part
+            if (node.load in missed or not node.load.utilization())
+            and self._is_settled(node.load, now)
+        ]
+        self._has_silent = self._has_silent or bool(silent)
+        if self._has_silent:
+            self._step_silent(part, silent, now)
+
+    def end_round(self, ready: Sequence[Node], now: float) -> None:
+        """All have been looked at: what is common to all weights may be known anew."""
+        self._mean_worth = _mean_worth(ready)
+        weights = self._weights
+        found = [weights.get(node.endpoint.address) for node in ready]
+        moved = [weight for weight in found if weight]
+        if centre := [weight for weight in moved if weight.is_told] or moved:
+            self._centre = sum([weight.log for weight in centre]) / len(centre)
+            self._mean = self._mean_of(moved)
+        if len(weights) > len(moved):
+            self._weights = {
+                # Full, or restarting, a backend is not ready and yet has not changed.
+                address: weight
+                for address, weight in weights.items()
+                if now - weight.used_at < self._expiration
+            }
+        if self._own:
+            addresses = {node.endpoint.address for node in ready}
+            self._own = {a: own for a, own in self._own.items() if a in addresses}
+        self._has_silent = len(centre) < len(moved)
+
+    def _mean_of(self, weights: list[Weight]) -> float:
+        centre = self._centre
+        return sum([exp(each.log - centre) for each in weights]) / len(weights)
 
     def _step_silent(
-        self, ready: Sequence[Node], silent: list[Node], mean: float, now: float
-    ) -> list[Weight]:
+        self, part: Sequence[Node], silent: list[Node], now: float
+    ) -> None:
         """Moves who says nothing towards as many of our requests as others have, for
         what the resolver says that it is worth."""
-        before, self._own = self._own, {}
+        mute = {node.endpoint.address for node in silent}
         heights: dict[str, float] = {}
         fresh: set[str] = set()
-        for node in ready:
+        for node in part:
             address, load = node.endpoint.address, node.load
-            own = before.get(address) or Own(load.started - load.in_flight, now)
-            self._own[address] = own
+            own = self._own.get(address)
+            if own is None:
+                own = self._own[address] = Own(load.started - load.in_flight, now)
             if own.has_enough(load, now):
                 fresh.add(address)
             if own.height is not None:
-                heights[address] = own.height - log(node.endpoint.weight)
-        if not heights:
-            return []
-        mute = {node.endpoint.address for node in silent}
-        others = [height for each, height in heights.items() if each not in mute]
-        level = median(others or [*heights.values()])
-        weights = []
+                height = heights[address] = own.height - log(node.endpoint.weight)
+                self._own_heights.append((height, address in mute))
+        if not self._own_heights:
+            return
+        others = [height for height, is_mute in self._own_heights if not is_mute]
+        level = median(others or [height for height, _ in self._own_heights])
         for node in silent:
-            weight = self._weight(node, mean, now)
-            weights.append(weight)
+            weight = self._weight(node, now)
+            weight.is_told = False
             weight.difference = None  # no change is seen from before it fell silent
             if (address := node.endpoint.address) in fresh:
-                self._move(weight, level - heights[address])
-        return weights
+                self._move(weight, self._gain * (level - heights[address]))
 
-    def _weight(self, node: Node, mean: float, now: float) -> Weight:
+    def _weight(self, node: Node, now: float) -> Weight:
         address = node.endpoint.address
         weight = self._weights.get(address)
         if weight is None:
-            begin = log(node.endpoint.weight / mean)
-            weight = Weight(max(-self._bound, min(self._bound, begin)))
-            self._weights[address] = weight
+            begin = log(node.endpoint.weight / self._mean_worth)
+            begin = max(-self._bound, min(self._bound, begin))
+            weight = self._weights[address] = Weight(self._centre + begin)
         weight.used_at = now
+        weight.is_told = True
         return weight
 
-    def _move(self, weight: Weight, difference: float, change: float = 0.0) -> None:
-        moved = weight.log + self._gain * difference + self._at_once * change
-        weight.log = max(-self._bound, min(self._bound, moved))
+    def _approach(self, weight: Weight, difference: float) -> None:
+        before, weight.difference = weight.difference, difference
+        by = self._gain * difference
+        if before is not None:
+            by += self._at_once * (difference - before)
+        self._move(weight, by)
+
+    def _move(self, weight: Weight, by: float) -> None:
+        least, most = self._centre - self._bound, self._centre + self._bound
+        weight.log = max(least, min(most, weight.log + by))
 
     def _is_settled(self, load: Load, now: float) -> bool:
         return load.ready_at is not None and now - load.ready_at >= self._blackout
@@ -185,13 +247,28 @@ class Equalizer:
     def weights(self, ready: Sequence[Node]) -> list[float]:
         """Of each node, the unknown ones having the mean of the known, times what the
         resolver says that they are worth; mean 1."""
-        told = _mean_told(ready)
-        logs = [self._weights.get(node.endpoint.address) for node in ready]
-        known = [exp(weight.log) for weight in logs if weight]
-        mean = sum(known) / len(known) if known else 1.0
+        found = [self._weights.get(node.endpoint.address) for node in ready]
+        known = [weight for weight in found if weight]
+        mean = self._mean_of(known) if known else 1.0
+        return self._scale(ready, found, mean, _mean_worth(ready))
+
+    def weights_of(self, part: Sequence[Node]) -> list[float]:
+        """The same for some of many."""
+        found = [self._weights.get(node.endpoint.address) for node in part]
+        return self._scale(part, found, self._mean, self._mean_worth)
+
+    def _scale(
+        self,
+        nodes: Sequence[Node],
+        found: list[Weight | None],
+        mean: float,
+        mean_worth: float,
+    ) -> list[float]:
         return [
-            exp(weight.log) / mean if weight else node.endpoint.weight / told
-            for weight, node in zip(logs, ready, strict=True)
+            exp(weight.log - self._centre) / mean
+            if weight
+            else node.endpoint.weight / mean_worth
+            for weight, node in zip(found, nodes, strict=True)
         ]
 
     def _utilization(self, load: Load, now: float) -> float:
@@ -211,5 +288,5 @@ class Equalizer:
         return f"<equalizer of {len(self._weights)} weights>"
 
 
-def _mean_told(ready: Sequence[Node]) -> float:
-    return sum(node.endpoint.weight for node in ready) / len(ready)
+def _mean_worth(ready: Sequence[Node]) -> float:
+    return sum([node.endpoint.weight for node in ready]) / len(ready)

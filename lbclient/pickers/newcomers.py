@@ -11,57 +11,10 @@ from math import inf
 
 from lbclient.core.load import Load
 from lbclient.core.protocols import Node
-from lbclient.pickers.missed_reports import ReportGaps
+from lbclient.pickers.candidate import ABSENT, Candidate
 from lbclient.pickers.slow_start import MOMENT, SlowStart
 
 REPORT_LAG = 3.0  # seconds; servers smooth over 2 s what they report
-ABSENT = -1  # the index of one that is not ready, or not compared
-
-
-class Candidate:
-    """A backend, and what its score consists of. Owned by the picker.
-
-    score = base + extra * exp((epoch - now) / horizon). Epoch and horizon are the same
-    for all candidates, so one exponential ages all scores. The picker updates a
-    candidate after its load was written.
-    """
-
-    __slots__ = (
-        "answers",
-        "base",
-        "credit",
-        "doubted_until",
-        "extra",
-        "index",
-        "load",
-        "others",
-        "picks",
-        "report_gaps",
-        "reported_at",
-        "share",
-        "slot",
-        "started",
-        "suspected_at",
-        "weight",
-    )
-
-    def __init__(self, load: Load, picks: float, credit: float) -> None:
-        self.load = load
-        self.picks = picks  # each fading over PICK_MEMORY
-        self.index = ABSENT
-        self.slot = ABSENT  # of its score: none also while it has a part of its share
-        self.share = 1.0  # see `SlowStart`
-        self.credit = credit  # picks that it may have, while its share is below 1
-        self.weight = 1.0
-        self.base = 0.0
-        self.extra = 0.0
-        self.reported_at = -inf
-        self.doubted_until = -inf  # its counts are old
-        self.suspected_at = -inf
-        self.others: int | None = None  # requests of other clients, as last told
-        self.report_gaps = ReportGaps()
-        self.answers = 0  # ever, when its last report came
-        self.started = load.started  # when last looked at for a floor
 
 
 class Newcomers:
@@ -70,63 +23,75 @@ class Newcomers:
     Others may read `members`, which is nearly always empty.
     """
 
-    __slots__ = ("_candidates", "_look_at", "_slow_start", "_started", "members")
+    __slots__ = (
+        "_candidates", "_counted", "_look_at", "_slow_start", "_young", "members",
+    )  # fmt: skip
 
     def __init__(self, slow_start: SlowStart) -> None:
         self._slow_start = slow_start
         self._candidates: list[Candidate] = []
         self.members: list[Candidate] = []
-        self._started = 0  # requests to all others, as last counted
+        self._young: set[Load] = set()
+        self._counted = 0  # picks of others, when last counted
         self._look_at = -inf
 
-    def follow(self, candidates: list[Candidate], now: float) -> None:
-        """There are other candidates from now on, or in another order."""
+    def follow(self, candidates: list[Candidate], picked: int, now: float) -> None:
+        """There are other candidates from now on, or in another order. `picked`: of
+        those that are no members, since the beginning."""
         self._candidates = candidates
+        self._counted = picked
         self._find()
         self._look_at = now
 
-    def look(self, ready: Sequence[Node], now: float) -> None:
-        """Brings shares up to date, now and then or while there are any newcomers."""
+    def look(self, ready: Sequence[Node], now: float, mean_turns: float) -> bool:
+        """Brings shares up to date, now and then or while there are any newcomers.
+
+        Returns whether there are or were some.
+        """
         if not self.members and now < self._look_at:
-            return
+            return False
         self._look_at = now + MOMENT
         self._slow_start.look(ready, now)
         shares = self._slow_start.shares(ready, now)
+        before = len(self.members)
+        if not before and not self._young and min(shares) == 1.0:
+            return False
         for candidate, share in zip(self._candidates, shares, strict=True):
             candidate.share = share
         self._find()
-        if self.members:
+        for candidate in self.members:
             # As if it had had its turns: later there is nothing to catch up with.
-            old = [each.picks for each in self._candidates if each.share == 1.0]
-            for candidate in self.members:
-                candidate.picks = sum(old) / len(old)
+            candidate.turns = mean_turns
+        if self.members or self._young:
+            grown = {node.load for node in self.grown(ready, now)}
+            self._young = {node.load for node in ready if node.load not in grown}
+        return bool(self.members or before)
 
     def grown(self, ready: Sequence[Node], now: float) -> list[Node]:
         """Who is judged by utilization: a small share's is low as it should be."""
         shares = self._slow_start.shares(ready, now - REPORT_LAG)
         return [node for node, share in zip(ready, shares, strict=True) if share == 1.0]
 
-    def give_credit(self) -> None:
+    def is_grown(self, load: Load) -> bool:
+        """The same for one of them, as of the last look."""
+        return not self._young or load not in self._young
+
+    def give_credit(self, picked: int) -> None:
         """Of what others had since, in the mean, each newcomer has its share."""
-        started, before = self._count_started(), self._started
-        self._started = started
+        more, self._counted = picked - self._counted, picked
         others = len(self._candidates) - len(self.members)
         for each in self.members:
-            more = each.share * each.weight * (started - before) / (others or 1)
-            each.credit = min(1.0, each.credit) + more  # none is saved up
+            share = each.share * each.weight * more / (others or 1)
+            each.credit = min(1.0, each.credit) + share  # none is saved up
 
     def admit(
-        self, scores: list[float], idle: float, turn_cost: float
+        self, known: list[tuple[Candidate, float]], limit: float, turn_cost: float
     ) -> list[Candidate]:
         """Whose the next picks are: who has credit, and is no busier than others.
 
-        As idle as the idlest, but for whose turn it is, which is worth `idle`. All of
-        them leave the comparison.
+        Members come with their scores. `limit` is that of the idlest other, and what a
+        turn is worth: whose turn it is does not count.
         """
-        known = [(each, scores[each.index]) for each in self.members]
-        for each, _ in known:
-            scores[each.index] = inf
-        limit = min(scores) + idle
         due = []
         for each, score in known:
             while each.credit >= 1.0 and score <= limit:
@@ -139,10 +104,6 @@ class Newcomers:
         self.members = [each for each in self._candidates if each.share < 1.0]
         for candidate in self._candidates:
             candidate.slot = candidate.index if candidate.share == 1.0 else ABSENT
-        self._started = self._count_started()
-
-    def _count_started(self) -> int:
-        return sum(each.load.started for each in self._candidates if each.share == 1.0)
 
     def __repr__(self) -> str:
         return f"<{len(self.members)} newcomers of {len(self._candidates)}>"

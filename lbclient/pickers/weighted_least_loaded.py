@@ -17,7 +17,8 @@ to 1.03:
 
     busy + (1 - busy) * recent picks / mean recent picks
 
-where 1 - busy = 1 / (1 + mean requests per backend)^2, the power that did best.
+where 1 - busy = 1 / (1 + mean requests per backend)^2, the power that did best. Each
+pick adds its part to the `turns` of a backend, whose difference to the mean fades.
 
 Errors count as requests, so that a backend that fails immediately does not look idle.
 They are limited to what keeps requests away. After a failure of all backends each has
@@ -35,19 +36,25 @@ Reports may end while answers still come, see `missed_reports`. From then on the
 counts as one that does not report.
 
 A client that sends too few requests to know the load sends probes, see `probe_worth`.
+
+Up to `ALL` backends are looked at together, a few times a second, and their scores are
+kept in a list. Of more of them a few are looked at now and then, and a heap has their
+scores, see `ranking`: so no pick takes long, and none longer where there are more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import exp, inf
 from random import Random
 
 from lbclient.core.load import FORGOTTEN_AFTER, Load
 from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.protocols import N, Node
+from lbclient.pickers.candidate import ABSENT, Candidate
 from lbclient.pickers.equalizer import Equalizer
-from lbclient.pickers.newcomers import ABSENT, Candidate, Newcomers
+from lbclient.pickers.newcomers import Newcomers
 from lbclient.pickers.options import between
 from lbclient.pickers.probe_worth import MOST_WANTED, ProbeWorth
+from lbclient.pickers.ranking import Ranking
 from lbclient.pickers.slow_start import SLOW_START, SlowStart
 
 MEAN_GAIN = 0.2  # of what was told in a refresh period, in the mean of others' requests
@@ -56,16 +63,24 @@ MEAN_GAIN = 0.2  # of what was told in a refresh period, in the mean of others' 
 # very long, so that nothing else changes.
 REMAINING = 0.5
 SHORTEST_HORIZON = 0.005  # seconds; what is shorter than a round trip is noise
-PICK_MEMORY = 5.0  # seconds; 3 s did as well in simulation, 1 s had larger spread
+TURN_MEMORY = 5.0  # seconds; 3 s did as well in simulation, 1 s had larger spread
 DOUBT = 60.0  # seconds; while nobody believes them old counts do not show
 SUSPICION = 0.1, 1.0  # seconds from a count that is too low until the next
 MARGIN = 3  # of our requests on their way, which no count can have; ours
-REFRESH_PERIOD = 0.25  # seconds; errors fade by 2.5 % in it, picks by 5 %
+REFRESH_PERIOD = 0.25  # seconds; errors fade by 2.5 % in it, turns by 5 %
 FLOOR = 0.01  # of a fair share; less is noticed and made up for
 AGEING_STEP = 0.125  # of the horizon; what is told may look older by so much
 MOST_ERRORS = 3.0  # times (mean requests + 1); ours: who has them is picked last
 STALE = 2.0  # mean latencies; asking by then took 0.7 probes a request in S10_sparse
 PROBE_RATE = 10.0  # a second and client; ours: a client of 200 requests/s adds 5 %
+
+# By `benchmarks.picks`: with so many a list and a heap cost the same at 1,000 picks a
+# second. What is done at once takes 50 us at most.
+ALL = 64  # backends; of more the oldest news wait ...
+MOST_NEWS = 128  # ... for the next pick, if more than this are new
+PART = 16  # of them are looked at at once
+LOOKS = 0.25  # for each pick, at 2 us each; but that many a second ...
+FEWEST_LOOKS = 32.0  # ... in any case: all of 1,000 in half a minute
 
 SERVED = Verdict.SERVED  # a member is looked up in Python up to 3.11
 
@@ -87,6 +102,48 @@ class WeightedLeastLoaded:
     `update_period`: seconds between two steps. `slow_start`: seconds until a newcomer
     has its full weight. `probe_rate`: the most probes a second; 0: none.
     """
+
+    __slots__ = (
+        "_age_at",
+        "_began_at",
+        "_built_for",
+        "_busy",
+        "_candidates",
+        "_checked",
+        "_counted",
+        "_deaf_until",
+        "_doubted",
+        "_due",
+        "_epoch",
+        "_equalizer",
+        "_faded",
+        "_horizon",
+        "_is_checking",
+        "_known",
+        "_latency",
+        "_mean_others",
+        "_mean_turns",
+        "_most_errors",
+        "_newcomers",
+        "_next",
+        "_own",
+        "_picked",
+        "_probe_worth",
+        "_ranking",
+        "_recent",
+        "_refresh_at",
+        "_remaining",
+        "_rng",
+        "_scores",
+        "_silent",
+        "_slow_start",
+        "_step_at",
+        "_telling",
+        "_turn_cost",
+        "_update_period",
+        "_written",
+        "probes",
+    )
 
     def __init__(
         self,
@@ -115,6 +172,7 @@ class WeightedLeastLoaded:
         self._built_for: Sequence[Node] = ()
         self._candidates: list[Candidate] = []  # parallel to it
         self._scores: list[float] = []  # parallel too, so that to pick is to find a min
+        self._ranking: Ranking | None = None  # of more than `ALL`: it has their scores
         self._known: dict[Load, Candidate] = {}  # these and those that left lately
         self._written: list[Load] = []
         self._due: list[Candidate] = []  # the next picks are theirs
@@ -130,10 +188,18 @@ class WeightedLeastLoaded:
         self._mean_others = 0.0  # requests for each unit of weight
         self._latency = 0.0
         self._remaining = 0.0
+        self._own = 0.0  # our requests on each, in the mean
         self._busy = 0.0
         self._deaf_until = -inf  # to counts, which are old
-        self._turn_cost = 1.0  # what each recent pick adds to a score, times weight
+        self._doubted: Candidate | None = None  # the last one
+        self._turn_cost = 1.0  # what each pick adds to a score, times weight
+        self._mean_turns = 0.0
+        self._picked = self._counted = 0  # ever, and when last looked at
+        self._recent = 0.0  # picks, each fading over TURN_MEMORY
+        self._checked = 0  # picks when last looked for who is starved
         self._most_errors = MOST_ERRORS
+        self._next = 0  # who of many is looked at next
+        self._is_checking = False  # for who is starved
 
     def pick(self, ready: Sequence[N], now: float) -> N:
         if ready is not self._built_for:
@@ -143,16 +209,34 @@ class WeightedLeastLoaded:
         if self._written:
             self._take_news(now)
         scores = self._scores
-        index = self._due.pop().index if self._due else scores.index(min(scores))
+        if self._ranking is None and not self._due:
+            index = scores.index(min(scores))
+        else:
+            index = self._next_index(now)
         chosen = self._candidates[index]
         # The request that follows counts at once; `finish` puts right what did not.
-        more = (1.0 + self._turn_cost) / chosen.weight
-        chosen.picks += 1.0
+        chosen.turns += chosen.turn
+        more = chosen.more
         chosen.base += more
         scores[index] += more
+        self._picked += 1
         if self._probe_worth.is_on:
             self._ask(ready, now)
         return ready[index]
+
+    def _next_index(self, now: float) -> int:
+        if not self._due:
+            return self._least(now)
+        chosen = self._due.pop()
+        if chosen.slot == ABSENT:
+            self._picked -= 1  # for nobody's credit
+        return chosen.index
+
+    def _least(self, now: float) -> int:
+        """The index of the lowest score."""
+        if self._ranking is None:
+            return self._scores.index(min(self._scores))
+        return self._ranking.least(now)
 
     def probed(self, node: Node, report: LoadReport | None, now: float) -> None:
         """Its load has been told, and so are we."""
@@ -163,14 +247,19 @@ class WeightedLeastLoaded:
 
     def _ask(self, ready: Sequence[Node], now: float) -> None:
         """Is the next one as idle as we think? No pick waits for the answer."""
-        index = self._scores.index(min(self._scores))
+        index = self._least(now)
         told_at = self._candidates[index].reported_at
         is_old = now - told_at > STALE * self._horizon
         if is_old and len(self.probes) < MOST_WANTED and self._probe_worth.spend(now):
             self.probes.append(ready[index])
 
+    # --- news -----------------------------------------------------------------------
+
     def _take_news(self, now: float) -> None:
         """Looks at the loads that were written since the last pick, and only those."""
+        if self._ranking is not None:
+            self._take_some_news(self._ranking, now)
+            return
         for load in self._written:
             load.is_written = False
             candidate = self._known.get(load)
@@ -183,6 +272,27 @@ class WeightedLeastLoaded:
                 score = candidate.base + candidate.extra * self._faded
                 self._scores[candidate.slot] = score
         self._written.clear()
+
+    def _take_some_news(self, ranking: Ranking, now: float) -> None:
+        """The same among many: the latest only, if there are many."""
+        written = self._written
+        for _ in range(min(len(written), MOST_NEWS)):
+            load = written.pop()
+            load.is_written = False
+            candidate = self._known.get(load)
+            if candidate is None:
+                continue
+            if load.reported_at != candidate.reported_at or load.report is None:
+                self._learn(candidate)
+                if now >= candidate.step_at and candidate.index != ABSENT:
+                    candidate.step_at = now + self._update_period
+                    if self._newcomers.is_grown(load):
+                        node = self._built_for[candidate.index]
+                        candidate.weight = self._equalizer.step_one(node, now)
+            if candidate.others is None:
+                self._draw_lot(candidate, now)
+            self._rescore(candidate, now)
+            ranking.put(candidate, now)
 
     def _learn(self, candidate: Candidate) -> None:
         """Takes from a new report how many requests others have there."""
@@ -215,9 +325,9 @@ class WeightedLeastLoaded:
             candidate.suspected_at = now
         if not SUSPICION[0] <= passed <= SUSPICION[1]:
             return
-        for each in self._candidates:
-            if each.doubted_until > now and each is not candidate:
-                self._deaf_until = now + DOUBT
+        last, self._doubted = self._doubted, candidate
+        if last is not None and last is not candidate and last.doubted_until > now:
+            self._deaf_until = now + DOUBT
         candidate.doubted_until = now + DOUBT
 
     def _rescore(self, candidate: Candidate, now: float) -> None:
@@ -225,20 +335,38 @@ class WeightedLeastLoaded:
         mean, from when it was told."""
         load = candidate.load
         weight = candidate.weight
-        requests = load.in_flight + self._busy + candidate.picks * self._turn_cost
-        candidate.base = requests / weight
+        candidate.base = (load.in_flight + self._busy) / weight + candidate.turns
         if load.erred_at > now - FORGOTTEN_AFTER:
             candidate.base += min(self._most_errors, load.recent_errors(now))
         others = candidate.others
         if others is None:
             return
         told_at = candidate.reported_at
+        extra = others / weight - self._mean_others
+        if self._ranking is not None:
+            candidate.extra, candidate.told_at = extra, told_at
+            return
         age = ((told_at if told_at < now else now) - self._epoch) / self._horizon
-        candidate.extra = (others / weight - self._mean_others) * exp(age)
+        candidate.extra = extra * exp(age)
+
+    def _draw_lot(self, candidate: Candidate, now: float) -> None:
+        """Who does not tell is taken to be as busy as another one, by lot.
+
+        As the mean it would lose to whoever is idle by chance, and get nothing.
+        """
+        other = self._candidates[int(self._rng.random() * len(self._candidates))]
+        if other.others is not None:
+            candidate.extra = other.others / other.weight - self._mean_others
+            candidate.told_at = now
+
+    # --- what changes slowly ----------------------------------------------------------
 
     def _age_all(self, ready: Sequence[Node], now: float) -> None:
         if self._newcomers.members:
-            self._newcomers.give_credit()
+            self._newcomers.give_credit(self._picked)
+        if self._ranking is not None:
+            self._refresh_part(ready, self._ranking, now)
+            return
         if now >= self._refresh_at:
             self._refresh(ready, now)
         if self._silent:
@@ -248,15 +376,19 @@ class WeightedLeastLoaded:
         for index, each in enumerate(self._candidates):
             scores[index] = each.base + each.extra * faded
         if self._newcomers.members:
-            idle = 1.0 - self._busy
-            self._due += self._newcomers.admit(scores, idle, self._turn_cost)
+            known = []
+            for each in self._newcomers.members:
+                known.append((each, scores[each.index]))
+                scores[each.index] = inf
+            self._admit(known, min(scores))
         self._age_at = min(self._refresh_at, now + AGEING_STEP * self._horizon)
 
-    def _guess(self) -> None:
-        """Who does not tell is taken to be as busy as another one, by lot.
+    def _admit(self, known: list[tuple[Candidate, float]], least: float) -> None:
+        idle = 1.0 - self._busy
+        self._due += self._newcomers.admit(known, least + idle, self._turn_cost)
 
-        As the mean it would lose to whoever is idle by chance, and get nothing.
-        """
+    def _guess(self) -> None:
+        """Draws lots for all that do not tell, see `_draw_lot`."""
         telling, random = self._telling, self._rng.random
         count = len(telling)
         for candidate in self._silent:
@@ -265,128 +397,226 @@ class WeightedLeastLoaded:
 
     def _refresh(self, ready: Sequence[Node], now: float) -> None:
         """Brings up to date what changes slowly: members, weights, means, fading."""
-        self._update_means()
-        kept = exp((self._epoch - now) / PICK_MEMORY)
-        for candidate in self._known.values():
-            candidate.picks *= kept
-        missed = self._look_for_missed(now)
+        known = self._candidates
+        self._update_means(known, MEAN_GAIN, 1.0)
+        missed = self._look_for_missed(known, now)
         if now >= self._step_at:
             self._equalizer.step(self._newcomers.grown(ready, now), now, missed)
             self._step_at = now + self._update_period
-            self._known = {candidate.load: candidate for candidate in self._candidates}
-            self._find_starved()
-        self._epoch = now
+            self._known = {candidate.load: candidate for candidate in known}
+            if self._has_sent_enough():
+                self._find_starved(known)
         # Turns count by their mean, which doubles soon where there were few.
         pause = max(SHORTEST_HORIZON, min(REFRESH_PERIOD, now - self._began_at))
         self._refresh_at = min(self._step_at, now + pause)
-        self._horizon = max(self._latency, self._remaining, SHORTEST_HORIZON)
-        count = len(ready)
-        in_flight = sum(node.load.in_flight for node in ready) / count
-        requests = max(0.0, self._mean_others) + in_flight
-        self._busy = 1.0 - 1.0 / (1.0 + requests) ** 2
-        self._most_errors = MOST_ERRORS * (1.0 + requests)
-        self._probe_worth.update(self._latency, in_flight, requests)
-        self._set_weights(ready, now)
-        mean_picks = sum(candidate.picks for candidate in self._candidates) / count
-        self._turn_cost = (1.0 - self._busy) / max(1.0, mean_picks)
+        self._update_costs(len(known), now)
+        weights = self._equalizer.weights(ready)
+        for candidate, weight in zip(known, weights, strict=True):
+            candidate.weight = weight
+        self._mean_turns = sum(candidate.turns for candidate in known) / len(known)
+        self._newcomers.look(ready, now, self._mean_turns)
+        self._fade_turns(self._known.values(), now)
         for candidate in self._known.values():  # the absent too: the epoch is new
             candidate.extra = 0.0
             self._rescore(candidate, now)
-        self._telling = [each for each in self._candidates if each.others is not None]
-        self._silent = [each for each in self._candidates if each.others is None]
+        self._telling = [each for each in known if each.others is not None]
+        self._silent = [each for each in known if each.others is None]
         if not self._telling:
             self._silent = []
 
-    def _look_for_missed(self, now: float) -> set[Load]:
-        """Whose reports have ended. What they said of others' requests is forgotten."""
-        missed = set()
-        for candidate in self._candidates:
-            if candidate.report_gaps.look(candidate.load, candidate.answers, now):
-                missed.add(candidate.load)
-                candidate.others = None
-        return missed
+    def _refresh_part(
+        self, ready: Sequence[Node], ranking: Ranking, now: float
+    ) -> None:
+        """The same for some of many. It is those of the last round by which the others
+        are judged, or of its last part."""
+        known, first = self._candidates, self._next
+        part, nodes = known[first : first + PART], ready[first : first + PART]
+        self._next = first + PART
+        passed, picked = now - self._epoch, self._picked - self._counted
+        gain = 1.0 - (1.0 - MEAN_GAIN) ** min(100.0, passed / REFRESH_PERIOD)
+        self._update_means(part, gain, len(part) / len(known))
+        missed = self._look_for_missed(part, now)
+        grown = [node for node in nodes if self._newcomers.is_grown(node.load)]
+        self._equalizer.step_part(grown, now, missed)
+        if self._is_checking:
+            self._find_starved(part)
+        self._update_costs(len(known), now)
+        ranking.horizon = self._horizon
+        self._mean_turns += self._turn_cost * picked / len(known)
+        weights = self._equalizer.weights_of(nodes)
+        for candidate, weight in zip(part, weights, strict=True):
+            candidate.weight = weight
+        self._fade_turns(part, now)
+        for candidate in part:
+            self._rescore(candidate, now)
+            ranking.put(candidate, now)
+        if self._next >= len(known):
+            self._next = 0
+            self._equalizer.end_round(ready, now)
+        elif first == 0:
+            self._begin_round(ready, ranking, now)
+        if self._newcomers.members:
+            members = [
+                (each, ranking.score(each, now)) for each in self._newcomers.members
+            ]
+            self._admit(members, ranking.lowest(now))
+        often = picked / passed if passed > 0.0 else 0.0
+        looks = min(len(known) / REFRESH_PERIOD, max(FEWEST_LOOKS, LOOKS * often))
+        self._age_at = now + PART / looks
 
-    def _update_means(self) -> None:
-        """Of latency, and of others' requests by what was told since the last time."""
+    def _begin_round(self, ready: Sequence[Node], ranking: Ranking, now: float) -> None:
+        """What takes long, but not with the end of a round, which takes as long."""
         known = self._candidates
-        latencies = [each.load.latency for each in known if each.load.latency]
+        self._is_checking = self._has_sent_enough()
+        if len(self._known) > len(known):
+            self._known = {candidate.load: candidate for candidate in known}
+        self._mean_turns = sum([each.turns for each in known]) / len(known)
+        if self._newcomers.look(ready, now, self._mean_turns):
+            for each in known:
+                ranking.put(each, now)
+
+    def _update_means(self, part: list[Candidate], gain: float, share: float) -> None:
+        """Of latency, of our requests, and of others' by what was told since these
+        were looked at. They are a share of all, by which they count."""
+        latencies = [each.load.latency for each in part if each.load.latency]
         if latencies:
-            self._latency = sum(latencies) / len(latencies)
-            squares = sum(each.load.squared_latency for each in known)
-            self._remaining = REMAINING * squares / (2.0 * sum(latencies))
+            total = sum(latencies)
+            squares = sum(each.load.squared_latency for each in part)
+            remaining = REMAINING * squares / (2.0 * total)
+            by = share if self._latency else 1.0
+            self._latency += by * (total / len(latencies) - self._latency)
+            self._remaining += by * (remaining - self._remaining)
+        own = sum(each.load.in_flight for each in part) / len(part)
+        self._own += share * (own - self._own)
         mean = self._mean_others
         # Capped, so that one absurd report cannot move the mean for long.
         cap = 2.0 * abs(mean) + 2.0
         told = [
             min(each.others / each.weight, cap)
-            for each in known
-            if each.others is not None and each.reported_at > self._epoch
+            for each in part
+            if each.others is not None and each.reported_at > each.looked_at
         ]
         if told:
-            self._mean_others += MEAN_GAIN * (sum(told) / len(told) - mean)
+            self._mean_others += gain * (sum(told) / len(told) - mean)
         elif self._epoch >= self._deaf_until and not any(
-            each.others is not None for each in known
+            each.others is not None for each in part
         ):
-            self._mean_others -= MEAN_GAIN * mean  # nobody tells any more
+            self._mean_others -= gain * mean  # nobody tells any more
 
-    def _set_weights(self, ready: Sequence[Node], now: float) -> None:
-        weights = self._equalizer.weights(ready)
-        for candidate, weight in zip(self._candidates, weights, strict=True):
-            if candidate.others is None:
-                # Turns to catch up with would look like a rate that is too high.
-                candidate.picks *= weight / candidate.weight
-            candidate.weight = weight
-        self._newcomers.look(ready, now)
+    def _look_for_missed(self, part: list[Candidate], now: float) -> set[Load]:
+        """Whose reports have ended. What they said of others' requests is forgotten."""
+        missed = set()
+        for candidate in part:
+            if candidate.report_gaps.look(candidate.load, candidate.answers, now):
+                missed.add(candidate.load)
+                candidate.others = None
+        return missed
+
+    def _update_costs(self, count: int, now: float) -> None:
+        """What a turn and an error count, by how much there is to do."""
+        picked = self._picked - self._counted
+        self._counted = self._picked
+        kept = exp((self._epoch - now) / TURN_MEMORY)
+        self._recent = self._recent * kept + picked
+        self._epoch = now
+        self._horizon = max(self._latency, self._remaining, SHORTEST_HORIZON)
+        requests = max(0.0, self._mean_others) + self._own
+        self._busy = 1.0 - 1.0 / (1.0 + requests) ** 2
+        self._most_errors = MOST_ERRORS * (1.0 + requests)
+        self._probe_worth.update(self._latency, self._own, requests)
+        self._turn_cost = (1.0 - self._busy) / max(1.0, self._recent / count)
+
+    def _fade_turns(self, part: Iterable[Candidate], now: float) -> None:
+        """Brings turns nearer to the mean. What was taken when a turn cost more counts
+        as much as one now."""
+        mean, cost = self._mean_turns, self._turn_cost
+        for candidate in part:
+            turn = cost / candidate.weight
+            kept = exp((candidate.looked_at - now) / TURN_MEMORY)
+            if turn < candidate.turn:
+                kept *= turn / candidate.turn
+            candidate.turns = mean + (candidate.turns - mean) * kept
+            candidate.turn = turn
+            candidate.more = turn + 1.0 / candidate.weight
+            candidate.looked_at = now
+
+    def _has_sent_enough(self) -> bool:
+        """To tell who is starved."""
+        if self._picked - self._checked < len(self._candidates) / FLOOR:
+            return False
+        self._checked = self._picked
+        return True
+
+    def _find_starved(self, part: list[Candidate]) -> None:
+        """Whoever got less than the floor gets the next picks: has it recovered?"""
+        for candidate in part:
+            if candidate.load.started == candidate.started:
+                self._due.append(candidate)
+            candidate.started = candidate.load.started
+
+    # --- who is there -----------------------------------------------------------------
 
     def _follow(self, ready: Sequence[Node], now: float) -> None:
         """Takes new members. Cheap where all are known: full ones leave and return."""
         if self._newcomers.members:
-            self._newcomers.give_credit()
+            self._newcomers.give_credit(self._picked)
         known = self._known
         if not all(node.load in known for node in ready):
             self._welcome(ready, now)
             self._refresh_at = now  # for their weights
         for candidate in self._candidates:
             candidate.index = candidate.slot = ABSENT
+        before = len(self._candidates) or len(ready)
+        self._recent *= len(ready) / before
         self._candidates = [known[node.load] for node in ready]
         for index, candidate in enumerate(self._candidates):
             candidate.index = index
         self._scores = [0.0] * len(self._candidates)
-        self._newcomers.follow(self._candidates, now)
+        self._newcomers.follow(self._candidates, self._picked, now)
         if self._newcomers.members:
             self._refresh_at = now  # their shares depend on who else is there
         self._due = [each for each in self._candidates if each in self._due]
         self._age_at = now  # for their scores
         self._built_for = ready
+        self._begin_ranking(ready, now)
+
+    def _begin_ranking(self, ready: Sequence[Node], now: float) -> None:
+        """Where there are too many to look at all of them."""
+        was_ranking, self._ranking = self._ranking is not None, None
+        if len(ready) <= ALL:
+            if was_ranking:
+                self._refresh_at = now  # for one epoch
+            return
+        self._ranking = Ranking(self._candidates, self._horizon)
+        self._next = 0
+        if not was_ranking:
+            self._equalizer.end_round(ready, now)
+        self._newcomers.look(ready, now, self._mean_turns)
+        weights = self._equalizer.weights_of(ready)
+        for candidate, weight in zip(self._candidates, weights, strict=True):
+            candidate.weight = weight
+            self._rescore(candidate, now)
+            self._ranking.put(candidate, now)
 
     def _welcome(self, ready: Sequence[Node], now: float) -> None:
-        """Lets newcomers start level: they have no picks to catch up with.
+        """Lets newcomers start level: they have no turns to catch up with.
 
         Chance breaks the first ties, so that many clients do not march in step.
         """
         known = self._known
         if not known:
             self._began_at = now
-        mean = sum(candidate.picks for candidate in known.values()) / (len(known) or 1)
+        self._checked = self._picked  # a newcomer is not starved yet
+        count = len(known) or 1
+        mean = sum(candidate.turns for candidate in known.values()) / count
         for node in ready:
             if node.load not in known:
-                picks = mean + 1e-3 * self._rng.random()
-                candidate = Candidate(node.load, picks, self._rng.random())
+                turns = mean + 1e-3 * self._rng.random()
+                candidate = Candidate(node.load, turns, self._rng.random())
+                candidate.looked_at = now
                 known[node.load] = candidate
                 self._learn(candidate)
                 node.load.tell(self._written)
-
-    def _find_starved(self) -> None:
-        """Whoever got less than the floor gets the next picks: has it recovered?"""
-        sent = sum(
-            candidate.load.started - candidate.started for candidate in self._candidates
-        )
-        if sent < len(self._candidates) / FLOOR:
-            return
-        for candidate in self._candidates:
-            if candidate.load.started == candidate.started:
-                self._due.append(candidate)
-            candidate.started = candidate.load.started
 
     def __repr__(self) -> str:
         return (

