@@ -36,6 +36,7 @@ class Candidate:
         "suspected_at",
         "told_at",
         "turn",
+        "turn_cost",
         "turns",
         "waits",
         "weight",
@@ -44,8 +45,9 @@ class Candidate:
     def __init__(self, load: Load, turns: float, credit: float) -> None:
         self.load = load
         self.turns = turns  # what its picks have cost; see the picker
-        self.turn = 1.0  # what a pick adds to them, and ...
-        self.more = 2.0  # ... to the score, as when it was last looked at
+        # When it was last looked at: what a pick costs, adds to them, and to the score.
+        self.turn_cost = self.turn = 1.0
+        self.more = 2.0
         self.looked_at = -inf
         self.index = ABSENT
         self.slot = ABSENT  # of its score: none also while it has a part of its share

@@ -63,6 +63,7 @@ MEAN_GAIN = 0.2  # of what was told in a refresh period, in the mean of others' 
 # very long, so that nothing else changes.
 REMAINING = 0.5
 SHORTEST_HORIZON = 0.005  # seconds; what is shorter than a round trip is noise
+LEAST_IDLE = 1e-4  # so that turns are not lost while they count for nothing
 TURN_MEMORY = 5.0  # seconds; 3 s did as well in simulation, 1 s had larger spread
 DOUBT = 60.0  # seconds; while nobody believes them old counts do not show
 SUSPICION = 0.1, 1.0  # seconds from a count that is too low until the next
@@ -524,20 +525,20 @@ class WeightedLeastLoaded:
         self._busy = 1.0 - 1.0 / (1.0 + requests) ** 2
         self._most_errors = MOST_ERRORS * (1.0 + requests)
         self._probe_worth.update(self._latency, self._own, requests)
-        self._turn_cost = (1.0 - self._busy) / max(1.0, self._recent / count)
+        idle = max(LEAST_IDLE, 1.0 - self._busy)
+        self._turn_cost = idle / max(1.0, self._recent / count)
 
     def _fade_turns(self, part: Iterable[Candidate], now: float) -> None:
-        """Brings turns nearer to the mean. What was taken when a turn cost more counts
-        as much as one now."""
+        """Brings turns nearer to the mean. Those that were taken when a turn cost more,
+        or less, count as much as one now."""
         mean, cost = self._mean_turns, self._turn_cost
         for candidate in part:
-            turn = cost / candidate.weight
             kept = exp((candidate.looked_at - now) / TURN_MEMORY)
-            if turn < candidate.turn:
-                kept *= turn / candidate.turn
+            kept *= cost / candidate.turn_cost
             candidate.turns = mean + (candidate.turns - mean) * kept
-            candidate.turn = turn
-            candidate.more = turn + 1.0 / candidate.weight
+            candidate.turn_cost = cost
+            candidate.turn = cost / candidate.weight
+            candidate.more = (1.0 + cost) / candidate.weight
             candidate.looked_at = now
 
     def _has_sent_enough(self) -> bool:
