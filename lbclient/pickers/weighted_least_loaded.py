@@ -17,8 +17,12 @@ to 1.03:
 
     busy + (1 - busy) * recent picks / mean recent picks
 
-where 1 - busy = 1 / (1 + mean requests per backend)^2, the power that did best. Each
-pick adds its part to the `turns` of a backend, whose difference to the mean fades.
+where 1 - busy = 1 / (1 + mean requests per backend)^2, the power that did best at loads
+of up to 0.3. Where backends are half busy, turns override counts that are worth more,
+though there may be few requests, as on machines of one core. So the power grows with
+the mean utilization, to 5 at 0.4 and 8 above 0.5. Of who tells no utilization, or one
+that is too low, it stays 2. Each pick adds its part to the `turns` of a backend, whose
+difference to the mean fades.
 
 Errors count as requests, so that a backend that fails immediately does not look idle.
 They are limited to what keeps requests away. After a failure of all backends each has
@@ -64,6 +68,10 @@ MEAN_GAIN = 0.2  # of what was told in a refresh period, in the mean of others' 
 REMAINING = 0.5
 SHORTEST_HORIZON = 0.005  # seconds; what is shorter than a round trip is noise
 LEAST_IDLE = 1e-4  # so that turns are not lost while they count for nothing
+# Of mean requests + 1, for turns: while idle, and while not. A utilization is between,
+# and decides by a power of its own: a smaller one would take from turns at 0.2, where
+# nothing else balances 300 clients of few requests.
+POWERS, HALF_USED, STEEP = (2.0, 8.0), 0.4, 8
 TURN_MEMORY = 5.0  # seconds; 3 s did as well in simulation, 1 s had larger spread
 DOUBT = 60.0  # seconds; while nobody believes them old counts do not show
 SUSPICION = 0.1, 1.0  # seconds from a count that is too low until the next
@@ -119,6 +127,7 @@ class WeightedLeastLoaded:
         "_equalizer",
         "_faded",
         "_horizon",
+        "_idle",
         "_is_checking",
         "_known",
         "_latency",
@@ -142,6 +151,7 @@ class WeightedLeastLoaded:
         "_telling",
         "_turn_cost",
         "_update_period",
+        "_used",
         "_written",
         "probes",
     )
@@ -189,8 +199,10 @@ class WeightedLeastLoaded:
         self._mean_others = 0.0  # requests for each unit of weight
         self._latency = 0.0
         self._remaining = 0.0
+        self._used = 0.0  # utilization, in the mean; 0.0 of who tells no requests
         self._own = 0.0  # our requests on each, in the mean
         self._busy = 0.0
+        self._idle = 1.0  # what a turn is worth to newcomers: they have none as yet
         self._deaf_until = -inf  # to counts, which are old
         self._doubted: Candidate | None = None  # the last one
         self._turn_cost = 1.0  # what each pick adds to a score, times weight
@@ -385,8 +397,7 @@ class WeightedLeastLoaded:
         self._age_at = min(self._refresh_at, now + AGEING_STEP * self._horizon)
 
     def _admit(self, known: list[tuple[Candidate, float]], least: float) -> None:
-        idle = 1.0 - self._busy
-        self._due += self._newcomers.admit(known, least + idle, self._turn_cost)
+        self._due += self._newcomers.admit(known, least + self._idle, self._turn_cost)
 
     def _guess(self) -> None:
         """Draws lots for all that do not tell, see `_draw_lot`."""
@@ -477,8 +488,8 @@ class WeightedLeastLoaded:
                 ranking.put(each, now)
 
     def _update_means(self, part: list[Candidate], gain: float, share: float) -> None:
-        """Of latency, of our requests, and of others' by what was told since these
-        were looked at. They are a share of all, by which they count."""
+        """Of latency, utilization, our requests, and others' by what was told since
+        these were looked at. They are a share of all, by which they count."""
         latencies = [each.load.latency for each in part if each.load.latency]
         if latencies:
             total = sum(latencies)
@@ -487,6 +498,9 @@ class WeightedLeastLoaded:
             by = share if self._latency else 1.0
             self._latency += by * (total / len(latencies) - self._latency)
             self._remaining += by * (remaining - self._remaining)
+        tells = [each.load for each in part if each.others is not None]
+        used = sum(min(1.0, load.utilization()) for load in tells) / len(part)
+        self._used += share * (used - self._used)
         own = sum(each.load.in_flight for each in part) / len(part)
         self._own += share * (own - self._own)
         mean = self._mean_others
@@ -522,7 +536,10 @@ class WeightedLeastLoaded:
         self._epoch = now
         self._horizon = max(self._latency, self._remaining, SHORTEST_HORIZON)
         requests = max(0.0, self._mean_others) + self._own
-        self._busy = 1.0 - 1.0 / (1.0 + requests) ** 2
+        full = (self._used / HALF_USED) ** STEEP
+        power = POWERS[0] + (POWERS[1] - POWERS[0]) * full / (1.0 + full)
+        self._busy = 1.0 - 1.0 / (1.0 + requests) ** power
+        self._idle = 1.0 / (1.0 + requests) ** POWERS[0]
         self._most_errors = MOST_ERRORS * (1.0 + requests)
         self._probe_worth.update(self._latency, self._own, requests)
         idle = max(LEAST_IDLE, 1.0 - self._busy)

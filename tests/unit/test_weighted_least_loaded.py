@@ -24,11 +24,16 @@ def picker(**options: float) -> WeightedLeastLoaded:
     return WeightedLeastLoaded(Random(1), **options)
 
 
-def told(nodes: tuple[FakeNode, ...], *active: int | None, now: float = NOW) -> None:
+def told(
+    nodes: tuple[FakeNode, ...],
+    *active: int | None,
+    now: float = NOW,
+    used: float = 0.5,
+) -> None:
     """Each node answers one request, and says how many others it has."""
     for node, number in zip(nodes, active, strict=True):
         begin(node)
-        finish(node, LoadReport(utilization=0.5, qps=100.0, active=number), now)
+        finish(node, LoadReport(used, qps=100.0, active=number), now)
 
 
 def test_without_reports_the_fewest_of_our_own_get_it() -> None:
@@ -135,6 +140,21 @@ def test_an_absurd_count_hurts_only_who_tells_it() -> None:
 def busy(choice: WeightedLeastLoaded) -> float:
     """How busy it takes all to be, in per cent."""
     return float(repr(choice).split()[-5].rstrip("%"))
+
+
+@pytest.mark.parametrize(
+    ("active", "used", "power"), [(0, 0.9, 2), (1, 0.2, 2), (1, 0.4, 5), (1, 0.7, 8)]
+)
+def test_turns_give_way_where_requests_keep_backends_busy(
+    active: int, used: float, power: float
+) -> None:
+    """Few requests do on one core. What else keeps them busy does not count."""
+    nodes, choice, now = fake_nodes(4), picker(), NOW
+    for _ in range(100):
+        now += 0.1
+        choice.pick(nodes, now)
+        told(nodes, *[active] * 4, now=now, used=used)
+    assert busy(choice) == pytest.approx(100.0 * (1.0 - (1.0 + active) ** -power), 1e-2)
 
 
 def test_absurd_counts_of_a_moment_are_forgotten_in_a_few() -> None:
