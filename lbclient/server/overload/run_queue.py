@@ -51,11 +51,11 @@ class RunQueueTuning:
     # good part of what it does, and the loop looks for arrivals often enough without
     # them.
     long: float = 0.002
-    # Seconds, of each turn, beside which a refusal takes little; and the share of it
-    # that has to be CPU time: on a busy machine a turn may take long by waiting for a
-    # processor.
+    # Seconds of CPU, of each turn, beside which a refusal takes little. Not of the
+    # clock: on a busy machine a turn may take long by waiting for a processor. And the
+    # requests in their mean: of some one in ten takes nearly all.
     for_long: float = 0.003
-    runs_least: float = 0.2
+    cpu_memory: int = 64
     smoothing: float = 0.2  # seconds, of how long a turn of the loop takes
     # Seconds: as long as one turn counts; more is the machine's, not ours
     stall: float = 0.3
@@ -136,13 +136,13 @@ class HandlerCosts:
 
     def __init__(self) -> None:
         self.cost = self.pace = self.cpu = 0.0
-        self._known = 0  # costs in the mean, up to its memory
+        self._known = 0  # costs in the means, up to the longer memory
         self._began_at: float | None = None  # the last one, if the next one waits
 
     def observe(self, took: float, cpu: float, now: float) -> None:
         """A handler gave the loop back, after so many seconds."""
-        self._known = min(self._known + 1, TUNING.memory)
-        self.cost += (took - self.cost) / self._known
+        self._known = min(self._known + 1, TUNING.cpu_memory)
+        self.cost += (took - self.cost) / min(self._known, TUNING.memory)
         self.cpu += (cpu - self.cpu) / self._known
         before, self._began_at = self._began_at, now - took
         if before is not None:
@@ -291,11 +291,8 @@ class RunQueue:
 
     @property
     def is_for_long(self) -> bool:
-        """Whether those that waited their turns kept the loop for long, each, and not
-        because it waited for a processor."""
-        costs = self._costs
-        runs = costs.cpu >= TUNING.runs_least * costs.cost
-        return runs and costs.each() >= TUNING.for_long
+        """Whether those that waited their turns had a processor for long, each."""
+        return self._costs.cpu >= TUNING.for_long
 
     def stream_began(self) -> None:
         self.streams += 1
