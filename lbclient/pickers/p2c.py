@@ -21,12 +21,11 @@ def two(rng: Random, count: int) -> tuple[int, int]:
     return one, other + (other >= one)
 
 
-def requests(node: Node, now: float) -> int:
+def requests(node: Node, now: float) -> float:
     """Ours in flight, and errors of late, which count as such."""
     load = node.load
     if load.erred_at > now - FORGOTTEN_AFTER:
-        # Whole errors: a trace of an old one must not lose every tie.
-        return load.in_flight + round(load.recent_errors(now))
+        return load.in_flight + load.recent_errors(now)
     return load.in_flight
 
 
@@ -48,8 +47,10 @@ class P2c:
         self._count = len(ready)
         one, other = two(self._rng, len(ready))
         first, second = ready[one], ready[other]
-        # Of equals the first: it is as likely as the other to be that.
-        return second if requests(second, now) < requests(first, now) else first
+        # Whole numbers: a trace of an old error must not lose every tie. Of equals the
+        # first: it is as likely as the other to be that.
+        here, there = round(requests(first, now)), round(requests(second, now))
+        return second if there < here else first
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
         return [1.0] * len(ready)
