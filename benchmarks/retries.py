@@ -32,7 +32,8 @@ from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import orders, result_of, running, say
 from benchmarks.harness.servers import listen, target_of
-from lbclient.core.retry import RATIO, Refusal
+from lbclient.core.refusal import Refusal
+from lbclient.core.retry import RATIO
 from lbclient.wire import REFUSAL_KEY
 
 if TYPE_CHECKING:

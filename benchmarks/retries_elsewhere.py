@@ -32,7 +32,7 @@ from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import orders, running, say
 from benchmarks.harness.servers import listen, target_of
 from lbclient.client import balancer
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.pickers import picker_factory
 from lbclient.sim import Scenario
 from lbclient.sim.simulation import Simulation

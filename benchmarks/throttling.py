@@ -29,7 +29,7 @@ from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import orders, running, say
 from benchmarks.harness.servers import listen, target_of
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.wire import REFUSAL_KEY
 
 if TYPE_CHECKING:

@@ -1,3 +1,3 @@
-"""What can be replaced: a channel's resolver, subset and picker, a server's stores."""
+"""Public names of `core.protocols`: what users can replace, and by what shape."""
 
 from lbclient.core.protocols import *  # noqa: F403

@@ -34,7 +34,7 @@ MODULES = {
     "core/admission.py": "tests/unit/test_admission.py tests/laws/test_admission.py",
     "core/quota.py": "tests/unit/test_quota.py tests/laws/test_quota.py",
     "core/hedging.py": "tests/unit/test_hedging.py",
-    "core/verdict.py": "tests/unit/test_verdict.py",
+    "core/ending.py": "tests/unit/test_ending.py",
     "client/pending.py": "tests/loop/test_balancer.py",
 }
 

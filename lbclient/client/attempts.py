@@ -19,10 +19,11 @@ from lbclient.client.history import Failed, ended_streams, has_failed, last_word
 from lbclient.client.recent_picks import ANOTHER
 from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import Criticality
+from lbclient.core.ending import ABANDONED, REJECTED, SERVED, Ending
 from lbclient.core.model import Outcome
 from lbclient.core.next_backend import two_others
-from lbclient.core.retry import Decision, Failure, Refusal, Retry
-from lbclient.core.verdict import ABANDONED, REJECTED, SERVED, Ending
+from lbclient.core.refusal import Refusal
+from lbclient.core.retry import Decision, Failure, Retry
 from lbclient.grpc_seam import (
     CANCELLED,
     DEADLINE_EXCEEDED,

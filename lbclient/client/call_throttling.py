@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome
 from lbclient.core.quota import OTHERS
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.core.throttling import Throttling
 from lbclient.grpc_seam import OutOfQuota, Throttled
 from lbclient.wire import find_customer

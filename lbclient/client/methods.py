@@ -1,4 +1,4 @@
-"""What a stub calls, one object a method: begins each call's first attempt.
+"""What a stub calls, one object a method: begins first attempts, and picks what hedges.
 
 A unary-unary call on a ready backend costs no task and no wrapper; every other case
 is `calls`' business.

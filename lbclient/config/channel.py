@@ -1,4 +1,4 @@
-"""The settings of a channel."""
+"""The settings of a channel, a field each; the part of `client` concerned reads it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

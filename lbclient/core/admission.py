@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from lbclient.core.attempt_histogram import LAST, AttemptHistogram
 from lbclient.core.criticality import DEFAULT, Criticality, shares
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.core.tally import Tally
 
 

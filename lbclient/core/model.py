@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from lbclient.core.errors import ConfigError
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.core.text import is_printable
 
 # Characters. A name of DNS has 253, a path of a socket 107, a zone of Kubernetes 63.

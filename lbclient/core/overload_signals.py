@@ -26,7 +26,7 @@ from lbclient.core.attempt_histogram import AttemptHistogram
 from lbclient.core.criticality import DEFAULT, Criticality
 from lbclient.core.ewma import Ewma
 from lbclient.core.queue_delay import QueueDelay
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.core.tally import Tally
 
 

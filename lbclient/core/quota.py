@@ -17,7 +17,7 @@ from lbclient.core.criticality import Criticality, named
 from lbclient.core.errors import ConfigError
 from lbclient.core.quota_account import Account, Payer, Usage
 from lbclient.core.quota_accounts import AccountTable
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.core.text import is_printable
 
 OTHERS = ""  # the account of whoever has none of their own

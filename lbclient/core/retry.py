@@ -11,11 +11,12 @@ A request that no backend has seen is sent again as if for the first time.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from functools import partial
 from math import inf
 from random import Random
 from typing import NamedTuple
+
+from lbclient.core.refusal import Refusal
 
 ATTEMPTS = 3  # SRE book, ch. 21
 RATIO = 0.1  # likewise: retries a request
@@ -28,14 +29,6 @@ RESENDS = 5
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 NEVER = -1.0  # a pushback
-
-
-class Refusal(Enum):
-    """Why a backend did not execute a request; the value goes on the wire."""
-
-    OVERLOADED = "overloaded"  # this task is: another may not be
-    DONT_RETRY = "overloaded-dont-retry"  # the others are too, or it was tried enough
-    QUOTA = "quota"  # the customer's, which is the same everywhere
 
 
 class Failure(NamedTuple):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lbclient.core.criticality import Criticality
 from lbclient.core.customer_throttles import CustomerThrottles
 from lbclient.core.model import Outcome, Verdict
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.core.sparse_throttle import Loads
 from lbclient.core.throttle import Throttle
 

@@ -1,4 +1,4 @@
-"""The same numbers as OpenTelemetry metrics, through its API package alone.
+"""OpenTelemetry: the same numbers as metrics by `export`, and spans by `trace`.
 
 Which SDK and exporter they go to is the program's choice; without one nothing is read.
 OpenTelemetry has no histogram that is read on demand: with its own SDK histograms go

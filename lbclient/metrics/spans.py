@@ -1,4 +1,4 @@
-"""Spans of calls and of their attempts, as gRFC A72 names them: `Sent.` and `Attempt.`.
+"""OpenTelemetry spans of calls and of their attempts, as gRFC A72 names them.
 
 A call's span lasts from the call to its end; each attempt has one below it, whose
 context is sent to the server. So a trace shows which backend each attempt went to, how

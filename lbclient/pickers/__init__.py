@@ -1,4 +1,4 @@
-"""Policies that choose among ready backends, and the dict of their names.
+"""Policies (`core.protocols.Picker`) that choose among ready backends, by name.
 
 A file for each policy; the other files are parts that some policies share.
 """

@@ -22,8 +22,9 @@ from lbclient.core.criticality import DEFAULT, Criticality
 from lbclient.core.latency import LatencyEstimate
 from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.overload_signals import Pressure
+from lbclient.core.refusal import Refusal
 from lbclient.core.refused_shares import RefusedShares
-from lbclient.core.retry import ATTEMPTS, Refusal
+from lbclient.core.retry import ATTEMPTS
 from lbclient.sim.arrivals import Arrival, Arrivals
 from lbclient.sim.client import SimulatedNode
 from lbclient.sim.reports import SimulatedReports

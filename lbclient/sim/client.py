@@ -14,6 +14,7 @@ from typing import Protocol, cast
 from lbclient.core.call_counts import Method
 from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import DEFAULT
+from lbclient.core.ending import Ending
 from lbclient.core.keyed_picks import PickerForCall, sees_calls
 from lbclient.core.load import Load
 from lbclient.core.locality import mixed
@@ -28,7 +29,6 @@ from lbclient.core.spill_control import utilization
 from lbclient.core.spillover import Spillover
 from lbclient.core.subset_size import SubsetSize
 from lbclient.core.throttling import Throttling
-from lbclient.core.verdict import Ending
 from lbclient.sim.scenario import Scenario
 from lbclient.subsets import order
 

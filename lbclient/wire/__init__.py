@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from lbclient.core.criticality import Criticality
+from lbclient.core.ending import Ending
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.quota import LONGEST, OTHERS
-from lbclient.core.retry import Refusal, parse_pushback
+from lbclient.core.refusal import Refusal
+from lbclient.core.retry import parse_pushback
 from lbclient.core.task_workers import ToldWorkers
-from lbclient.core.verdict import Ending
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire.datagram import SEAL_SIZE, Seal
 from lbclient.wire.metrics import Metrics
@@ -27,7 +28,7 @@ ATTEMPT_KEY = "lbclient-attempt"  # of a retry: 1, 2, ...; none: it is the first
 STOCK_ATTEMPT_KEY = "grpc-previous-rpc-attempts"  # likewise, of gRPC's own (gRFC A6)
 CRITICALITY_KEY = "lbclient-criticality"
 CUSTOMER_KEY = "lbclient-customer"
-REFUSAL_KEY = "lbclient-refusal"  # a word of `retry.Refusal`
+REFUSAL_KEY = "lbclient-refusal"  # a word of `refusal.Refusal`
 PUSHBACK_KEY = "grpc-retry-pushback-ms"  # gRFC A6
 ORCA_KEY = "endpoint-load-metrics-bin"  # hidden from Python clients by grpcio
 COST_KEY = "lbclient-cost"  # CPU seconds of this request, as decimal text

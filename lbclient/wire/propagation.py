@@ -15,7 +15,8 @@ from typing import Protocol
 import grpc
 
 from lbclient import wire
-from lbclient.core.retry import Refusal, parse_pushback
+from lbclient.core.refusal import Refusal
+from lbclient.core.retry import parse_pushback
 from lbclient.grpc_seam import BackendsFull, NoBackend, OutOfQuota, Throttled
 
 

@@ -14,8 +14,8 @@ from random import Random
 from lbclient.core.criticality import DEFAULT, Criticality
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.core.refusal import Refusal
 from lbclient.core.refused_shares import RefusedShares
-from lbclient.core.retry import Refusal
 from lbclient.core.throttling import Throttling
 
 LATENCY = 0.05

@@ -6,7 +6,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.core.retry import RATIO, RESENDS, Budget, Failure, Refusal, Retry
+from lbclient.core.refusal import Refusal
+from lbclient.core.retry import RATIO, RESENDS, Budget, Failure, Retry
 
 pushbacks = st.none() | st.floats(-1.0, 10.0)
 failures = st.builds(

@@ -16,7 +16,8 @@ from lbclient.core.admission import (
 from lbclient.core.attempt_histogram import MEMORY as ATTEMPT_MEMORY
 from lbclient.core.attempt_histogram import TOO_FEW
 from lbclient.core.criticality import Criticality
-from lbclient.core.retry import ATTEMPTS, Refusal
+from lbclient.core.refusal import Refusal
+from lbclient.core.retry import ATTEMPTS
 from lbclient.core.tally import STEP, Tally
 
 CRITICAL, SHEDDABLE = Criticality.CRITICAL, Criticality.SHEDDABLE

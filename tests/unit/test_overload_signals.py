@@ -9,7 +9,8 @@ from lbclient.core.criticality import Criticality
 from lbclient.core.overload_signals import TUNING as OVERLOAD_SIGNALS
 from lbclient.core.overload_signals import Patience, Pressure
 from lbclient.core.queue_delay import QueueDelay
-from lbclient.core.retry import ATTEMPTS, Refusal
+from lbclient.core.refusal import Refusal
+from lbclient.core.retry import ATTEMPTS
 
 FLOOD = 1e9
 

@@ -20,7 +20,7 @@ from lbclient.core.quota import (
 from lbclient.core.quota_account import TUNING as QUOTA_ACCOUNT
 from lbclient.core.quota_account import Account, Payer, Usage
 from lbclient.core.quota_accounts import MOST
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from tests.held import count_held, held_by
 
 FEW = 100  # objects

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from lbclient.core.refusal import Refusal
 from lbclient.core.retry import (
     ATTEMPTS,
     BURST,
@@ -16,7 +17,6 @@ from lbclient.core.retry import (
     Budget,
     Decision,
     Failure,
-    Refusal,
     Retry,
     RetryPolicy,
     parse_attempt,

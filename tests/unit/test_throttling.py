@@ -4,7 +4,7 @@ from random import Random
 
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome, Verdict
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.core.throttle import COLD
 from lbclient.core.throttling import Throttling
 

@@ -7,7 +7,7 @@ import pytest
 
 from lbclient import wire
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.core.task_workers import ToldWorkers
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire import Health

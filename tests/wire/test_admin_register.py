@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import lbclient
 from lbclient import admin
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from tests import needs
 from tests.hosts import Host, Hosted
 

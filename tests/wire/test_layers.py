@@ -20,7 +20,7 @@ import lbclient
 from lbclient import wire
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.model import Verdict
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.core.throttle import COLD
 from lbclient.server.requests.async_context import AsyncContext
 from lbclient.server.requests.context import Early

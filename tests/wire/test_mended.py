@@ -18,7 +18,7 @@ from lbclient.config import ChannelConfig
 from lbclient.core.criticality import current
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import Endpoint, Endpoints
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.pickers import RoundRobin
 from lbclient.v1 import compat_pb2, health_pb2, load_pb2
 from tests.hosts import add_methods, hosting, stream_stream, stream_unary, unary_stream

@@ -21,7 +21,7 @@ from lbclient.cli import main
 from lbclient.cli.operate.proxy import SUBSET_SIZE, channel_of, parse
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.model import TaskState
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.proxy import Forwarder
 from lbclient.server.overload.refusal_status import TRAILERS
 from lbclient.v1 import compat_pb2

@@ -23,7 +23,7 @@ from grpc import StatusCode
 import lbclient
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.server.requests.lookup import UNCOUNTED
+from lbclient.server.requests.uncounted import UNCOUNTED
 from tests import needs
 from tests.hosts import Host, method_handler
 from tests.waiting import eventually

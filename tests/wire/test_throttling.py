@@ -11,7 +11,8 @@ import pytest
 import lbclient
 from lbclient import Criticality, wire
 from lbclient.config import ChannelConfig
-from lbclient.core.retry import ATTEMPTS, RATIO, Refusal
+from lbclient.core.refusal import Refusal
+from lbclient.core.retry import ATTEMPTS, RATIO
 from lbclient.core.throttle import COLD
 from lbclient.proxy import Forwarder
 from tests.hosts import (

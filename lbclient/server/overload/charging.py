@@ -15,7 +15,7 @@ from lbclient.core.criticality import DEFAULT, Criticality, current
 from lbclient.core.customer import adopt
 from lbclient.core.protocols import Clock
 from lbclient.core.quota import OTHERS
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.server.meters.machine_speed import OF_PROCESS
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.adaptive import note_outcome

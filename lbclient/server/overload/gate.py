@@ -30,8 +30,8 @@ from lbclient.core.overload_signals import Pressure
 from lbclient.core.protocols import Clock
 from lbclient.core.queue_delay import QueueDelay
 from lbclient.core.quota import OTHERS
+from lbclient.core.refusal import Refusal
 from lbclient.core.refused_shares import RefusedShares
-from lbclient.core.retry import Refusal
 from lbclient.core.stock_budget import StockBudget
 from lbclient.grpc_seam.wakeups import read_together
 from lbclient.server.meters.user_signals import UserSignals

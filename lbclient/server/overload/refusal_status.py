@@ -1,6 +1,6 @@
 """Answers sent to refused requests, and reasons that only we count.
 
-The reasons that clients are told are `core.retry.Refusal`.
+The reasons that clients are told are `core.refusal.Refusal`.
 """
 
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from grpc import StatusCode
 
 from lbclient import wire
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 
 Trailers = tuple[tuple[str, str], ...]
 

@@ -1,4 +1,4 @@
-"""A quota store in this process's memory, for its own servers and for tests."""
+"""Quota stores in this process's memory, the default one too; the stores' error."""
 
 import time
 from collections import Counter

@@ -18,7 +18,7 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.core.concurrency import RequestOutcome
 from lbclient.core.load_monitor import Sizes
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 from lbclient.server.overload.adaptive import note_outcome, note_status
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import RefusalStatus

@@ -13,35 +13,13 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
-from lbclient import grpc_seam, wire
+from lbclient import grpc_seam
 from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import Verdict
 from lbclient.server.requests.handler import Handler
-from lbclient.server.requests.uncounted import Uncounted
+from lbclient.server.requests.uncounted import UNCOUNTED, Uncounted
 from lbclient.server.requests.wrapping import Wrapper
 from lbclient.wire import propagation
-
-# Streams that last as long as a connection, and their likes. Not load, whoever
-# serves them; and a draining task must not wait for their end.
-UNCOUNTED = frozenset(
-    {
-        wire.CHECK_METHOD,
-        wire.WATCH_METHOD,
-        wire.SERVING_CHECK_METHOD,
-        wire.SERVING_WATCH_METHOD,
-        "/grpc.health.v1.Health/List",
-        wire.ORCA_METHOD,
-        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-        "/grpc.channelz.v1.Channelz/GetTopChannels",
-        "/grpc.channelz.v1.Channelz/GetServers",
-        "/grpc.channelz.v1.Channelz/GetServer",
-        "/grpc.channelz.v1.Channelz/GetServerSockets",
-        "/grpc.channelz.v1.Channelz/GetChannel",
-        "/grpc.channelz.v1.Channelz/GetSubchannel",
-        "/grpc.channelz.v1.Channelz/GetSocket",
-    }
-)
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]]
 Lookup = Callable[[grpc.HandlerCallDetails], "Handler | None"]

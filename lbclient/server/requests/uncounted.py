@@ -1,4 +1,4 @@
-"""Handlers of health checks, reflection and channelz: not counted, but answered.
+"""Methods that are not counted: health checks, reflection, channelz. Their handlers.
 
 A user's own may raise what grpcio tells no client of (`raised`). They get grpcio's own
 context, and neither limits nor load reports: only what they raise is dealt with here.
@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
-from lbclient import grpc_seam
+from lbclient import grpc_seam, wire
 from lbclient.core.protocols import Clock
 from lbclient.log import Log
 from lbclient.server.requests import raised
@@ -26,6 +26,28 @@ from lbclient.server.requests.async_handlers import (
 from lbclient.server.requests.context import interrupted, status_of
 from lbclient.server.requests.handler import Handler, arity_of, behavior_of
 from lbclient.server.requests.wrapping import kind_of
+
+# Streams that last as long as a connection, and their likes. Not load, whoever
+# serves them; and a draining task must not wait for their end.
+UNCOUNTED = frozenset(
+    {
+        wire.CHECK_METHOD,
+        wire.WATCH_METHOD,
+        wire.SERVING_CHECK_METHOD,
+        wire.SERVING_WATCH_METHOD,
+        "/grpc.health.v1.Health/List",
+        wire.ORCA_METHOD,
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        "/grpc.channelz.v1.Channelz/GetTopChannels",
+        "/grpc.channelz.v1.Channelz/GetServers",
+        "/grpc.channelz.v1.Channelz/GetServer",
+        "/grpc.channelz.v1.Channelz/GetServerSockets",
+        "/grpc.channelz.v1.Channelz/GetChannel",
+        "/grpc.channelz.v1.Channelz/GetSubchannel",
+        "/grpc.channelz.v1.Channelz/GetSocket",
+    }
+)
 
 KEPT = 64  # handlers; a server has some 20 of these, and a refusal for each reason
 

@@ -30,10 +30,11 @@ from lbclient.server.requests.handler import (
     behavior_of,
     same,
 )
-from lbclient.server.requests.lookup import UNCOUNTED, Lookup
+from lbclient.server.requests.lookup import Lookup
 from lbclient.server.requests.served_method import MOST_METHODS, ServedMethod
 from lbclient.server.requests.thread_context import ThreadContext
 from lbclient.server.requests.thread_handlers import SyncResponse, SyncResponses
+from lbclient.server.requests.uncounted import UNCOUNTED
 from lbclient.server.sync.loop_thread import LoopThread
 
 NO_DEADLINE = 1e9  # seconds; grpcio says some centuries where there is none

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from lbclient.core.retry import Budget, Failure, Refusal, Retry
+from lbclient.core.refusal import Refusal
+from lbclient.core.retry import Budget, Failure, Retry
 from lbclient.sim.book.claims import Claim
 
 LAYERS = (1, 2, 3, 4)  # that call one another; the last one calls who refuses

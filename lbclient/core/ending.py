@@ -8,7 +8,7 @@ call may be sent again; when and how often is for `retry` to say.
 from typing import NamedTuple
 
 from lbclient.core.model import LoadReport, Outcome, Verdict
-from lbclient.core.retry import Refusal
+from lbclient.core.refusal import Refusal
 
 SERVED, ABANDONED = Verdict.SERVED, Verdict.ABANDONED
 REJECTED, FAILED = Verdict.REJECTED, Verdict.FAILED
