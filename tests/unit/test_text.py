@@ -21,6 +21,7 @@ from lbclient.resolvers import parse_target
 from lbclient.resolvers.endpoint_slices import Slices
 from lbclient.resolvers.file import ADDRESS
 from lbclient.resolvers.listing import ordinal
+from lbclient.resolvers.target import SCHEMES
 from lbclient.server.quotas.quota_enforcer import _sound
 from lbclient.server.quotas.redis_store import without
 from lbclient.sim.scenario import parse
@@ -44,6 +45,13 @@ def test_the_longest_names_of_the_world_are_welcome() -> None:
     assert Endpoint(f"unix:/{'x' * 106}").address.startswith("unix:")
     assert Endpoint("x" * LONGEST_ADDRESS, zone="z" * LONGEST_ZONE).weight == 1.0
     assert Endpoint("bücher.example:1", zone="Zürich").zone == "Zürich"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_target_is_shown_whole_with_every_scheme(scheme: str) -> None:
+    """Of a URL that is no target the path is hidden, as it may have a password."""
+    assert harmless(f"{scheme}://orders:50051/x") == f"{scheme}://orders:50051/x"
+    assert harmless("ftp://orders:50051/x") == "ftp://orders:50051/..."
 
 
 def test_a_zone_is_text() -> None:
