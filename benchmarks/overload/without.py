@@ -5,6 +5,7 @@ that does it is replaced, before the server is made.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, TypeVar
 
@@ -18,6 +19,12 @@ from lbclient.server.requests import handler
 T = TypeVar("T")
 
 
+def put(owner: Any, name: str, value: Any) -> None:
+    """Replaces a name of a module or class. Raises AttributeError if it has none."""
+    getattr(owner, name)
+    setattr(owner, name, value)
+
+
 def leave_in_core() -> None:
     """Servers of this process take requests one by one, as grpcio does."""
 
@@ -26,41 +33,37 @@ def leave_in_core() -> None:
     ) -> tuple[T, bool]:
         return make((ours, *others) if others else None), bool(others)
 
-    vars(grpc_server)["with_queue"] = make_as_it_is
+    put(grpc_server, "with_queue", make_as_it_is)
 
 
 def wake_one_by_one() -> None:
     """The loop reads one of grpcio's wake-ups a turn, and so nothing is dropped."""
-    vars(gate)["read_together"] = lambda *_: False
+    put(gate, "read_together", lambda *_: False)
 
 
 def forget_the_core() -> None:
     """How long requests wait in gRPC's core refuses nobody."""
-    delay: Any = QueueDelay
-    delay.sample = lambda *_, **__: None
+    put(QueueDelay, "sample", lambda *_, **__: None)
 
 
 def answer_all() -> None:
     """Nothing is dropped: every refusal is answered."""
-    shedding: Any = Shedding
-    shedding.is_flood = lambda *_: False
+    put(Shedding, "is_flood", lambda *_: False)
 
 
 def run_at_once() -> None:
     """Handlers do not take turns: they begin as soon as they are looked up."""
-    vars(run_queue)["SLICE"] = inf
+    put(run_queue, "TUNING", replace(run_queue.TUNING, slice=inf))
 
 
 def serve_the_late() -> None:
     """Handlers begin however little time their requests have left."""
-    wrapped: Any = handler.Wrapped
-    wrapped._too_late = lambda *_: None
+    put(handler.Wrapped, "_too_late", lambda *_: None)
 
 
 def admit_all() -> None:
     """No signal refuses anybody."""
-    admission: Any = Admission
-    admission.refuses = lambda *_: None
+    put(Admission, "refuses", lambda *_: None)
 
 
 MECHANISMS: dict[str, Callable[[], None]] = {

@@ -1,11 +1,17 @@
 """What `benchmarks.overload` adds up, and that it leaves nothing behind."""
 
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
+
+import pytest
 
 from benchmarks.frames import Call
 from benchmarks.overload.neighbours import Impossible, burner, cgroup
 from benchmarks.overload.tally import Tally, from_json, total
+from benchmarks.overload.without import MECHANISMS, put
+from lbclient.server.overload import run_queue
 from tests import needs
 
 
@@ -61,3 +67,16 @@ def test_a_control_group_is_removed_with_its_context() -> None:
     assert group.exists()
     context.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert not group.exists()
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_what_a_mechanism_replaces_is_there(name: str) -> None:
+    words = (
+        f"from benchmarks.overload.without import MECHANISMS; MECHANISMS[{name!r}]()"
+    )
+    subprocess.run([sys.executable, "-c", words], check=True)
+
+
+def test_a_name_that_is_gone_is_no_mechanism() -> None:
+    with pytest.raises(AttributeError, match="SLICE"):
+        put(run_queue, "SLICE", 1.0)
