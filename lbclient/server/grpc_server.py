@@ -20,7 +20,6 @@ import grpc
 import grpc.aio
 
 from lbclient import grpc_seam
-from lbclient.background.readers import readers_of
 from lbclient.config import ServerConfig, is_disabled
 from lbclient.core import criticality, customer
 from lbclient.core.errors import ConfigError
@@ -28,7 +27,6 @@ from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
-from lbclient.grpc_seam.wakeups import read_together
 from lbclient.log import Log
 from lbclient.server.disabled import PlainServer
 from lbclient.server.loop_end import LoopEnd
@@ -167,8 +165,6 @@ class Server(ReportingServer, grpc.aio.Server):
             context = copy_context()
             context.run(_forget_request)
             await asyncio.create_task(self._inner.start(), context=context)
-            loop = asyncio.get_running_loop()
-            read_together(loop, readers_of(loop))
             context.run(self._parts.start, asyncio.get_running_loop())
             context.run(self._loop_end.watch, asyncio.get_running_loop())
             if warmup is not None:
