@@ -45,6 +45,7 @@ TESTS = (
     "tests/wire/test_slots.py",
     "tests/wire/test_streams.py",
     "tests/wire/test_waiting.py",
+    "tests/wire/test_wakeups.py",
 )
 EXTRAS = "dns,k8s,otel,psutil,redis,yaml"  # not admin, which wants protobuf 6
 # Of what pyproject.toml lists for development, and tests here do not need.

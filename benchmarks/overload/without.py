@@ -38,7 +38,7 @@ def leave_in_core() -> None:
 
 def wake_one_by_one() -> None:
     """The loop reads one of grpcio's wake-ups a turn, and so nothing is dropped."""
-    put(gate, "read_together", lambda *_: False)
+    put(gate, "read_together", lambda *_: None)
 
 
 def forget_the_core() -> None:

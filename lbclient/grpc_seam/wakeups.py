@@ -6,11 +6,17 @@ So where several events come in a turn, bytes are left, and each costs a turn of
 loop in which nothing has come. When the socket's buffer is full, on Linux from 278
 bytes on, the thread waits for room. The loop then gets one event in each turn, and the
 events of requests that have begun wait behind hundreds of new requests.
+
+All event loops of a process read the same socket. A byte that one of them takes is no
+more there for another one, which then handles nothing. So while there are several loops
+each leaves the bytes to grpcio's own reads.
 """
 
 import asyncio
+import gc
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from sys import byteorder
 
@@ -29,17 +35,22 @@ class Wakeups:
     """Takes the place of grpcio's reader of one socket. Owned by an event loop, which
     drops it as it would have dropped that: `remove_reader` goes by the socket."""
 
-    def __init__(self, socket: int, handle: Callable[[], object]) -> None:
+    def __init__(
+        self, socket: int, handle: Callable[[], object], is_alone: Callable[[], bool]
+    ) -> None:
+        """`is_alone`: no other event loop reads the socket."""
         self._socket = socket
         self._handle = handle
+        self.is_alone = is_alone
 
     def __call__(self) -> None:
         # All but the last byte: grpcio's own read would wait for it. Whoever writes
         # does so after its event is there, so no event is left without a byte.
         unread = int.from_bytes(ioctl(self._socket, FIONREAD, _NONE), byteorder)
-        if unread > 1:
+        if unread > 1 and self.is_alone():
             os.read(self._socket, unread - 1)
-        self._handle()
+        with suppress(BlockingIOError):  # another loop was faster, and handles it
+            self._handle()
 
     def __repr__(self) -> str:
         return f"<reads socket {self._socket} for {self._handle!r}>"
@@ -48,19 +59,32 @@ class Wakeups:
 def read_together(
     loop: asyncio.AbstractEventLoop,
     readers: Iterable[tuple[int, Callable[..., object]]],
-) -> bool:
-    """Whether grpcio's wake-ups of this loop are read together, from now on.
+) -> Wakeups | None:
+    """Reads grpcio's wake-ups of this loop together, from now on. None: it can not.
 
     To be called in the loop, once grpcio is in use. `readers` are those of the loop.
     """
     kind = find("grpc._cython.cygrpc:PollerCompletionQueue")
     if kind is None or ioctl is None:
-        return False
+        return None
     for socket, reader in readers:
         if isinstance(reader, Wakeups):
-            return True
+            return reader
         method = reader.func if isinstance(reader, partial) else reader
-        if isinstance(getattr(method, "__self__", None), kind):
-            loop.add_reader(socket, Wakeups(socket, reader))
-            return True
+        queue = getattr(method, "__self__", None)
+        if isinstance(queue, kind):
+            wakeups = Wakeups(socket, reader, partial(_has_one_loop, queue))
+            loop.add_reader(socket, wakeups)
+            return wakeups
+    return None
+
+
+def _has_one_loop(queue: object) -> bool:
+    """Whether one event loop alone handles the queue's events; False if nobody knows.
+
+    grpcio has no name for its loops, but the garbage collector finds them.
+    """
+    for found in gc.get_referents(queue):
+        if isinstance(found, dict):
+            return sum(not loop.is_closed() for loop in tuple(found)) == 1
     return False

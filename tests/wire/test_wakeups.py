@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from threading import Barrier
 from typing import Any
 
 import grpc
@@ -33,8 +34,26 @@ def test_bytes_are_read_but_for_the_last_one() -> None:
     with theirs, ours:
         theirs.send(bytes(100))
         reads: list[bytes] = []
-        Wakeups(ours.fileno(), lambda: reads.append(ours.recv(1000)))()
+        read_all = lambda: reads.append(ours.recv(1000))  # noqa: E731
+        Wakeups(ours.fileno(), read_all, lambda: True)()
         assert reads == [bytes(1)]
+
+
+def test_bytes_that_others_read_too_are_left() -> None:
+    theirs, ours = socket.socketpair()
+    with theirs, ours:
+        theirs.send(bytes(100))
+        reads: list[bytes] = []
+        read_all = lambda: reads.append(ours.recv(1000))  # noqa: E731
+        Wakeups(ours.fileno(), read_all, lambda: False)()
+        assert reads == [bytes(100)]
+
+
+def test_a_loop_that_comes_second_reads_nothing() -> None:
+    theirs, ours = socket.socketpair()
+    with theirs, ours:
+        ours.setblocking(False)
+        Wakeups(ours.fileno(), lambda: ours.recv(1), lambda: True)()
 
 
 async def test_a_server_and_its_clients_share_one_reader() -> None:
@@ -62,4 +81,37 @@ async def test_a_client_alone_reads_them_together() -> None:
         with pytest.raises(grpc.aio.AioRpcError):
             await channel.unary_unary("/a.B/C")(b"", wait_for_ready=True)
         assert len(of_grpcio()) == 1
+    await server.stop(None)
+
+
+async def test_several_loops_leave_each_other_their_bytes() -> None:
+    server = lbclient.server()
+    add_methods(server, {"/a.B/C": ECHO})
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    [reader] = of_grpcio()
+    assert reader.is_alone()
+    failures: list[dict[str, Any]] = []
+    are_both = Barrier(2)
+
+    async def call_many() -> bool:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        async with lbclient.insecure_channel(f"ipv4:127.0.0.1:{port}") as channel:
+            method: Any = channel.unary_unary("/a.B/C")
+            await method(b"")
+            await asyncio.to_thread(are_both.wait)
+            [of_this_loop] = of_grpcio()
+            was_alone = of_this_loop.is_alone()
+            answers = await asyncio.gather(*(method(b"") for _ in range(AT_ONCE)))
+            assert answers == [b""] * AT_ONCE
+        return was_alone
+
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: failures.append(context)
+    )
+    ends = [asyncio.to_thread(asyncio.run, call_many()) for _ in range(2)]
+    assert await asyncio.gather(*ends) == [False, False]
+    assert not failures
+    assert reader.is_alone()  # the others' loops are closed
     await server.stop(None)

@@ -33,7 +33,7 @@ from lbclient.core.quota import OTHERS
 from lbclient.core.refusal import Refusal
 from lbclient.core.refused_shares import RefusedShares
 from lbclient.core.stock_budget import StockBudget
-from lbclient.grpc_seam.wakeups import read_together
+from lbclient.grpc_seam.wakeups import Wakeups, read_together
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.adaptive import AdaptiveConcurrency
 from lbclient.server.overload.arrival_counts import ArrivalCounts
@@ -118,6 +118,7 @@ class Gate:
         self._metadata = RequestMetadata(highest)
         self._stock = StockBudget()
         self._shedding = Shedding(self.core, self._metadata.named, self._drops)
+        self._wakeups: Wakeups | None = None  # grpcio's, once they are read together
 
     def limit(self, requests: int) -> None:
         """Limits concurrent requests; the last places are for the most critical."""
@@ -126,7 +127,7 @@ class Gate:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._shedding.is_possible = read_together(loop, readers_of(loop))
+        self._wakeups = read_together(loop, readers_of(loop))
         self.charging.start(loop)
 
     def stop(self) -> None:
@@ -166,6 +167,8 @@ class Gate:
             self.sample_system(now)
         self.charging.take_speed()
         refused = self._refusals.total()
+        wakeups = self._wakeups
+        self._shedding.is_possible = wakeups is not None and wakeups.is_alone()
         self._shedding.sample(now, refused, self.queue.is_for_long)
         self.core.sample(now, refused)
         if self.adaptive is not None:
