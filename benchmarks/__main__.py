@@ -72,6 +72,16 @@ def in_order(runs: dict[str, Run]) -> dict[str, Run]:
     return {one.name: runs[one.name] for one in BENCHMARKS if one.name in runs}
 
 
+def recorded(before: dict[str, Run], found: dict[str, Run]) -> dict[str, Run]:
+    """What is to be recorded: a run that told nothing replaces no figures."""
+    new = {
+        name: of
+        for name, of in found.items()
+        if of.end.is_whole or name not in before or not before[name].end.is_whole
+    }
+    return {**before, **new}
+
+
 def write(runs: dict[str, Run]) -> None:
     save(RECORD, in_order(runs))
     page = PAGE.read_text(encoding="utf-8")
@@ -93,7 +103,7 @@ def main() -> int:
     changes = moved(before, found)
     print("\n".join(map(str, changes)) or "no ratio moved beyond its noise")
     if not given.compare:
-        write({**before, **found})
+        write(recorded(before, found))
     is_broken = any(not of.end.is_whole for of in found.values())
     return int(is_broken or any(one.is_worse for one in changes))
 

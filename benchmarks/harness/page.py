@@ -63,10 +63,15 @@ def _losses(record: Record) -> Iterator[str]:
         for one in run.measured
         if one.loses or one.misses
     ]
-    yield _table(["benchmark", "figure", "value", ""], rows) if rows else "None.\n"
+    none = "None.\n" if _is_measured(record) else "Nothing was measured yet.\n"
+    yield _table(["benchmark", "figure", "value", ""], rows) if rows else none
     said = [f"- {name}: {what}" for name, run in record.items() for what in run.missed]
     if said:
         yield "Missed, in the words of the benchmarks:\n\n" + "\n".join(said) + "\n"
+
+
+def _is_measured(record: Record) -> bool:
+    return any(run.measured for run in record.values())
 
 
 def _part(listed: Listed, run: Run | None) -> str:

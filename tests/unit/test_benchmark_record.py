@@ -75,6 +75,17 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert load(tmp_path / "none") == {}
 
 
+def test_a_run_that_told_nothing_replaces_no_figures() -> None:
+    failed, ended = (
+        replace(RUN, end=end, measured=[]) for end in (End.FAILED, End.ENDED)
+    )
+    before = {"whole": RUN, "broken": failed}
+    found = {"whole": ended, "broken": ended, "new": failed}
+    assert program.recorded(before, found) == {**found, "whole": RUN}
+    missed = replace(RUN, end=End.MISSED)
+    assert program.recorded(before, {"whole": missed})["whole"] == missed
+
+
 def test_a_page_shows_losses_and_what_was_not_run() -> None:
     lost = replace(RATIO, goal=1.15)
     missed = replace(RUN, end=End.MISSED, measured=[lost], missed=["it fell"])
@@ -90,6 +101,9 @@ def test_a_page_shows_losses_and_what_was_not_run() -> None:
     failed = Run(command="x", end=End.FAILED, seconds=3.0, said="no port")
     assert "FAILED: no port, in 3 s" in with_figures(BEGIN, {NAME: failed})
     assert "Not run yet" in with_figures(BEGIN, {})
+    assert "Losses\n\nNothing was measured yet." in with_figures(BEGIN, {})
+    good = replace(RUN, measured=[replace(RATIO, value=0.9, spread=None)])
+    assert "Losses\n\nNone." in with_figures(BEGIN, {NAME: good})
     with pytest.raises(ValueError, match="no place for figures"):
         with_figures("# Head", {})
 
