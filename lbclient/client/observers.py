@@ -6,7 +6,7 @@ with None; messages are told if somebody asks for them (`measuring`).
 """
 
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
 from typing import Any, Protocol
 
 from lbclient.core.call_counts import Method
@@ -99,7 +99,7 @@ class Observers:
         """Keeps times from now on; a second call changes nothing. `measures`: sizes,
         too."""
         if self.times is None:
-            self.times = CallTimes(find_trace, Lock())
+            self.times = CallTimes(find_trace, RLock())
             self.add(self.times)
         if measures and not self.times.measures:
             self.times.measures = self._measures = True

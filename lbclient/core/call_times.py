@@ -9,7 +9,7 @@ OpenTelemetry metrics: gRFC A66, and A96 for retries. Bounded as `call_counts` i
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from lbclient.core.call_counts import LONGEST, MOST, OTHERS, Method
@@ -52,8 +52,8 @@ class Exemplar(NamedTuple):
     at: float
 
 
-Within = AbstractContextManager[object]
-NO_LOCK: Within = nullcontext()
+Lock = AbstractContextManager[object]
+NO_LOCK: Lock = nullcontext()
 
 Ended = tuple[int, float, float, Trace | None, float]
 """A call of one attempt: its status, seconds of the attempt and of the call, the trace,
@@ -87,7 +87,7 @@ class Times:
             self.exemplars[bucket] = Exemplar(value, trace, now)
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """Many at once, and at least one: in half of the time for each."""
+        """Observes many at once, and at least one, in half of the time for each."""
         bounds, counts = self.bounds, self.counts
         for value in values:
             counts[bisect_left(bounds, value)] += 1
@@ -121,8 +121,15 @@ T = TypeVar("T")
 
 
 def _taken(uncounted: deque[T]) -> list[T]:
-    """As many as there are now, as the loop may go on adding."""
-    return [uncounted.popleft() for _ in range(len(uncounted))]
+    """Takes as many as there are now, as the loop may go on adding.
+
+    Fewer if a signal's handler reads meanwhile, in the same thread, and takes the rest.
+    """
+    taken: list[T] = []
+    with suppress(IndexError):
+        for _ in range(len(uncounted)):
+            taken.append(uncounted.popleft())  # noqa: PERF401 - keeps those taken
+    return taken
 
 
 def _observe_all(
@@ -149,12 +156,12 @@ class MethodTimes:
     once: as a call runs with cold caches, it takes a fifth of the time.
     """
 
-    __slots__ = ("attempts", "calls", "delays", "ended", "received", "resends",
-                 "retries", "sent", "sized", "started", "within")  # fmt: skip
+    __slots__ = ("attempts", "calls", "delays", "ended", "lock", "received",
+                 "resends", "retries", "sent", "sized", "started")  # fmt: skip
 
-    def __init__(self, within: Within = NO_LOCK) -> None:
-        """`within`: held while something is counted, as threads read."""
-        self.within = within
+    def __init__(self, lock: Lock = NO_LOCK) -> None:
+        """`lock`: held while something is counted, as threads read."""
+        self.lock = lock
         self.started = 0
         self.ended: deque[Ended] = deque()  # calls of one attempt
         self.sized: deque[Sized] = deque()
@@ -168,7 +175,7 @@ class MethodTimes:
 
     def count(self) -> None:
         """Counts what is in `ended` and `sized`. From any thread."""
-        with self.within:
+        with self.lock:
             untraced: dict[int, list[Ended]] = {}
             for one in _taken(self.ended):
                 code, took, whole, trace, now = one
@@ -241,10 +248,10 @@ class CallTimes:
     """
 
     def __init__(
-        self, find_trace: Callable[[], Trace | None], within: Within = NO_LOCK
+        self, find_trace: Callable[[], Trace | None], lock: Lock = NO_LOCK
     ) -> None:
         self._find_trace = find_trace
-        self._within = within
+        self._lock = lock
         self.measures = False
         self._methods: dict[Method, MethodTimes] = {}
 
@@ -262,7 +269,7 @@ class CallTimes:
             is_full = len(self._methods) >= MOST
             if is_full or len(path) > LONGEST or not is_printable(path):
                 method = OTHERS
-            known = self._methods.setdefault(method, MethodTimes(self._within))
+            known = self._methods.setdefault(method, MethodTimes(self._lock))
         return known
 
     def read(self) -> list[tuple[Method, MethodTimes]]:
@@ -343,7 +350,7 @@ class CallTimer:
             if len(ended) >= MOST_UNCOUNTED:
                 method.count()
             return
-        with method.within:
+        with method.lock:
             method.attempt_over(code, took, trace, now)
         if measures:
             self._sizes_over(code)
@@ -396,7 +403,7 @@ class CallTimer:
 
     def over(self, code: int, now: float) -> None:
         method, trace, again = self._method, self._trace, self._again
-        with method.within:
+        with method.lock:
             method.call_over(code, now - self._began_at, trace, now)
             if again is not None:
                 again.count(method, trace, now)

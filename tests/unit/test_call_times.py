@@ -1,10 +1,14 @@
 """What is counted of calls and attempts, and in which bucket."""
 
+from collections import deque
+
+from lbclient.client.observers import Observers
 from lbclient.core.call_counts import MOST, OTHERS
 from lbclient.core.call_times import (
     MOST_UNCOUNTED,
     CallTimer,
     CallTimes,
+    Ended,
     Times,
     Trace,
 )
@@ -39,6 +43,34 @@ def test_a_call_with_one_attempt_takes_as_long_as_the_attempt() -> None:
     call.attempt_over(OK, 2.0, "served", None, 3.0)
     assert calls.read("call", OK) == calls.read("attempt", OK) == (1, 2.0)
     assert calls.read("retries") == calls.read("delays") == (0, 0)
+
+
+def test_a_signals_handler_may_read_while_calls_are_counted() -> None:
+    times = Observers().keep_times(lambda: None)
+    for _ in range(MOST_UNCOUNTED - 1):
+        one_attempt(times)
+    of_method, reads = times.of(METHOD), 0
+
+    class Handler(deque[Ended]):
+        """As if a signal came when ten were taken."""
+
+        def popleft(self) -> Ended:
+            nonlocal reads
+            if len(self) == MOST_UNCOUNTED - 11 and not reads:
+                reads = 1
+                of_method.count()
+            return super().popleft()
+
+    of_method.ended = Handler(of_method.ended)
+    found = {(what, code): seconds(t)[0] for what, code, t in of_method.read()}
+    assert reads
+    assert found["call", OK] == found["attempt", OK] == MOST_UNCOUNTED - 1
+
+
+def one_attempt(times: CallTimes) -> None:
+    call = times.begin(METHOD, 0.0)
+    call.attempt_begins("b:1", 1, 0.0, 0.0, None)
+    call.attempt_over(OK, 1.0, "served", None, 1.0)
 
 
 def test_a_retried_call_lasts_from_its_beginning_with_the_pause_between() -> None:
