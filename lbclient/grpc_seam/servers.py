@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any, Never, TypeVar
 
 import grpc
@@ -60,12 +61,21 @@ CORE_PENDING = ((_PENDING, 1000), (_MOST_PENDING, 3000))
 OUR_PENDING = ((_PENDING, 600), (_MOST_PENDING, 640))
 
 
-def with_pending_limit(options: Options) -> tuple[Options, int]:
+ENDS_SINCE = 1, 84  # grpcio; an older one's core keeps all calls, whatever is set
+
+
+def with_pending_limit(options: Options) -> tuple[Options, float]:
     """A server's options, and how many calls may wait in its core."""
     given = dict(options)
-    if _PENDING in given or _MOST_PENDING in given:
-        return options, int((dict(CORE_PENDING) | given)[_MOST_PENDING])
-    return (*options, *OUR_PENDING), dict(OUR_PENDING)[_MOST_PENDING]
+    if not (_PENDING in given or _MOST_PENDING in given):
+        options = (*options, *OUR_PENDING)
+    if _version() < ENDS_SINCE:
+        return options, inf
+    return options, int((dict(CORE_PENDING) | dict(options))[_MOST_PENDING])
+
+
+def _version() -> tuple[int, ...]:
+    return tuple(map(int, grpc.__version__.split(".")[:2]))
 
 
 # Of the streams that a connection may have at a time; below that a stream of health or

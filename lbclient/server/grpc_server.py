@@ -91,7 +91,7 @@ class Server(ReportingServer, grpc.aio.Server):
             parts.monitor,
             lambda details: (find := find_passing()) and find(details),
         )
-        options, most = grpc_seam.with_pending_limit(options or ())
+        options, pending = grpc_seam.with_pending_limit(options or ())
         # What instruments grpc.aio.server may add interceptors.
         (self._inner, self._intercepts), read = grpc_seam.counted(
             lambda: with_queue(
@@ -109,7 +109,7 @@ class Server(ReportingServer, grpc.aio.Server):
         self._stopping = Stopping(self._inner)
         self._loop_end = LoopEnd(self, self._intake)
         self._warming = Warming()
-        gate.count_unseen_by(read, most)
+        gate.count_unseen_by(read, pending)
         self.add_generic_rpc_handlers(handlers or ())
         self._number = SERVERS.enter(self)
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lbclient.server import Server
 from lbclient.server.overload import core_queue
 from lbclient.server.overload.intake import BEHIND
 from lbclient.server.overload.shedding import Shedding
+from lbclient.server.overload.unseen import Unseen
 from tests import needs
 from tests.hosts import add_methods
 from tests.waiting import eventually
@@ -299,7 +301,24 @@ async def test_of_two_new_servers_nobody_knows_which_is_which() -> None:
         await other.stop(None)
 
 
-def test_who_sets_the_cores_own_limit_keeps_it() -> None:
+def test_an_old_core_keeps_all_whatever_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grpc, "__version__", "1.83.2")
+    assert grpc_seam.with_pending_limit(())[1] == inf
+    theirs = (("grpc.server.max_pending_requests_hard_limit", 7),)
+    assert grpc_seam.with_pending_limit(theirs) == (theirs, inf)
+    unseen = Unseen()
+    unseen.count_by(lambda: 5000, inf)
+    for tick in range(20):
+        unseen.sample(tick / 10, 100 * tick, 16, is_behind=True)
+    assert (unseen.ended, unseen.waiting) == (0, 5000 - 1900)
+
+
+def test_who_sets_the_cores_own_limit_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grpc, "__version__", "1.84.0")
     ours, most = grpc_seam.with_pending_limit((("a", 1),))
     assert dict(ours)["a"] == 1
     assert dict(ours)["grpc.server.max_pending_requests_hard_limit"] == most

@@ -38,7 +38,7 @@ class CoreQueue:
         # Who is dropped after its criticality, so that the core need not shed.
         self.chooses = False
 
-    def count_by(self, read: Callable[[], int | None], most: int) -> None:
+    def count_by(self, read: Callable[[], int | None], most: float) -> None:
         """`read` says how many calls have begun; beyond `most` that wait some end."""
         self.unseen.count_by(read, most)
 
@@ -103,7 +103,7 @@ class CoreQueue:
                 drops=self.chooses,
             )
         if self.delay.is_limited:
-            OF_PROCESS.start()  # a millisecond, once
+            OF_PROCESS.start()  # some 2 ms, once
             is_dropping = self.chooses and not self.delay.is_core_enough
             intake.keep_within(DROPPING if is_dropping else BEHIND)
         elif not waiting:

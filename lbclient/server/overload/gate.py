@@ -139,7 +139,7 @@ class Gate:
     def intake(self) -> Intake:
         return self.core.intake
 
-    def count_unseen_by(self, read: Callable[[], int | None], most: int) -> None:
+    def count_unseen_by(self, read: Callable[[], int | None], most: float) -> None:
         """`read` returns how many calls the core has begun.
 
         If more than `most` wait in the core, it ends some of them.

@@ -28,7 +28,7 @@ class Unseen:
 
     def __init__(self) -> None:
         self._read: Callable[[], int | None] = lambda: None
-        self.most = 0  # that may wait in the core
+        self.most: float = 0  # that may wait in the core
         self.ended = 0  # never less than before
         self._taken = 0  # as of the last sample
         self._is_owed = False  # the question when it is over
@@ -40,7 +40,7 @@ class Unseen:
         self._likely_ended = 0
         self.waiting = 0  # in the core, or asked for and on their way
 
-    def count_by(self, read: Callable[[], int | None], most: int) -> None:
+    def count_by(self, read: Callable[[], int | None], most: float) -> None:
         """`read` says how many calls have begun, or None where that is not known.
 
         The core ends a call where more than `most` wait.
@@ -81,7 +81,8 @@ class Unseen:
             self._is_owed = False
         if unseen is None:
             return
-        self.ended = max(self.ended, unseen - (0 if is_certain else most))
+        surely = unseen if is_certain else int(max(0, unseen - most))
+        self.ended = max(self.ended, surely)
         # Where many are asked for, whether they come at once tells nothing. So all that
         # have begun wait, but for those that were taken and those that surely ended.
         is_unclear = asked >= MANY and not is_certain
@@ -92,6 +93,6 @@ class Unseen:
         if is_over and not is_unclear:
             self._likely_ended = unseen
         else:
-            least = max(self._likely_ended, unseen - most)
+            least = max(self._likely_ended, int(max(0, unseen - most)))
             self._likely_ended = min(unseen, least)
             self.waiting = 0 if is_over else unseen - self._likely_ended
