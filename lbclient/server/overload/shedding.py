@@ -1,9 +1,10 @@
 """Ends requests without an answer, where to answer each refusal would take too long.
 
 To refuse a request costs what grpcio takes to begin and end a call. A request that
-nobody keeps gRPC's core ends, as it does with those that it has no room for, at a fifth
-of that. So in a flood the server keeps none that it would refuse. What is ended so is
-the least critical, and it is not left to the core, which does not know criticality.
+nobody keeps gRPC's core ends, as it does with those that it has no room for, at a
+quarter of that. So in a flood the server keeps none that it would refuse. What is ended
+so is the least critical, and it is not left to the core, which does not know
+criticality.
 
 Only first attempts that name a criticality are: of the others a refusal may say what
 nothing else does, and health checks, which must be answered, name none.
@@ -16,7 +17,7 @@ from lbclient.core.criticality import Criticality
 from lbclient.grpc_seam.intake import metadata_of
 from lbclient.server.overload.core_queue import CoreQueue
 
-# Refusals a second that are answered, at least: they take a tenth of a core.
+# Refusals a second that are answered, at least: they take a twentieth of a core.
 ANSWERED = 500.0
 
 Metadata = Iterable[tuple[str, str | bytes]]
