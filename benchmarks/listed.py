@@ -126,6 +126,10 @@ BENCHMARKS = (
         shows="A backend job that is resized: connections and latency, by subset.",
     ),
     Listed(
+        section=BALANCE, name="workers", module="workers", short=QUICK,
+        shows="Two workers on two idle cores beside one, and beside SO_REUSEPORT.",
+    ),
+    Listed(
         section=BALANCE, name="crowding", module="crowding", short=None,
         shows="How even connections are without task numbers.",
     ),
