@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -323,6 +324,20 @@ async def test_a_turn_that_waits_for_a_processor_is_not_long(
         task.request(number, LONG)
     await task.end()
     assert task.queue.is_for_long == are_long
+
+
+async def test_handlers_of_which_one_in_ten_is_long_are_long_throughout() -> None:
+    """Of 1 and 50 ms, by chance: an answer takes little beside these."""
+    task, requests, rng = Task(), 600, Random(1)
+    await task.close()
+    for number in range(requests):
+        task.request(number, 0.05 if rng.random() < 0.1 else 0.001)
+    seen = []
+    for count in range(RUN_QUEUE.cpu_memory, requests):
+        await turns_until(lambda count=count: len(task.began) >= count)  # type: ignore[misc]
+        seen.append(task.queue.is_for_long)
+    await task.end()
+    assert all(seen)
 
 
 async def test_what_others_do_in_a_turn_is_not_what_a_handler_takes() -> None:
