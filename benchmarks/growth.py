@@ -223,7 +223,7 @@ async def updates(size: int, resolver: Told, ports: Sequence[int]) -> Measured:
 
 
 async def idle(kind: str, ports: list[int], seconds: float) -> dict[str, float]:
-    """CPU of a core in percent, and KB of each channel."""
+    """KB of each channel, and of a core the share that all take: mean and quartiles."""
     make: Callable[[], Any] = {
         "lbclient": lambda: lbclient.insecure_channel(
             target_of(ports), config=lbclient.ChannelConfig(subset_size=1)

@@ -84,7 +84,7 @@ def _line(fields: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Of numbers the digits that count."""
+    """The value, with the digits of its numbers that count."""
     if isinstance(value, dict):
         return {name: _short(one) for name, one in value.items()}
     if isinstance(value, tuple | list):
@@ -118,7 +118,7 @@ def _with_noise(one: Measured) -> str:
 
 
 def moved(before: Record, now: Record) -> list[Moved]:
-    """Of the same commands: another form of a benchmark has figures of its own."""
+    """What moved, of the same commands: another form of a benchmark has own figures."""
     return [
         Moved(name, was, one)
         for name, run in now.items()

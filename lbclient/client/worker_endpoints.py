@@ -76,7 +76,7 @@ class WorkerEndpoints:
         return self._tasks.is_stranger(backend.endpoint.address, group)
 
     def changed(self, backend: Backend) -> None:
-        """Its state has."""
+        """Takes note of the state of a backend, which has changed."""
         address = backend.endpoint.address
         if backend.state is State.READY and self._tasks.reached(address):
             self._change()

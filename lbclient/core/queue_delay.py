@@ -274,6 +274,6 @@ class QueueDelay:
 
 
 def _change(before: float, now: float, target: float, elapsed: float) -> float:
-    """Of the rate, the logarithm. All in seconds."""
+    """The change of the rate's logarithm; all arguments are in seconds."""
     slow: float = TUNING.level_gain * max(1.0, TUNING.share / target) ** 0.5
     return TUNING.change_gain * (before - now) + slow * (target - now) * elapsed

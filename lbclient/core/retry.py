@@ -237,8 +237,9 @@ class RetryPolicy:
 
 
 def max_attempts(path: str, told: int | Mapping[str, int]) -> int:
-    """Of a method, as `told` for all, or by path; a `/package.Service/*` stands for its
-    methods that are not named.
+    """Returns the attempts of a method, as `told` for all, or by path.
+
+    A `/package.Service/*` stands for its methods that are not named.
 
     >>> told = {"/a.B/*": 2, "/a.B/C": 1}
     >>> max_attempts("/a.B/C", told), max_attempts("/a.B/D", told)

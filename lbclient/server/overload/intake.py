@@ -100,7 +100,7 @@ class Intake:
             self.dropped += waiting - len(self._waiting)
 
     def ask_for_few(self) -> None:
-        """From now on: the server will stop.
+        """Asks for few requests from now on: the server will stop.
 
         Before gRPC's core sends GOAWAY it answers for each request that it was asked
         for, and what arrives meanwhile is lost. For 768 it takes 2 to 8 ms.

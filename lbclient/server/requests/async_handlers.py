@@ -79,7 +79,7 @@ class AsyncResponse(Wrapped):
         return update_wrapper(grpc_seam.KnownCoroutine(respond), respond)
 
     def _work_of(self, behavior: Callable[..., Any]) -> Callable[..., Any]:
-        """The same for a handler that is timed: it leaves its response in the call."""
+        """Makes what a timed handler does: it leaves its response in the call."""
         received, sent = self._received, self._sent
 
         async def work(request: Any, call: AsyncContext) -> None:

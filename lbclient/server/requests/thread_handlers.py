@@ -28,14 +28,14 @@ OVER = object()  # what follows the last response
 
 class _InThread(Wrapped):
     def _begin(self, context: Any = None) -> ThreadContext:
-        """On the loop's thread."""
+        """Makes the context of a request; on the loop's thread."""
         call = ThreadContext(self._method, context)
         if self._monitor.active > self._limit:
             call.refuse(self._gate.full(), NO_PLACE)
         return call
 
     def _admitted(self, call: ThreadContext) -> None:
-        """In a thread, at last. Raises if the request is not to be served."""
+        """Lets the request begin in its thread. Raises if it is not to be served."""
         now = self._clock()
         threads = self._method.threads
         threads.leave(call)
