@@ -8,9 +8,11 @@ Whoever computes it gets the same order, in any language, without talking to any
     draw      = mix(key XOR backend), where mix is the finalizer of SplitMix64
     score     = weight / -ln((draw + 0.5) / 2^64)
 
-The highest score is first. With equal weights that is the highest draw. A backend that
-comes or goes moves its own keys only, and one with twice the weight has twice as many
-first choices. docs/keys.md has test vectors.
+The highest score is first. With equal weights that is the highest draw. Backends with
+one task number, such as the workers of a task, draw alike: of equals the first has the
+highest mix(key XOR H(the address)). A backend that comes or goes moves its own keys
+only, and one with twice the weight has twice as many first choices. docs/keys.md has
+test vectors.
 
 Thaler and Ravishankar, "Using name-based mappings to increase hit rates" (1998); the
 weighted score: Schindelhauer and Schomaker, "Weighted distributed hash tables" (2005);
@@ -38,8 +40,8 @@ def hash64(text: str) -> int:
 
 
 def backend_hash(endpoint: Endpoint) -> int:
-    """That of a task number where there is one: a restarted task may have another
-    address, and gets its keys back."""
+    """Hashes the task number where there is one, else the address: a restarted task may
+    have another address, and gets its keys back."""
     task = endpoint.task
     return hash64(endpoint.address if task is None else f"task {task}")
 

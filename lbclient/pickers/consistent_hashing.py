@@ -143,8 +143,11 @@ class ConsistentHashing:
 
     def _find_order(self, key: str) -> tuple[float, tuple[KeyHome, ...]]:
         homes = list(self._homes.values())
-        hashes, weights = [h.hash for h in homes], [h.weight for h in homes]
         number = key_hash.hash64(key)
+        if len({home.hash for home in homes}) < len(homes):  # tasks with several
+            draws = {home: key_hash.draw(number, home.tie) for home in homes}
+            homes.sort(key=draws.__getitem__, reverse=True)
+        hashes, weights = [h.hash for h in homes], [h.weight for h in homes]
         indexes = key_hash.order(number, hashes, weights)
         found = place(number), tuple(homes[index] for index in indexes)
         if len(self._orders) >= MOST_ORDERS:

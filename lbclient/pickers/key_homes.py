@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from math import exp, inf, log, sqrt
 from random import Random
 
-from lbclient.core.key_hash import WORD, backend_hash
+from lbclient.core.key_hash import WORD, backend_hash, hash64
 from lbclient.core.load import FORGOTTEN_AFTER
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Node
@@ -57,6 +57,7 @@ class KeyHome:
         "left_at",
         "node",
         "ramp",
+        "tie",
         "weight",
     )
 
@@ -75,6 +76,7 @@ class KeyHome:
     def take(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.hash = backend_hash(endpoint)
+        self.tie = hash64(endpoint.address)
         self.weight = endpoint.weight
 
     def takes(self, key: str, place: float, rng: Random) -> bool:

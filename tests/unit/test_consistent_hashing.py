@@ -9,7 +9,7 @@ import pytest
 from lbclient.core.call_hints import CallHints
 from lbclient.core.errors import ConfigError
 from lbclient.core.key_hash import backend_hash, hash64, order
-from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.core.model import Endpoint, LoadReport, Outcome, Verdict
 from lbclient.pickers import ConsistentHashing
 from lbclient.pickers.consistent_hashing import FORGET_AFTER, MOST_ORDERS
 from lbclient.pickers.key_homes import (
@@ -84,6 +84,20 @@ def test_clients_agree_without_a_word() -> None:
     for number in range(100):
         key = call(f"k{number}")
         assert one.pick_for(key, nodes, 1.0) is other.pick_for(key, nodes[::-1], 9.0)
+
+
+def test_clients_agree_on_the_workers_of_a_task() -> None:
+    """Which have one task number, and so one hash; each of them has its keys."""
+    ends = [Endpoint("h:1", task=7), Endpoint("h:2", task=7), Endpoint("g:1", task=8)]
+    nodes = tuple(map(FakeNode, ends))
+    one, other = ConsistentHashing(Random(1)), ConsistentHashing(Random(1))
+    picks = Counter[FakeNode]()
+    for number in range(300):
+        key = call(f"k{number}")
+        picked = one.pick_for(key, nodes, 1.0)
+        assert other.pick_for(key, nodes[::-1], 1.0) is picked
+        picks[picked] += 1
+    assert min(picks.values()) > 50  # of 75 and 150; deviation 7.5
 
 
 def test_of_several_keys_the_first_counts() -> None:
