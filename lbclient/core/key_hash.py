@@ -6,7 +6,7 @@ Whoever computes it gets the same order, in any language, without talking to any
     key       = H(the key)
     backend   = H("task 7") for task number 7, else H(the address as text)
     draw      = mix(key XOR backend), where mix is the finalizer of SplitMix64
-    score     = weight / -ln((draw + 0.5) / 2^64)
+    score     = weight / -ln(min((draw + 0.5) / 2^64, 1 - 2^-53)), in double precision
 
 The highest score is first. With equal weights that is the highest draw. Backends with
 one task number, such as the workers of a task, draw alike: of equals the first has the
@@ -28,6 +28,7 @@ from lbclient.core.model import Endpoint
 
 WORD = 2**64
 _MASK = WORD - 1
+_HIGHEST = 1.0 - 2.0**-53  # below 1; the highest draws would round to it
 
 
 def hash64(text: str) -> int:
@@ -58,6 +59,15 @@ def draw(key: int, backend: int) -> int:
     return x ^ x >> 31
 
 
+def score(drawn: int, weight: float) -> float:
+    """What a backend of this weight has by its draw; the highest is first.
+
+    >>> score(2**63, 2.0), score(2**64 - 1, 1.0) == 2.0**53
+    (2.8853900817779268, True)
+    """
+    return weight / -log(min((drawn + 0.5) / WORD, _HIGHEST))
+
+
 def order(key: int, backends: Sequence[int], weights: Sequence[float]) -> list[int]:
     """The indexes of backends, given by their hashes, in the order of this key.
 
@@ -66,8 +76,5 @@ def order(key: int, backends: Sequence[int], weights: Sequence[float]) -> list[i
     drawn = [draw(key, backend) for backend in backends]
     if min(weights) == max(weights):
         return sorted(range(len(drawn)), key=drawn.__getitem__, reverse=True)
-    scores = [
-        weight / -log((one + 0.5) / WORD)
-        for one, weight in zip(drawn, weights, strict=True)
-    ]
+    scores = list(map(score, drawn, weights))
     return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)

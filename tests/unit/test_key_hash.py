@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.core.key_hash import backend_hash, draw, hash64, order
+from lbclient.core.key_hash import backend_hash, draw, hash64, order, score
 from lbclient.core.model import Endpoint
 from tests.examples import examples
 
@@ -33,6 +33,29 @@ def test_the_vectors_on_the_page_are_right() -> None:
         assert ["first", "second", "third"].index(place) == found.index(
             backends.index(hash64(backend))
         )
+
+
+def test_the_weighted_scores_on_the_page_are_right() -> None:
+    rows = re.findall(
+        r"^\| `(.+)` \| `(.+)` \| (\d+) \| ([0-9.]+) \| (.+) \|$",
+        PAGE.read_text(),
+        re.M,
+    )
+    assert len(rows) == 3
+    backends = [hash64(backend) for _, backend, *_ in rows]
+    weights = [float(weight) for _, _, weight, *_ in rows]
+    number = hash64(rows[0][0])
+    for backend, weight, (*_, said, _) in zip(backends, weights, rows, strict=True):
+        assert f"{score(draw(number, backend), weight):.6f}" == said
+    places = [rows[index][-1] for index in order(number, backends, weights)]
+    assert places == ["first", "second", "third"]
+
+
+def test_the_highest_draw_has_a_score() -> None:
+    """As a double its ratio to 2^64 is 1.0, whose logarithm is 0."""
+    key = 0xCF9A04AFFA6BADC0
+    assert draw(key, 0) == 2**64 - 1
+    assert order(key, [1, 0], [1.0, 2.0]) == [1, 0]
 
 
 def test_a_task_number_goes_before_an_address() -> None:
