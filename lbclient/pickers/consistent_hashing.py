@@ -35,7 +35,7 @@ from lbclient.pickers.key_homes import (
     utilization_bound,
 )
 from lbclient.pickers.options import between
-from lbclient.pickers.slow_start import SLOW_START, SlowStart
+from lbclient.pickers.slow_start import MOMENT, SLOW_START, SlowStart
 from lbclient.pickers.weighted_least_loaded import WeightedLeastLoaded
 
 BALANCE_FACTOR = 1.25  # the paper's examples; HAProxy's manual: 125 to 150
@@ -168,6 +168,8 @@ class ConsistentHashing:
                 self._orders.clear()
                 self._step_at = now
             home = self._homes[node]
+            if now - home.left_at >= MOMENT:  # its load is not what it was
+                home.begin_anew()
             home.index, home.left_at = index, inf
             self._present.append(home)
         self._built_for = ready

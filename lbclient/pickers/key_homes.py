@@ -79,6 +79,12 @@ class KeyHome:
         self.tie = hash64(endpoint.address)
         self.weight = endpoint.weight
 
+    def begin_anew(self) -> None:
+        """Keeps all of its calls, and knows none of them: as a newcomer."""
+        self.kept = 1.0
+        self._recent.clear()
+        self._counts.clear()
+
     def takes(self, key: str, place: float, rng: Random) -> bool:
         """Whether it takes this call of a key by the slow loop. `place` is the key's,
         from 0 to 1, among those that come to a backend that starts slowly."""
@@ -111,8 +117,7 @@ class KeyHome:
         kept = self.kept * exp(-GAIN * seconds * max(-1.0, excess))
         self.kept = min(1.0, max(LEAST_KEPT, kept))
         if self.kept == 1.0:
-            self._recent.clear()
-            self._counts.clear()
+            self.begin_anew()
         else:
             recent = max(1, len(self._recent))
             self._level = level(self._counts.values(), self.kept) / recent

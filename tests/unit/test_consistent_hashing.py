@@ -213,6 +213,22 @@ def test_a_key_returns_with_its_backend() -> None:
     assert fleet.pick("k") is home
 
 
+@pytest.mark.parametrize(("away", "keeps_all"), [(0.5, False), (1.5, True)])
+def test_a_backend_that_was_away_keeps_its_calls_again(
+    away: float, keeps_all: bool
+) -> None:
+    """It lost them for the load that it had before; a short break changes nothing."""
+    fleet = Fleet()
+    hot, nodes = fleet.home("hot"), fleet.nodes
+    fleet.used[hot] = 1.0
+    fleet.live(20.0)
+    assert fleet.share("hot") < 0.5
+    fleet.nodes = tuple(node for node in nodes if node is not hot)
+    fleet.live(away)
+    fleet.nodes = nodes
+    assert (fleet.share("hot") == 1.0) is keeps_all
+
+
 def test_keys_come_one_by_one_to_a_backend_that_starts_slowly() -> None:
     """Each moves once, and clients agree which ones have moved."""
     fleet = Fleet(slow_start=10.0)
