@@ -13,6 +13,7 @@ A slow backend reaches the bound of utilization sooner.
 Calls without a key go to the least loaded, as `WeightedLeastLoaded` has it.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 from math import inf
@@ -41,6 +42,9 @@ from lbclient.pickers.weighted_least_loaded import WeightedLeastLoaded
 BALANCE_FACTOR = 1.25  # the paper's examples; HAProxy's manual: 125 to 150
 MOST_ORDERS = 1000  # of keys that are kept, k numbers each
 FORGET_AFTER = 60.0  # seconds that a backend has been away
+
+KeyOrder = tuple[float, tuple[KeyHome, ...]]
+"""The place of a key from 0 to 1, and all backends in its order."""
 
 
 class ConsistentHashing:
@@ -77,7 +81,7 @@ class ConsistentHashing:
         self._built_for: Sequence[Node] = ()
         self._homes: dict[Node, KeyHome] = {}  # of those here, and that left of late
         self._present: list[KeyHome] = []
-        self._orders: dict[str, tuple[float, tuple[KeyHome, ...]]] = {}
+        self._orders: OrderedDict[str, KeyOrder] = OrderedDict()  # last used is last
         self._stepped_at = self._step_at = -inf
         self._horizon = SHORTEST_HORIZON
         self._active = 1.0  # requests in flight on a backend, the mean
@@ -98,7 +102,7 @@ class ConsistentHashing:
         if now >= self._step_at:
             self._step(now)
         key = call.keys[0]
-        where, order = self._orders.get(key) or self._find_order(key)
+        where, order = self._order_of(key)
         first: KeyHome | None = None
         chosen: KeyHome | None = None
         for home in order:
@@ -141,7 +145,17 @@ class ConsistentHashing:
         self.first_choices += is_first
         self._last = call, is_first
 
-    def _find_order(self, key: str) -> tuple[float, tuple[KeyHome, ...]]:
+    def _order_of(self, key: str) -> KeyOrder:
+        found = self._orders.get(key)
+        if found is not None:
+            self._orders.move_to_end(key)
+            return found
+        found = self._orders[key] = self._find_order(key)
+        if len(self._orders) > MOST_ORDERS:
+            self._orders.popitem(last=False)
+        return found
+
+    def _find_order(self, key: str) -> KeyOrder:
         homes = list(self._homes.values())
         number = key_hash.hash64(key)
         if len({home.hash for home in homes}) < len(homes):  # tasks with several
@@ -149,11 +163,7 @@ class ConsistentHashing:
             homes.sort(key=draws.__getitem__, reverse=True)
         hashes, weights = [h.hash for h in homes], [h.weight for h in homes]
         indexes = key_hash.order(number, hashes, weights)
-        found = place(number), tuple(homes[index] for index in indexes)
-        if len(self._orders) >= MOST_ORDERS:
-            del self._orders[next(iter(self._orders))]
-        self._orders[key] = found
-        return found
+        return place(number), tuple(homes[index] for index in indexes)
 
     # --- who is there, and how full ------------------------------------------
 
@@ -204,14 +214,15 @@ class ConsistentHashing:
             home.step(bound, seconds, now)
 
     def _forget(self, now: float) -> None:
-        """Those that have left; and takes what a resolver says anew of the others."""
+        """Forgets those that have left, and takes what is new of the others."""
         for node, home in list(self._homes.items()):
             if now - home.left_at > FORGET_AFTER:
                 del self._homes[node]
                 self._orders.clear()
             elif node.endpoint is not home.endpoint:
+                if node.endpoint != home.endpoint:
+                    self._orders.clear()
                 home.take(node.endpoint)
-                self._orders.clear()
 
     # --- for people to look at -------------------------------------------------
 

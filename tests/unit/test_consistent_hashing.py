@@ -291,6 +291,27 @@ def test_it_keeps_no_more_than_it_may() -> None:
     assert [*fleet.picker._homes] == [fleet.nodes[0]]
 
 
+def test_it_keeps_the_orders_of_keys_that_are_in_use() -> None:
+    fleet = Fleet(3)
+    fleet.pick("hot")
+    kept = fleet.picker._orders["hot"]
+    for number in range(2 * MOST_ORDERS):
+        fleet.pick(f"once-{number}")
+        fleet.pick("hot")
+    assert fleet.picker._orders["hot"] is kept
+
+
+def test_orders_outlive_a_resolver_that_says_the_same_again() -> None:
+    fleet = Fleet(3)
+    fleet.pick("k")
+    kept = fleet.picker._orders["k"]
+    for node in fleet.nodes:
+        node.endpoint = replace(node.endpoint)
+    fleet.now += 1.0
+    fleet.pick("k")
+    assert fleet.picker._orders["k"] is kept
+
+
 @pytest.mark.parametrize("factor", [1.0, 11.0, "much"])
 def test_a_factor_that_is_none_is_refused(factor: float) -> None:
     with pytest.raises(ConfigError, match=r"balance_factor = .*: want a number, 1.05"):
