@@ -7,7 +7,7 @@ for a field that a record has already, and an application may give its records a
 
 import logging
 from collections.abc import Mapping, MutableMapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any
 
 FIELDS = ("channel", "backend", "state", "reason")
@@ -20,6 +20,13 @@ def set_subject(**fields: str) -> None:
     """What this task logs is about this `channel` and `backend`, unless a log call
     names one of them. Tasks and timers that this task starts inherit it."""
     _subject.set(fields)
+
+
+def bare_context() -> Context:
+    """Makes a context that has nothing of this one but its subject."""
+    context = Context()
+    context.run(_subject.set, _subject.get())
+    return context
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):

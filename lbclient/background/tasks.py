@@ -19,11 +19,12 @@ on it is collected: servers would see connections that nobody has any more. Henc
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
 from math import inf
 from random import Random
 from typing import Any, TypeVar, cast
 
-from lbclient.log import Log
+from lbclient.log import Log, bare_context
 
 logger = Log(__name__)
 
@@ -96,7 +97,9 @@ class Tasks:
     """The background tasks and timers of one owner, a channel or a server.
 
     `failures` is how often any of them failed; `name` is for the log, and `channel` the
-    label of the channel, if the owner is one.
+    label of the channel, if the owner is one. A channel's have a context of their own:
+    callers set them off, and neither keys, deadlines nor spans of a call are theirs. A
+    server's have that of whoever started it, as its requests do.
     """
 
     def __init__(self, name: str, rng: Random, channel: str = "") -> None:
@@ -120,12 +123,17 @@ class Tasks:
         """Runs `job` until it is dropped, again whenever it ends. What it is made of
         may be of others: each run has a task of its own."""
         if not self.is_closed:
-            self._tasks[key] = leaving_no_trace(self._kept(key, job))
+            context = self.new_context()
+            self._tasks[key] = leaving_no_trace(self._kept(key, job), context)
 
     def drop(self, key: object) -> None:
         """Cancels it, if it was ever kept."""
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
+
+    def new_context(self) -> Context | None:
+        """Makes the one to begin in; None: that of who asks."""
+        return bare_context() if self._channel else None
 
     async def _kept(self, key: object, job: Job) -> None:
         loop = asyncio.get_running_loop()
@@ -243,7 +251,8 @@ class Alarm:
         self.clear()
         if not self._tasks.is_closed:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(delay, self._go)
+            context = self._tasks.new_context()
+            self._timer = loop.call_later(delay, self._go, context=context)
 
     def set_unless_sooner(self, delay: float) -> None:
         timer, now = self._timer, asyncio.get_running_loop().time()
@@ -262,9 +271,11 @@ class Alarm:
             self.set(PAUSE)
 
 
-def leaving_no_trace(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+def leaving_no_trace(
+    coroutine: Coroutine[Any, Any, T], context: Context | None = None
+) -> asyncio.Task[T]:
     """A task whose frames are emptied as soon as it has been cancelled."""
-    task = asyncio.get_running_loop().create_task(coroutine)
+    task = asyncio.get_running_loop().create_task(coroutine, context=context)
     task.add_done_callback(_empty)
     return task
 

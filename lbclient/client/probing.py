@@ -15,7 +15,7 @@ from lbclient import wire
 from lbclient.background.tasks import is_cancelled, is_fatal, leaving_no_trace
 from lbclient.core.protocols import Clock, Picker, ProbingPicker
 from lbclient.grpc_seam import cause_of
-from lbclient.log import Log
+from lbclient.log import Log, bare_context
 
 if TYPE_CHECKING:
     from lbclient.client.backend import Backend
@@ -42,7 +42,8 @@ class Questions:
         """Returns False if too many are not answered yet."""
         if len(self._tasks) >= MOST:
             return False
-        task = leaving_no_trace(_ask(channel, request, answered))
+        question = _ask(channel, request, answered)
+        task = leaving_no_trace(question, bare_context())  # no caller's: see `Tasks`
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return True

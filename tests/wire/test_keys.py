@@ -14,7 +14,7 @@ import lbclient
 from benchmarks.harness.processes import running
 from benchmarks.harness.servers import serve, target_of
 from lbclient import CallHints, ChannelConfig, ConfigError, Criticality, ServerConfig
-from lbclient.core.call_hints import LONGEST_KEY
+from lbclient.core.call_hints import LONGEST_KEY, current
 from lbclient.core.protocols import N
 from lbclient.core.spillover import Spillover
 from lbclient.metrics.samples import channel_counts
@@ -122,6 +122,31 @@ async def test_a_call_that_waits_keeps_its_keys(host: Host, seeing: Seen) -> Non
         call = channel.unary_unary(ECHO)(b"", timeout=5)  # nobody is connected yet
     await call
     assert seen == [CallHints(ECHO, ("session-42",))]
+
+
+async def test_probes_for_a_call_do_not_have_its_keys(host: Host) -> None:
+    seen: list[object] = []
+
+    class Asking(RoundRobin):
+        def __init__(self, rng: Random) -> None:
+            super().__init__(rng)
+            self.probes: list[object] = []
+
+        def pick(self, ready: Sequence[N], now: float) -> N:
+            self.probes.append(ready[0])
+            return super().pick(ready, now)
+
+        def probed(self, node: object, report: object, now: float) -> None:
+            seen.append(current())
+
+    target = f"ipv4:{(await host(METHODS)).address}"
+    config = ChannelConfig(picker=Asking)
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        await channel.channel_ready()
+        with lbclient.key("session-42"):
+            await channel.unary_unary(ECHO)(b"", timeout=5)
+        await eventually(lambda: bool(seen))
+    assert set(seen) == {None}
 
 
 async def test_a_later_attempt_says_where_the_call_was_before(
