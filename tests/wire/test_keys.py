@@ -353,6 +353,7 @@ def test_settings_of_keys_have_texts() -> None:
     config = ChannelConfig.from_environment(said)
     assert config.key_metadata == ("session-id", "user-id")
     assert config.hash_balance_factor == 1.5
+    assert config.picker == "consistent_hashing"
 
 
 # --- a hot key, and processes ------------------------------------------------------
@@ -380,6 +381,7 @@ async def serve_slots() -> None:
     await serve(lbclient.server(config=config), {ECHO: work})
 
 
+@pytest.mark.slow
 async def test_a_hot_key_at_three_times_the_capacity_of_its_backend() -> None:
     """The others take the rest, and calls of other keys are served: goodput 0.98."""
     rng, went, lost = Random(7), Counter[str](), Counter[str]()
