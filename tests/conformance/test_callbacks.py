@@ -340,6 +340,18 @@ async def test_an_error_can_be_copied(side: Side, kind: str, where: str) -> Any:
 
 @on_both
 @each_kind
+async def test_an_error_says_what_its_caller_was_handling(side: Side, kind: str) -> Any:
+    """As every exception does; a traceback shows both."""
+    call = await side.begin(kind, sending="write", do="trailing abort")
+    try:
+        raise LookupError("before")
+    except LookupError as before:
+        (error,) = await answered(call, kind)
+        return error.__context__ is before, error.__suppress_context__
+
+
+@on_both
+@each_kind
 async def test_an_error_is_caught_by_either_name(side: Side, kind: str) -> Any:
     call = await side.begin(kind, sending="write", do="abort")
     (error,) = await answered(call, kind)

@@ -112,7 +112,7 @@ class _Responses:
             except Exception as error:
                 if not await self._call._goes_on(self._inner, error):
                     self._call._release(error)
-                    raise self._call._explained(error) from None
+                    self._call._raise(error)
                 self._iterator = None
 
 

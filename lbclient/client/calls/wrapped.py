@@ -14,7 +14,7 @@ notice.
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
@@ -281,13 +281,19 @@ class Call:
         """What the caller is about to learn, and the request that it serves with it."""
         self.attempts.explain(error, marked(self), self._inner)
 
-    def _explained(self, error: Exception) -> Exception:
-        """The error that the caller gets: why the attempt failed, if all that grpc.aio
-        says is that a write did."""
+    def _raise(self, error: Exception) -> NoReturn:
+        """Raises the error that is handled, as it is; or why the attempt failed, if all
+        that grpc.aio says is that a write did."""
+        told = error
         if is_of_a_write(error):
-            error = self._attempt_end.error or error
-        self._explain(error)
-        return error
+            told = self._attempt_end.error or error
+        self._explain(told)
+        try:
+            if told is error:
+                raise error
+            raise told from None
+        finally:
+            del error, told  # nor a cycle of it and this frame
 
     async def _observed(self) -> Any:
         """Like `_sent`, but an error is an answer (None), not an exception."""
@@ -400,7 +406,7 @@ class Call:
                     raise
             except Exception as error:
                 if not await self._goes_on(inner, error):
-                    raise self._explained(error) from None
+                    self._raise(error)
 
     async def _was_given_up(self, inner: Any, before: int) -> bool:
         """Whether a CancelledError is our own doing: we gave up the attempt, and nobody
@@ -533,7 +539,7 @@ class UnaryResponse(Call):
                     raise
             except grpc.aio.AioRpcError as error:
                 if not (yield from self._goes_on(inner, error).__await__()):
-                    raise self._explained(error) from None
+                    self._raise(error)
 
 
 class UnaryUnaryCall(UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]): ...
