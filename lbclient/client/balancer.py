@@ -18,7 +18,7 @@ from lbclient.client.backend import Backend
 from lbclient.client.backend_context import Dial
 from lbclient.client.backends import Backends
 from lbclient.client.call_ends import CallEnds
-from lbclient.client.call_keys import CallKeys
+from lbclient.client.call_keys import call_keys
 from lbclient.client.channel_context import ChannelContext
 from lbclient.client.observers import Observers
 from lbclient.client.pending import Pending
@@ -28,7 +28,7 @@ from lbclient.client.retry_policies import hedging_of, retry_policy_of
 from lbclient.core.call_hints import CallHints
 from lbclient.core.counters import Counters
 from lbclient.core.criticality import named
-from lbclient.core.keyed_picks import PickerForCall, sees_calls
+from lbclient.core.keyed_picks import PickerForCall
 from lbclient.core.model import LoadReport, Outcome, TaskState, Verdict, new_outcome
 from lbclient.core.protocols import Picker, PickerFactory, Resolver, Subset
 from lbclient.core.retry import Decision
@@ -69,8 +69,7 @@ class Balancer:
         self.clock = clock = context.clock
         self.observers = Observers() if observers is None else observers
         self.picker = picker
-        keyed = sees_calls(picker)
-        self.call_keys = CallKeys(self.label, config) if keyed else None
+        self.call_keys = call_keys(self.label, config, picker)
         self.probing = Probing(self.label, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
         self.backends = backends = Backends(

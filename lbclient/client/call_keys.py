@@ -9,11 +9,23 @@ from typing import Any
 from lbclient.config import ChannelConfig
 from lbclient.core.call_hints import LONGEST_KEY, CallHints, checked_keys, current
 from lbclient.core.criticality import Criticality
+from lbclient.core.keyed_picks import sees_calls
 from lbclient.log import Log
 
 logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
 NO_KEYS: tuple[str, ...] = ()
+
+
+def call_keys(label: str, config: ChannelConfig, picker: object) -> "CallKeys | None":
+    """Returns what makes a picker's hints; None for a picker that wants none, and a
+    warning if the configuration has keys for it."""
+    if sees_calls(picker):
+        return CallKeys(label, config)
+    if config.key_metadata or config.key_of is not None:
+        words = "%s: key_metadata and key_of do nothing: %r knows no keys"
+        logger.warning(words, label, picker, channel=label)
+    return None
 
 
 class CallKeys:

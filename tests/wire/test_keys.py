@@ -325,6 +325,28 @@ async def test_a_function_for_keys_that_fails_is_logged_once(
 
 
 @pytest.mark.parametrize(
+    "settings", [{"key_metadata": ("session-id",)}, {"key_of": lambda *_: None}]
+)
+@pytest.mark.parametrize(
+    ("picker", "warnings"), [("round_robin", 1), ("consistent_hashing", 0)]
+)
+async def test_keys_for_a_picker_that_knows_none_are_told_once(
+    host: Host,
+    settings: dict[str, Any],
+    picker: str,
+    warnings: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    target = f"ipv4:{(await host(METHODS)).address}"
+    config = ChannelConfig(picker=picker, **settings)
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        for _ in range(3):
+            await channel.unary_unary(ECHO)(b"", timeout=5)
+    said = [r for r in caplog.records if "knows no keys" in r.getMessage()]
+    assert len(said) == warnings
+
+
+@pytest.mark.parametrize(
     ("field", "value", "words"),
     [
         ("key_metadata", "Session-Id", "key_metadata = 'Session-Id': want names of"),
