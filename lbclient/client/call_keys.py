@@ -46,29 +46,29 @@ class CallKeys:
         self, path: str, request: Any, metadata: Any, criticality: Criticality
     ) -> CallHints:
         """What a picker may know of a call that is about to be sent."""
-        said = current()
-        cost = 1.0 if said is None else said.cost
+        block = current()
+        cost = 1.0 if block is None else block.cost
         keys = NO_KEYS
         if self._metadata and metadata:
             keys = self._in_metadata(path, metadata)
-        if not keys and said is not None:
-            keys = said.keys
+        if not keys and block is not None:
+            keys = block.keys
         if not keys and self._key_of is not None:
-            keys = self._made(path, request)
+            keys = self._of_request(path, request)
         return CallHints(path, keys, criticality, cost)
 
     def _in_metadata(self, path: str, metadata: Any) -> tuple[str, ...]:
         names = names_of(self._metadata, path)
-        found = {name: value for name, value in metadata if name in names and value}
-        return tuple(_text(found[name]) for name in names if name in found)
+        values = {name: value for name, value in metadata if name in names and value}
+        return tuple(_text(values[name]) for name in names if name in values)
 
-    def _made(self, path: str, request: Any) -> tuple[str, ...]:
+    def _of_request(self, path: str, request: Any) -> tuple[str, ...]:
         assert self._key_of is not None
         try:
-            made = self._key_of(path, request)
-            if made is None:
+            keys = self._key_of(path, request)
+            if keys is None:
                 return NO_KEYS
-            return checked_keys("key_of", (made,) if isinstance(made, str) else made)
+            return checked_keys("key_of", (keys,) if isinstance(keys, str) else keys)
         except Exception as error:
             if not self._has_failed:
                 self._has_failed = True
@@ -82,22 +82,22 @@ class CallKeys:
 
 
 def names_of(
-    said: tuple[str, ...] | Mapping[str, tuple[str, ...]], path: str
+    key_metadata: tuple[str, ...] | Mapping[str, tuple[str, ...]], path: str
 ) -> tuple[str, ...]:
-    """The names of metadata for a method: its own, else those of its service.
+    """Finds the names of metadata for a method: its own, else those of its service.
 
     >>> names_of({"/a.A/*": ("user",), "/a.A/Get": ("session",)}, "/a.A/Get")
     ('session',)
     >>> names_of({"/a.A/*": ("user",)}, "/a.A/Put"), names_of({}, "/b.B/Get")
     (('user',), ())
     """
-    if not isinstance(said, Mapping):
-        return said
+    if not isinstance(key_metadata, Mapping):
+        return key_metadata
     service = path.rpartition("/")[0]
-    return said.get(path) or said.get(f"{service}/*") or NO_KEYS
+    return key_metadata.get(path) or key_metadata.get(f"{service}/*") or NO_KEYS
 
 
 def _text(value: str | bytes) -> str:
-    """Cut where it is too long: a proxy's metadata are whatever its clients say."""
+    """Cuts what is too long: a proxy's metadata are whatever its clients say."""
     text = value if isinstance(value, str) else value.decode("utf-8", "replace")
     return text[:LONGEST_KEY]

@@ -35,7 +35,7 @@ class CallHints(NamedTuple):
 
 
 class KeysAndCost(NamedTuple):
-    """What `key` sets."""
+    """Holds what `key` sets."""
 
     keys: tuple[str, ...]
     cost: float
@@ -69,7 +69,7 @@ class key(Scope):
 
 
 def checked_keys(field: str, keys: Sequence[object]) -> tuple[str, ...]:
-    """Keys of a call. Raises ConfigError for what are none."""
+    """Returns keys of a call as a tuple. Raises ConfigError for what are none."""
     if not 0 < len(keys) <= MOST_KEYS:
         raise ConfigError(field, f"{len(keys)} keys", f"1 to {MOST_KEYS} keys")
     for one in keys:

@@ -126,7 +126,8 @@ class ConsistentHashing:
         return home.requests(self._horizon, self._least_errors, now) > most
 
     def _emptiest(self, call: CallHints, now: float) -> KeyHome:
-        """Where nobody would take it: chance may leave all a little above the mean."""
+        """Finds who takes a call that nobody would: chance may leave all a little above
+        the mean."""
         untried = [home for home in self._present if home.node not in call.tried]
 
         def fullness(home: KeyHome) -> float:
@@ -136,7 +137,7 @@ class ConsistentHashing:
         return min(untried or self._present, key=fullness)
 
     def _count(self, call: CallHints, is_first: bool) -> None:
-        """Once for each attempt: the last pick may be asked for again."""
+        """Counts once for each attempt: the last pick may be asked for again."""
         again, was_first = self._last
         if again is call:
             self.first_choices -= was_first

@@ -105,7 +105,7 @@ class KeyHome:
         return count <= most or rng.random() * count < most
 
     def used(self, now: float) -> float:
-        """Its utilization; 0.0 is unknown, and what is too old counts as that."""
+        """Returns its utilization; 0.0: unknown, as is what was told too long ago."""
         load = self.node.load
         return load.utilization() if now - load.reported_at <= EXPIRATION else 0.0
 
@@ -133,8 +133,9 @@ class KeyHome:
         return report.active + load.sent_since_report
 
     def requests(self, horizon: float, least_errors: float, now: float) -> float:
-        """Requests in flight now, of all clients, and recent errors beyond those that
-        every backend has. What was told fades towards the mean of this backend."""
+        """Estimates requests in flight now, of all clients, and adds recent errors
+        beyond those that every backend has. What was told fades towards the mean of
+        this backend."""
         load = self.node.load
         report = load.report
         if report is None or report.active is None:
@@ -191,5 +192,5 @@ def requests_bound(mean: float, factor: float, weight: float) -> float:
 
 
 def place(key: int) -> float:
-    """Where a key's hash is between 0 and 1."""
+    """Maps a key's hash to between 0 and 1."""
     return key / WORD
