@@ -345,29 +345,35 @@ class Call:
         """The answer of the attempt that counts; None if the call was not sent."""
         while (inner := await self._observed()) is not None:
             answer = await getattr(inner, question)()
-            if inner is not self._inner:
-                continue
-            if is_provisional(inner):
-                await self._attempt_end.wait()
-                if inner is not self._inner:
-                    continue
-                if (error := self._attempt_end.error) is not None:
-                    return getattr(error, question)()
-            return answer
+            if inner is self._inner:
+                return answer
         return None
 
+    async def _ask_of_end(self, question: str) -> Any:
+        """Like `_ask`, for what is part of the status: grpc.aio tells another one while
+        it knows only that a write has failed."""
+        answer = await self._ask(question)
+        while (inner := self._inner) is not None and is_provisional(inner):
+            await self._attempt_end.wait()
+            if inner is self._inner:
+                error = self._attempt_end.error
+                return answer if error is None else getattr(error, question)()
+            answer = await self._ask(question)
+        return answer
+
     async def initial_metadata(self) -> Any:
+        # Does not wait for the end, which may come only once somebody reads.
         metadata = await self._ask("initial_metadata")
         if metadata is None and isinstance(self._error, grpc.aio.AioRpcError):
             metadata = self._error.initial_metadata()  # of a call that we gave up
         return grpc.aio.Metadata() if metadata is None else metadata
 
     async def trailing_metadata(self) -> Any:
-        metadata = await self._ask("trailing_metadata")
+        metadata = await self._ask_of_end("trailing_metadata")
         return grpc.aio.Metadata() if metadata is None else metadata
 
     async def code(self) -> grpc.StatusCode:
-        code: grpc.StatusCode | None = await self._ask("code")
+        code: grpc.StatusCode | None = await self._ask_of_end("code")
         error = self._error
         if code is not None:
             error = self._attempt_end.error or error_of(self._inner)
@@ -376,11 +382,11 @@ class Call:
         return self._unsent_status()[0] if code is None else code
 
     async def details(self) -> str:
-        details: str | None = await self._ask("details")
+        details: str | None = await self._ask_of_end("details")
         return self._unsent_status()[1] if self._inner is None else details or ""
 
     async def debug_error_string(self) -> str | None:
-        debug: str | None = await self._ask("debug_error_string")
+        debug: str | None = await self._ask_of_end("debug_error_string")
         if self._inner is None and not self.cancelled():
             return ""  # as in grpc.aio
         return debug
