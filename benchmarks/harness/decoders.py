@@ -8,6 +8,7 @@ import asyncio
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +71,12 @@ def _trailers(data: bytes) -> None:
     ending.may_be_retried()
     ending.outcome(0.1)
     wire.find_cost(pairs)
+
+
+def _alone(data: bytes) -> None:
+    """Reads a request's metadata, which sets the criticality of the task, in a context
+    of its own."""
+    copy_context().run(_metadata, data)
 
 
 def _metadata(data: bytes) -> None:
@@ -173,7 +180,7 @@ DECODERS = [
     Decoder("load reports", wire.parse_report, (), (_report(),)),
     Decoder("health reports", wire.parse_health, (), (_health(),)),
     Decoder("trailers of responses", _trailers, (), (TRAILERS,)),
-    Decoder("metadata of requests", _metadata, (), (b"\x02CRITICAL\n\x032\n\x04me",)),
+    Decoder("metadata of requests", _alone, (), (b"\x02CRITICAL\n\x032\n\x04me",)),
     Decoder(
         "files of endpoints in JSON",
         _file(json_items.items),
