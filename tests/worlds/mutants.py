@@ -246,8 +246,8 @@ MUTANTS = [
     Mutant(
         "a trace of an error loses every tie",
         "pickers/p2c.py",
-        "        return load.in_flight + round(load.recent_errors(now))",
-        "        return load.in_flight + load.recent_errors(now)",
+        "round(requests(first, now)), round(requests(second, now))",
+        "requests(first, now), requests(second, now)",
     ),
 ]
 
