@@ -126,7 +126,9 @@ class Supervisor:
         """Has a worker in this place until the task leaves."""
         failures = 0
         while not self._is_leaving:
-            worker = self._places[number] = self._start(number)
+            place = self._places.get(number)
+            if place is None or place.has_ended:  # a reload may have filled it
+                self._places[number] = self._start(number)
             began_at = self._clock()
             # A reload changes it.
             await self._until(lambda: self._places[number].has_ended)

@@ -1,0 +1,112 @@
+"""What a supervisor does when processes fail at a bad moment; these are not real."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from lbclient.server.workers import supervisor
+from lbclient.server.workers.messages import Assignment
+from lbclient.server.workers.supervisor import Supervisor
+from tests.waiting import eventually
+
+
+def assign(number: int, group: int, slot: int) -> Assignment:
+    return Assignment("module:make", None, number, group, slot, 1)
+
+
+class Process:
+    """A worker that is ready and ends when the test says so, or when it is told to."""
+
+    period = 0.0
+    ports = ()
+    listening = ("127.0.0.1:1",)
+    failure = None
+
+    def __init__(self, assignment: Assignment, changed: Any, _hear: Any) -> None:
+        self.slot = assignment.slot
+        self.pid = 100 + self.slot
+        self.is_ready = self.is_leaving = self.is_quiet = self.has_ended = False
+        self._changed = changed
+
+    def become_ready(self) -> None:
+        self.is_ready = True
+        self._changed()
+
+    def end(self) -> None:
+        self.has_ended = True
+        self._changed()
+
+    def serves(self) -> bool:
+        return self.is_ready and not (self.is_leaving or self.has_ended)
+
+    def leave(self) -> None:
+        self.is_leaving = True
+        if not self.has_ended:
+            asyncio.get_running_loop().call_soon(self.end)
+
+    hurry = kill = leave
+
+    def how_it_ended(self) -> str:
+        return "ended"
+
+    def tell_siblings(self, *_told: object) -> None:
+        pass
+
+    def all_quiet(self) -> None:
+        pass
+
+
+class Started:
+    """Makes processes, unless `error` is set."""
+
+    def __init__(self) -> None:
+        self.all: list[Process] = []
+        self.error: OSError | None = None
+        self.failed = 0
+
+    def __call__(self, *words: Any) -> Process:
+        if self.error is not None:
+            self.failed += 1
+            raise self.error
+        self.all.append(Process(*words))
+        return self.all[-1]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    made = Started()
+    monkeypatch.setattr(supervisor, "WorkerProcess", made)
+    return made
+
+
+@asynccontextmanager
+async def serving(started: Started) -> AsyncIterator[Supervisor]:
+    """A supervisor of one worker, which is ready."""
+    one = Supervisor(1, assign)
+    running = asyncio.create_task(one.run())
+    await eventually(lambda: started.all)
+    started.all[0].become_ready()
+    try:
+        yield one
+    finally:
+        one.leave()
+        await running
+
+
+async def test_a_worker_that_crashes_during_a_reload_is_replaced_once(
+    started: Started,
+) -> None:
+    async with serving(started) as one:
+        one.reload()
+        await eventually(lambda: len(started.all) == 2)
+        old, new = started.all
+        old.end()
+        await eventually(lambda: one.restarts == 1)
+        new.become_ready()  # while the place waits for its pause to end
+        await asyncio.sleep(2 * supervisor.PAUSES.after(1))
+        assert started.all == [old, new]
+        new.end()
+        await eventually(lambda: len(started.all) == 3)
