@@ -110,3 +110,22 @@ async def test_a_worker_that_crashes_during_a_reload_is_replaced_once(
         assert started.all == [old, new]
         new.end()
         await eventually(lambda: len(started.all) == 3)
+
+
+async def test_a_process_that_cannot_be_made_is_tried_again(started: Started) -> None:
+    async with serving(started) as one:
+        started.error = BlockingIOError("no process is free")
+        one.reload()
+        await eventually(lambda: started.failed == 1)
+        assert started.all[0].serves()
+        started.all[0].end()
+        await eventually(lambda: started.failed == 3)
+        started.error = None
+        await eventually(lambda: len(started.all) == 2)
+        started.all[1].become_ready()
+
+
+async def test_a_task_whose_first_process_cannot_be_made_ends(started: Started) -> None:
+    started.error = BlockingIOError("no process is free")
+    with pytest.raises(RuntimeError, match="no process is free"):
+        await Supervisor(1, assign).run()

@@ -33,7 +33,8 @@ class WorkerProcess:
 
     `is_ready` is set once it serves, `has_ended` when its process has. `is_leaving`
     once it was told to, by whomever. `failure` is what it said that it failed by.
-    `changed` is called after each message, but for those of usage.
+    `changed` is called after each message, but for those of usage. Raises OSError where
+    the machine has no room for one more.
     """
 
     def __init__(
@@ -59,8 +60,12 @@ class WorkerProcess:
             args=(assignment, theirs),
             name=f"lbclient worker {assignment.number}",
         )
-        with theirs:
-            self._start()
+        try:
+            with theirs:
+                self._start()
+        except BaseException:
+            self._pipe.close()
+            raise
         self._loop.add_reader(self._process.sentinel, self._end)
         self._pipe.follow(self._take, lambda: None)
 

@@ -127,8 +127,18 @@ class Supervisor:
         failures = 0
         while not self._is_leaving:
             place = self._places.get(number)
-            if place is None or place.has_ended:  # a reload may have filled it
-                self._places[number] = self._start(number)
+            try:
+                if place is None or place.has_ended:  # a reload may have filled it
+                    self._places[number] = self._start(number)
+            except OSError as error:
+                if not self._has_been_ready:
+                    raise
+                failures += 1
+                pause = PAUSES.after(failures)
+                words = "worker %d cannot be started: %s; tried again in %.1f s"
+                logger.error(words, number, error, pause)
+                await self._pause(pause)
+                continue
             began_at = self._clock()
             # A reload changes it.
             await self._until(lambda: self._places[number].has_ended)
@@ -145,9 +155,13 @@ class Supervisor:
             words = "%r %s; another one starts in %.1f s"
             logger.warning(words, worker, worker.how_it_ended(), pause)
             self._log_failure(worker)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._over.wait()
+            await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        """Not any longer than the task is to serve."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
 
     def _start(self, number: int) -> WorkerProcess:
         taken = {worker.slot for worker in self._alive}
@@ -193,7 +207,12 @@ class Supervisor:
         old = self._places[number]
         if old.has_ended:
             return not self._is_leaving  # the next one is new
-        new = self._start(number)
+        try:
+            new = self._start(number)
+        except OSError as error:
+            words = "reload stopped: %s; the other workers serve on"
+            logger.error(words, error)
+            return False
         await self._until(lambda: new.is_ready or new.has_ended)
         if self._is_leaving:
             return False
