@@ -129,3 +129,25 @@ async def test_a_task_whose_first_process_cannot_be_made_ends(started: Started) 
     started.error = BlockingIOError("no process is free")
     with pytest.raises(RuntimeError, match="no process is free"):
         await Supervisor(1, assign).run()
+
+
+async def test_a_new_worker_that_hangs_ends_its_reload(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "HANGS_AFTER", 0.01)
+    async with serving(started) as one:
+        for _ in range(2):
+            one.reload()
+            count = len(started.all)
+            await eventually(lambda count=count: len(started.all) > count)
+            await eventually(lambda: started.all[-1].has_ended)
+        assert started.all[0].serves()
+
+
+async def test_no_worker_is_started_after_the_task_was_told_to_leave(
+    started: Started,
+) -> None:
+    async with serving(started) as one:
+        one.reload()
+        one.leave()
+    assert len(started.all) == 1

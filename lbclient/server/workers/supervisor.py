@@ -33,6 +33,9 @@ STEADY = 10.0
 LATE = 5.0  # seconds beyond its period that a leaving worker has, before it is killed
 UNREADY = 5.0  # the same of one that never served
 
+# Seconds until a new worker of a reload is ready, warmup included; then it hangs.
+HANGS_AFTER = 600.0
+
 
 class Supervisor:
     """Keeps a task's workers running until the task leaves.
@@ -204,16 +207,22 @@ class Supervisor:
 
     async def _replace(self, number: int) -> bool:
         """Whether there is a new worker in this place, which serves."""
+        if self._is_leaving:
+            return False
         old = self._places[number]
         if old.has_ended:
-            return not self._is_leaving  # the next one is new
+            return True  # the next one is new
         try:
             new = self._start(number)
         except OSError as error:
             words = "reload stopped: %s; the other workers serve on"
             logger.error(words, error)
             return False
-        await self._until(lambda: new.is_ready or new.has_ended)
+        await self._within(HANGS_AFTER, lambda: new.is_ready or new.has_ended)
+        if not (new.is_ready or new.has_ended or self._is_leaving):
+            logger.error("%r is not ready after %d s; killed", new, HANGS_AFTER)
+            new.kill()
+            await self._until(lambda: new.has_ended)
         if self._is_leaving:
             return False
         if not new.is_ready:
@@ -275,9 +284,7 @@ class Supervisor:
     async def _left(self, worker: WorkerProcess) -> None:
         """Waits until a leaving worker has ended, and kills it when it is late."""
         most = worker.period + LATE if worker.is_ready else UNREADY
-        with suppress(TimeoutError):
-            async with asyncio.timeout(most):
-                await self._until(lambda: worker.has_ended)
+        await self._within(most, lambda: worker.has_ended)
         if not worker.has_ended:
             logger.error("%r has not left within %d s; killed", worker, most)
             worker.kill()
@@ -298,6 +305,12 @@ class Supervisor:
         """Waits until it is so, as far as workers say and end."""
         while not is_so():
             await asyncio.wait([self._news])
+
+    async def _within(self, seconds: float, is_so: Callable[[], bool]) -> None:
+        """As `_until`, but no longer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._until(is_so)
 
     def _reap(self) -> None:
         reap(lambda: {worker.pid for worker in self._alive})
