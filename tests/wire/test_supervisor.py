@@ -95,6 +95,15 @@ async def test_a_worker_that_is_killed_comes_back_and_the_other_serves_on() -> N
         assert len(task.said) == 1
 
 
+async def test_a_killed_worker_comes_back_though_its_children_live_on() -> None:
+    async with serving("forks_a_child", "--port=0", workers=1) as task:
+        await task.address()
+        [first] = task.pids()
+        os.kill(first, signal.SIGKILL)
+        await eventually(lambda: len(task.pids()) == 2, lambda: task.log)
+        assert task.found(f"process {first} .*was killed by SIGKILL")
+
+
 async def test_a_worker_that_somebody_ends_comes_back() -> None:
     async with serving("make_server", "--port=0", workers=1) as task:
         await task.address()

@@ -84,6 +84,14 @@ def leaves_an_orphan() -> Server:
     return make_server()
 
 
+def forks_a_child() -> Server:
+    """Which lives on, with all that the worker had open."""
+    if os.fork() == 0:
+        time.sleep(3600)
+        os._exit(0)
+    return make_server()
+
+
 class OwnError(Exception):
     """One that cannot be made again from its words."""
 

@@ -1,6 +1,8 @@
 """One worker's process, as its supervisor sees it."""
 
 import asyncio
+import errno
+import os
 import signal
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -66,7 +68,7 @@ class WorkerProcess:
         except BaseException:
             self._pipe.close()
             raise
-        self._loop.add_reader(self._process.sentinel, self._end)
+        self._loop.add_reader(self._ended, self._end)
         self._pipe.follow(self._take, lambda: None)
 
     def _start(self) -> None:
@@ -76,6 +78,22 @@ class WorkerProcess:
             self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            self._ended = self._descriptor()
+        except BaseException:
+            self._process.kill()
+            self._process.join()
+            raise
+
+    def _descriptor(self) -> int:
+        """Readable once the process has ended. The sentinel is only when also all that
+        it forked have, which inherit it."""
+        try:
+            return os.pidfd_open(self.pid)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EPERM):
+                raise
+            return os.dup(self._process.sentinel)  # an old kernel, or a sandbox
 
     @property
     def pid(self) -> int:
@@ -107,7 +125,8 @@ class WorkerProcess:
         self._changed()
 
     def _end(self) -> None:
-        self._loop.remove_reader(self._process.sentinel)
+        self._loop.remove_reader(self._ended)
+        os.close(self._ended)
         while self._pipe.read_now(self._take):
             pass  # its last words
         self._process.join()
