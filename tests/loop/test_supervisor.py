@@ -20,7 +20,7 @@ def assign(number: int, group: int, slot: int) -> Assignment:
 class Process:
     """A worker that is ready and ends when the test says so, or when it is told to."""
 
-    period = 0.0
+    period = 0.0  # seconds that it may take to leave
     ports = ()
     listening = ("127.0.0.1:1",)
     failure = None
@@ -29,6 +29,7 @@ class Process:
         self.slot = assignment.slot
         self.pid = 100 + self.slot
         self.is_ready = self.is_leaving = self.is_quiet = self.has_ended = False
+        self.is_hurried = self.is_stuck = False
         self._changed = changed
 
     def become_ready(self) -> None:
@@ -44,10 +45,15 @@ class Process:
 
     def leave(self) -> None:
         self.is_leaving = True
-        if not self.has_ended:
+        if not (self.has_ended or self.is_stuck):
             asyncio.get_running_loop().call_soon(self.end)
 
-    hurry = kill = leave
+    def kill(self) -> None:
+        self.is_stuck = False
+        self.leave()
+
+    def hurry(self) -> None:
+        self.is_hurried = True
 
     def how_it_ended(self) -> str:
         return "ended"
@@ -151,3 +157,21 @@ async def test_no_worker_is_started_after_the_task_was_told_to_leave(
         one.reload()
         one.leave()
     assert len(started.all) == 1
+
+
+async def test_stuck_workers_are_waited_for_together_and_killed_after_a_second_signal(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LATE", 0.01)
+    monkeypatch.setattr(Process, "period", 3600.0)
+    one = Supervisor(3, assign)
+    running = asyncio.create_task(one.run())
+    await eventually(lambda: len(started.all) == 3)
+    for worker in started.all:
+        worker.become_ready()
+        worker.is_stuck = True
+    one.on_signal()
+    one.on_signal()
+    assert all(worker.is_hurried for worker in started.all)
+    await running
+    assert all(worker.has_ended for worker in started.all)

@@ -105,6 +105,7 @@ class Supervisor:
             logger.info("stopping immediately")
             for worker in self._alive:
                 worker.hurry()
+            self._do(self._all_ended(LATE))
 
     def leave(self) -> None:
         """All workers leave together: one lame duck, and one drain."""
@@ -277,13 +278,14 @@ class Supervisor:
     def _hear_usage(self, worker: WorkerProcess, told: UsageTold) -> None:
         self._do(self._usage.answer(told, worker.tell_usage))
 
-    async def _all_ended(self) -> None:
-        for worker in list(self._alive):
-            await self._left(worker)
+    async def _all_ended(self, most: float | None = None) -> None:
+        await asyncio.gather(*(self._left(worker, most) for worker in self._alive))
 
-    async def _left(self, worker: WorkerProcess) -> None:
-        """Waits until a leaving worker has ended, and kills it when it is late."""
-        most = worker.period + LATE if worker.is_ready else UNREADY
+    async def _left(self, worker: WorkerProcess, most: float | None = None) -> None:
+        """Waits until a leaving worker has ended, and kills it when it is late: after
+        `most` seconds, if given."""
+        if most is None:
+            most = worker.period + LATE if worker.is_ready else UNREADY
         await self._within(most, lambda: worker.has_ended)
         if not worker.has_ended:
             logger.error("%r has not left within %d s; killed", worker, most)
