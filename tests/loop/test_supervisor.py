@@ -29,7 +29,7 @@ class Process:
         self.slot = assignment.slot
         self.pid = 100 + self.slot
         self.is_ready = self.is_leaving = self.is_quiet = self.has_ended = False
-        self.is_hurried = self.is_stuck = False
+        self.is_hurried = self.is_stuck = self.is_told_of_quiet = False
         self._changed = changed
 
     def become_ready(self) -> None:
@@ -62,7 +62,11 @@ class Process:
         pass
 
     def all_quiet(self) -> None:
-        pass
+        self.is_told_of_quiet = True
+
+    def become_quiet(self) -> None:
+        self.is_quiet = True
+        self._changed()
 
 
 class Started:
@@ -175,3 +179,25 @@ async def test_stuck_workers_are_waited_for_together_and_killed_after_a_second_s
     assert all(worker.is_hurried for worker in started.all)
     await running
     assert all(worker.has_ended for worker in started.all)
+
+
+async def test_a_worker_that_leaves_alone_waits_for_all_if_they_leave_meanwhile(
+    started: Started,
+) -> None:
+    one = Supervisor(2, assign)
+    running = asyncio.create_task(one.run())
+    await eventually(lambda: len(started.all) == 2)
+    first, second = started.all
+    first.is_stuck = second.is_stuck = first.is_leaving = True
+    first.become_ready()
+    second.become_ready()
+    assert not first.is_told_of_quiet
+    one.leave()
+    first.become_quiet()
+    assert not first.is_told_of_quiet
+    second.become_quiet()
+    assert first.is_told_of_quiet
+    assert second.is_told_of_quiet
+    for worker in started.all:
+        worker.end()
+    await running

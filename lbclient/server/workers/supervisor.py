@@ -257,7 +257,8 @@ class Supervisor:
         leaving = [worker for worker in self._alive if worker.is_leaving]
         if not self._is_leaving:
             for worker in leaving:
-                worker.all_quiet()  # it leaves alone
+                if worker.is_quiet:
+                    worker.all_quiet()  # it leaves alone
         elif all(worker.is_quiet or not worker.is_ready for worker in leaving):
             for worker in leaving:
                 worker.all_quiet()
