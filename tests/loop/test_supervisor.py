@@ -201,3 +201,14 @@ async def test_a_worker_that_leaves_alone_waits_for_all_if_they_leave_meanwhile(
     for worker in started.all:
         worker.end()
     await running
+
+
+async def test_a_task_that_cannot_say_that_it_is_ready_leaves(started: Started) -> None:
+    def tell(_listening: object) -> None:
+        raise BrokenPipeError
+
+    running = asyncio.create_task(Supervisor(1, assign, tell).run())
+    await eventually(lambda: started.all)
+    started.all[0].become_ready()
+    with pytest.raises(RuntimeError, match="BrokenPipeError"):
+        await running

@@ -253,7 +253,14 @@ class Supervisor:
         if not self._has_been_ready and len(serving) == self.count:
             self._has_been_ready = True
             logger.info("%d workers are ready", self.count)
-            self._tell_ready(serving[0].listening)
+            try:
+                self._tell_ready(serving[0].listening)
+            except Exception as error:  # such as of a closed stdout
+                self._error = RuntimeError(f"cannot say that it is ready: {error!r}")
+                self.leave()
+        self._tell_who_is_quiet()
+
+    def _tell_who_is_quiet(self) -> None:
         leaving = [worker for worker in self._alive if worker.is_leaving]
         if not self._is_leaving:
             for worker in leaving:
