@@ -52,10 +52,12 @@ class ToldWorkers(NamedTuple):
 
 @dataclass(slots=True)
 class WorkingTask:
-    """What is known of one task. `tried_at` is since when its workers are tried, while
-    they are not `is_reached`; None: they are not tried before `retry_at`."""
+    """What is known of one task. `own` are the ports that it has `told`, 0 where the
+    address is listed as a task of its own. `tried_at` is since when its workers are
+    tried, while they are not `is_reached`; None: not before `retry_at`."""
 
     group: int
+    told: tuple[int, ...]
     own: tuple[int, ...]
     tried_at: float | None
     is_reached: bool = False
@@ -77,6 +79,7 @@ class TaskWorkers:
         self._order = order
         self._tasks: dict[str, WorkingTask] = {}  # by the shared address
         self._task_of: dict[str, str] = {}  # by the address of a worker
+        self._listed: set[str] = set()  # what the resolver names
 
     # --- what is asked ----------------------------------------------------------
 
@@ -118,16 +121,17 @@ class TaskWorkers:
     def learn(self, address: str, told: ToldWorkers, now: float) -> bool:
         """Takes what the server at this address, shared or a worker's, tells."""
         shared = self.task_of(address)
-        own = told.at(_port(shared))
+        ports = told.at(_port(shared))
+        own = self._unlisted(shared, ports)
         if not any(own):
             return False  # all leave, or have no own port
         task = self._tasks.get(shared)
         if task is None or (task.group != told.group and address == shared):
-            self._tasks[shared] = WorkingTask(told.group, own, now)
-        elif task.group != told.group or task.own == own:
+            self._tasks[shared] = WorkingTask(told.group, ports, own, now)
+        elif task.group != told.group or task.told == ports:
             return False
         else:
-            task.own = own
+            task.told, task.own = ports, own
         self._index()
         return True
 
@@ -138,11 +142,22 @@ class TaskWorkers:
         return is_known
 
     def keep(self, endpoints: Endpoints) -> None:
-        """Forgets tasks that the resolver does not name any more."""
+        """Takes what the resolver names: other tasks are forgotten, and none of these
+        is a worker of another one."""
         listed = {endpoint.address for endpoint in endpoints}
-        if any(address not in listed for address in self._tasks):
-            self._tasks = {a: task for a, task in self._tasks.items() if a in listed}
-            self._index()
+        if listed == self._listed and self._tasks.keys() <= listed:
+            return
+        self._listed = listed
+        kept = {}
+        for shared, task in self._tasks.items():
+            task.own = self._unlisted(shared, task.told)
+            if shared in listed and any(task.own):
+                kept[shared] = task
+        self._tasks = kept
+        self._index()
+
+    def _unlisted(self, shared: str, ports: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(0 if at(shared, port) in self._listed else port for port in ports)
 
     def reached(self, address: str) -> bool:
         """A worker of a task answers at its own port."""

@@ -77,6 +77,19 @@ def test_a_stranger_at_an_own_port_is_no_worker(workers: TaskWorkers) -> None:
     assert not workers.learn("10.0.0.1:1", told(9, group=OTHER), 1.0)
 
 
+def test_no_task_has_the_address_of_another_one_for_a_worker() -> None:
+    known = TaskWorkers()
+    known.keep((TASK, Endpoint("10.0.0.1:2")))
+    assert known.learn(SHARED, told(1, 2), 0.0)
+    assert known.reached("10.0.0.1:1")
+    assert addresses(known) == ["10.0.0.1:1"]
+    assert known.task_of("10.0.0.1:2") == "10.0.0.1:2"
+    known.keep((TASK, Endpoint("10.0.0.1:1")))
+    assert addresses(known) == ["10.0.0.1:2"]
+    known.keep((TASK, Endpoint("10.0.0.1:1"), Endpoint("10.0.0.1:2")))
+    assert addresses(known) == [SHARED]
+
+
 def test_a_new_task_at_the_shared_address_takes_the_place_of_the_old(
     workers: TaskWorkers,
 ) -> None:
