@@ -121,7 +121,9 @@ class TaskWorkers:
     def learn(self, address: str, told: ToldWorkers, now: float) -> bool:
         """Takes what the server at this address, shared or a worker's, tells."""
         shared = self.task_of(address)
-        ports = told.at(_port(shared))
+        if not (port := _port(shared)):
+            return False  # a path, beside which there are no ports
+        ports = told.at(port)
         own = self._unlisted(shared, ports)
         if not any(own):
             return False  # all leave, or have no own port
@@ -226,7 +228,10 @@ def at(shared: str, port: int) -> str:
 
 
 def _port(address: str) -> int:
-    text = address.rpartition(":")[2]
+    """0: it is a path, as of `unix:`."""
+    scheme, _, text = address.rpartition(":")
+    if scheme in ("unix", "unix-abstract"):
+        return 0
     return int(text) if text.isdecimal() and len(text) < 6 else 0
 
 

@@ -77,6 +77,15 @@ def test_a_stranger_at_an_own_port_is_no_worker(workers: TaskWorkers) -> None:
     assert not workers.learn("10.0.0.1:1", told(9, group=OTHER), 1.0)
 
 
+@pytest.mark.parametrize(
+    "address", ["unix:/run/search", "unix:50051", "unix-abstract:7"]
+)
+def test_there_are_no_ports_beside_a_path(address: str) -> None:
+    known = TaskWorkers()
+    assert not known.learn(address, told(1, 2), 0.0)
+    assert known.expand(Endpoint(address)) == (Endpoint(address),)
+
+
 def test_no_task_has_the_address_of_another_one_for_a_worker() -> None:
     known = TaskWorkers()
     known.keep((TASK, Endpoint("10.0.0.1:2")))
