@@ -134,6 +134,8 @@ class TaskWorkers:
             return False
         else:
             task.told, task.own = ports, own
+            if task.tried_at is not None:
+                task.tried_at = now  # others are tried from now on
         self._index()
         return True
 
@@ -187,7 +189,9 @@ class TaskWorkers:
                 if now >= task.retry_at:
                     task.tried_at = now
                     changed = True
-            elif known and state_of(shared) is State.READY:
+            elif state_of(shared) is not State.READY:
+                task.tried_at = now  # nothing is known of ports while the task is gone
+            elif known:
                 is_refused = all(state is State.REFUSING for state in known)
                 patience = REFUSED_AFTER if is_refused else SILENT_AFTER
                 if now >= task.tried_at + patience:

@@ -134,6 +134,19 @@ def test_a_task_that_is_gone_is_not_given_up() -> None:
     assert known.review(states.get, 100.0) == (False, [])
 
 
+def test_own_ports_are_tried_as_long_as_ever_after_all_workers_restart() -> None:
+    known = TaskWorkers()
+    known.learn(SHARED, told(1), 0.0)
+    states = {SHARED: State.REFUSING, "10.0.0.1:1": State.REFUSING}
+    known.review(states.get, 100.0)
+    states[SHARED] = State.READY
+    assert known.review(states.get, 100.0 + REFUSED_AFTER - 0.1) == (False, [])
+    known.learn(SHARED, told(2), 100.4)
+    states["10.0.0.1:2"] = State.REFUSING
+    assert known.review(states.get, 100.4 + REFUSED_AFTER - 0.1) == (False, [])
+    assert known.review(states.get, 100.4 + REFUSED_AFTER) == (True, [SHARED])
+
+
 def test_the_shared_address_comes_back_when_all_workers_are_lost(
     workers: TaskWorkers,
 ) -> None:
