@@ -108,12 +108,11 @@ class TaskWorkers:
         return task is not None and task.group != group
 
     def counts(self) -> tuple[int, int]:
-        """How many tasks are reached by their workers' own ports, and how many not."""
-        reached = sum(task.is_reached for task in self._tasks.values())
-        given_up = sum(
-            task.tried_at is None and not task.is_reached
-            for task in self._tasks.values()
-        )
+        """How many tasks are reached by their workers' own ports, and how many not;
+        also from another thread."""
+        tasks = list(self._tasks.values())
+        reached = sum(task.is_reached for task in tasks)
+        given_up = sum(task.tried_at is None and not task.is_reached for task in tasks)
         return reached, given_up
 
     # --- what is learned ----------------------------------------------------------
