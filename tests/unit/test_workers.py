@@ -10,9 +10,11 @@ import pytest
 from lbclient.core.errors import ConfigError
 from lbclient.server.workers import count
 from lbclient.server.workers.membership import Membership
+from lbclient.server.workers.messages import UsageHeard, UsageTold
 from lbclient.server.workers.orphans import reap
 from lbclient.server.workers.pipe import Pipe, pair
 from lbclient.server.workers.supervisor import ports_of
+from lbclient.server.workers.usage import MOST_HEARD, TaskUsage
 
 GROUP = 7
 
@@ -70,6 +72,17 @@ def test_siblings_are_told_now_and_at_each_change() -> None:
 def test_the_ports_are_those_of_places() -> None:
     each = [((1, 12), (2, 22)), (), ((1, 11), (2, 21))]
     assert ports_of(each) == ((1, (12, 0, 11)), (2, (22, 0, 21)))
+
+
+async def test_an_answer_has_the_asker_s_customers_and_those_who_used_most() -> None:
+    usage, heard = TaskUsage(lambda: 0.0), list[UsageHeard]()
+    many = {f"other {n}": 1.0 + n for n in range(2 * MOST_HEARD)}
+    await usage.answer(UsageTold("limits", "one", many), heard.append)
+    await usage.answer(UsageTold("limits", "two", {"own": 0.1}), heard.append)
+    total = heard[-1].total
+    assert total["own"] == 0.1
+    assert total[f"other {2 * MOST_HEARD - 1}"] == 2 * MOST_HEARD
+    assert len(total) == 1 + MOST_HEARD
 
 
 async def test_a_process_that_reads_nothing_holds_up_nobody() -> None:

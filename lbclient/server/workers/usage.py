@@ -1,12 +1,17 @@
 """What the workers of a task gave their customers, as their supervisor knows it."""
 
 from collections.abc import Callable
+from heapq import nlargest
 
 from lbclient.core.protocols import Clock
 from lbclient.server.quotas.memory_store import MemoryStore
 from lbclient.server.workers.messages import UsageHeard, UsageTold
 
 MOST_LIMITS = 8  # kinds of servers in one program
+
+# Customers in an answer besides those whom the worker serves, those who used most: of
+# all customers of 64 workers no message has room.
+MOST_HEARD = 100
 
 
 class TaskUsage:
@@ -23,7 +28,9 @@ class TaskUsage:
             return  # its shares stay what they are without a store
         store = self._stores.setdefault(told.limits, MemoryStore(self._clock))
         fleet = await store.exchange(told.server, told.usage)
-        send(UsageHeard(told.server, fleet.tasks, dict(fleet.total)))
+        most = nlargest(MOST_HEARD, fleet.total, key=fleet.total.__getitem__)
+        total = {customer: fleet.total[customer] for customer in (*told.usage, *most)}
+        send(UsageHeard(told.server, fleet.tasks, total))
 
     def __repr__(self) -> str:
         return f"<{len(self._stores)} stores>"
