@@ -6,6 +6,7 @@ in the log what follows.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -27,9 +28,10 @@ STRANGER = "another server answers at this worker's port"
 class WorkerEndpoints:
     """Knows which endpoints stand for a task. Owned by the connections of a channel.
 
-    `apply` is called soon after these have changed; `state_of` an address is None where
-    the channel has no backend, `order` is as of `TaskWorkers`. `given_up` counts tasks
-    whose workers' own ports turned out not to be reached.
+    `apply` is called soon after these have changed, at most once each LOOK_EVERY
+    seconds; `state_of` an address is None where the channel has no backend, `order` is
+    as of `TaskWorkers`. `given_up` counts tasks whose workers' own ports turned out not
+    to be reached.
     """
 
     def __init__(
@@ -84,8 +86,13 @@ class WorkerEndpoints:
             self._look.set_unless_sooner(0.0)
 
     def _change(self) -> None:
-        self._apply.set_unless_sooner(0.0)
+        self._apply_soon()
         self._look.set_unless_sooner(LOOK_EVERY)
+
+    def _apply_soon(self) -> None:
+        """At once, but for servers that tell of other workers again and again."""
+        since = asyncio.get_running_loop().time() - self._apply.rang_at
+        self._apply.set_unless_sooner(max(0.0, LOOK_EVERY - since))
 
     def _look_at_tasks(self) -> None:
         now = self._clock()
@@ -93,7 +100,7 @@ class WorkerEndpoints:
         for task in given_up:
             self._give_up(task, now)
         if is_changed:
-            self._apply.set_unless_sooner(0.0)
+            self._apply_soon()
         if (pause := self._tasks.review_in(now)) is not None:
             self._look.set_unless_sooner(pause)
 
