@@ -28,7 +28,7 @@ class BackendContext(NamedTuple):
     `utilization_of` reads from a report what pickers go by. `has_udp_secret`: the
     channel has a secret of its own for UDP health checks. `zone` is the one that calls
     should stay in; empty: any. `hear_workers` is told what the server at an address
-    says of its task's workers.
+    says of its task's workers; None: several tasks answer there.
     """
 
     label: str
@@ -42,4 +42,4 @@ class BackendContext(NamedTuple):
     utilization_of: Callable[[LoadReport], float]
     has_udp_secret: bool
     zone: str
-    hear_workers: Callable[[str, ToldWorkers], None]
+    hear_workers: Callable[[str, ToldWorkers | None], None]

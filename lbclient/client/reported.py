@@ -40,10 +40,11 @@ class Reported:
         condition: Condition,
         clock: Clock,
         takes_sessions: bool,
-        tell_workers: Callable[[ToldWorkers], None] = lambda _: None,
+        tell_workers: Callable[[ToldWorkers | None], None] = lambda _: None,
     ) -> None:
         """`label` is the channel's. `takes_sessions`: the channel has no secret of its
-        own for UDP. `tell_workers` is told of the task's workers when they change."""
+        own for UDP. `tell_workers` is told of the task's workers when they change;
+        None: several tasks answer there, each with workers of its own."""
         self.is_ours = False
         self._udp_port = 0
         self.udp_seal: Seal | None = None
@@ -110,7 +111,7 @@ class Reported:
 
     def hear_workers(self, told: ToldWorkers | None) -> None:
         """Takes what the server says of its task's workers, before its state."""
-        if told is not None and told != self.workers:
+        if told is not None and told != self.workers and not self.is_shared():
             self.workers = told
             self._tell_workers(told)
 
@@ -153,6 +154,8 @@ class Reported:
         if is_news:
             words, address = "several tasks share this address", self._address
             logger.about(logging.INFO, words, channel=self._label, backend=address)
+            self.workers = None
+            self._tell_workers(None)
 
     def _of_address(self, report: LoadReport) -> LoadReport:
         """The report of the address: one task's, or the mean of several tasks'."""

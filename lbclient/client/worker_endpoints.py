@@ -63,9 +63,13 @@ class WorkerEndpoints:
 
     # --- what is heard --------------------------------------------------------
 
-    def hear(self, address: str, told: ToldWorkers) -> None:
-        """The server at this address says which workers its task has."""
-        if self._tasks.learn(address, told, self._clock()):
+    def hear(self, address: str, told: ToldWorkers | None) -> None:
+        """The server at this address says which workers its task has. None: several
+        tasks answer there, so all calls go to the shared port."""
+        if told is None:
+            if self._tasks.forget(address):
+                self._change()
+        elif self._tasks.learn(address, told, self._clock()):
             task, count = self._tasks.task_of(address), len(told.ports[0][1])
             words = "%d workers behind %s"
             logger.about(logging.DEBUG, words, count, task, channel=self._label)

@@ -3,12 +3,17 @@
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
+from types import SimpleNamespace
 
 from lbclient.client.channel_context import channel_context
+from lbclient.client.reported import Reported
 from lbclient.client.worker_endpoints import WorkerEndpoints
 from lbclient.config import ChannelConfig
-from lbclient.core.model import State
+from lbclient.core.condition import Condition
+from lbclient.core.load import Load
+from lbclient.core.model import Endpoint, LoadReport, State
 from lbclient.core.task_workers import LOOK_EVERY, ToldWorkers
 from tests.waiting import eventually
 
@@ -41,3 +46,28 @@ async def test_ports_that_change_again_and_again_are_applied_now_and_then() -> N
     workers.stop()
     assert applied[1] - applied[0] >= 0.9 * LOOK_EVERY
     assert applied[2] - applied[1] >= 0.9 * LOOK_EVERY
+
+
+async def test_several_tasks_at_one_address_are_one_backend() -> None:
+    """Each tells workers of its own; to follow each in turn would be no end of it."""
+    workers = endpoints(lambda: None)
+    reported = Reported(
+        "test",
+        SHARED,
+        SimpleNamespace(lifecycle=None, take=None),  # type: ignore[arg-type]
+        Load(),
+        Condition(0.0),
+        time.monotonic,
+        takes_sessions=False,
+        tell_workers=partial(workers.hear, SHARED),
+    )
+    task = Endpoint(SHARED)
+    reported.hear_workers(told(1, 2))
+    assert len(workers.expand(task)) == 3
+    for number in (11, 12, 11):
+        reported.hear(None, LoadReport(0.5, 1.0, 0.0, task_id=number))
+    assert reported.is_shared()
+    assert workers.expand(task) == (task,)
+    reported.hear_workers(told(3))
+    assert workers.expand(task) == (task,)
+    workers.stop()
