@@ -1,18 +1,21 @@
 """The parts of a task of several workers, one by one."""
 
 import os
+import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from lbclient.core.errors import ConfigError
-from lbclient.server.workers import count
+from lbclient.server.workers import count, shared_port
 from lbclient.server.workers.membership import Membership
 from lbclient.server.workers.messages import UsageHeard, UsageTold
 from lbclient.server.workers.orphans import reap
 from lbclient.server.workers.pipe import Pipe, pair
+from lbclient.server.workers.shared_port import SharedPort
 from lbclient.server.workers.supervisor import ports_of
 from lbclient.server.workers.usage import MOST_HEARD, TaskUsage
 
@@ -49,6 +52,24 @@ def test_what_workers_cannot_share_is_refused() -> None:
         member.own_address("[::]:0", 34567, "any")
     with pytest.raises(ConfigError, match=r"^worker_ports = 'next'"):
         member.own_address("[::]:65535", 65535, "next")
+
+
+@pytest.mark.parametrize("host", ["::", "[::]"])
+def test_all_addresses_are_those_of_ipv4_where_there_is_no_other(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_port, "has_ipv6", lambda: False)
+    with closing(SharedPort(host, 0)) as shared, socket.socket() as other:
+        assert shared.address == f"[::]:{shared.port}"
+        with pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.1", shared.port))
+        with socket.socket(socket.AF_INET6) as free:
+            free.bind(("::1", shared.port))
+
+
+def test_an_address_of_ipv6_needs_no_brackets() -> None:
+    with closing(SharedPort("::1", 0)) as shared:
+        assert shared.address == f"[::1]:{shared.port}"
 
 
 def test_goaway_waits_for_all_that_leave_together() -> None:

@@ -16,6 +16,16 @@ def check_port(port: object) -> None:
         raise ConfigError("port", port, "a port, 0 to 65535; 0: any free one")
 
 
+def has_ipv6() -> bool:
+    """Whether this machine does; gRPC takes [::] for 0.0.0.0 where it does not."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
 class SharedPort:
     """Keeps a port for workers, until it is closed. `port` is its number.
 
@@ -24,11 +34,12 @@ class SharedPort:
 
     def __init__(self, host: str, port: int) -> None:
         check_port(port)
-        self.host = host
+        bare = host.strip("[]")
+        self.host = f"[{bare}]" if ":" in bare else host
         self.port = port
         self._sockets = ExitStack()
         try:
-            self._reserve(host.strip("[]"))
+            self._reserve("0.0.0.0" if bare == "::" and not has_ipv6() else bare)
         except BaseException:
             self.close()
             raise
