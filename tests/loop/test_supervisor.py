@@ -146,11 +146,10 @@ async def test_a_new_worker_that_hangs_ends_its_reload(
 ) -> None:
     monkeypatch.setattr(supervisor, "HANGS_AFTER", 0.01)
     async with serving(started) as one:
-        for _ in range(2):
-            one.reload()
-            count = len(started.all)
-            await eventually(lambda count=count: len(started.all) > count)
-            await eventually(lambda: started.all[-1].has_ended)
+        one.reload()
+        await eventually(lambda: [new.has_ended for new in started.all[1:]] == [True])
+        one.reload()
+        await eventually(lambda: [new.has_ended for new in started.all[2:]] == [True])
         assert started.all[0].serves()
 
 
