@@ -14,9 +14,11 @@ from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
 from lbclient.core.recent import Recent
 from lbclient.server.parts import Parts
+from lbclient.server.report.udp import host_of
 from lbclient.server.requests.handler import Handler
 from lbclient.server.statistics import ServerStatistics
 from lbclient.server.workers.membership import membership
+from lbclient.server.workers.shared_port import SharedPort
 
 # grpcio says the same of a port that is taken and of credentials that are none.
 PAIRS = (
@@ -113,6 +115,9 @@ class ReportingServer:
             return
         own = member.own_address(address, port, self._config.worker_ports)
         if own is not None:
+            if (number := own.rpartition(":")[2]) != "0":
+                # Another program that shares its port would have some connections.
+                SharedPort(host_of(own) or "::", int(number)).close()
             member.own[port] = add(own)
 
     # --- what it tells -----------------------------------------------------------

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +169,19 @@ async def test_own_ports_are_the_next_ones_if_wanted() -> None:
         task.send(signal.SIGHUP)
         await eventually(lambda: task.found("reloaded 2 workers"), lambda: task.log)
         assert {*task.own_ports()} == {port + 1, port + 2, port + 3}
+
+
+async def test_an_own_port_that_another_program_shares_is_refused() -> None:
+    [port] = free_ports(1)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", port + 1))
+        other.listen()
+        async with serving(
+            "make_server", f"--port={port}", workers=1, LBCLIENT_WORKER_PORTS="next"
+        ) as task:
+            assert await task.ended() == 2
+            assert f"port = {port + 1}: want a port that is free" in task.log[-1]
 
 
 def children(pid: int) -> dict[int, str]:
