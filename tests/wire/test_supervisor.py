@@ -1,11 +1,12 @@
 """`lbclient serve`: starts workers, replaces what dies, and leaves in order."""
 
-import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,26 @@ from lbclient.server import serve
 from tests import needs
 from tests.ports import free_ports
 from tests.waiting import eventually
-from tests.wire.workers_program import SLOW, WHO, make_server
-from tests.wire.workers_task import ROOT, is_alive, serving
+from tests.wire.workers_program import LONG, WHO, make_server
+from tests.wire.workers_task import ROOT, Task, is_alive, serving
 
 
-async def asked(address: str, method: str = WHO, request: bytes = b"") -> int:
+async def asked(address: str) -> int:
     """The process that answers a connection of its own."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(address, options=options) as channel:
-        call: Any = channel.unary_unary(method)
-        return int(await call(request, timeout=20, wait_for_ready=True))
+        call: Any = channel.unary_unary(WHO)
+        return int(await call(b"", timeout=20, wait_for_ready=True))
+
+
+@asynccontextmanager
+async def long_call(task: Task, seconds: str) -> AsyncIterator[Awaitable[bytes]]:
+    """A call whose handler has begun."""
+    async with grpc.aio.insecure_channel(await task.address()) as channel:
+        call: Any = channel.unary_unary(LONG)
+        running = call(seconds.encode(), timeout=120, wait_for_ready=True)
+        await eventually(lambda: task.found("a long call begins"))
+        yield running
 
 
 async def test_all_workers_serve_one_port_and_leave_together_at_sigterm() -> None:
@@ -40,19 +51,18 @@ async def test_all_workers_serve_one_port_and_leave_together_at_sigterm() -> Non
         await eventually(lambda: len(answered) == 2, meanwhile=ask)
         assert answered == {*task.pids()}
         assert len(task.said) == 1  # ready once
-        in_flight = asyncio.create_task(asked(address, SLOW, b"1.0"))
-        await asyncio.sleep(0.2)
-        task.send(signal.SIGTERM)
-        assert await in_flight in answered
+        async with long_call(task, "1.0") as in_flight:
+            task.send(signal.SIGTERM)
+            assert int(await in_flight) in answered
         assert await task.ended() == 0
         assert not any(map(is_alive, answered))
 
 
 async def test_a_second_signal_does_not_wait_for_calls() -> None:
-    async with serving("make_server", "--port=0", workers=1) as task:
-        address = await task.address()
-        in_flight = asyncio.create_task(asked(address, SLOW, b"100"))
-        await asyncio.sleep(0.5)
+    async with (
+        serving("make_server", "--port=0", workers=1) as task,
+        long_call(task, "100") as in_flight,
+    ):
         task.send(signal.SIGINT)
         await eventually(lambda: task.found("is leaving"))
         task.send(signal.SIGINT)
@@ -64,22 +74,18 @@ async def test_a_second_signal_does_not_wait_for_calls() -> None:
 async def test_ctrl_c_at_a_terminal_is_one_signal_to_all_processes() -> None:
     """A worker that took it for its own would then see two."""
     async with serving("make_server", "--port=0") as task:
-        address = await task.address()
-        in_flight = asyncio.create_task(asked(address, SLOW, b"1.0"))
-        await asyncio.sleep(0.2)
-        os.killpg(task.process.pid, signal.SIGINT)
-        assert await in_flight in task.pids()
+        async with long_call(task, "1.0") as in_flight:
+            os.killpg(task.process.pid, signal.SIGINT)
+            assert int(await in_flight) in task.pids()
         assert await task.ended() == 0
 
 
 async def test_sigterm_to_all_processes_is_one_drain() -> None:
     """As systemd sends it."""
     async with serving("make_server", "--port=0") as task:
-        address = await task.address()
-        in_flight = asyncio.create_task(asked(address, SLOW, b"1.0"))
-        await asyncio.sleep(0.2)
-        os.killpg(task.process.pid, signal.SIGTERM)
-        assert await in_flight in task.pids()
+        async with long_call(task, "1.0") as in_flight:
+            os.killpg(task.process.pid, signal.SIGTERM)
+            assert int(await in_flight) in task.pids()
         assert await task.ended() == 0
 
 

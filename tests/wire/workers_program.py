@@ -17,6 +17,7 @@ from tests.hosts import add_methods, unary_unary
 
 WHO = "/test.Workers/Who"
 SLOW = "/test.Workers/Slow"
+LONG = "/test.Workers/Long"
 BURN = "/test.Workers/Burn"
 QUOTA = "/test.Workers/Quota"
 
@@ -30,6 +31,12 @@ async def slow(request: bytes, _context: Any) -> bytes:
     return str(os.getpid()).encode()
 
 
+async def long(request: bytes, context: Any) -> bytes:
+    """A slow one that says when it begins."""
+    sys.stderr.write("a long call begins\n")
+    return await slow(request, context)
+
+
 async def burn(request: bytes, _context: Any) -> bytes:
     end = time.process_time() + float(request)
     while time.process_time() < end:
@@ -41,6 +48,7 @@ def make_server() -> Server:
     """As any program would make it; workers need nothing of it."""
     server = lbclient.server()
     handlers = {WHO: unary_unary(who), SLOW: unary_unary(slow), BURN: unary_unary(burn)}
+    handlers[LONG] = unary_unary(long)
     add_methods(server, handlers)
     return server
 
