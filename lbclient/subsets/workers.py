@@ -33,7 +33,8 @@ def by_turns(client: int, task: int, workers: int) -> Sequence[int]:
 
 
 def by_chance(rendezvous: Rendezvous, task: Endpoint, workers: int) -> Sequence[int]:
-    """The same for a client without a number."""
+    """Returns the order in which a client without a number prefers a task's workers: a
+    random one, and always the same."""
     draw = rendezvous.draw
     return sorted(range(workers), key=lambda each: draw(f"{task.address} {each}"))
 

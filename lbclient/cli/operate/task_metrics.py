@@ -18,7 +18,7 @@ Ended = Callable[[int], None]
 
 
 def ignore(pid: int) -> None:
-    """Nobody counts it."""
+    """Does nothing about a process that has ended, where nobody wants metrics."""
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ RETURNS = (
 
 
 def check_make_server(make_server: Any) -> MakeServer | str:
-    """The same. Raises ConfigError for what another process cannot import and call."""
+    """Returns it. Raises ConfigError for what no other process can import and call."""
     if isinstance(make_server, str):
         module, colon, name = make_server.partition(":")
         if not (colon and module and all(map(str.isidentifier, name.split(".")))):

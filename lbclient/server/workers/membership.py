@@ -102,7 +102,7 @@ _membership: Membership | None = None
 
 
 def membership() -> Membership | None:
-    """That of this process; None: it is no worker."""
+    """Returns what this process knows of its task; None: it is no worker."""
     return _membership
 
 

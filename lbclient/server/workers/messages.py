@@ -1,7 +1,8 @@
 """What a supervisor and its workers tell each other.
 
-Each message is whole: one that is lost, as its reader is frozen, is made good by the
-next of its kind.
+Each message is whole. One that is lost, as its reader is frozen, is made good by the
+next of its kind where there is one: usage is told each second, ports at each change.
+The others are told once, and what they ask for then comes with the worker's period.
 """
 
 from collections.abc import Callable

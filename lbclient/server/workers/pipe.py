@@ -1,7 +1,7 @@
 """Whole messages between two processes, without ever waiting for the other one.
 
 A frozen process reads nothing. What it has no room for is dropped, so nobody else
-freezes with it; the next message of that kind has it all.
+freezes with it. What that costs is for those who send it: see `messages`.
 """
 
 import asyncio
