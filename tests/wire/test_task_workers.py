@@ -107,7 +107,7 @@ async def test_a_killed_worker_costs_its_calls_in_flight_and_comes_back() -> Non
 
 
 async def test_a_reload_under_load_loses_no_call() -> None:
-    async with connected() as (task, channel):
+    async with connected(max_attempts=1) as (task, channel):
         async with loaded(channel, SLOW, b"0.02") as load:
             await eventually(lambda: len(load.answers) == 2)
             task.send(signal.SIGHUP)
@@ -125,7 +125,8 @@ async def test_sigterm_under_load_loses_no_call() -> None:
         serving("make_server", "--port=0", "--host=127.0.0.1") as staying,
     ):
         target = f"ipv4:{await leaving.address()},{await staying.address()}"
-        async with lbclient.insecure_channel(target) as channel:
+        config = ChannelConfig(max_attempts=1)
+        async with lbclient.insecure_channel(target, config=config) as channel:
             await channel.unary_unary(WHO)(b"", timeout=20)
             ports = leaving.own_ports() + staying.own_ports()
             await until_connected_to(channel, ports)
