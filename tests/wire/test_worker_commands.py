@@ -5,7 +5,6 @@ import json
 import re
 import signal
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 from urllib.request import urlopen
 
@@ -59,12 +58,12 @@ async def test_a_server_alone_has_no_workers() -> None:
         assert await checks(hosted.address) == []
 
 
-def folders() -> set[Path]:
-    return {*Path(gettempdir()).glob("lbclient-metrics-*")}
+def only_folder(under: Path) -> Path:
+    [found] = under.glob("lbclient-metrics-*")
+    return found
 
 
-async def test_one_scrape_has_the_requests_of_all_workers() -> None:
-    before = folders()
+async def test_one_scrape_has_the_requests_of_all_workers(tmp_path: Path) -> None:
     [port] = free_ports(1)
     url = f"http://127.0.0.1:{port}/metrics"
     counted: dict[str, float] = {}
@@ -76,7 +75,7 @@ async def test_one_scrape_has_the_requests_of_all_workers() -> None:
         counted["served"] = sum(float(n) for labels, n in found if '"OK"' in labels)
 
     options = ("--port=0", "--host=127.0.0.1", f"--metrics={port}")
-    async with serving("make_server", *options) as task:
+    async with serving("make_server", *options, TMPDIR=str(tmp_path)) as task:
         answered: set[bytes] = set()
         calls = 0
         while len(answered) < 2:
@@ -91,6 +90,13 @@ async def test_one_scrape_has_the_requests_of_all_workers() -> None:
             lambda: (calls, counted),
             meanwhile=lambda: asyncio.to_thread(scrape),
         )
+        # What ended workers counted is kept, in as many files as before.
+        folder = only_folder(tmp_path)
+        task.send(signal.SIGHUP)
+        await eventually(lambda: task.found("reloaded 2 workers"), lambda: task.log)
+        await eventually(lambda: len([*folder.glob("counter_*.db")]) == 3)
+        await asyncio.to_thread(scrape)
+        assert counted["served"] == calls
         task.send(signal.SIGTERM)
         assert await task.ended() == 0
-    assert folders() <= before
+    assert not folder.exists()

@@ -4,21 +4,54 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from lbclient.admin.http import HttpRequest, HttpResponse, Site
 from lbclient.core.errors import ConfigError
+from lbclient.log import Log
 from lbclient.metrics.multiprocess import DIRECTORY
 
+logger = Log(__name__)
+
 Ended = Callable[[int], None]
+
+ADDED_UP = ("counter", "histogram", "summary")  # kinds of which the past counts
 
 
 def ignore(pid: int) -> None:
     """Does nothing about a process that has ended, where nobody wants metrics."""
+
+
+def end(directory: str, pid: int) -> None:
+    """Adds what an ended process counted to one file for all of them. Its own files are
+    gone then, so their number is bounded however often workers end."""
+    mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
+    for kind in ADDED_UP:
+        file = Path(directory, f"{kind}_{pid}.db")
+        if not file.exists():
+            continue
+        try:
+            _add(file, Path(directory, f"{kind}_ended.db"))
+        except Exception:  # such as of a full disk, or of what was killed as it wrote
+            logger.exception("metrics of an ended worker are lost")
+        file.unlink()
+
+
+def _add(file: Path, to: Path) -> None:
+    found = MmapedDict.read_all_values_from_file(str(file))  # type: ignore[no-untyped-call]
+    total: Any = MmapedDict(str(to))  # type: ignore[no-untyped-call]
+    try:
+        for key, value, *_ in found:
+            total.write_value(key, total.read_value(key)[0] + value, 0.0)
+    finally:
+        total.close()
 
 
 @asynccontextmanager
@@ -44,7 +77,7 @@ async def scraped_at(port: object, host: str) -> AsyncIterator[Ended | None]:
         except OSError as error:
             raise RuntimeError(f"no metrics on {host}:{port}: {error}") from error
         try:
-            yield lambda pid: mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
+            yield partial(end, directory)
         finally:
             await site.close()
 
