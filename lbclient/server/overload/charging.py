@@ -102,6 +102,10 @@ class Charging:
         bill_to(costs.begin(customer, payer))
         return None
 
+    def running_cpu(self) -> float:
+        """CPU seconds of the handler's step that runs, charged to nobody yet."""
+        return self.nesting.running()
+
     def out_of_quota(self, criticality: Criticality) -> RefusalStatus:
         self._refusals.count(Refusal.QUOTA.value, criticality, is_for_load=False)
         return OUT_OF_QUOTA

@@ -259,7 +259,7 @@ class RequestContext:
         cost = billed()
         if cost is None:
             return None
-        return cost.cpu + cost.factor * self._method.gate.charging.nesting.running()
+        return cost.cpu + cost.factor * self._method.charging.running_cpu()
 
     def _interrupted(self) -> StatusCode:
         remaining = None if self.inner is None else self.inner.time_remaining()

@@ -19,7 +19,15 @@ class ServedMethod(MethodTally):
     `serialize` is for what a handler writes itself.
     """
 
-    __slots__ = ("cost", "gate", "reporter", "serialize", "tally", "threads")
+    __slots__ = (
+        "charging",
+        "cost",
+        "gate",
+        "reporter",
+        "serialize",
+        "tally",
+        "threads",
+    )
 
     def __init__(
         self,
@@ -35,7 +43,8 @@ class ServedMethod(MethodTally):
         self.gate = gate
         self.threads = gate.threads
         self.tally = tally
-        costs = gate.charging.costs
+        self.charging = gate.charging
+        costs = self.charging.costs
         self.cost: Total | None = None  # of all its requests together
         if costs is not None:
             self.cost = costs.of_method(tally.call_counts.method_of(counts))
