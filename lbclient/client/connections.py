@@ -198,7 +198,7 @@ class Connections:
         if 2 * len(clients) < self.pool.tasks():
             return {}
         for node in nodes:
-            node.reported.clients = None
+            node.reported.forget_clients()
         return clients
 
     def _do(self, change: Change[Backend]) -> None:

@@ -89,6 +89,10 @@ class Reported:
         if not self._lifecycle.is_away():
             self.refusals.clear()
 
+    def forget_clients(self) -> None:
+        """Drops the number of clients, once it has been used, until the next report."""
+        self.clients = None
+
     # --- over the connection --------------------------------------------------
 
     def hear(

@@ -124,6 +124,10 @@ class ConcurrencyLimit:
     def is_engaged(self) -> bool:
         return self.limit < inf
 
+    def take_time(self, seconds: float) -> None:
+        """Takes how long requests have until their deadline, typically."""
+        self.time = seconds
+
     def method(self) -> MethodBaseline:
         """The baseline of a new method."""
         method = MethodBaseline()

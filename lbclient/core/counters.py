@@ -64,6 +64,10 @@ class Counters:
         """A backend refused an attempt of that number, from 0, because of its load."""
         self.refused_attempts[min(number, LAST)] += 1
 
+    def hedge_sent(self) -> None:
+        """Counts an attempt that was sent beside the first one."""
+        self.hedges += 1
+
     @property
     def retries(self) -> int:
         return sum(self._retries)

@@ -207,6 +207,10 @@ class Hedging:
         self.sent -= 1
         self.withheld[NO_BACKEND] += 1
 
+    def hedge_won(self) -> None:
+        """Counts a hedge with whose answer the call ended."""
+        self.won += 1
+
     def __repr__(self) -> str:
         withheld = sum(self.withheld.values())
         return f"<{self.sent} hedges, {self.won} won, {withheld} withheld>"

@@ -61,7 +61,7 @@ class Pool:
         seed: int = 1,
     ) -> None:
         self.limit = ConcurrencyLimit()
-        self.limit.time = deadline
+        self.limit.take_time(deadline)
         self.served: list[tuple[float, float]] = []  # when, and the latency
         self.refused: list[float] = []
         self.arrived: list[float] = []

@@ -88,7 +88,7 @@ class _Hedged(Call):
         attempt, inner, siblings = self.attempts.start(backend, left, 0.0, now, True)
         balancer = self._balancer
         backend.load.begin()
-        balancer.counters.hedges += 1
+        balancer.counters.hedge_sent()
         self.hedge = SENT
         # Of two attempts, for `lbclient.info`.
         self._lbclient = self._lbclient._replace(number=attempt.number)
@@ -158,7 +158,7 @@ class _Hedged(Call):
             return
         self.hedge = WON if is_won else LOST
         if is_won and self._balancer.hedging is not None:
-            self._balancer.hedging.won += 1
+            self._balancer.hedging.hedge_won()
 
     def attempt_over(self, then: Next | None) -> None:
         if self._timer is not None:

@@ -65,6 +65,10 @@ class AdaptiveConcurrency:
         self._places: Places | None = None
         self.limit = ConcurrencyLimit()
 
+    def take_time(self, seconds: float) -> None:
+        """Takes how long requests have until their deadline, typically."""
+        self.limit.take_time(seconds)
+
     def method(self, path: str) -> MethodBaseline:
         method = self._methods.get(path)
         if method is not None:

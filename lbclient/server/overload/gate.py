@@ -172,7 +172,7 @@ class Gate:
         self._shedding.sample(now, refused, self.queue.is_for_long)
         self.core.sample(now, refused)
         if self.adaptive is not None:
-            self.adaptive.limit.time = self.core.typical_time
+            self.adaptive.take_time(self.core.typical_time)
         memory = self._system.memory
         self._monitor.memory = wire.sound(memory)
         self.pressure.sample(now, self.load(now), cpu, memory, self._own.values())
