@@ -236,6 +236,14 @@ def test_every_name_of_ours_exists(page: Path) -> None:
     assert [name for name in sorted(names) if not exists(name)] == []
 
 
+def test_modules_that_moved_are_where_the_page_says() -> None:
+    page = (ROOT / "docs" / "moved.md").read_text()
+    moves = re.findall(r"^\| `[\w.]+` \| `([\w.]+)` \|$", page, re.MULTILINE)
+    assert moves
+    for now in moves:
+        assert exists(f"lbclient.{now}"), now
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_program_on_a_page_is_python(page: Path) -> None:
     for program in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
