@@ -19,7 +19,7 @@ from lbclient.server import Server, SyncServer
 
 logger = Log(__name__)
 
-EVERY = 5.0  # seconds
+EVERY = 5.0  # seconds: a trouble of half a minute is six points of a chart
 KEPT = 180  # samples: a quarter of an hour
 
 Sample = tuple[float | None, ...]

@@ -16,7 +16,7 @@ from ipaddress import IPv6Address, ip_address
 
 from lbclient.log import Log
 
-HEAD_SIZE = 8192  # bytes
+HEAD_SIZE = 8192  # bytes; what servers take of a request by default
 PATIENCE = 10.0  # seconds for a request and its answer
 CONNECTIONS = 32  # at a time; ours: four addresses with all that each may have
 OF_ONE = 8  # of one address, or IPv6 prefix of 64 bits; a browser has 6

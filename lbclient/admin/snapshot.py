@@ -39,7 +39,7 @@ MOST_BACKENDS = 1000  # of all channels together; half a megabyte
 MOST_CUSTOMERS = 100  # of a server, those that use most
 MOST_TABLES = 20  # of the settings file, of which no channel is open
 MOST_EJECTIONS = 5  # of a backend; who fails more fails for one cause, most likely
-LONGEST = 400  # characters
+LONGEST = 400  # characters: a peer's text of 300, and our words around it
 
 logger = Log(__name__)
 

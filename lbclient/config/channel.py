@@ -76,6 +76,8 @@ def _check_spill_limits(field: str, value: Any) -> Any:
     return value
 
 
+# Ours: a lower limit sends calls away from zones that are almost idle, a higher one
+# keeps them until the zone is full.
 SPILL_LIMIT = number(0.1, 0.95)
 SPILL_LIMITS = Kind(
     f"{SPILL_LIMIT.want}, or such numbers by zone",

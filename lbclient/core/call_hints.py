@@ -15,7 +15,7 @@ from lbclient.core.errors import ConfigError
 from lbclient.core.scope import Scope
 
 MOST_KEYS = 256  # of a call; a prompt of 128,000 tokens has 250 blocks of 512
-LONGEST_KEY = 1000  # characters
+LONGEST_KEY = 1000  # characters, hashed for each call; a long URL has fewer
 WANT_KEY = f"text of 1 to {LONGEST_KEY} characters"
 
 

@@ -26,7 +26,7 @@ from math import log
 
 from lbclient.core.model import Endpoint
 
-WORD = 2**64
+WORD = 2**64  # values of a hash, which has 64 bits
 _MASK = WORD - 1
 _HIGHEST = 1.0 - 2.0**-53  # below 1; the highest draws would round to it
 

@@ -25,8 +25,8 @@ OK = log(0.5)  # what an OK adds to it
 
 # Both must pass before an ejection, because in a fleet-wide fault fast failures arrive
 # before slow OKs.
-OTHERS_OK = 5  # OKs of other backends
-MIN_SUSPICION_TIME = 0.5  # seconds
+OTHERS_OK = 5  # of other backends; one or two were perhaps sent before the fault
+MIN_SUSPICION_TIME = 0.5  # seconds, in which slow OKs arrive, too
 
 FIRST_ANSWERS = 1.0  # answers; errors beyond these, with no OK yet, count as doubtful
 

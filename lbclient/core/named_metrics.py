@@ -16,7 +16,7 @@ from lbclient.core.text import is_printable
 
 LEAST = 0.001  # of the target; the smallest value that is told
 # Names, and bytes of a name. Every response carries them twice, and gRPC's clients
-# refuse more than 8 KiB of metadata.
+# refuse more than 8 KiB of metadata: these take a fifth of it at most.
 MOST = 16  # names
 LONGEST = 40  # bytes
 

@@ -50,9 +50,9 @@ class AccountTuning:
 
 TUNING = AccountTuning()
 
-KINDS = len(Criticality)
-NONE = (0.0, 0.0)
-SAME = [1.0] * KINDS
+KINDS = len(Criticality)  # of requests; each has a bucket
+NONE = (0.0, 0.0)  # requests, and CPU seconds, a second
+SAME = [1.0] * KINDS  # factors that change no bucket
 
 
 class Usage:

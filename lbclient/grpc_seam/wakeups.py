@@ -28,7 +28,7 @@ try:
 except ImportError:  # not on Windows
     ioctl = None  # type: ignore[assignment]
 
-_NONE = bytes(4)
+_NONE = bytes(4)  # an int, in whose place FIONREAD returns the bytes unread
 
 
 class Wakeups:

@@ -50,7 +50,9 @@ GO_CODES = {
 
 # A weight of 2 is twice the mean: the same distance as 0.5.
 WEIGHTS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
-AGES = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
+# Seconds: answers of a busy backend tell its load all the time, health reports do so
+# at intervals.
+AGES = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 def channel_counts(channel: ChannelStatistics, target: str) -> Samples:

@@ -37,7 +37,7 @@ MOST = 100  # answers taken in a period
 FIRST_PAUSE = 1.0  # seconds after a resolver has failed
 # Of a resolver that paces itself: errors in a row, each at once, before it is paced.
 MOST_QUICK = 3
-QUICK = 0.1  # seconds
+QUICK = 0.1  # seconds; what fails sooner has not paced itself
 
 
 class Following:

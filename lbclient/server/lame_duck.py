@@ -17,7 +17,8 @@ GRACE_SHARE = 1 / 3  # of lame_duck_period, for calls in flight after GOAWAY
 
 # gRPC's core cancels requests that have arrived, but that Python has not seen yet, when
 # it sends GOAWAY. These are counted some times first, and GOAWAY is sent when they are
-# no more than the fewest so far, which most probably are none.
+# no more than the fewest so far, which most probably are none. That takes 20 ms, and
+# 0.4 s at most where requests come all the time.
 MIN_SAMPLES, MAX_SAMPLES = 10, 200
 SAMPLE_INTERVAL = 0.002  # seconds
 

@@ -7,8 +7,8 @@ from lbclient.v1 import load_pb2
 
 # Names in a report; of one that has more none is read, as which ones were left out
 # would be chance. And characters of a name, with that of its field.
-MOST = 100  # names
-LONGEST = 100  # characters
+MOST = 100  # names; lbclient's servers tell 16, and others may tell more
+LONGEST = 100  # characters; lbclient's servers use 40 for a name
 
 
 class Metrics(Mapping[str, float]):

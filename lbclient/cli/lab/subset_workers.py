@@ -10,7 +10,7 @@ from lbclient.subsets.advice import MOST_CONNECTIONS
 from lbclient.subsets.rocksteadier import LOT
 from lbclient.subsets.workers import by_turns
 
-MOST_WORKERS = 64
+MOST_WORKERS = 64  # of a task; of more a health report tells none
 
 
 def of_workers(fleet: Fleet, workers: int, most: int) -> SubsetAnswer:

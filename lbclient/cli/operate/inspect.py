@@ -32,7 +32,7 @@ LONGEST = 1000  # characters of a text; ours has 400
 DEPTH = 20  # of lists and records; ours has 5
 INTERVAL = 1.0  # seconds
 PICKS = 8  # of the last ones; --json has more
-EVENTS = 10
+EVENTS = 10  # of the last ones, too
 
 CLEAR = "\x1b[H\x1b[2J"
 

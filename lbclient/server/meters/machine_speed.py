@@ -18,8 +18,8 @@ REFERENCE = 75e-6
 REFERENCE_ROUNDS = 500  # of `loop`: long enough for a clock of 1 us
 
 AT_START = 20  # measurements, which together take some 2 ms
-LATER = 60  # more of them, one in `PAUSE` seconds
-PAUSE = 1.0  # seconds
+LATER = 60  # more, one in `PAUSE` seconds: a neighbour is busy for seconds on end
+PAUSE = 1.0  # seconds; a measurement takes 0.1 ms
 HIGHEST = 100.0  # of the factor and its inverse: what is beyond is a broken clock
 
 

@@ -24,7 +24,7 @@ ANSWER_RATE = 1000.0  # a second: 10,000 inactive clients ask 83 at most, but fo
 RECENT_PROBERS = 10_000  # 4.9 MB
 RECENT_AFTER = 5 * 3600.0  # seconds; inactive clients ask every 4.4 hours at least
 NEWS_AT_ONCE = 100  # then a pause: 10,000 in a second, the default lame_duck_quiet
-NEWS_PAUSE = 0.01  # seconds
+NEWS_PAUSE = 0.01  # seconds, in which requests have their turn
 WILDCARDS = frozenset({"", "::", "0.0.0.0"})  # gRPC makes no difference either
 
 Read = Callable[[], tuple[TaskState, LoadReport]]

@@ -14,7 +14,7 @@ from lbclient.subsets.properties import balance
 
 SHOWS = ("SRE book, ch. 20, shuffled lists",)
 CLIENTS, BACKENDS, SIZE = 10, 12, 3  # as in the book; `SIZE` backends a client
-PRINTED = (
+PRINTED = (  # the shuffled lists of rounds 0 to 2
     [0, 6, 3, 5, 1, 7, 11, 9, 2, 4, 8, 10],
     [8, 11, 4, 0, 5, 6, 10, 3, 2, 7, 9, 1],
     [8, 3, 7, 2, 1, 4, 9, 10, 6, 5, 0, 11],
