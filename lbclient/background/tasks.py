@@ -24,6 +24,7 @@ from math import inf
 from random import Random
 from typing import Any, TypeVar, cast
 
+from lbclient.core.backoff import jittered
 from lbclient.log import Log, bare_context
 
 logger = Log(__name__)
@@ -153,7 +154,7 @@ class Tasks:
                 pause = PAUSE
             self.failed(key, error)
             error = None  # nor its frames, while it waits
-            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
+            await asyncio.sleep(jittered(pause, self._rng))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     # --- timers ---------------------------------------------------------------

@@ -7,6 +7,8 @@ its siblings do so at the same time. A handshake costs a backend more than a req
 import asyncio
 from random import Random
 
+from lbclient.core.backoff import jittered
+
 AT_ONCE = 8  # connections begun together; a subset of 20 is begun within 0.2 s
 HOLD = 0.1  # seconds, jittered by a half; most handshakes take less
 
@@ -24,5 +26,5 @@ class ConnectPacer:
 
     async def wait_turn(self) -> None:
         await self._turns.acquire()
-        hold = HOLD * self._rng.uniform(0.5, 1.5)
+        hold = jittered(HOLD, self._rng)
         asyncio.get_running_loop().call_later(hold, self._turns.release)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
+JITTER = 0.75, 1.25  # of a pause: clients that began together tell one by one
 PAUSE = 5.0  # seconds between two looks; servers smooth reports over 2 s
 
 
@@ -78,7 +79,7 @@ class Slowdowns:
             told_at, clients = before.get(address, (-inf, None))
             if reported.clients is not None:
                 clients = reported.clients
-            pause = tell_after(clients) * self._rng.uniform(0.75, 1.25)
+            pause = tell_after(clients) * self._rng.uniform(*JITTER)
             if now >= told_at + pause and self._questions.ask(backend.channel, request):
                 told_at = now
             self._told[address] = told_at, clients

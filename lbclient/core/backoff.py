@@ -4,6 +4,12 @@ from dataclasses import dataclass
 from random import Random
 
 
+def jittered(pause: float, rng: Random) -> float:
+    """Varies a pause by up to a half to either side. Those that began together are then
+    spread over a whole pause."""
+    return pause * rng.uniform(0.5, 1.5)
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Pauses from `first` to `longest` seconds. By `jitter`, a part of a pause, each

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import aiohttp
 
-from lbclient.core.backoff import Backoff
+from lbclient.core.backoff import Backoff, jittered
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoints
 from lbclient.resolvers.endpoint_slices import GONE, NONSENSE, Gone, Slices
@@ -255,13 +255,13 @@ class Kubernetes:
         # Those who were refused together do not come back together.
         least = self._retry_after * self._rng.uniform(1.0, 1.5)
         self._retry_after = 0.0
-        self._resume_at = now + max(least, pause * self._rng.uniform(0.5, 1.5))
+        self._resume_at = now + max(least, jittered(pause, self._rng))
 
     async def _pause(self) -> None:
         """Between two watches: none if it was ours to end the first."""
         pause = 0.0
         if not self._is_doubted:
-            pause = self._patience.pause * self._rng.uniform(0.5, 1.5)
+            pause = jittered(self._patience.pause, self._rng)
         self._is_doubted = False
         left = self._resume_at - asyncio.get_running_loop().time()
         await asyncio.sleep(max(pause, left))

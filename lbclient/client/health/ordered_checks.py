@@ -22,6 +22,7 @@ from lbclient.grpc_seam import step
 READY = grpc.ChannelConnectivity.READY
 
 LOOK_TIMEOUT = 5.0  # seconds, as for an attempt to connect
+LATE = 1.25  # times the timeout: the loop was busy, else the check ended in time
 
 # What an answer to a health check that tells no state leaves as it is.
 TASK_STATE = {
@@ -71,7 +72,7 @@ class OrderedChecks:
         self, channel: grpc.aio.Channel, patience: float
     ) -> None:
         """Checks whenever one is ordered. An answer may take `patience` seconds."""
-        late = 1.25 * patience
+        late = LATE * patience
         while True:
             await self._is_asked.wait()
             self._is_asked.clear()

@@ -13,6 +13,10 @@ from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.stream_permit import StreamPermit
 
+# Of the pause before health is asked again: clients of one server do not come back
+# together.
+JITTER = 0.8, 1.2
+
 
 class PacedWatch:
     """Watches a backend's health over one connection after the other, and sets how
@@ -68,8 +72,7 @@ class PacedWatch:
         watch, context = self._watch, self._context
         assert watch is not None
         while True:
-            jitter = 0.8 + 0.4 * context.rng.random()
-            pause = context.health_interval / 2 * jitter
+            pause = context.health_interval / 2 * context.rng.uniform(*JITTER)
             every = self._asked_every = self._attention.every
             await self._asking.run(watch.follow(every, pause))
 

@@ -26,6 +26,7 @@ from lbclient.log import Log
 
 logger = Log(__name__)
 
+LATE = 1.25  # intervals after which a report is overdue; the quarter is for its way
 NO_ROOM = "it answers, and has no room for a health stream"
 
 
@@ -122,7 +123,7 @@ class StreamChecks:
             return LONGEST_ANSWER
         if not self._health.is_ours:
             return self.patience.seconds
-        return self.patience.seconds + 1.25 * max(self._turns.every, self._health.floor)
+        return self.patience.seconds + LATE * max(self._turns.every, self._health.floor)
 
     def _are_in_the_way(self, began_at: float, timeout: float) -> bool:
         """Whether a check that was not answered says so of the streams beside it."""
