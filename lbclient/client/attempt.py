@@ -1,7 +1,7 @@
 """The record of one attempt, attached to its call object.
 
-An attempt begins in `calls` and is settled in `balancer`; `attempts` decides what
-follows if it fails.
+An attempt begins in `methods`, if its call is direct, or in `calls.wrapped`, and is
+settled in `balancer`; `attempts` decides what follows if it fails.
 """
 
 from collections.abc import Callable

@@ -146,7 +146,7 @@ class Backend:
         self._driver.take(self.lifecycle.trust.look_at_calls(*self.load.traffic(), now))
 
     def disconnect_idle(self, now: float) -> None:
-        """It is not called: no connection is kept for it."""
+        """Closes the connection, as nobody calls the backend."""
         idle, by_udp = now - self.attention.used_at, self.reported.udp_port > 0
         self._driver.take(self.lifecycle.idle(idle, now, by_udp))
 
@@ -271,14 +271,14 @@ class Backend:
     # --- its end --------------------------------------------------------------
 
     def drain(self) -> None:
-        """It gets no new calls, and no new connection, but is watched until it is
-        closed or kept."""
+        """Stops new calls and connections. The backend is watched until it is closed or
+        kept."""
         self._is_kept.clear()
         if not self.lifecycle.is_connected():
             self._job.interrupt()
 
     def keep(self) -> None:
-        """It is wanted after all, and goes on as it was."""
+        """Takes back `drain`: the backend is wanted after all."""
         self._is_kept.set()
 
     def close_now(self, reason: str = "it was drained") -> None:

@@ -257,7 +257,7 @@ class Connections:
         return self.draining.get(backend.endpoint.address) is backend
 
     def _drain(self, backend: Backend) -> None:
-        """It is watched until its last call is over, and then closed."""
+        """Watches the backend until its last call is over, and then closes it."""
         if self.is_draining(backend):
             backend.drain()
             self._close_backend(backend)

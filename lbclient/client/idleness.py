@@ -66,7 +66,7 @@ class Idleness:
             self.waking.update(backend)
 
     def forget(self, backend: "Backend") -> None:
-        """It drains: it is looked at until it is closed, and never woken."""
+        """Wakes a backend no more that drains. It is looked at until it is closed."""
         self.waking.forget(backend)
         self.look_soon()
 

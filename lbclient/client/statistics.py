@@ -254,7 +254,8 @@ class ChannelStatistics:
 
     @property
     def label(self) -> str:
-        """Its name, or its target if it has none: what metrics and logs call it."""
+        """Returns the name, or the target if there is none; metrics and logs call the
+        channel so."""
         return self.name or self.target
 
 

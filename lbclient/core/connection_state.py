@@ -105,7 +105,7 @@ class ConnectionState:
         self.expires_at = None
 
     def believe(self, now: float) -> None:
-        """It was heard: there is nothing to ask."""
+        """Stops asking, as the backend was heard."""
         self.expect_nothing()
         self.checks.end()
         self.looks.put_off()

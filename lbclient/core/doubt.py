@@ -60,7 +60,8 @@ class Checks:
         self.due_at = now + (self._usual_interval if is_out else self.slow_down())
 
     def answered_badly(self, now: float) -> None:
-        """It does not serve; nobody else tells when that changes."""
+        """Goes on with checks of a backend that does not serve: nobody else tells when
+        that changes."""
         self.is_unanswered = False
         self.due_at = now + self._usual_interval
 

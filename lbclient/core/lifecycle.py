@@ -75,11 +75,13 @@ class Lifecycle:
         return self.connection.is_wanted and self.state is State.CONNECTING
 
     def answers_checks(self) -> bool:
-        """It answered a health question, on this connection or the last one."""
+        """Tells whether the backend answered a health question, on this connection or
+        the last one."""
         return self.connection.has_answered
 
     def is_expected_back(self) -> bool:
-        """It left a connection by GOAWAY, and has said nothing on a new one."""
+        """Tells whether the backend left a connection by GOAWAY, and has said nothing
+        on a new one."""
         return self.connection.sent_goaway
 
     def leaves(self, is_leaving: bool) -> Step:
@@ -90,7 +92,7 @@ class Lifecycle:
     # --- the connection -------------------------------------------------------
 
     def connected(self, now: float, patience: float) -> Step:
-        """Its word is to come. It is a new task, perhaps: no old doubt remains.
+        """Waits for a word, perhaps of a new task, of which no old doubt remains.
 
         `patience` is how long one answer may take, by what the connecting took.
         """
@@ -120,7 +122,7 @@ class Lifecycle:
         return self.connection.enter(State.CONNECTING, "connection lost")
 
     def sent_goaway(self) -> Step:
-        """It wants no new calls on this connection, and ends those that it has."""
+        """Sends no new calls on this connection. The backend ends those that it has."""
         if self.link is Link.AWAY:
             return NOTHING
         self.connection.move(Link.DOWN)
@@ -185,7 +187,8 @@ class Lifecycle:
     # --- without a connection -------------------------------------------------
 
     def idle(self, seconds: float, now: float, by_udp: bool) -> Step:
-        """It had no calls for so long. `by_udp`: there is somebody to ask there."""
+        """Disconnects a backend that had no calls for so long. `by_udp`: there is
+        somebody to ask there."""
         can_go = self.state is State.READY and self.link is Link.UP
         if not can_go and (self.state is not State.REFUSING or self.link is Link.AWAY):
             return NOTHING
@@ -209,7 +212,7 @@ class Lifecycle:
         )
 
     def told(self, state: TaskState) -> Step:
-        """It told a state by UDP, which works: no looks are needed."""
+        """Takes a state told by UDP, which works: no looks are needed."""
         if self.link is not Link.AWAY:
             return NOTHING
         self.connection.answered()

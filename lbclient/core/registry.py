@@ -21,7 +21,7 @@ class Registry(Generic[T]):
         self.tell_when_left: list[Callable[[T], None]] = []  # and closed, in its thread
 
     def enter(self, one: T) -> int:
-        """Its number, which stays its own."""
+        """Returns a number for it, which stays its own."""
         number = next(self._numbers)
         self._present[number] = one
         return number

@@ -47,7 +47,7 @@ class Ranking:
         return candidate.base + candidate.extra
 
     def put(self, candidate: Candidate, now: float) -> None:
-        """Its score has changed, or it is compared no more, or again."""
+        """Ranks a candidate with a new score, or that is compared no more, or again."""
         slot = candidate.slot
         if slot == ABSENT:
             if candidate.index != ABSENT:

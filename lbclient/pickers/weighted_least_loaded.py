@@ -252,7 +252,7 @@ class WeightedLeastLoaded:
         return self._ranking.least(now)
 
     def probed(self, node: Node, report: LoadReport | None, now: float) -> None:
-        """Its load has been told, and so are we."""
+        """Does nothing: the node's load has the report already."""
 
     def weights(self, ready: Sequence[N], now: float) -> Sequence[float]:
         shares = self._slow_start.shares(ready, now)
@@ -328,7 +328,7 @@ class WeightedLeastLoaded:
             candidate.extra = 0.0  # as the mean, until a lot is drawn for it
 
     def _doubt(self, candidate: Candidate) -> None:
-        """Its count is old: not to be believed for a while; two, and none is.
+        """Believes no old count for a while; after two of them, none at all.
 
         Not at the first sight: of many requests some meet by chance on their way.
         """

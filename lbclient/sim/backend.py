@@ -209,7 +209,7 @@ class SimulatedBackend:
             self._run(node, number, cost, now)
 
     def _run(self, node: SimulatedNode, number: int, cost: float, now: float) -> None:
-        """It wants a processor from now on."""
+        """Begins to run a request, which wants a processor from now on."""
         running = self._running
         count = len(running)
         elapsed = now - self._at  # what `advance` does; a call costs as much

@@ -348,7 +348,7 @@ class Question:
     def accept(
         self, to: object, number: int, cost: float, wait: float, now: float
     ) -> None:
-        """It has come: as a request does, of which nothing else is meant."""
+        """Answers the question, which comes as a request does."""
         answers = [(node, node.backend.answer_probe()) for node in self.asked]
         self._heard.append((now + self._back, answers))
 

@@ -160,7 +160,7 @@ class _Faults(grpc.aio.ServerInterceptor):
 
 
 def _failing(error: grpc.aio.AioRpcError) -> Any:
-    """It need not know the method's arity: an error looks the same in all four."""
+    """Handles any method, whatever its arity: an error looks the same in all four."""
 
     async def fail(_requests: Any, context: Any) -> None:
         trailers = tuple(error.trailing_metadata() or ())

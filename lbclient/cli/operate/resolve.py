@@ -182,7 +182,8 @@ def trouble_of(resolver: Resolver) -> str:
 
 
 def amiss(resolver: Resolver, endpoints: Endpoints) -> str:
-    """Its trouble, or that there is nobody, which channels take for an error."""
+    """Returns the resolver's trouble, or that there is nobody, which channels take for
+    an error."""
     return trouble_of(resolver) or ("" if endpoints else "no endpoints")
 
 

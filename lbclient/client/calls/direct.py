@@ -127,7 +127,7 @@ class DirectCall(UnaryUnaryCall):  # type: ignore[type-arg]  # generic since 1.8
         later.add_done_callback(self._tell)
 
     def _was_given_up(self, before: int) -> bool:
-        """As in `calls`."""
+        """As in `calls.wrapped`."""
         if not cause_of(self):
             return False
         if cancellations() > before:

@@ -164,7 +164,7 @@ class Call:
         return lambda: self
 
     def take_back(self) -> None:
-        """Its last attempt was never sent, and none will be."""
+        """Drops the last attempt, which was never sent. None will be."""
         self.attempts.end()
         tried = self.attempts.tried
         before = tried and self._lbclient._replace(backend=tried[-1], number=len(tried))

@@ -70,7 +70,8 @@ class Unanswered(NamedTuple):
 async def check(
     channel: grpc.aio.Channel, timeout: float, known: TaskState | None
 ) -> wire.Health | Unanswered:
-    """Its state, and its report if it is ours; or why there is no answer.
+    """Asks for a server's state, and its report if it is ours; or tells why there is no
+    answer.
 
     `known` is the state that it told last, which an answer without a state leaves.
     """

@@ -75,7 +75,7 @@ class ConnectionHealth:
     # --- by a server of ours --------------------------------------------------
 
     def note_ours(self) -> None:
-        """It spoke as a server of ours does."""
+        """Notes that the server spoke as ours do."""
         self.is_ours = True
 
     def take_health(self, health: wire.Health) -> None:
@@ -109,7 +109,7 @@ class ConnectionHealth:
     # --- by any server --------------------------------------------------------
 
     def note_other(self) -> None:
-        """It has no health service of ours."""
+        """Notes that the server has no health service of ours."""
         self.is_other = True
 
     def take_answer(self, answer: wire.Health | NoState, reason: str = "") -> bool:

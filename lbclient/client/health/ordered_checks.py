@@ -117,7 +117,7 @@ class OrderedChecks:
     # --------------------------------------------------------------------------
 
     def _known(self) -> TaskState:
-        """Its last state, for answers to health checks that tell none."""
+        """Returns the last state, for answers to health checks that tell none."""
         return TASK_STATE.get(self._lifecycle.state, TaskState.SERVING)
 
     def __repr__(self) -> str:

@@ -63,7 +63,7 @@ class PacedWatch:
         return self._watch.streams
 
     def end(self) -> None:
-        """It is gone."""
+        """Ends the watch of a connection that is gone."""
         self._watch = None
         self._reported.disconnected()
 

@@ -78,7 +78,7 @@ class Refusals:
 
 
 def status_of(error: grpc.aio.AioRpcError) -> str:
-    """Its name and, where the server gave some, its words.
+    """Returns the status's name and, where the server gave some, its words.
 
     >>> nothing = grpc.aio.Metadata()
     >>> denied = grpc.StatusCode.UNAUTHENTICATED

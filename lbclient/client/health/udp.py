@@ -213,7 +213,7 @@ class Prober:
         )
 
     def _queue(self, watch: Watch) -> None:
-        """It is due. Who waits in line has no timer; all others have one."""
+        """Puts a probe in line that is due. All those not in line have a timer."""
         watch.timer = None
         self._line[watch] = None
         if self._pace is None:

@@ -54,7 +54,7 @@ class _InThread(Wrapped):
 
 
 class SyncResponse(_InThread):
-    """Its requests are active from when they arrive, not from when a thread is free.
+    """Counts requests from when they arrive, not from when a thread is free.
 
     grpcio deserializes a single request on the loop, in the request's own task, just
     before it queues for a thread: that is where it begins.

@@ -48,7 +48,7 @@ class PlainSyncServer(PlainBase, grpc.Server):
 
 
 class _Health:
-    """It serves until it stops. Checks and streams hold none of the pool's threads."""
+    """Serves until it stops. Checks and streams hold none of the pool's threads."""
 
     def __init__(self) -> None:
         self.services = KnownServices()
