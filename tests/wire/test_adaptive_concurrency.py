@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from typing import Any
@@ -21,6 +21,7 @@ from tests.hosts import Host, unary_stream, unary_unary
 ONE, MANY = "/test.Service/One", "/test.Service/Many"
 ADAPTIVE = ServerConfig(adaptive_concurrency=True)
 FULL = "Concurrent RPC limit exceeded!"
+LONG = 10_000  # looks, as a limit takes some windows to find
 
 
 class Passing(grpc.aio.ServerInterceptor):
@@ -251,15 +252,17 @@ async def test_what_is_given_up_is_known_for_that(
     assert outcomes == [served, RequestOutcome.GIVEN_UP, served]
 
 
-async def keep_asking(method: Any, until: Callable[[], bool]) -> None:
-    while not until():
+async def keep_asking(method: Any) -> None:
+    while True:
         try:
             await method(b"")
         except grpc.aio.AioRpcError:
             await asyncio.sleep(0.1)  # or this process has no time for the others
 
 
-async def test_the_size_of_a_pool_is_found_and_followed(host: Host) -> None:
+async def test_the_size_of_a_pool_is_found_and_followed(
+    host: Host, eventually: Any
+) -> None:
     """64 stock clients that ask again and again; the pool grows."""
     places = asyncio.Semaphore(4)
 
@@ -273,19 +276,18 @@ async def test_the_size_of_a_pool_is_found_and_followed(host: Host) -> None:
     one: Any = channel.unary_unary(ONE)
     limit = limit_of(server)
 
-    async def ask_until(is_so: Callable[[], bool]) -> None:
-        await asyncio.wait_for(
-            asyncio.gather(*(keep_asking(one, is_so) for _ in range(64))), 100.0
-        )
-
     for _ in range(20):  # one by one, which shows what a free place is like
         await one(b"")
     assert concurrency(server).value == 0.0
-    await ask_until(lambda: limit.limit <= 8)
+    clients = [asyncio.create_task(keep_asking(one)) for _ in range(64)]
+    await eventually(lambda: limit.limit <= 8, turns=LONG)
     assert server.statistics().refused["concurrency"]["CRITICAL"] > 0
     for _ in range(8):
         places.release()
-    await ask_until(lambda: limit.limit >= 12)
+    await eventually(lambda: limit.limit >= 12, turns=LONG)
+    for client in clients:
+        client.cancel()
+    await asyncio.wait(clients)
 
 
 async def test_by_default_what_is_in_time_is_not_refused(

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import resource
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from itertools import cycle
@@ -16,7 +15,7 @@ import pytest
 import lbclient
 from lbclient.core.errors import ResolveError
 from lbclient.resolvers import File
-from tests.waiting import let_pass
+from tests.waiting import let_pass, wait_until
 from tests.wire.disk import Disk
 
 LOOK = 0.02
@@ -245,10 +244,13 @@ def test_another_owner_or_mode_makes_another_version(path: Path) -> None:
     write(path, "a:1")
     resolver = File(str(path), LOOK)
     before = resolver._look()
-    time.sleep(0.05)  # the kernel's clock for files ticks
-    for mode in (0o600, 0o644):
-        path.chmod(mode)
-    assert resolver._look() != before
+
+    def change_and_back() -> bool:
+        for mode in (0o600, 0o644):
+            path.chmod(mode)
+        return resolver._look() != before
+
+    wait_until(change_and_back)  # until the kernel's clock for files has ticked
 
 
 async def test_a_disk_that_hangs_is_an_error_once_and_is_heard_when_it_is_back(
