@@ -44,13 +44,14 @@ class Wakeups:
         self.is_alone = is_alone
 
     def __call__(self) -> None:
-        # All but the last byte: grpcio's own read would wait for it. Whoever writes
-        # does so after its event is there, so no event is left without a byte.
         unread = int.from_bytes(ioctl(self._socket, FIONREAD, _NONE), byteorder)
-        if unread > 1 and self.is_alone():
-            os.read(self._socket, unread - 1)
         with suppress(BlockingIOError):  # another loop was faster, and handles it
-            self._handle()
+            self._handle()  # reads one byte, and handles all events that are there
+            # Whoever writes a byte does so after its event is there, so those of all
+            # these bytes were handled. Where one of them raised, as its loop is closed,
+            # the bytes are left for the events behind it.
+            if unread > 1 and self.is_alone():
+                os.read(self._socket, unread - 1)
 
     def __repr__(self) -> str:
         return f"<reads socket {self._socket} for {self._handle!r}>"
