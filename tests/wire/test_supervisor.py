@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +192,11 @@ async def test_an_own_port_that_another_program_shares_is_refused() -> None:
 
 def children(pid: int) -> dict[int, str]:
     """The names of its children, also of those that have ended."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return {int(each): Path(f"/proc/{each}/comm").read_text() for each in found}
+    names = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(FileNotFoundError):  # it was reaped meanwhile
+            names[int(child)] = Path(f"/proc/{child}/comm").read_text()
+    return names
 
 
 async def test_the_first_process_of_a_container_reaps_orphans() -> None:
