@@ -102,10 +102,12 @@ async def test_a_client_alone_reads_them_together() -> None:
 
 
 async def test_several_loops_leave_each_other_their_bytes() -> None:
-    server = lbclient.server()
-    add_methods(server, {"/a.B/C": ECHO})
-    port = server.add_insecure_port("127.0.0.1:0")
+    server = lbclient.server()  # for its reader
     await server.start()
+    patient = grpc.aio.server()  # refuses nobody, however long a call has waited
+    add_methods(patient, {"/a.B/C": ECHO})
+    port = patient.add_insecure_port("127.0.0.1:0")
+    await patient.start()
     [reader] = of_grpcio()
     assert reader.is_alone()
     failures: list[dict[str, Any]] = []
@@ -131,4 +133,5 @@ async def test_several_loops_leave_each_other_their_bytes() -> None:
     assert await asyncio.gather(*ends) == [False, False]
     assert not failures
     assert reader.is_alone()  # the others' loops are closed
+    await patient.stop(None)
     await server.stop(None)
