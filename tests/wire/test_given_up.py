@@ -18,6 +18,7 @@ from lbclient.config import ChannelConfig
 from lbclient.core.connection_state import Order
 from tests import needs
 from tests.hosts import hosting, method_handler
+from tests.interceptors import PassesBoth, PassesRequests
 from tests.waiting import eventually, stands_still
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -432,20 +433,6 @@ class Watching(grpc.aio.UnaryUnaryClientInterceptor):
         return call
 
 
-class Seeing(grpc.aio.StreamUnaryClientInterceptor):
-    async def intercept_stream_unary(
-        self, continuation: Any, client_call_details: Any, request_iterator: Any
-    ) -> Any:
-        return await continuation(client_call_details, request_iterator)
-
-
-class SeeingStream(grpc.aio.StreamStreamClientInterceptor):
-    async def intercept_stream_stream(
-        self, continuation: Any, client_call_details: Any, request_iterator: Any
-    ) -> Any:
-        return await continuation(client_call_details, request_iterator)
-
-
 class Wrapping(grpc.aio.StreamStreamClientInterceptor):
     """Returns an iterator in place of the call."""
 
@@ -461,7 +448,7 @@ class Wrapping(grpc.aio.StreamStreamClientInterceptor):
         return responses()
 
 
-SEEING = (Watching(), Seeing(), SeeingStream())
+SEEING = (Watching(), PassesRequests(), PassesBoth())
 
 
 @contextmanager

@@ -71,20 +71,13 @@ async def test_a_second_signal_does_not_wait_for_calls() -> None:
             await in_flight
 
 
-async def test_ctrl_c_at_a_terminal_is_one_signal_to_all_processes() -> None:
-    """A worker that took it for its own would then see two."""
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_to_all_processes_is_one_drain(sent: signal.Signals) -> None:
+    """SIGINT is Ctrl-C at a terminal, of which a worker would then see two; SIGTERM is
+    what systemd sends."""
     async with serving("make_server", "--port=0") as task:
         async with long_call(task, "1.0") as in_flight:
-            os.killpg(task.process.pid, signal.SIGINT)
-            assert int(await in_flight) in task.pids()
-        assert await task.ended() == 0
-
-
-async def test_sigterm_to_all_processes_is_one_drain() -> None:
-    """As systemd sends it."""
-    async with serving("make_server", "--port=0") as task:
-        async with long_call(task, "1.0") as in_flight:
-            os.killpg(task.process.pid, signal.SIGTERM)
+            os.killpg(task.process.pid, sent)
             assert int(await in_flight) in task.pids()
         assert await task.ended() == 0
 

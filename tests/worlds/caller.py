@@ -44,37 +44,6 @@ class Seen:
         return f"{self.plan}: {self.how} {told}".strip()
 
 
-class PassesUnary(grpc.aio.UnaryUnaryClientInterceptor):
-    async def intercept_unary_unary(
-        self, continuation: Any, details: Any, request: Any
-    ) -> Any:
-        return await continuation(details, request)
-
-
-class PassesAnswers(grpc.aio.UnaryStreamClientInterceptor):
-    async def intercept_unary_stream(
-        self, continuation: Any, details: Any, request: Any
-    ) -> Any:
-        return await continuation(details, request)
-
-
-class PassesRequests(grpc.aio.StreamUnaryClientInterceptor):
-    async def intercept_stream_unary(
-        self, continuation: Any, details: Any, requests: Any
-    ) -> Any:
-        return await continuation(details, requests)
-
-
-class PassesBoth(grpc.aio.StreamStreamClientInterceptor):
-    async def intercept_stream_stream(
-        self, continuation: Any, details: Any, requests: Any
-    ) -> Any:
-        return await continuation(details, requests)
-
-
-INTERCEPTORS = [PassesUnary(), PassesAnswers(), PassesRequests(), PassesBoth()]
-
-
 class Caller:
     """Makes the calls of a plan in the client's process."""
 

@@ -20,7 +20,8 @@ from lbclient.client.channel import Channel
 from lbclient.config import ChannelConfig
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import Endpoint, Endpoints, snapshot
-from tests.worlds.caller import INTERCEPTORS, Caller, Seen
+from tests.interceptors import PASSING
+from tests.worlds.caller import Caller, Seen
 from tests.worlds.clock import Clock, ProcessLoop, SpinError
 from tests.worlds.installed import installed
 from tests.worlds.machines import Machine
@@ -177,7 +178,7 @@ class World:
             None,
             None,
             None,
-            INTERCEPTORS if self.plan.intercepts else None,
+            PASSING if self.plan.intercepts else None,
             ChannelConfig(**dict(self.plan.settings)),
             clock=self.client.time,
             name="world",
