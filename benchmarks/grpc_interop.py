@@ -330,8 +330,8 @@ async def custom_metadata(stub: Stub) -> None:
     await call.read()
     await call.done_writing()
     for each in (unary, call):
-        assert dict(await each.initial_metadata())[INITIAL] == value
-        assert dict(await each.trailing_metadata())[TRAILING] == data
+        assert (await each.initial_metadata())[INITIAL] == value
+        assert (await each.trailing_metadata())[TRAILING] == data
 
 
 CASES: dict[str, Callable[[Stub], Awaitable[None]]] = {
