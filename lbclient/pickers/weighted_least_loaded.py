@@ -41,12 +41,14 @@ counts as one that does not report.
 
 A client that sends too few requests to know the load sends probes, see `probe_worth`.
 
-Up to `ALL` backends are looked at together, a few times a second, and their scores are
-kept in a list. Of more of them a few are looked at now and then, and a heap has their
-scores, see `ranking`: so no pick takes long, and none longer where there are more.
+Up to `all_at_once` backends are looked at together, a few times a second, and their
+scores are kept in a list. Of more of them a few are looked at now and then, and a heap
+has their scores, see `ranking`: so no pick takes long, and none longer where there are
+more.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import exp, inf
 from random import Random
 
@@ -61,35 +63,58 @@ from lbclient.pickers.probe_worth import MOST_WANTED, ProbeWorth
 from lbclient.pickers.ranking import Ranking
 from lbclient.pickers.slow_start import SLOW_START, SlowStart
 
-MEAN_GAIN = 0.2  # of what was told in a refresh period, in the mean of others' requests
-# Of the mean time that requests found there will yet take, E[x^2] / 2 E[x]: half of it
-# did as well as all in S4_heavy@0.5, and is below the mean latency but where a few are
-# very long, so that nothing else changes.
-REMAINING = 0.5
-SHORTEST_HORIZON = 0.005  # seconds; what is shorter than a round trip is noise
-LEAST_IDLE = 1e-4  # so that turns are not lost while they count for nothing
-# Of mean requests + 1, for turns: while idle, and while not. A utilization is between,
-# and decides by a power of its own: a smaller one would take from turns at 0.2, where
-# nothing else balances 300 clients of few requests.
-POWERS, HALF_USED, STEEP = (2.0, 8.0), 0.4, 8
-TURN_MEMORY = 5.0  # seconds; 3 s did as well in simulation, 1 s had larger spread
-DOUBT = 60.0  # seconds; while nobody believes them old counts do not show
-SUSPICION = 0.1, 1.0  # seconds from a count that is too low until the next
-MARGIN = 3  # of our requests on their way, which no count can have; ours
-REFRESH_PERIOD = 0.25  # seconds; errors fade by 2.5 % in it, turns by 5 %
-FLOOR = 0.01  # of a fair share; less is noticed and made up for
-AGEING_STEP = 0.125  # of the horizon; what is told may look older by so much
-MOST_ERRORS = 3.0  # times (mean requests + 1); ours: who has them is picked last
-STALE = 2.0  # mean latencies; asking by then took 0.7 probes a request in S10_sparse
-PROBE_RATE = 10.0  # a second and client; ours: a client of 200 requests/s adds 5 %
 
-# By `benchmarks.picks`: with so many a list and a heap cost the same at 1,000 picks a
-# second. What is done at once takes 50 us at most.
-ALL = 64  # backends; of more the oldest news wait ...
-MOST_NEWS = 128  # ... for the next pick, if more than this are new
-PART = 16  # of them are looked at at once
-LOOKS = 0.25  # for each pick, at 2 us each; but that many a second ...
-FEWEST_LOOKS = 32.0  # ... in any case: all of 1,000 in half a minute
+@dataclass(frozen=True, slots=True)
+class PickingTuning:
+    """The numbers of `WeightedLeastLoaded`. Ours, found by simulation: `lbclient sim`
+    plays them, with `benchmarks.picks` for what a pick costs."""
+
+    # What others do. `mean_gain` is of what was told in a refresh period, in the mean
+    # of others' requests: some 1.2 s of reports.
+    mean_gain: float = 0.2
+    # Of the mean time that requests found there will yet take, E[x^2] / 2 E[x]: half of
+    # it did as well as all in S4_heavy@0.5, and is below the mean latency but where a
+    # few are very long, so that nothing else changes.
+    remaining: float = 0.5
+    shortest_horizon: float = 0.005  # seconds; less than a round trip is noise
+    ageing_step: float = 0.125  # of the horizon; what is told may look older by so much
+    refresh_period: float = 0.25  # seconds; errors fade by 2.5 % in it, turns by 5 %
+
+    # Taking turns. `power` of mean requests + 1 while idle, `power_in_use` while not. A
+    # utilization is between, and decides by a power of its own, `steepness`: a smaller
+    # one would take from turns at 0.2, where nothing else balances 300 clients of few
+    # requests.
+    power: float = 2.0
+    power_in_use: float = 8.0
+    half_used: float = 0.4  # utilization; half way between the two powers
+    steepness: int = 8
+    turn_memory: float = 5.0  # seconds; 3 did as well, 1 had a larger spread
+    least_idle: float = 1e-4  # so that turns are not lost while they count for nothing
+
+    # Old counts.
+    margin: int = 3  # of our requests on their way, which no count can have
+    suspicion_after: float = 0.1  # seconds from a count that is too low until the next
+    suspicion_until: float = 1.0  # seconds, likewise
+    doubt: float = 60.0  # seconds; while nobody believes them old counts do not show
+
+    # Errors, and who is starved.
+    most_errors: float = 3.0  # times (mean requests + 1); who has them is picked last
+    floor: float = 0.01  # of a fair share; less is noticed and made up for
+
+    # Mean latencies; asking by then took 0.7 probes a request in S10_sparse.
+    stale: float = 2.0
+
+    # Many backends. By `benchmarks.picks`, with `all_at_once` a list and a heap cost
+    # the same at 1,000 picks a second. What is done at once takes 50 us at most.
+    all_at_once: int = 64  # backends; of more the oldest news wait ...
+    most_news: int = 128  # ... for the next pick, if more than this are new
+    part: int = 16  # of them are looked at at once
+    looks: float = 0.25  # for each pick, at 2 us each; but that many a second ...
+    fewest_looks: float = 32.0  # ... in any case: all of 1,000 in half a minute
+
+
+TUNING = PickingTuning()
+PROBE_RATE = 10.0  # a second and client; ours: a client of 200 requests/s adds 5 %
 
 SERVED = Verdict.SERVED  # a member is looked up in Python up to 3.11
 
@@ -183,7 +208,7 @@ class WeightedLeastLoaded:
         self._built_for: Sequence[Node] = ()
         self._candidates: list[Candidate] = []  # parallel to it
         self._scores: list[float] = []  # parallel too, so that to pick is to find a min
-        self._ranking: Ranking | None = None  # of more than `ALL`: it has their scores
+        self._ranking: Ranking | None = None  # of many: it has their scores
         self._known: dict[Load, Candidate] = {}  # these and those that left lately
         self._written: list[Load] = []
         self._due: list[Candidate] = []  # the next picks are theirs
@@ -195,7 +220,7 @@ class WeightedLeastLoaded:
         self._age_at = -inf
         self._faded = 1.0  # exp((epoch - now) / horizon), by steps of the clock
         self._epoch = 0.0
-        self._horizon = SHORTEST_HORIZON
+        self._horizon = TUNING.shortest_horizon
         self._mean_others = 0.0  # requests for each unit of weight
         self._latency = 0.0
         self._remaining = 0.0
@@ -208,9 +233,9 @@ class WeightedLeastLoaded:
         self._turn_cost = 1.0  # what each pick adds to a score, times weight
         self._mean_turns = 0.0
         self._picked = self._counted = 0  # ever, and when last looked at
-        self._recent = 0.0  # picks, each fading over TURN_MEMORY
+        self._recent = 0.0  # picks, each fading over `turn_memory`
         self._checked = 0  # picks when last looked for who is starved
-        self._most_errors = MOST_ERRORS
+        self._most_errors = TUNING.most_errors
         self._next = 0  # who of many is looked at next
         self._is_checking = False  # for who is starved
 
@@ -262,7 +287,7 @@ class WeightedLeastLoaded:
         """Is the next one as idle as we think? No pick waits for the answer."""
         index = self._least(now)
         told_at = self._candidates[index].reported_at
-        is_old = now - told_at > STALE * self._horizon
+        is_old = now - told_at > TUNING.stale * self._horizon
         if is_old and len(self.probes) < MOST_WANTED and self._probe_worth.spend(now):
             self.probes.append(ready[index])
 
@@ -289,7 +314,7 @@ class WeightedLeastLoaded:
     def _take_some_news(self, ranking: Ranking, now: float) -> None:
         """The same among many: the latest only, if there are many."""
         written = self._written
-        for _ in range(min(len(written), MOST_NEWS)):
+        for _ in range(min(len(written), TUNING.most_news)):
             load = written.pop()
             load.is_written = False
             candidate = self._known.get(load)
@@ -319,7 +344,7 @@ class WeightedLeastLoaded:
             if active is not None:
                 # The backend counted those of ours that it had: not what we sent since.
                 counted = load.in_flight - load.sent_since_report
-                if counted > 2 * active + MARGIN:
+                if counted > 2 * active + TUNING.margin:
                     self._doubt(candidate)
                 now = load.reported_at
                 if now >= self._deaf_until and now >= candidate.doubted_until:
@@ -334,14 +359,14 @@ class WeightedLeastLoaded:
         """
         now = candidate.reported_at
         passed = now - candidate.suspected_at
-        if passed > SUSPICION[1]:
+        if passed > TUNING.suspicion_until:
             candidate.suspected_at = now
-        if not SUSPICION[0] <= passed <= SUSPICION[1]:
+        if not TUNING.suspicion_after <= passed <= TUNING.suspicion_until:
             return
         last, self._doubted = self._doubted, candidate
         if last is not None and last is not candidate and last.doubted_until > now:
-            self._deaf_until = now + DOUBT
-        candidate.doubted_until = now + DOUBT
+            self._deaf_until = now + TUNING.doubt
+        candidate.doubted_until = now + TUNING.doubt
 
     def _rescore(self, candidate: Candidate, now: float) -> None:
         """Computes a score from what is known. What others have fades towards the
@@ -394,7 +419,7 @@ class WeightedLeastLoaded:
                 known.append((each, scores[each.index]))
                 scores[each.index] = inf
             self._admit(known, min(scores))
-        self._age_at = min(self._refresh_at, now + AGEING_STEP * self._horizon)
+        self._age_at = min(self._refresh_at, now + TUNING.ageing_step * self._horizon)
 
     def _admit(self, known: list[tuple[Candidate, float]], least: float) -> None:
         self._due += self._newcomers.admit(known, least + self._idle, self._turn_cost)
@@ -410,7 +435,7 @@ class WeightedLeastLoaded:
     def _refresh(self, ready: Sequence[Node], now: float) -> None:
         """Brings up to date what changes slowly: members, weights, means, fading."""
         known = self._candidates
-        self._update_means(known, MEAN_GAIN, 1.0)
+        self._update_means(known, TUNING.mean_gain, 1.0)
         missed = self._look_for_missed(known, now)
         if now >= self._step_at:
             self._equalizer.step(self._newcomers.grown(ready, now), now, missed)
@@ -419,7 +444,8 @@ class WeightedLeastLoaded:
             if self._has_sent_enough():
                 self._find_starved(known)
         # Turns count by their mean, which doubles soon where there were few.
-        pause = max(SHORTEST_HORIZON, min(REFRESH_PERIOD, now - self._began_at))
+        longest = min(TUNING.refresh_period, now - self._began_at)
+        pause = max(TUNING.shortest_horizon, longest)
         self._refresh_at = min(self._step_at, now + pause)
         self._update_costs(len(known), now)
         weights = self._equalizer.weights(ready)
@@ -442,10 +468,12 @@ class WeightedLeastLoaded:
         """The same for some of many. It is those of the last round by which the others
         are judged, or of its last part."""
         known, first = self._candidates, self._next
-        part, nodes = known[first : first + PART], ready[first : first + PART]
-        self._next = first + PART
+        last = first + TUNING.part
+        part, nodes = known[first:last], ready[first:last]
+        self._next = last
         passed, picked = now - self._epoch, self._picked - self._counted
-        gain = 1.0 - (1.0 - MEAN_GAIN) ** min(100.0, passed / REFRESH_PERIOD)
+        periods = min(100.0, passed / TUNING.refresh_period)
+        gain = 1.0 - (1.0 - TUNING.mean_gain) ** periods
         self._update_means(part, gain, len(part) / len(known))
         missed = self._look_for_missed(part, now)
         grown = [node for node in nodes if self._newcomers.is_grown(node.load)]
@@ -473,8 +501,9 @@ class WeightedLeastLoaded:
             ]
             self._admit(members, ranking.lowest(now))
         often = picked / passed if passed > 0.0 else 0.0
-        looks = min(len(known) / REFRESH_PERIOD, max(FEWEST_LOOKS, LOOKS * often))
-        self._age_at = now + PART / looks
+        looks = max(TUNING.fewest_looks, TUNING.looks * often)
+        looks = min(len(known) / TUNING.refresh_period, looks)
+        self._age_at = now + TUNING.part / looks
 
     def _begin_round(self, ready: Sequence[Node], ranking: Ranking, now: float) -> None:
         """What takes long, but not with the end of a round, which takes as long."""
@@ -494,7 +523,7 @@ class WeightedLeastLoaded:
         if latencies:
             total = sum(latencies)
             squares = sum(each.load.squared_latency for each in part)
-            remaining = REMAINING * squares / (2.0 * total)
+            remaining = TUNING.remaining * squares / (2.0 * total)
             by = share if self._latency else 1.0
             self._latency += by * (total / len(latencies) - self._latency)
             self._remaining += by * (remaining - self._remaining)
@@ -531,18 +560,19 @@ class WeightedLeastLoaded:
         """What a turn and an error count, by how much there is to do."""
         picked = self._picked - self._counted
         self._counted = self._picked
-        kept = exp((self._epoch - now) / TURN_MEMORY)
+        kept = exp((self._epoch - now) / TUNING.turn_memory)
         self._recent = self._recent * kept + picked
         self._epoch = now
-        self._horizon = max(self._latency, self._remaining, SHORTEST_HORIZON)
+        self._horizon = max(self._latency, self._remaining, TUNING.shortest_horizon)
         requests = max(0.0, self._mean_others) + self._own
-        full = (self._used / HALF_USED) ** STEEP
-        power = POWERS[0] + (POWERS[1] - POWERS[0]) * full / (1.0 + full)
+        full = (self._used / TUNING.half_used) ** TUNING.steepness
+        steeper = TUNING.power_in_use - TUNING.power
+        power = TUNING.power + steeper * full / (1.0 + full)
         self._busy = 1.0 - 1.0 / (1.0 + requests) ** power
-        self._idle = 1.0 / (1.0 + requests) ** POWERS[0]
-        self._most_errors = MOST_ERRORS * (1.0 + requests)
+        self._idle = 1.0 / (1.0 + requests) ** TUNING.power
+        self._most_errors = TUNING.most_errors * (1.0 + requests)
         self._probe_worth.update(self._latency, self._own, requests)
-        idle = max(LEAST_IDLE, 1.0 - self._busy)
+        idle = max(TUNING.least_idle, 1.0 - self._busy)
         self._turn_cost = idle / max(1.0, self._recent / count)
 
     def _fade_turns(self, part: Iterable[Candidate], now: float) -> None:
@@ -550,7 +580,7 @@ class WeightedLeastLoaded:
         or less, count as much as one now."""
         mean, cost = self._mean_turns, self._turn_cost
         for candidate in part:
-            kept = exp((candidate.looked_at - now) / TURN_MEMORY)
+            kept = exp((candidate.looked_at - now) / TUNING.turn_memory)
             kept *= cost / candidate.turn_cost
             candidate.turns = mean + (candidate.turns - mean) * kept
             candidate.turn_cost = cost
@@ -560,7 +590,7 @@ class WeightedLeastLoaded:
 
     def _has_sent_enough(self) -> bool:
         """To tell who is starved."""
-        if self._picked - self._checked < len(self._candidates) / FLOOR:
+        if self._picked - self._checked < len(self._candidates) / TUNING.floor:
             return False
         self._checked = self._picked
         return True
@@ -601,7 +631,7 @@ class WeightedLeastLoaded:
     def _begin_ranking(self, ready: Sequence[Node], now: float) -> None:
         """Where there are too many to look at all of them."""
         was_ranking, self._ranking = self._ranking is not None, None
-        if len(ready) <= ALL:
+        if len(ready) <= TUNING.all_at_once:
             if was_ranking:
                 self._refresh_at = now  # for one epoch
             return

@@ -12,7 +12,7 @@ from lbclient.core.model import LoadReport, Outcome, Verdict
 from lbclient.pickers import WeightedLeastLoaded
 from lbclient.pickers.candidate import ABSENT, Candidate
 from lbclient.pickers.ranking import AGAIN, ENTRIES, MOST_AGAIN, NEAR, Ranking
-from lbclient.pickers.weighted_least_loaded import ALL, FEWEST_LOOKS, PART
+from lbclient.pickers.weighted_least_loaded import TUNING
 from lbclient.testing import FakeNode, fake_nodes
 
 HORIZON = 0.1
@@ -94,7 +94,7 @@ def test_the_heap_does_not_grow() -> None:
 
 # The picker, with more backends than it looks at together
 
-MANY = 2 * ALL + 3
+MANY = 2 * TUNING.all_at_once + 3
 
 
 def serve(node: FakeNode, utilization: float, active: int | None, now: float) -> None:
@@ -177,7 +177,7 @@ def test_all_of_many_are_looked_at_in_time() -> None:
     picker.pick(nodes, 100.0)
     candidate = picker._known[nodes[5].load]
     assert candidate.others == 7
-    assert PART < FEWEST_LOOKS  # so that each of these picks looks at a part
-    for second in range(16, 16 + 2 * (MANY // PART + 1)):
+    assert TUNING.part < TUNING.fewest_looks  # each of these picks looks at a part
+    for second in range(16, 16 + 2 * (MANY // TUNING.part + 1)):
         picker.pick(nodes, 100.0 + second)
     assert candidate.others is None
