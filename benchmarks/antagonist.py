@@ -28,7 +28,7 @@ from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import handlers, target_of
-from lbclient.core.relative_costs import TUNING as RELATIVE_COSTS
+from lbclient.core.outliers.relative_costs import TUNING as RELATIVE_COSTS
 
 PATH = "/bench.Bench/Work"
 COST = 0.004  # CPU seconds of a call

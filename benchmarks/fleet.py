@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from benchmarks.harness.options import parser_of
-from lbclient.core.ewma import Ewma
+from lbclient.core.counting.ewma import Ewma
 from lbclient.core.model import LoadReport, Outcome, Verdict
 from lbclient.core.protocols import PickerFactory
 from lbclient.pickers import PICKERS, picker_factory

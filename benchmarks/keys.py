@@ -35,8 +35,8 @@ from typing import Any, NamedTuple
 from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from lbclient.core.call_hints import CallHints
-from lbclient.core.key_hash import backend_hash, hash64, order
 from lbclient.core.protocols import N, PickerFactory
+from lbclient.core.routing.key_hash import backend_hash, hash64, order
 from lbclient.pickers import ConsistentHashing, WeightedLeastLoaded
 from lbclient.pickers.key_homes import level
 from lbclient.sim.scenario import Scenario

@@ -33,7 +33,7 @@ from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import orders, result_of, running, say
 from benchmarks.harness.servers import listen, target_of
 from lbclient.core.refusal import Refusal
-from lbclient.core.retry import RATIO
+from lbclient.core.retries.retry import RATIO
 from lbclient.wire import REFUSAL_KEY
 
 if TYPE_CHECKING:

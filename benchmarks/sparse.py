@@ -34,7 +34,7 @@ from benchmarks.harness.measured import Measured
 from benchmarks.harness.options import conclude, parser_of
 from benchmarks.harness.processes import Process, orders, running, say
 from benchmarks.harness.servers import listen, target_of
-from lbclient.core import throttle
+from lbclient.core.throttles import throttle
 
 METHOD = "/benchmark.Sparse/Call"
 FLEETS = ((300, 1.0), (100, 2.9), (1000, 0.2))  # clients, requests a second of each

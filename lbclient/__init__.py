@@ -63,11 +63,11 @@ if TYPE_CHECKING:
     from lbclient.core.call_hints import key as key
     from lbclient.core.criticality import Criticality as Criticality
     from lbclient.core.criticality import criticality as criticality
-    from lbclient.core.customer import customer as customer
     from lbclient.core.errors import ConfigError as ConfigError
     from lbclient.core.errors import LbError as LbError
     from lbclient.core.errors import ResolveError as ResolveError
     from lbclient.core.model import Endpoint as Endpoint
+    from lbclient.core.quotas.customer import customer as customer
     from lbclient.grpc_seam.errors import BackendsFull as BackendsFull
     from lbclient.grpc_seam.errors import DeadlineWhileWaiting as DeadlineWhileWaiting
     from lbclient.grpc_seam.errors import LocalRpcError as LocalRpcError
@@ -110,7 +110,7 @@ _MODULES = {
     "SyncServer": "lbclient.server",
     "Throttled": "lbclient.grpc_seam.errors",
     "criticality": "lbclient.core.criticality",
-    "customer": "lbclient.core.customer",
+    "customer": "lbclient.core.quotas.customer",
     "degraded": "lbclient.server",
     "info": "lbclient.client.channel",
     "insecure_channel": "lbclient.client.channel",

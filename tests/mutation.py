@@ -1,7 +1,7 @@
 """Mutates the modules that decide, and says which mutants no test notices.
 
     python -m tests.mutation                      30 mutants of each module
-    python -m tests.mutation core/retry.py --most 200
+    python -m tests.mutation core/retries/retry.py --most 200
 
 A mutant is a module with one change in its syntax tree: another comparison, the other
 branch, a number that is one more, a condition that always holds, a result that is
@@ -25,16 +25,20 @@ LIMIT = 120.0  # seconds of a mutant's tests; one that hangs is noticed
 
 # The deciding modules, and the tests that hold each.
 MODULES = {
-    "core/retry.py": "tests/unit/test_retry.py tests/laws/test_retry.py",
-    "core/throttle.py": "tests/unit/test_throttle.py tests/laws/test_throttle.py",
-    "core/lifecycle.py": "tests/unit/test_lifecycle.py tests/laws/test_lifecycle.py",
-    "core/silence.py": "tests/unit/test_lifecycle.py tests/laws/test_lifecycle.py"
+    "core/retries/retry.py": "tests/unit/test_retry.py tests/laws/test_retry.py",
+    "core/throttles/throttle.py": "tests/unit/test_throttle.py"
+    " tests/laws/test_throttle.py",
+    "core/backends/lifecycle.py": "tests/unit/test_lifecycle.py"
+    " tests/laws/test_lifecycle.py",
+    "core/backends/silence.py": "tests/unit/test_lifecycle.py"
+    " tests/laws/test_lifecycle.py"
     " tests/loop/test_health_watch.py tests/loop/test_balancer.py",
-    "core/pool.py": "tests/unit/test_pool.py tests/laws/test_pool.py",
-    "core/admission.py": "tests/unit/test_admission.py tests/laws/test_admission.py",
-    "core/quota.py": "tests/unit/test_quota.py tests/laws/test_quota.py",
-    "core/hedging.py": "tests/unit/test_hedging.py",
-    "core/ending.py": "tests/unit/test_ending.py",
+    "core/backends/pool.py": "tests/unit/test_pool.py tests/laws/test_pool.py",
+    "core/overload/admission.py": "tests/unit/test_admission.py"
+    " tests/laws/test_admission.py",
+    "core/quotas/quota.py": "tests/unit/test_quota.py tests/laws/test_quota.py",
+    "core/retries/hedging.py": "tests/unit/test_hedging.py",
+    "core/retries/ending.py": "tests/unit/test_ending.py",
     "client/pending.py": "tests/loop/test_balancer.py",
 }
 

@@ -17,7 +17,7 @@ import lbclient
 from benchmarks.faults.fleet import ROUND_ROBIN, Tally, send_one, states
 from benchmarks.harness.load import until
 from benchmarks.harness.processes import orders, say
-from lbclient.client import former_connections
+from lbclient.client.backends import former_connections
 
 
 def channel_of(told: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from benchmarks.faults.link import links
 from benchmarks.faults.row import Result, Row
 from benchmarks.harness.load import until
 from benchmarks.harness.processes import PATIENCE
-from lbclient.core.call_answers import MISSES
+from lbclient.core.backends.call_answers import MISSES
 
 COUNT, RATE, TIMEOUT, INTERVAL = 3, 60.0, 1.0, 1.0
 

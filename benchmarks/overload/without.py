@@ -9,8 +9,8 @@ from dataclasses import replace
 from math import inf
 from typing import Any, TypeVar
 
-from lbclient.core.admission import Admission
-from lbclient.core.queue_delay import QueueDelay
+from lbclient.core.overload.admission import Admission
+from lbclient.core.overload.queue_delay import QueueDelay
 from lbclient.server import grpc_server
 from lbclient.server.overload import gate, run_queue
 from lbclient.server.overload.shedding import Shedding

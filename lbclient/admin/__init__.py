@@ -3,7 +3,8 @@
 It shows the open channels and servers of this process, whoever made them: a process
 that has to be looked into at night should not have to be changed for it first. It needs
 nothing that lbclient does not need, and changes nothing but what is kept of picks and
-latencies: see `lbclient.core.recent`. It asks nobody who they are, hence 127.0.0.1.
+latencies: see `lbclient.core.statistics.recent`. It asks nobody who they are, hence
+127.0.0.1.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ from typing import Any
 from lbclient.admin.snapshot import MOST_CHANNELS, MOST_SERVERS
 from lbclient.client.channel import Channel
 from lbclient.core.model import Verdict
-from lbclient.core.registry import CHANNELS, SERVERS
+from lbclient.core.statistics.registry import CHANNELS, SERVERS
 from lbclient.log import Log
 from lbclient.server import Server, SyncServer
 

@@ -24,10 +24,10 @@ from lbclient.client.channel import Channel
 from lbclient.client.statistics import MOST_ZONES, picker_of
 from lbclient.config import ChannelConfig, ServerConfig, is_disabled, settings
 from lbclient.core.errors import ConfigError
-from lbclient.core.events import Events
 from lbclient.core.model import TaskState
-from lbclient.core.recent import Recent
-from lbclient.core.registry import CHANNELS, SERVERS
+from lbclient.core.statistics.events import Events
+from lbclient.core.statistics.recent import Recent
+from lbclient.core.statistics.registry import CHANNELS, SERVERS
 from lbclient.core.text import brief, printable
 from lbclient.log import Log
 from lbclient.server import Server, SyncServer

@@ -1,9 +1,9 @@
 """The client's side: the channel, its calls, its backends and their health.
 
 Start with `channel`, what users hold, then `balancer`, which picks backends for calls
-and settles attempts; `pending` has the calls that wait. `backends` keeps the backends:
-endpoints come from `discovery`; `connections` opens and closes what the pool decides;
-`idleness` ends and wakes them; `connectivity` tells the channel's state.
+and settles attempts; `pending` has the calls that wait. `methods` is what stubs call.
+In `calls/` are call objects and their attempts, in `backends/` what finds, connects and
+wakes backends, in `health/` the ways to ask them how they are.
 """
 
 from importlib import import_module

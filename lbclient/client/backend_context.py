@@ -8,9 +8,9 @@ import grpc
 
 from lbclient.client.connect_pacer import ConnectPacer
 from lbclient.client.health.udp import Prober
+from lbclient.core.backends.task_workers import ToldWorkers
 from lbclient.core.model import Endpoint, LoadReport
 from lbclient.core.protocols import Clock
-from lbclient.core.task_workers import ToldWorkers
 from lbclient.grpc_seam import Options
 
 

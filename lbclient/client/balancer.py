@@ -13,33 +13,33 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import is_fatal
-from lbclient.client import call_throttling
-from lbclient.client.backend import Backend
 from lbclient.client.backend_context import Dial
-from lbclient.client.backends import Backends
-from lbclient.client.call_ends import CallEnds
-from lbclient.client.call_keys import call_keys
+from lbclient.client.backends.backend import Backend
+from lbclient.client.backends.backends import Backends
+from lbclient.client.backends.probing import Probing
+from lbclient.client.calls import call_throttling
+from lbclient.client.calls.call_ends import CallEnds
+from lbclient.client.calls.call_keys import call_keys
+from lbclient.client.calls.retry_policies import hedging_of, retry_policy_of
 from lbclient.client.channel_context import ChannelContext
 from lbclient.client.observers import Observers
 from lbclient.client.pending import Pending
-from lbclient.client.probing import Probing
 from lbclient.client.recent_picks import RecentPicks
-from lbclient.client.retry_policies import hedging_of, retry_policy_of
 from lbclient.core.call_hints import CallHints
-from lbclient.core.counters import Counters
 from lbclient.core.criticality import named
-from lbclient.core.keyed_picks import PickerForCall
 from lbclient.core.model import LoadReport, Outcome, TaskState, Verdict, new_outcome
 from lbclient.core.protocols import Picker, PickerFactory, Resolver, Subset
-from lbclient.core.retry import Decision
-from lbclient.core.spillover import Spillover
-from lbclient.core.throttling import Throttling
+from lbclient.core.retries.retry import Decision
+from lbclient.core.routing.keyed_picks import PickerForCall
+from lbclient.core.routing.spillover import Spillover
+from lbclient.core.statistics.counters import Counters
+from lbclient.core.throttles.throttling import Throttling
 from lbclient.grpc_seam import DEADLINE_EXCEEDED, REASONS, is_ready
 from lbclient.log import Log
 from lbclient.wire.codes import STATUS_OF_NUMBER
 
 if TYPE_CHECKING:
-    from lbclient.client.attempt import Attempt
+    from lbclient.client.calls.attempt import Attempt
 
 logger = Log("lbclient.balancer")
 

@@ -19,22 +19,22 @@ import grpc
 
 from lbclient import client
 from lbclient.client import methods
-from lbclient.client.attempts import Attempts
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls import wrapped
+from lbclient.client.calls.attempts import Attempts
 from lbclient.client.channel_context import channel_context
 from lbclient.client.disabled import plain_channel
 from lbclient.client.observers import Observers
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.config.identity import find_identity, home_zone
-from lbclient.core.call_times import CallTimes, Trace
 from lbclient.core.errors import ConfigError
-from lbclient.core.locality import Mixed
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Clock, Resolver, Subset
-from lbclient.core.recent import Recent
-from lbclient.core.registry import CHANNELS
-from lbclient.core.spillover import Spillover
+from lbclient.core.routing.locality import Mixed
+from lbclient.core.routing.spillover import Spillover
+from lbclient.core.statistics.call_times import CallTimes, Trace
+from lbclient.core.statistics.recent import Recent
+from lbclient.core.statistics.registry import CHANNELS
 from lbclient.core.text import is_printable, printable
 from lbclient.grpc_seam import (
     Options,

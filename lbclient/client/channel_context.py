@@ -6,8 +6,8 @@ from typing import NamedTuple
 from lbclient.background.tasks import Tasks
 from lbclient.background.turns import Turns
 from lbclient.config import ChannelConfig
-from lbclient.core.events import Events
 from lbclient.core.protocols import Clock
+from lbclient.core.statistics.events import Events
 
 
 class ChannelContext(NamedTuple):

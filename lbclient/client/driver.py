@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from lbclient.background.tasks import is_fatal
-from lbclient.core.connection_state import Step
-from lbclient.core.lifecycle import Lifecycle
+from lbclient.core.backends.connection_state import Step
+from lbclient.core.backends.lifecycle import Lifecycle
 from lbclient.core.load import Load
 from lbclient.core.protocols import Clock
 

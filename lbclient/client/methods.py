@@ -10,19 +10,18 @@ from typing import Any
 
 import grpc
 
-from lbclient.client import call_throttling
-from lbclient.client.attempt import new_attempt
-from lbclient.client.attempts import Attempts, Next
 from lbclient.client.balancer import Balancer
-from lbclient.client.calls import streams, wrapped
+from lbclient.client.calls import call_throttling, streams, wrapped
+from lbclient.client.calls.attempt import new_attempt
+from lbclient.client.calls.attempts import Attempts, Next
+from lbclient.client.calls.inner_methods import InnerMethods
 from lbclient.client.calls.request_stream import Requests
-from lbclient.client.inner_methods import InnerMethods
 from lbclient.client.observers import ObservedCall
 from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import DEFAULT, Criticality, current, parse
-from lbclient.core.customer import current as customer_served
-from lbclient.core.customer import payer
-from lbclient.core.hedging import Hedging
+from lbclient.core.quotas.customer import current as customer_served
+from lbclient.core.quotas.customer import payer
+from lbclient.core.retries.hedging import Hedging
 from lbclient.grpc_seam import (
     Throttled,
     flaw_of,

@@ -1,17 +1,17 @@
 """What metrics and traces are told of each call, each attempt and each message.
 
-One seam for both: `metrics.export` has times kept (`lbclient.core.call_times`), and
-`metrics.opentelemetry.trace` has spans made. A call without observers pays a comparison
-with None; messages are told if somebody asks for them (`measuring`).
+One seam for both: `metrics.export` has times kept, see `core.statistics.call_times`,
+and `metrics.opentelemetry.trace` has spans made. A call without observers pays a
+comparison with None; messages are told if somebody asks for them (`measuring`).
 """
 
 from collections.abc import Callable
 from threading import RLock
 from typing import Any, Protocol
 
-from lbclient.core.call_counts import Method
-from lbclient.core.call_times import ONE_RESPONSE, CallTimes, Trace
-from lbclient.core.retry import Decision
+from lbclient.core.counting.call_counts import Method
+from lbclient.core.retries.retry import Decision
+from lbclient.core.statistics.call_times import ONE_RESPONSE, CallTimes, Trace
 
 Codec = Callable[[Any], Any]
 

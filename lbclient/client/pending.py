@@ -11,18 +11,18 @@ from collections.abc import Callable
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol
 
-from lbclient.client.waking import Waking
+from lbclient.client.backends.waking import Waking
 from lbclient.config import ChannelConfig
+from lbclient.core.backends.pool import Pool
 from lbclient.core.call_hints import CallHints
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
-from lbclient.core.outliers import Outliers
-from lbclient.core.pool import Pool
+from lbclient.core.outliers.outliers import Outliers
 from lbclient.core.protocols import Clock
 from lbclient.grpc_seam import BackendsFull, LocalRpcError, NoBackend
 
 if TYPE_CHECKING:
-    from lbclient.client.backend import Backend
+    from lbclient.client.backends.backend import Backend
 
 PASSED_BY = 100  # waiting calls that are looked at for one that can be sent
 

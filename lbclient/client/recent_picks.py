@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lbclient.core.model import Outcome, Verdict
-from lbclient.core.outliers import Outliers
+from lbclient.core.outliers.outliers import Outliers
 from lbclient.core.protocols import Clock, Picker
-from lbclient.core.recent import Recent
-from lbclient.core.spillover import Spillover
+from lbclient.core.routing.spillover import Spillover
+from lbclient.core.statistics.recent import Recent
 
 if TYPE_CHECKING:
-    from lbclient.client.backend import Backend
+    from lbclient.client.backends.backend import Backend
 
 TRIAL = "a trial call: it is ejected for this method"
 ANOTHER = "another than the attempt before, the less loaded of two"

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from lbclient import wire
 from lbclient.client.driver import Driver
 from lbclient.client.health.refused_services import Refusals
-from lbclient.core.condition import Condition
+from lbclient.core.backends.condition import Condition
+from lbclient.core.backends.shared_address import SharedAddress
+from lbclient.core.backends.task_workers import ToldWorkers
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.protocols import Clock
-from lbclient.core.shared_address import SharedAddress
-from lbclient.core.task_workers import ToldWorkers
 from lbclient.log import Log
 from lbclient.wire.datagram import Seal
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lbclient.config.identity import home_zone
-from lbclient.core.locality import Rank, rank
+from lbclient.core.outliers.relative_costs import RelativeCost
 from lbclient.core.protocols import Picker
-from lbclient.core.relative_costs import RelativeCost
-from lbclient.core.spill_control import limit_of, utilization
-from lbclient.core.spillover import Spillover
+from lbclient.core.routing.locality import Rank, rank
+from lbclient.core.routing.spill_control import limit_of, utilization
+from lbclient.core.routing.spillover import Spillover
 from lbclient.core.text import printable
 from lbclient.wire.codes import STATUS_OF_NUMBER, told_against
 
 if TYPE_CHECKING:
-    from lbclient.client.backend import Backend
+    from lbclient.client.backends.backend import Backend
     from lbclient.client.balancer import Balancer
-    from lbclient.core.histogram import Histogram
+    from lbclient.core.counting.histogram import Histogram
 
 
 MOST_ZONES = 50  # of a channel that are shown, in its order of preference

@@ -24,13 +24,14 @@ from lbclient.config.kinds import (
 )
 from lbclient.config.methods import ATTEMPTS, KEY_METADATA, METHODS, split
 from lbclient.config.sources import ENVIRONMENT, Sourced, section
-from lbclient.core import customer, retry
 from lbclient.core.criticality import DEFAULT, Criticality, named
 from lbclient.core.errors import ConfigError
-from lbclient.core.hedging import BUDGET as HEDGING_BUDGET
 from lbclient.core.protocols import PickerFactory, Subset
-from lbclient.core.spill_control import SPILL_ABOVE
-from lbclient.core.throttle import K
+from lbclient.core.quotas import customer
+from lbclient.core.retries import retry
+from lbclient.core.retries.hedging import BUDGET as HEDGING_BUDGET
+from lbclient.core.routing.spill_control import SPILL_ABOVE
+from lbclient.core.throttles.throttle import K
 from lbclient.core.utilization import METRIC
 from lbclient.pickers import picker_factory
 from lbclient.pickers.consistent_hashing import BALANCE_FACTOR
@@ -175,7 +176,7 @@ class ChannelConfig(Sourced):
         False,
         SWITCH,
         help="Whether calls stay in the client's zone while its backends there are "
-        "ready and have room: see `lbclient.core.spillover`.",
+        "ready and have room: see `lbclient.core.routing.spillover`.",
     )
     spill_above: float | Mapping[str, float] = setting(
         SPILL_ABOVE,

@@ -21,11 +21,11 @@ from lbclient.config.kinds import (
 )
 from lbclient.config.redis_url import FORM, redis_place
 from lbclient.config.sources import Sourced, section
-from lbclient.core.admission import BUILT_IN_SIGNALS, LOAD
 from lbclient.core.criticality import DEFAULT, Criticality, named
 from lbclient.core.errors import ConfigError
+from lbclient.core.overload.admission import BUILT_IN_SIGNALS, LOAD
 from lbclient.core.protocols import UsageStore
-from lbclient.core.quota import HIGHEST, limits, rooms
+from lbclient.core.quotas.quota import HIGHEST, limits, rooms
 
 # Who may be named as `ServerConfig.customer`.
 MTLS = "mtls"
@@ -146,7 +146,7 @@ class ServerConfig(Sourced):
         _threshold(MILLION),
         help="Requests that run or want to, for each processor, beyond which some "
         "requests are refused. 0: none for that.",
-        source="Ours: see `lbclient.core.admission.LOAD`.",
+        source="Ours: see `lbclient.core.overload.admission.LOAD`.",
     )
     max_cpu: float = setting(
         0.0,

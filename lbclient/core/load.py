@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import inf
 from operator import attrgetter
 
-from lbclient.core.ewma import DecayingCount
+from lbclient.core.counting.ewma import DecayingCount
 from lbclient.core.model import LoadReport, Outcome, Verdict
 
 ERROR_MEMORY = 10.0  # seconds; benchmarks.fleet --failing 1 shows what it does

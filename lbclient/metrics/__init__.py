@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from lbclient.client.channel import Channel
 from lbclient.config import is_disabled
-from lbclient.core.call_times import Exemplar
+from lbclient.core.statistics.call_times import Exemplar
 from lbclient.log import Log
 from lbclient.metrics import multiprocess
 from lbclient.metrics.durations import samples_of

@@ -10,8 +10,14 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from lbclient.core.call_counts import Method
-from lbclient.core.call_times import BOUNDS, CallTimes, Exemplar, Times, Trace
+from lbclient.core.counting.call_counts import Method
+from lbclient.core.statistics.call_times import (
+    BOUNDS,
+    CallTimes,
+    Exemplar,
+    Times,
+    Trace,
+)
 from lbclient.metrics.samples import GO_CODES, TYPES, UNKNOWN
 from lbclient.pickers.scheduler_updates import SchedulerUpdates
 from lbclient.wire.codes import STATUS_OF_NUMBER

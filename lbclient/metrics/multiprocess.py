@@ -16,7 +16,7 @@ from typing import Any
 
 from prometheus_client import values
 
-from lbclient.core.registry import CHANNELS, SERVERS
+from lbclient.core.statistics.registry import CHANNELS, SERVERS
 from lbclient.log import Log
 from lbclient.metrics.durations import FAMILY_OF, PROMETHEUS_CODES, SHOWN, Durations
 from lbclient.metrics.families import HIGHEST, SAMPLES, Family
@@ -115,7 +115,7 @@ class Mirror:
 
 
 def _buckets(durations: Durations) -> Iterator[tuple[Sample, float]]:
-    from lbclient.core.call_times import BOUNDS
+    from lbclient.core.statistics.call_times import BOUNDS
 
     for (what, target, method, code), times in durations.times.items():
         family = FAMILY_OF.get(what)

@@ -10,10 +10,10 @@ from itertools import accumulate
 import grpc
 
 from lbclient.client.statistics import MOST_ZONES, ChannelStatistics
-from lbclient.core.hedging import REASONS as WITHHELD
-from lbclient.core.histogram import Histogram
+from lbclient.core.counting.histogram import Histogram
 from lbclient.core.model import State, TaskState, Verdict
-from lbclient.core.retry import ATTEMPTS
+from lbclient.core.retries.hedging import REASONS as WITHHELD
+from lbclient.core.retries.retry import ATTEMPTS
 from lbclient.grpc_seam import REASONS
 from lbclient.pickers import PICKERS
 from lbclient.server.statistics import ServerStatistics

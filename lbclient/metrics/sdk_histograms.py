@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from lbclient.core.call_times import Times
 from lbclient.core.protocols import Clock
+from lbclient.core.statistics.call_times import Times
 from lbclient.log import Log
 from lbclient.metrics.durations import Durations, Key
 from lbclient.metrics.families import Family

@@ -13,8 +13,8 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from lbclient.core.call_counts import Method
-from lbclient.core.retry import Decision
+from lbclient.core.counting.call_counts import Method
+from lbclient.core.retries.retry import Decision
 from lbclient.log import Log
 from lbclient.wire.codes import STATUS_OF_NUMBER
 

@@ -13,8 +13,8 @@ from weakref import ReferenceType, ref
 import grpc
 
 from lbclient.client.channel import Channel
-from lbclient.core.call_times import CallTimes
 from lbclient.core.errors import ConfigError
+from lbclient.core.statistics.call_times import CallTimes
 from lbclient.log import Log
 from lbclient.metrics import samples
 from lbclient.metrics.durations import MAX_TIMED, Durations, find_trace

@@ -19,11 +19,11 @@ from itertools import islice
 from math import fsum, inf
 from random import Random
 
-from lbclient.core import key_hash
 from lbclient.core.call_hints import CallHints
 from lbclient.core.load import FORGOTTEN_AFTER
 from lbclient.core.model import LoadReport
 from lbclient.core.protocols import N, Node
+from lbclient.core.routing import key_hash
 from lbclient.pickers.key_homes import (
     ABSENT,
     LONGEST_STEP,

@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from math import exp, log
 
+from lbclient.core.counting.median import median
 from lbclient.core.load import Load
-from lbclient.core.median import median
 from lbclient.core.protocols import Node
 
 NONSENSE = 1e6  # no utilization is; the bound keeps what is computed finite

@@ -19,10 +19,10 @@ from collections.abc import Iterable
 from math import exp, inf, log, sqrt
 from random import Random
 
-from lbclient.core.key_hash import WORD, backend_hash, hash64
 from lbclient.core.load import FORGOTTEN_AFTER
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import Node
+from lbclient.core.routing.key_hash import WORD, backend_hash, hash64
 
 ABSENT = -1  # the index of a backend that is not ready
 STEP = 0.25  # seconds between two steps of control, at most so much is made up for

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lbclient.core.call_times import Times
+from lbclient.core.statistics.call_times import Times
 
 # Requests per second. OpenTelemetry's default bounds, for the gRFC names none.
 BOUNDS = (

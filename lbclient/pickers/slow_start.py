@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+from lbclient.core.counting.median import median
 from lbclient.core.load import Load
-from lbclient.core.median import median
 from lbclient.core.protocols import Node
 
 SLOW_START = 10.0  # seconds; the default, see `ChannelConfig.slow_start`

@@ -21,11 +21,12 @@ import grpc.aio
 
 from lbclient import grpc_seam
 from lbclient.config import ServerConfig, is_disabled
-from lbclient.core import criticality, customer
+from lbclient.core import criticality
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
-from lbclient.core.registry import SERVERS
+from lbclient.core.quotas import customer
+from lbclient.core.statistics.registry import SERVERS
 from lbclient.grpc_seam.intake import with_queue
 from lbclient.log import Log
 from lbclient.server.disabled import PlainServer

@@ -14,8 +14,8 @@ from typing import Any
 
 from lbclient.config import ServerConfig
 from lbclient.core.errors import ConfigError
-from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.protocols import Clock
+from lbclient.core.report.load_monitor import LoadMonitor
 from lbclient.server.meters.task_cpu import TaskCpuMeter
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate

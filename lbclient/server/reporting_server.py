@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 
 from lbclient.config import ServerConfig
-from lbclient.core.call_times import CallTimes, Trace
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
-from lbclient.core.recent import Recent
+from lbclient.core.statistics.call_times import CallTimes, Trace
+from lbclient.core.statistics.recent import Recent
 from lbclient.server.parts import Parts
 from lbclient.server.report.udp import host_of
 from lbclient.server.requests.handler import Handler

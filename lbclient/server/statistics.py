@@ -80,7 +80,7 @@ class QuotaStatistics:
 
     forgotten: int = 0
     """Accounts that made way for others while their customers were ahead of their
-    limits: see `lbclient.core.quota_accounts`."""
+    limits: see `lbclient.core.quotas.quota_accounts`."""
 
     tasks: int = 0
     """That were heard of lately, this one too; 0 where there is nobody to hear of."""

@@ -9,7 +9,7 @@ goes by it.
 from collections import deque
 from typing import NamedTuple
 
-from lbclient.core.queue_delay import QueueDelay
+from lbclient.core.overload.queue_delay import QueueDelay
 from lbclient.sim.client import SimulatedNode
 from lbclient.sim.reports import TICK
 

@@ -17,14 +17,14 @@ from math import inf
 from random import Random
 from typing import Any
 
-from lbclient.core.admission import LOAD
 from lbclient.core.criticality import DEFAULT, Criticality
-from lbclient.core.latency import LatencyEstimate
 from lbclient.core.model import LoadReport, Verdict
-from lbclient.core.overload_signals import Pressure
+from lbclient.core.overload.admission import LOAD
+from lbclient.core.overload.overload_signals import Pressure
+from lbclient.core.overload.refused_shares import RefusedShares
 from lbclient.core.refusal import Refusal
-from lbclient.core.refused_shares import RefusedShares
-from lbclient.core.retry import ATTEMPTS
+from lbclient.core.report.latency import LatencyEstimate
+from lbclient.core.retries.retry import ATTEMPTS
 from lbclient.sim.arrivals import Arrival, Arrivals
 from lbclient.sim.client import SimulatedNode
 from lbclient.sim.reports import SimulatedReports

@@ -11,24 +11,24 @@ from itertools import islice
 from random import Random
 from typing import Protocol, cast
 
-from lbclient.core.call_counts import Method
+from lbclient.core.backends.pool import Change, Limits, Pool
+from lbclient.core.backends.subset_size import SubsetSize
 from lbclient.core.call_hints import CallHints
+from lbclient.core.counting.call_counts import Method
 from lbclient.core.criticality import DEFAULT
-from lbclient.core.ending import Ending
-from lbclient.core.keyed_picks import PickerForCall, sees_calls
 from lbclient.core.load import Load
-from lbclient.core.locality import mixed
 from lbclient.core.model import Endpoint, Endpoints, LoadReport, Outcome, State, Verdict
-from lbclient.core.next_backend import two_others
-from lbclient.core.outlier_judgement import compared
-from lbclient.core.outliers import Outliers
-from lbclient.core.pool import Change, Limits, Pool
+from lbclient.core.outliers.outlier_judgement import compared
+from lbclient.core.outliers.outliers import Outliers
 from lbclient.core.protocols import Picker, PickerFactory, ProbingPicker
-from lbclient.core.retry import Budget, Failure, Retry
-from lbclient.core.spill_control import utilization
-from lbclient.core.spillover import Spillover
-from lbclient.core.subset_size import SubsetSize
-from lbclient.core.throttling import Throttling
+from lbclient.core.retries.ending import Ending
+from lbclient.core.retries.retry import Budget, Failure, Retry
+from lbclient.core.routing.keyed_picks import PickerForCall, sees_calls
+from lbclient.core.routing.locality import mixed
+from lbclient.core.routing.next_backend import two_others
+from lbclient.core.routing.spill_control import utilization
+from lbclient.core.routing.spillover import Spillover
+from lbclient.core.throttles.throttling import Throttling
 from lbclient.sim.scenario import Scenario
 from lbclient.subsets import order
 

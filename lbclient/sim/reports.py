@@ -3,7 +3,7 @@
 from collections import deque
 from random import Random
 
-from lbclient.core.ewma import Ewma
+from lbclient.core.counting.ewma import Ewma
 from lbclient.core.model import LoadReport
 from lbclient.sim.scenario import Scenario
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lbclient.core.errors import ConfigError
-from lbclient.core.spill_control import SPILL_ABOVE
+from lbclient.core.routing.spill_control import SPILL_ABOVE
 from lbclient.subsets import ALGORITHMS
 
 LOCALITIES = ("spill", "strict", "off")

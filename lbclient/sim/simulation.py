@@ -16,11 +16,11 @@ from math import inf, prod
 from random import Random
 from typing import Any
 
+from lbclient.core.backends.subset_size import PAUSE
 from lbclient.core.call_hints import CallHints
-from lbclient.core.ending import UNAVAILABLE, Ending
 from lbclient.core.model import Endpoint, Outcome, Verdict, snapshot
 from lbclient.core.protocols import PickerFactory
-from lbclient.core.subset_size import PAUSE
+from lbclient.core.retries.ending import UNAVAILABLE, Ending
 from lbclient.sim.backend import Answer, Heap, SimulatedBackend
 from lbclient.sim.client import METHOD, Client, Question, SimulatedNode
 from lbclient.sim.reports import TICK

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from lbclient.core.backends.task_workers import ToldWorkers
 from lbclient.core.criticality import Criticality
-from lbclient.core.ending import Ending
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.core.quota import LONGEST, OTHERS
+from lbclient.core.quotas.quota import LONGEST, OTHERS
 from lbclient.core.refusal import Refusal
-from lbclient.core.retry import parse_pushback
-from lbclient.core.task_workers import ToldWorkers
+from lbclient.core.retries.ending import Ending
+from lbclient.core.retries.retry import parse_pushback
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire.datagram import SEAL_SIZE, Seal
 from lbclient.wire.metrics import Metrics

@@ -6,9 +6,9 @@ this table calls served, or abandoned, are failures where a backend alone gives 
 
 from grpc import StatusCode
 
-from lbclient.core.ending import VERDICTS
 from lbclient.core.model import Verdict
-from lbclient.core.outlier_judgement import Against
+from lbclient.core.outliers.outlier_judgement import Against
+from lbclient.core.retries.ending import VERDICTS
 
 
 def verdict_of(code: StatusCode) -> Verdict:

@@ -16,7 +16,7 @@ import grpc
 
 from lbclient import wire
 from lbclient.core.refusal import Refusal
-from lbclient.core.retry import parse_pushback
+from lbclient.core.retries.retry import parse_pushback
 from lbclient.grpc_seam import BackendsFull, NoBackend, OutOfQuota, Throttled
 
 

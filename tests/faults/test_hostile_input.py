@@ -21,7 +21,7 @@ from lbclient.admin.snapshot import snapshot
 from lbclient.cli import main
 from lbclient.cli.operate.proxy import exposition, metrics_at
 from lbclient.client.health.check import Unanswered, check
-from lbclient.core.call_counts import LONGEST, MOST, OTHERS
+from lbclient.core.counting.call_counts import LONGEST, MOST, OTHERS
 from lbclient.core.errors import ResolveError
 from lbclient.core.model import TaskState
 from lbclient.core.text import is_printable

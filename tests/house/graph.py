@@ -49,8 +49,8 @@ def import_graph() -> Graph:
 def module_of(imported: str, known: Mapping[str, object]) -> str:
     """The module that a name is, or is in; '' if that is none of ours.
 
-    >>> module_of("lbclient.core.pool.Pool", {"lbclient.core.pool": ...})
-    'lbclient.core.pool'
+    >>> module_of("lbclient.core.model.State", {"lbclient.core.model": ...})
+    'lbclient.core.model'
     """
     while imported and imported not in known:
         imported = imported.rpartition(".")[0]

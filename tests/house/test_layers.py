@@ -139,7 +139,7 @@ def test_a_step_over_the_line_is_seen(source: str) -> None:
         "from math import exp",
         "from random import Random",
         "from lbclient.core import pool",
-        "from lbclient.core.pool import Pool",
+        "from lbclient.core.backends.pool import Pool",
         "from lbclient.pickers import PICKERS",
     ],
 )
@@ -149,7 +149,7 @@ def test_what_is_pure_is_welcome(source: str) -> None:
 
 def room_of(module: str) -> str:
     """
-    >>> room_of("lbclient.core.pool"), room_of("lbclient")
+    >>> room_of("lbclient.core.backends.pool"), room_of("lbclient")
     ('core', 'lbclient')
     """
     return module.split(".")[1] if "." in module else module

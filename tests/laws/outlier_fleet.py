@@ -10,10 +10,10 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
+from lbclient.core.backends.pool import Limits, Pool
 from lbclient.core.model import Endpoint, LoadReport, Outcome, State, Verdict
-from lbclient.core.outlier_judgement import compared
-from lbclient.core.outliers import Outliers
-from lbclient.core.pool import Limits, Pool
+from lbclient.core.outliers.outlier_judgement import compared
+from lbclient.core.outliers.outliers import Outliers
 from lbclient.pickers import PICKERS
 from lbclient.testing import FakeNode
 

@@ -14,9 +14,9 @@ from random import Random
 from lbclient.core.criticality import DEFAULT, Criticality
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.core.overload.refused_shares import RefusedShares
 from lbclient.core.refusal import Refusal
-from lbclient.core.refused_shares import RefusedShares
-from lbclient.core.throttling import Throttling
+from lbclient.core.throttles.throttling import Throttling
 
 LATENCY = 0.05
 REPORT_EVERY = 60.0  # seconds; a channel that is called seldom asks for no more

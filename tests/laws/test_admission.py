@@ -16,7 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.core.admission import (
+from lbclient.core.counting.tally import STEP, Tally
+from lbclient.core.criticality import Criticality
+from lbclient.core.model import Verdict
+from lbclient.core.overload.admission import (
     LOAD,
     MIX_MEMORY,
     PATIENCE,
@@ -25,12 +28,9 @@ from lbclient.core.admission import (
     Quickest,
     Signal,
 )
-from lbclient.core.attempt_histogram import IN_VAIN
-from lbclient.core.criticality import Criticality
-from lbclient.core.model import Verdict
-from lbclient.core.retry import Budget, Failure, Retry
-from lbclient.core.tally import STEP, Tally
-from lbclient.core.throttle import Throttle
+from lbclient.core.retries.attempt_histogram import IN_VAIN
+from lbclient.core.retries.retry import Budget, Failure, Retry
+from lbclient.core.throttles.throttle import Throttle
 
 CAPACITY = 200.0  # requests a second
 TICK = 0.01  # seconds between two looks at a signal that is not instantaneous

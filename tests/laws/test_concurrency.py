@@ -16,10 +16,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lbclient.core.concurrency import TUNING as CONCURRENCY
-from lbclient.core.concurrency import ConcurrencyLimit, RequestOutcome
-from lbclient.core.concurrency import RequestInFlight as Place
-from lbclient.core.latency_window import MethodBaseline as Known
+from lbclient.core.overload.concurrency import TUNING as CONCURRENCY
+from lbclient.core.overload.concurrency import ConcurrencyLimit, RequestOutcome
+from lbclient.core.overload.concurrency import RequestInFlight as Place
+from lbclient.core.overload.latency_window import MethodBaseline as Known
 from tests.examples import examples
 
 COST = 0.05  # seconds

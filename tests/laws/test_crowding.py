@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from lbclient.core.crowding import FEW, LOOKS, SLACK, Crowding
+from lbclient.core.backends.crowding import FEW, LOOKS, SLACK, Crowding
+from lbclient.core.backends.pool import Change, Limits, Pool
 from lbclient.core.model import Endpoint, State
-from lbclient.core.pool import Change, Limits, Pool
 from lbclient.subsets import Rendezvous
 from lbclient.testing import FakeNode
 

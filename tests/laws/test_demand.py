@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from lbclient.core.demand import (
+from lbclient.core.backends.demand import (
     CREDIT,
     MEMORY,
     PARTS,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.core.ewma import DecayingCount, Ewma
+from lbclient.core.counting.ewma import DecayingCount, Ewma
 
 taus = st.floats(0.01, 1e3)
 gaps = st.floats(0.0, 1e4)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.core.criticality import Criticality
-from lbclient.core.quota import LONGEST, OTHERS, Quota, room
-from lbclient.core.quota_account import TUNING as QUOTA_ACCOUNT
-from lbclient.core.quota_accounts import MOST
+from lbclient.core.quotas.quota import LONGEST, OTHERS, Quota, room
+from lbclient.core.quotas.quota_account import TUNING as QUOTA_ACCOUNT
+from lbclient.core.quotas.quota_accounts import MOST
 from tests.examples import examples
 from tests.held import count_held
 

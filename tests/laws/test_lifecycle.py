@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lbclient.core.call_answers import MISSES
-from lbclient.core.connection_state import Link, Order, Step
-from lbclient.core.lifecycle import Lifecycle
-from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
+from lbclient.core.backends.call_answers import MISSES
+from lbclient.core.backends.connection_state import Link, Order, Step
+from lbclient.core.backends.lifecycle import Lifecycle
+from lbclient.core.backends.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
+from lbclient.core.backends.silence import REDIAL_INTERVALS
 from lbclient.core.model import State, TaskState
-from lbclient.core.silence import REDIAL_INTERVALS
 
 INTERVAL = 2.0
 READY = State.READY

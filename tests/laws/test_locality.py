@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.core.load import Load
-from lbclient.core.locality import Mixed, mixed
 from lbclient.core.model import Endpoint, Identity, LoadReport, snapshot
 from lbclient.core.protocols import PickerFactory
-from lbclient.core.spill_control import (
+from lbclient.core.routing.locality import Mixed, mixed
+from lbclient.core.routing.spill_control import (
     GAIN,
     MIN_SHARE,
     RAMP,
@@ -23,7 +23,7 @@ from lbclient.core.spill_control import (
     LevelState,
     next_share,
 )
-from lbclient.core.spillover import Spillover
+from lbclient.core.routing.spillover import Spillover
 from lbclient.pickers import PICKERS, RoundRobin
 from lbclient.subsets.numbered import Choice
 from lbclient.testing import FakeNode

@@ -6,7 +6,7 @@ it within 5 %.
 
 import pytest
 
-from lbclient.core.method_outliers import TRIALS
+from lbclient.core.outliers.method_outliers import TRIALS
 from lbclient.pickers import PICKERS
 from tests.laws.outlier_fleet import (
     INTERNAL,

@@ -8,8 +8,8 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from lbclient.core.backends.pool import PRESENT, Change, Limits, Pool
 from lbclient.core.model import Endpoint, Outcome, State, Verdict, snapshot
-from lbclient.core.pool import PRESENT, Change, Limits, Pool
 from lbclient.pickers import PICKERS
 from lbclient.testing import FakeNode
 from tests.held import held_by

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from lbclient.core.queue_delay import TUNING as QUEUE_DELAY
-from lbclient.core.queue_delay import QueueDelay
+from lbclient.core.overload.queue_delay import TUNING as QUEUE_DELAY
+from lbclient.core.overload.queue_delay import QueueDelay
 
 TICK = 0.1  # seconds, of a sample
 MOST = 1000  # requests that the core keeps; the others are ended

@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lbclient.core.criticality import Criticality
-from lbclient.core.quota import RESERVE, Quota, allot, room
-from lbclient.core.quota_account import TUNING as QUOTA_ACCOUNT
-from lbclient.core.quota_accounts import MOST
+from lbclient.core.quotas.quota import RESERVE, Quota, allot, room
+from lbclient.core.quotas.quota_account import TUNING as QUOTA_ACCOUNT
+from lbclient.core.quotas.quota_accounts import MOST
 
 CRITICAL = Criticality.CRITICAL
 COST = 0.02

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbclient.core.refusal import Refusal
-from lbclient.core.retry import RATIO, RESENDS, Budget, Failure, Retry
+from lbclient.core.retries.retry import RATIO, RESENDS, Budget, Failure, Retry
 
 pushbacks = st.none() | st.floats(-1.0, 10.0)
 failures = st.builds(

@@ -6,7 +6,7 @@ would be throttled: each sends less than 3 requests a second.
 
 import pytest
 
-from lbclient.core.throttle import INACTIVE_BELOW
+from lbclient.core.throttles.throttle import INACTIVE_BELOW
 from tests.laws.sparse_fleet import Fleet
 
 OVERLOAD = 10

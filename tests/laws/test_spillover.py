@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lbclient.core.locality import Mixed
 from lbclient.core.model import Endpoint, LoadReport
 from lbclient.core.protocols import PickerFactory
-from lbclient.core.spill_control import SPILL_ABOVE, SpillLimits
-from lbclient.core.spillover import Spillover
+from lbclient.core.routing.locality import Mixed
+from lbclient.core.routing.spill_control import SPILL_ABOVE, SpillLimits
+from lbclient.core.routing.spillover import Spillover
 from lbclient.pickers import RoundRobin, WeightedLeastLoaded
 from lbclient.testing import FakeNode
 from tests.examples import examples

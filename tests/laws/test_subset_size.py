@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from lbclient.core.subset_size import SHARE, SHRINK_PAUSE, SubsetSize
+from lbclient.core.backends.subset_size import SHARE, SHRINK_PAUSE, SubsetSize
 from lbclient.subsets import subset
 
 LOOK = 10.0  # seconds

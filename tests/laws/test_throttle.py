@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Verdict
-from lbclient.core.throttle import K, Throttle
+from lbclient.core.throttles.throttle import K, Throttle
 
 CRITICAL = Criticality.CRITICAL
 OVERLOAD = 10

@@ -5,7 +5,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.core.window import Window
+from lbclient.core.counting.window import Window
 
 spans = st.floats(0.1, 1e4)
 gaps = st.floats(0.0, 3.0)  # of a span

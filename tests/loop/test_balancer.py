@@ -14,15 +14,15 @@ import pytest
 
 import lbclient
 from lbclient import wire
-from lbclient.client.attempts import Attempts
-from lbclient.client.waking import WAKE_NEXT
-from lbclient.core.call_answers import MISSES
+from lbclient.client.backends.waking import WAKE_NEXT
+from lbclient.client.calls.attempts import Attempts
+from lbclient.core.backends.call_answers import MISSES
+from lbclient.core.backends.demand import SEVERAL
+from lbclient.core.backends.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
 from lbclient.core.criticality import Criticality
-from lbclient.core.demand import SEVERAL
-from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD, LOOK_SPREAD
 from lbclient.core.model import State
-from lbclient.core.retry import ATTEMPTS, BURST, RATIO
-from lbclient.core.standing import PATIENCE
+from lbclient.core.outliers.standing import PATIENCE
+from lbclient.core.retries.retry import ATTEMPTS, BURST, RATIO
 from lbclient.metrics import samples
 from lbclient.v1 import load_pb2
 from tests.loop.fleet import (

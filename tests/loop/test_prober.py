@@ -9,7 +9,7 @@ import pytest
 
 from lbclient.client.health import udp
 from lbclient.client.health.udp import Prober, ProberStatistics, Watch, locate
-from lbclient.core.demand import MEMORY, Demand
+from lbclient.core.backends.demand import MEMORY, Demand
 from lbclient.core.model import Endpoint, LoadReport, TaskState
 from lbclient.wire import datagram
 

@@ -11,7 +11,7 @@ import pytest
 from lbclient.config import ServerConfig
 from lbclient.core.criticality import Criticality
 from lbclient.core.protocols import FleetUsage
-from lbclient.core.quota import HOLD, INTERVAL
+from lbclient.core.quotas.quota import HOLD, INTERVAL
 from lbclient.server.quotas.memory_store import MemoryStore
 from lbclient.server.quotas.quota_enforcer import HEARD, QuotaEnforcer, _of_process
 

@@ -7,14 +7,14 @@ from functools import partial
 from random import Random
 from types import SimpleNamespace
 
+from lbclient.client.backends.worker_endpoints import WorkerEndpoints
 from lbclient.client.channel_context import channel_context
 from lbclient.client.reported import Reported
-from lbclient.client.worker_endpoints import WorkerEndpoints
 from lbclient.config import ChannelConfig
-from lbclient.core.condition import Condition
+from lbclient.core.backends.condition import Condition
+from lbclient.core.backends.task_workers import LOOK_EVERY, ToldWorkers
 from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, LoadReport, State
-from lbclient.core.task_workers import LOOK_EVERY, ToldWorkers
 from tests.waiting import eventually
 
 SHARED = "10.0.0.1:50051"

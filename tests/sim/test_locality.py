@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from lbclient.core.spill_control import SPILL_ABOVE
+from lbclient.core.routing.spill_control import SPILL_ABOVE
 from lbclient.pickers import PICKERS
 from lbclient.sim import SCENARIOS
 from lbclient.sim.result import Result, of_zones

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbclient.core.relative_costs import RelativeCosts
+from lbclient.core.outliers.relative_costs import RelativeCosts
 from lbclient.pickers import picker_factory
 from lbclient.sim.scenario import Scenario
 from lbclient.sim.simulation import Simulation

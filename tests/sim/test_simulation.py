@@ -5,10 +5,10 @@ from statistics import fmean
 
 import pytest
 
-from lbclient.core.ending import UNAVAILABLE, Ending
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import PickerFactory
 from lbclient.core.refusal import Refusal
+from lbclient.core.retries.ending import UNAVAILABLE, Ending
 from lbclient.pickers import PICKERS, WeightedRoundRobin
 from lbclient.sim import SCENARIOS, Scenario, simulate
 from lbclient.sim.result import variation

@@ -5,7 +5,9 @@ from random import Random
 
 import pytest
 
-from lbclient.core.admission import (
+from lbclient.core.counting.tally import STEP, Tally
+from lbclient.core.criticality import Criticality
+from lbclient.core.overload.admission import (
     MEMORY,
     PATIENCE,
     Admission,
@@ -13,12 +15,10 @@ from lbclient.core.admission import (
     Quickest,
     Signal,
 )
-from lbclient.core.attempt_histogram import MEMORY as ATTEMPT_MEMORY
-from lbclient.core.attempt_histogram import TOO_FEW
-from lbclient.core.criticality import Criticality
 from lbclient.core.refusal import Refusal
-from lbclient.core.retry import ATTEMPTS
-from lbclient.core.tally import STEP, Tally
+from lbclient.core.retries.attempt_histogram import MEMORY as ATTEMPT_MEMORY
+from lbclient.core.retries.attempt_histogram import TOO_FEW
+from lbclient.core.retries.retry import ATTEMPTS
 
 CRITICAL, SHEDDABLE = Criticality.CRITICAL, Criticality.SHEDDABLE
 CPU = Signal("cpu", 0.9, 0.03)

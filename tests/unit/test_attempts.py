@@ -3,8 +3,13 @@
 import pytest
 
 from lbclient import wire
-from lbclient.core.attempt_histogram import LAST, MEMORY, AttemptHistogram, StockAttempt
-from lbclient.core.tally import STEP
+from lbclient.core.counting.tally import STEP
+from lbclient.core.retries.attempt_histogram import (
+    LAST,
+    MEMORY,
+    AttemptHistogram,
+    StockAttempt,
+)
 from lbclient.server.overload.metadata import RequestMetadata
 
 OWN, STOCK = wire.ATTEMPT_KEY, wire.STOCK_ATTEMPT_KEY

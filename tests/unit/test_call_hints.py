@@ -13,7 +13,7 @@ from lbclient.core.call_hints import (
     key,
 )
 from lbclient.core.errors import ConfigError
-from lbclient.core.keyed_picks import PickerForCall, sees_calls
+from lbclient.core.routing.keyed_picks import PickerForCall, sees_calls
 from lbclient.pickers import PICKERS
 from lbclient.testing import FakeNode, fake_nodes
 

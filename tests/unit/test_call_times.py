@@ -3,8 +3,9 @@
 from collections import deque
 
 from lbclient.client.observers import Observers
-from lbclient.core.call_counts import MOST, OTHERS
-from lbclient.core.call_times import (
+from lbclient.core.counting.call_counts import MOST, OTHERS
+from lbclient.core.retries.retry import Decision
+from lbclient.core.statistics.call_times import (
     MOST_UNCOUNTED,
     CallTimer,
     CallTimes,
@@ -12,7 +13,6 @@ from lbclient.core.call_times import (
     Times,
     Trace,
 )
-from lbclient.core.retry import Decision
 
 METHOD = ("unary_unary", "/search.Search/Search")
 OK, UNAVAILABLE, DEADLINE_EXCEEDED = 0, 14, 4

@@ -1,6 +1,6 @@
 """Why a backend is in its state, and what is remembered of its troubles."""
 
-from lbclient.core.condition import Condition
+from lbclient.core.backends.condition import Condition
 from lbclient.core.model import State
 
 

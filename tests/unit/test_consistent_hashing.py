@@ -8,8 +8,8 @@ import pytest
 
 from lbclient.core.call_hints import CallHints
 from lbclient.core.errors import ConfigError
-from lbclient.core.key_hash import backend_hash, hash64, order
 from lbclient.core.model import Endpoint, LoadReport, Outcome, Verdict
+from lbclient.core.routing.key_hash import backend_hash, hash64, order
 from lbclient.pickers import ConsistentHashing
 from lbclient.pickers.consistent_hashing import FORGET_AFTER, MOST_ORDERS
 from lbclient.pickers.key_homes import (

@@ -9,7 +9,7 @@ import pytest
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.core.admission import CPU_NAME
+from lbclient.core.overload.admission import CPU_NAME
 from lbclient.server import sampler
 from lbclient.server.meters.contention import ContentionMeter, wanted
 from lbclient.server.meters.cpu import CpuMeter

@@ -1,7 +1,7 @@
 """Sums of what requests cost, and who pays."""
 
-from lbclient.core.costs import MOST, Costs
-from lbclient.core.quota_account import Payer
+from lbclient.core.quotas.costs import MOST, Costs
+from lbclient.core.quotas.quota_account import Payer
 
 
 def test_a_slow_machines_seconds_are_worth_less_to_all_who_count() -> None:

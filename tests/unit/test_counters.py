@@ -1,9 +1,9 @@
 """The numbers of a channel, and who may change them."""
 
-from lbclient.core.counters import Counters
-from lbclient.core.histogram import Histogram
+from lbclient.core.counting.histogram import Histogram
 from lbclient.core.model import Verdict
-from lbclient.core.retry import Decision
+from lbclient.core.retries.retry import Decision
+from lbclient.core.statistics.counters import Counters
 
 OK, UNAVAILABLE = 0, 14
 RETRY = Decision(0.0, "attempt 2 of 3 at once", attempt=1)

@@ -22,17 +22,17 @@ from benchmarks.harness.load import until
 from lbclient.background.tasks import AT_ONCE, Tasks
 from lbclient.background.turns import Turns
 from lbclient.client import connect_pacer
-from lbclient.client.backend import Backend
-from lbclient.client.connections import REVIEW_PAUSE
+from lbclient.client.backends.backend import Backend
+from lbclient.client.backends.connections import REVIEW_PAUSE
+from lbclient.client.backends.waking import Waking
 from lbclient.client.pending import Pending
-from lbclient.client.waking import Waking
 from lbclient.config import ChannelConfig
+from lbclient.core.backends.condition import Condition
+from lbclient.core.backends.pool import Limits, Pool
 from lbclient.core.call_hints import CallHints
-from lbclient.core.condition import Condition
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
-from lbclient.core.outliers import Outliers
-from lbclient.core.pool import Limits, Pool
+from lbclient.core.outliers.outliers import Outliers
 from lbclient.resolvers.following import Following
 from lbclient.testing import FakeNode
 

@@ -6,8 +6,8 @@ import pytest
 
 from lbclient.core.criticality import criticality
 from lbclient.core.criticality import current as current_criticality
-from lbclient.core.customer import adopt, checked, current, customer, payer
 from lbclient.core.errors import ConfigError
+from lbclient.core.quotas.customer import adopt, checked, current, customer, payer
 
 
 def test_the_innermost_name_holds_and_then_the_one_before() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from lbclient import wire
 from lbclient.core.criticality import Criticality
-from lbclient.core.customer_throttles import MOST, CustomerThrottles
 from lbclient.core.model import Verdict
-from lbclient.core.throttle import COLD, WINDOW
+from lbclient.core.throttles.customer_throttles import MOST, CustomerThrottles
+from lbclient.core.throttles.throttle import COLD, WINDOW
 from tests.held import held_by
 
 CRITICAL, PLUS = Criticality.CRITICAL, Criticality.CRITICAL_PLUS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbclient.core.deadlines import ASSUMED, MEMORY, Deadlines
+from lbclient.core.overload.deadlines import ASSUMED, MEMORY, Deadlines
 
 
 def seen(*times: float | None) -> Deadlines:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbclient.core.demand import SEVERAL, Demand
+from lbclient.core.backends.demand import SEVERAL, Demand
 
 CONNECTIONS = 10
 

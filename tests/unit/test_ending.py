@@ -4,10 +4,10 @@ import grpc
 import pytest
 
 from lbclient import wire
-from lbclient.core.ending import UNAVAILABLE, VERDICTS, Ending
 from lbclient.core.model import LoadReport, Verdict
 from lbclient.core.refusal import Refusal
-from lbclient.core.throttling import weighed, weighed_for_customer
+from lbclient.core.retries.ending import UNAVAILABLE, VERDICTS, Ending
+from lbclient.core.throttles.throttling import weighed, weighed_for_customer
 from lbclient.v1 import load_pb2
 
 NUMBERS = {code.name: code.value[0] for code in grpc.StatusCode}

@@ -2,7 +2,7 @@
 
 from math import e, isclose
 
-from lbclient.core.ewma import DecayingCount, Ewma
+from lbclient.core.counting.ewma import DecayingCount, Ewma
 
 
 def test_a_mean_without_samples_is_zero() -> None:

@@ -4,9 +4,9 @@ from math import inf, nan
 
 import pytest
 
-from lbclient.core.fleet_cost import FRESH, MOST_CLIENTS, FleetCost, tell_after
 from lbclient.core.model import LoadReport
-from lbclient.core.relative_costs import TUNING as RELATIVE_COSTS
+from lbclient.core.outliers.fleet_cost import FRESH, MOST_CLIENTS, FleetCost, tell_after
+from lbclient.core.outliers.relative_costs import TUNING as RELATIVE_COSTS
 
 EVERY = 5.0  # seconds
 QPS = 100.0

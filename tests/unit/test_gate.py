@@ -11,14 +11,14 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.core.admission import LOAD, QUEUE_NAME
 from lbclient.core.criticality import Criticality, current
 from lbclient.core.errors import ConfigError
-from lbclient.core.load_monitor import LoadMonitor
-from lbclient.core.overload_signals import TUNING as OVERLOAD_SIGNALS
-from lbclient.core.queue_delay import TUNING as QUEUE_DELAY
-from lbclient.core.retry import RATIO
-from lbclient.core.stock_budget import BURST
+from lbclient.core.overload.admission import LOAD, QUEUE_NAME
+from lbclient.core.overload.overload_signals import TUNING as OVERLOAD_SIGNALS
+from lbclient.core.overload.queue_delay import TUNING as QUEUE_DELAY
+from lbclient.core.report.load_monitor import LoadMonitor
+from lbclient.core.retries.retry import RATIO
+from lbclient.core.retries.stock_budget import BURST
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate, degraded

@@ -5,9 +5,15 @@ from random import Random
 
 import pytest
 
-from lbclient.core.hedging import BUDGET, BURST, HedgedMethod, Hedging, hedging_delay
-from lbclient.core.hedging import TUNING as HEDGING
-from lbclient.core.retry import Budget, RetryPolicy
+from lbclient.core.retries.hedging import (
+    BUDGET,
+    BURST,
+    HedgedMethod,
+    Hedging,
+    hedging_delay,
+)
+from lbclient.core.retries.hedging import TUNING as HEDGING
+from lbclient.core.retries.retry import Budget, RetryPolicy
 
 PATH = "/a.B/C"
 WELL = {"is_throttled": False, "is_waiting": False, "is_other": True}

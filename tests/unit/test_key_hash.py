@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbclient.core.key_hash import backend_hash, draw, hash64, order, score
 from lbclient.core.model import Endpoint
+from lbclient.core.routing.key_hash import backend_hash, draw, hash64, order, score
 from tests.examples import examples
 
 PAGE = Path(__file__).parents[2] / "docs" / "keys.md"

@@ -1,6 +1,6 @@
 """When the limit is lowered for a probe, and when it is raised again."""
 
-from lbclient.core.latency_probe import (
+from lbclient.core.overload.latency_probe import (
     PERIOD,
     PERIOD_BASELINES,
     REQUESTS,

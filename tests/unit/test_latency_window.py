@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbclient.core.latency_window import MEMORY, LatencyWindow, MethodBaseline
+from lbclient.core.overload.latency_window import MEMORY, LatencyWindow, MethodBaseline
 
 
 def method_of(baseline: float) -> MethodBaseline:

@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from lbclient.core.call_answers import MISSES
-from lbclient.core.connection_state import Order, Step
-from lbclient.core.doubt import RAREST_CHECK
-from lbclient.core.lifecycle import TRAILER_INTERVALS, Lifecycle
-from lbclient.core.looks import FIRST_LOOK, LOOK_PERIOD
+from lbclient.core.backends.call_answers import MISSES
+from lbclient.core.backends.connection_state import Order, Step
+from lbclient.core.backends.doubt import RAREST_CHECK
+from lbclient.core.backends.lifecycle import TRAILER_INTERVALS, Lifecycle
+from lbclient.core.backends.looks import FIRST_LOOK, LOOK_PERIOD
 from lbclient.core.model import State, TaskState
 
 INTERVAL = 2.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lbclient.core.admission import LOAD
+from lbclient.core.overload.admission import LOAD
 from lbclient.server.meters.memory import RECHECK_AFTER, UNLIMITED, MemoryMeter, reader
 from lbclient.server.overload.threads import Threads, schedstat
 

@@ -17,9 +17,9 @@ from lbclient.client.statistics import (
     LatencyStatistics,
     ResolverStatistics,
 )
-from lbclient.core.call_times import CallTimes
 from lbclient.core.errors import ConfigError
 from lbclient.core.model import TaskState
+from lbclient.core.statistics.call_times import CallTimes
 from lbclient.metrics import samples, sums
 from lbclient.server.statistics import (
     AttemptStatistics,

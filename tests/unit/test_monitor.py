@@ -2,8 +2,8 @@
 
 import pytest
 
-from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import LoadReport, Verdict
+from lbclient.core.report.load_monitor import LoadMonitor
 
 STEP = 0.1
 

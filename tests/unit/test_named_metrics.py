@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from lbclient.core.named_metrics import LEAST, LONGEST, MOST, NamedMetrics
+from lbclient.core.report.named_metrics import LEAST, LONGEST, MOST, NamedMetrics
 
 
 def test_a_signal_is_told_smoothed() -> None:

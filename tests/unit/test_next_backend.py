@@ -2,7 +2,7 @@
 
 from random import Random
 
-from lbclient.core.next_backend import two_others
+from lbclient.core.routing.next_backend import two_others
 from lbclient.testing import fake_nodes
 
 

@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
+from lbclient.core.backends.pool import Limits, Pool
 from lbclient.core.load import Load
-from lbclient.core.method_outliers import TRIALS
 from lbclient.core.model import Endpoint, Outcome, State, Verdict
-from lbclient.core.outlier_judgement import Judgement, compared
-from lbclient.core.outliers import METHODS, UNUSED, Outliers
-from lbclient.core.pool import Limits, Pool
-from lbclient.core.standing import PATIENCE
+from lbclient.core.outliers.method_outliers import TRIALS
+from lbclient.core.outliers.outlier_judgement import Judgement, compared
+from lbclient.core.outliers.outliers import METHODS, UNUSED, Outliers
+from lbclient.core.outliers.standing import PATIENCE
 from lbclient.pickers import RoundRobin
 from lbclient.testing import FakeNode
 

@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
-from lbclient.core.admission import CPU_NAME, LOAD, QUEUE_NAME
 from lbclient.core.criticality import Criticality
-from lbclient.core.overload_signals import TUNING as OVERLOAD_SIGNALS
-from lbclient.core.overload_signals import Patience, Pressure
-from lbclient.core.queue_delay import QueueDelay
+from lbclient.core.overload.admission import CPU_NAME, LOAD, QUEUE_NAME
+from lbclient.core.overload.overload_signals import TUNING as OVERLOAD_SIGNALS
+from lbclient.core.overload.overload_signals import Patience, Pressure
+from lbclient.core.overload.queue_delay import QueueDelay
 from lbclient.core.refusal import Refusal
-from lbclient.core.retry import ATTEMPTS
+from lbclient.core.retries.retry import ATTEMPTS
 
 FLOOD = 1e9
 

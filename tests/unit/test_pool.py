@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from lbclient.core.backends.pool import Limits, Pool
 from lbclient.core.model import (
     Endpoint,
     Endpoints,
@@ -13,7 +14,6 @@ from lbclient.core.model import (
     Verdict,
     snapshot,
 )
-from lbclient.core.pool import Limits, Pool
 from lbclient.testing import FakeNode
 
 SERVED = Outcome(Verdict.SERVED, 0.01)

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from lbclient.core.latency import LatencyEstimate
 from lbclient.core.model import LoadReport, Outcome, Verdict
+from lbclient.core.report.latency import LatencyEstimate
 from lbclient.pickers import Prequal
 from lbclient.testing import FakeNode, fake_nodes
 

@@ -7,7 +7,7 @@ import pytest
 
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError
-from lbclient.core.quota import (
+from lbclient.core.quotas.quota import (
     HOLD,
     LONGEST,
     OTHERS,
@@ -17,9 +17,9 @@ from lbclient.core.quota import (
     room,
     rooms,
 )
-from lbclient.core.quota_account import TUNING as QUOTA_ACCOUNT
-from lbclient.core.quota_account import Account, Payer, Usage
-from lbclient.core.quota_accounts import MOST
+from lbclient.core.quotas.quota_account import TUNING as QUOTA_ACCOUNT
+from lbclient.core.quotas.quota_account import Account, Payer, Usage
+from lbclient.core.quotas.quota_accounts import MOST
 from lbclient.core.refusal import Refusal
 from tests.held import count_held, held_by
 

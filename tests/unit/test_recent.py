@@ -1,7 +1,7 @@
 """What is kept of picks and latencies while somebody looks."""
 
 from lbclient.core.model import Endpoint, LoadReport, Outcome, State, Verdict
-from lbclient.core.recent import BACKENDS, CALLS, LOOK, PICKS, Recent, reason
+from lbclient.core.statistics.recent import BACKENDS, CALLS, LOOK, PICKS, Recent, reason
 from lbclient.testing import FakeNode
 
 

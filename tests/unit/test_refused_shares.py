@@ -1,7 +1,7 @@
 """What share of its requests a task says it refuses, and when that is news."""
 
 from lbclient.core.criticality import Criticality
-from lbclient.core.refused_shares import CALM, NEWS_GAP, RefusedShares
+from lbclient.core.overload.refused_shares import CALM, NEWS_GAP, RefusedShares
 
 TICK = 0.1
 

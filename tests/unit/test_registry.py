@@ -1,6 +1,6 @@
 """Open channels and servers are known until they are closed."""
 
-from lbclient.core.registry import Registry
+from lbclient.core.statistics.registry import Registry
 
 
 class Thing:

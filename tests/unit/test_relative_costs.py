@@ -4,8 +4,8 @@ import pytest
 
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport
-from lbclient.core.relative_costs import TUNING as RELATIVE_COSTS
-from lbclient.core.relative_costs import RelativeCosts
+from lbclient.core.outliers.relative_costs import TUNING as RELATIVE_COSTS
+from lbclient.core.outliers.relative_costs import RelativeCosts
 
 EVERY = 5.0  # seconds between two looks
 SHARES = {"a": 0.3, "b": 0.3, "c": 0.3, "slow": 0.6}  # utilization at 100 requests/s

@@ -8,11 +8,11 @@ import pytest
 from lbclient import wire
 from lbclient.client.driver import Driver
 from lbclient.client.reported import Reported
-from lbclient.core.condition import Condition
-from lbclient.core.lifecycle import Lifecycle
+from lbclient.core.backends.condition import Condition
+from lbclient.core.backends.lifecycle import Lifecycle
+from lbclient.core.backends.shared_address import MEMORY
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.core.shared_address import MEMORY
 from lbclient.wire.datagram import Seal
 
 PORT = 4711

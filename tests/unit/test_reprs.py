@@ -6,7 +6,7 @@ import pytest
 
 from lbclient.admin.http import Site
 from lbclient.core.model import Endpoint
-from lbclient.core.recent import Latencies, Recent
+from lbclient.core.statistics.recent import Latencies, Recent
 from lbclient.metrics.sums import Sums
 from lbclient.resolvers.endpoint_slices import Slices
 from lbclient.resolvers.name_servers import NameServers

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from lbclient.core.refusal import Refusal
-from lbclient.core.retry import (
+from lbclient.core.retries.retry import (
     ATTEMPTS,
     BURST,
     LONGEST_PAUSE,

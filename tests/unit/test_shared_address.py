@@ -4,8 +4,14 @@ from itertools import count
 
 import pytest
 
+from lbclient.core.backends.shared_address import (
+    MEMORY,
+    MOST,
+    MOST_TASKS,
+    RECENT,
+    SharedAddress,
+)
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.core.shared_address import MEMORY, MOST, MOST_TASKS, RECENT, SharedAddress
 from tests.held import held_by
 
 A, B, C = 11, 22, 33

@@ -8,8 +8,13 @@ import pytest
 from lbclient.core.criticality import Criticality
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, Verdict
-from lbclient.core.sparse_throttle import FORGET, GROWTH, PERIOD, SparseThrottle
-from lbclient.core.throttle import TOLD_BELOW, WINDOW, Throttle
+from lbclient.core.throttles.sparse_throttle import (
+    FORGET,
+    GROWTH,
+    PERIOD,
+    SparseThrottle,
+)
+from lbclient.core.throttles.throttle import TOLD_BELOW, WINDOW, Throttle
 
 CRITICAL = Criticality.CRITICAL
 

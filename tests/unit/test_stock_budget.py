@@ -2,8 +2,8 @@
 
 import pytest
 
-from lbclient.core.retry import RATIO
-from lbclient.core.stock_budget import (
+from lbclient.core.retries.retry import RATIO
+from lbclient.core.retries.stock_budget import (
     BURST,
     COME_BACK,
     FORGETS,

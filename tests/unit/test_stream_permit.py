@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbclient.core.stream_permit import (
+from lbclient.core.backends.stream_permit import (
     LEAST_PATIENCE,
     LONGEST_ANSWER,
     SUSPENSIONS,

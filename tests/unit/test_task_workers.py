@@ -2,15 +2,15 @@
 
 import pytest
 
-from lbclient.core.model import Endpoint, State
-from lbclient.core.pool import Limits, Pool
-from lbclient.core.task_workers import (
+from lbclient.core.backends.pool import Limits, Pool
+from lbclient.core.backends.task_workers import (
     REFUSED_AFTER,
     RETRIES,
     SILENT_AFTER,
     TaskWorkers,
     ToldWorkers,
 )
+from lbclient.core.model import Endpoint, State
 from lbclient.testing import FakeNode
 
 SHARED = "10.0.0.1:50051"

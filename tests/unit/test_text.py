@@ -10,12 +10,12 @@ import pytest
 from lbclient.admin.http import neighbourhood
 from lbclient.cli.operate.peer import CERTIFICATE, KEY, pair, pem
 from lbclient.config.redis_url import redis_place
-from lbclient.core.call_counts import LONGEST, OTHERS, CallCounts
+from lbclient.core.counting.call_counts import LONGEST, OTHERS, CallCounts
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.model import LONGEST_ADDRESS, LONGEST_ZONE, Endpoint
 from lbclient.core.protocols import FleetUsage
-from lbclient.core.quota import Quota, room
+from lbclient.core.quotas.quota import Quota, room
 from lbclient.core.text import MOST_READ, MOST_SHOWN, brief, harmless
 from lbclient.resolvers import parse_target
 from lbclient.resolvers.endpoint_slices import Slices

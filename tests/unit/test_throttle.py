@@ -8,7 +8,7 @@ import pytest
 
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Verdict
-from lbclient.core.throttle import (
+from lbclient.core.throttles.throttle import (
     COLD,
     EVIDENCE,
     GROWTH,

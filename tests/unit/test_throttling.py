@@ -5,8 +5,8 @@ from random import Random
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Outcome, Verdict
 from lbclient.core.refusal import Refusal
-from lbclient.core.throttle import COLD
-from lbclient.core.throttling import Throttling
+from lbclient.core.throttles.throttle import COLD
+from lbclient.core.throttles.throttling import Throttling
 
 LEVEL = Criticality.CRITICAL
 SERVED = Outcome(Verdict.SERVED, 0.1)

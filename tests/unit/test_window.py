@@ -1,6 +1,6 @@
 """What a window counts, and when it lets go."""
 
-from lbclient.core.window import BUCKETS, Window
+from lbclient.core.counting.window import BUCKETS, Window
 
 
 def test_what_happened_is_counted_each_for_itself() -> None:

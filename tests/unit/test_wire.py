@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from lbclient import wire
+from lbclient.core.backends.task_workers import ToldWorkers
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.core.refusal import Refusal
-from lbclient.core.task_workers import ToldWorkers
 from lbclient.v1 import health_pb2, load_pb2
 from lbclient.wire import Health
 from lbclient.wire.datagram import Seal

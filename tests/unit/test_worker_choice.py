@@ -6,10 +6,10 @@ from itertools import islice
 
 import pytest
 
-from lbclient.core.locality import Mixed
+from lbclient.core.backends.pool import few
+from lbclient.core.backends.task_workers import TaskWorkers, ToldWorkers
 from lbclient.core.model import Endpoint, Identity, snapshot
-from lbclient.core.pool import few
-from lbclient.core.task_workers import TaskWorkers, ToldWorkers
+from lbclient.core.routing.locality import Mixed
 from lbclient.subsets.numbered import Choice
 from lbclient.subsets.workers import by_turns
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import search_pb2 as pb
 import search_pb2_grpc as pb_grpc
 
-from lbclient.core.retry import RATIO
+from lbclient.core.retries.retry import RATIO
 from tests.hosts import Host, Hosted, hosting, unary_unary
 
 

@@ -17,7 +17,7 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.core.costs import RequestCost, Total
+from lbclient.core.quotas.costs import RequestCost, Total
 from lbclient.server import Server
 from lbclient.server.quotas import cpu_timing
 from lbclient.server.quotas.cpu_timing import (

@@ -14,7 +14,11 @@ from grpc import StatusCode
 
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.core.concurrency import ConcurrencyLimit, RequestInFlight, RequestOutcome
+from lbclient.core.overload.concurrency import (
+    ConcurrencyLimit,
+    RequestInFlight,
+    RequestOutcome,
+)
 from lbclient.server import Server
 from tests.hosts import Host, unary_stream, unary_unary
 

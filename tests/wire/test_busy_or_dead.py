@@ -19,7 +19,7 @@ import pytest
 import lbclient
 from benchmarks.faults.link import Link
 from lbclient import wire
-from lbclient.client import connection, former_connections
+from lbclient.client.backends import connection, former_connections
 from lbclient.client.health import ordered_checks
 from lbclient.config import ChannelConfig
 from lbclient.core.model import Endpoint, Endpoints

@@ -9,7 +9,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig
-from lbclient.core import crowding
+from lbclient.core.backends import crowding
 from lbclient.core.backoff import Backoff
 from lbclient.core.model import Endpoint
 from lbclient.subsets import Rendezvous

@@ -17,8 +17,8 @@ import lbclient
 from lbclient import wire
 from lbclient.client.health.check import TRIES, Unanswered, check
 from lbclient.config import ChannelConfig
-from lbclient.core.call_answers import MISSES
-from lbclient.core.demand import CREDIT, STEP
+from lbclient.core.backends.call_answers import MISSES
+from lbclient.core.backends.demand import CREDIT, STEP
 from lbclient.core.model import TaskState
 from lbclient.v1 import health_pb2, load_pb2
 from tests.hosts import add_methods, hosting, unary_stream, unary_unary

@@ -15,7 +15,7 @@ from benchmarks.faults.link import Link
 from lbclient.admin import shape
 from lbclient.admin.snapshot import snapshot
 from lbclient.cli.operate.inspect import channel as told
-from lbclient.client.attempts import Attempts
+from lbclient.client.calls.attempts import Attempts
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import State
 from lbclient.metrics import samples

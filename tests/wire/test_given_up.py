@@ -15,7 +15,7 @@ import pytest
 
 import lbclient
 from lbclient.config import ChannelConfig
-from lbclient.core.connection_state import Order
+from lbclient.core.backends.connection_state import Order
 from tests import needs
 from tests.hosts import hosting, method_handler
 from tests.interceptors import PassesBoth, PassesRequests

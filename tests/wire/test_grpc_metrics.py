@@ -28,7 +28,7 @@ from prometheus_client.openmetrics import exposition
 
 import lbclient
 from lbclient import metrics
-from lbclient.core.call_times import BOUNDS
+from lbclient.core.statistics.call_times import BOUNDS
 from lbclient.metrics import opentelemetry
 from lbclient.wire.codes import STATUS_OF_NUMBER
 from tests import needs

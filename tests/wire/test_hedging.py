@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import lbclient
 from lbclient import wire
 from lbclient.config import ChannelConfig
-from lbclient.core.hedging import BURST
+from lbclient.core.retries.hedging import BURST
 from lbclient.grpc_seam import give_up
 from lbclient.metrics import opentelemetry
 from lbclient.metrics.spans import HEDGE

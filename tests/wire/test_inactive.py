@@ -12,12 +12,12 @@ import grpc
 import pytest
 
 import lbclient
-from lbclient.client import idleness
+from lbclient.client.backends import idleness
 from lbclient.client.health import udp, unconnected
 from lbclient.client.health.udp import Prober
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.core import looks
-from lbclient.core.demand import SEVERAL
+from lbclient.core.backends import looks
+from lbclient.core.backends.demand import SEVERAL
 from lbclient.core.model import Endpoint
 from tests import needs
 from tests.waiting import let_pass

@@ -16,7 +16,7 @@ from benchmarks.harness.servers import serve, target_of
 from lbclient import CallHints, ChannelConfig, ConfigError, Criticality, ServerConfig
 from lbclient.core.call_hints import LONGEST_KEY, current
 from lbclient.core.protocols import N
-from lbclient.core.spillover import Spillover
+from lbclient.core.routing.spillover import Spillover
 from lbclient.metrics.samples import channel_counts
 from lbclient.pickers import RoundRobin
 from lbclient.wire import REFUSAL_KEY

@@ -21,7 +21,7 @@ from lbclient import wire
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.model import Verdict
 from lbclient.core.refusal import Refusal
-from lbclient.core.throttle import COLD
+from lbclient.core.throttles.throttle import COLD
 from lbclient.server.requests.async_context import AsyncContext
 from lbclient.server.requests.context import Early
 from lbclient.server.requests.thread_context import ThreadContext

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 import lbclient
-from lbclient.core.recent import LOOK
-from lbclient.core.registry import CHANNELS, SERVERS
+from lbclient.core.statistics.recent import LOOK
+from lbclient.core.statistics.registry import CHANNELS, SERVERS
 from tests.hosts import hosting
 
 Eventually = Callable[..., Awaitable[None]]

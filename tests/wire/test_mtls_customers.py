@@ -10,7 +10,7 @@ import pytest
 
 import lbclient
 from lbclient import wire
-from lbclient.core.customer import current
+from lbclient.core.quotas.customer import current
 from tests.certificates import certify, issue
 from tests.hosts import hosting, stream_stream, unary_unary
 

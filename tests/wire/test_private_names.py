@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lbclient.client import inner_methods
+from lbclient.client.calls import inner_methods
 from lbclient.client.channel import Channel
 from tests import needs
 from tests.private_names import names_in

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 import lbclient
-from lbclient.client.backend import Backend
+from lbclient.client.backends.backend import Backend
 from lbclient.config import ChannelConfig
 from lbclient.core.model import LoadReport
 from lbclient.pickers import Prequal

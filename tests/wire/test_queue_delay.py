@@ -10,7 +10,7 @@ import grpc.aio
 import lbclient
 from benchmarks import frames
 from lbclient import wire
-from lbclient.core.admission import QUEUE_NAME
+from lbclient.core.overload.admission import QUEUE_NAME
 from lbclient.server.overload.run_queue import TUNING as RUN_QUEUE
 from tests.hosts import PATH, Host, unary_unary
 from tests.waiting import let_pass

@@ -10,7 +10,7 @@ import pytest
 
 import lbclient
 from lbclient import wire
-from lbclient.core.costs import MOST
+from lbclient.core.quotas.costs import MOST
 from lbclient.server.meters.machine_speed import MachineSpeed
 from lbclient.server.overload import charging
 from lbclient.v1 import load_pb2

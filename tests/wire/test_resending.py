@@ -12,12 +12,12 @@ import pytest
 
 import lbclient
 from lbclient import wire
-from lbclient.client.attempts import Attempts, Next
+from lbclient.client.calls.attempts import Attempts, Next
 from lbclient.client.calls.request_stream import KEPT
 from lbclient.config import ChannelConfig
 from lbclient.core.criticality import DEFAULT
 from lbclient.core.model import Verdict
-from lbclient.core.retry import ATTEMPTS, RATIO, RESENDS
+from lbclient.core.retries.retry import ATTEMPTS, RATIO, RESENDS
 from tests import needs
 from tests.hosts import PATH, Host, hosting, stream_stream, unary_stream, unary_unary
 from tests.waiting import eventually

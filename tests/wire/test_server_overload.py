@@ -20,8 +20,8 @@ from grpc import StatusCode
 import lbclient
 from lbclient import admin, wire
 from lbclient.config import ServerConfig
-from lbclient.core.costs import RequestCost, Total
 from lbclient.core.criticality import Criticality, current
+from lbclient.core.quotas.costs import RequestCost, Total
 from lbclient.server import Server
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.quotas.cpu_timing import bill_to, billed

@@ -15,8 +15,8 @@ from lbclient.admin import shape
 from lbclient.admin.snapshot import snapshot
 from lbclient.cli.operate.inspect import channel as told
 from lbclient.cli.operate.inspect import server as told_server
-from lbclient.client import slowdowns
-from lbclient.core import fleet_cost, relative_costs
+from lbclient.client.backends import slowdowns
+from lbclient.core.outliers import fleet_cost, relative_costs
 from lbclient.metrics import samples
 from tests.hosts import PATH, hosting, unary_unary
 from tests.waiting import eventually

@@ -13,7 +13,7 @@ import pytest
 import lbclient
 from lbclient import wire
 from lbclient.config import ServerConfig
-from lbclient.core.stock_budget import BURST
+from lbclient.core.retries.stock_budget import BURST
 from tests.hosts import PATH, Host, Hosted, hosting, unary_unary
 
 TASKS = 8

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 import lbclient
-from lbclient.client import subset_growth
+from lbclient.client.backends import subset_growth
 from lbclient.config import ChannelConfig, ServerConfig
 
 BACKENDS = 6

@@ -651,7 +651,7 @@ def test_a_customer_has_a_quota() -> None:
     seen = []
 
     def spend(request: bytes, _context: Any) -> bytes:
-        seen.append(lbclient.core.customer.current())
+        seen.append(lbclient.core.quotas.customer.current())
         return request
 
     with (

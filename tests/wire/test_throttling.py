@@ -12,8 +12,8 @@ import lbclient
 from lbclient import Criticality, wire
 from lbclient.config import ChannelConfig
 from lbclient.core.refusal import Refusal
-from lbclient.core.retry import ATTEMPTS, RATIO
-from lbclient.core.throttle import COLD
+from lbclient.core.retries.retry import ATTEMPTS, RATIO
+from lbclient.core.throttles.throttle import COLD
 from lbclient.proxy import Forwarder
 from tests.hosts import (
     Methods,

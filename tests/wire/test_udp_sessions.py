@@ -13,12 +13,12 @@ import pytest
 
 import lbclient
 from lbclient import wire
-from lbclient.client import idleness
+from lbclient.client.backends import idleness
 from lbclient.client.balancer import Balancer
 from lbclient.client.health import udp
 from lbclient.client.health.udp import Prober
 from lbclient.config import ChannelConfig, ServerConfig
-from lbclient.core import looks
+from lbclient.core.backends import looks
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.v1 import health_pb2
 from lbclient.wire import datagram

@@ -16,7 +16,7 @@ import grpc.aio._channel
 import grpc.aio._utils
 from grpc._cython import cygrpc
 
-from lbclient.client import idleness
+from lbclient.client.backends import idleness
 from lbclient.grpc_seam import intake, private
 from lbclient.server import sampler
 from lbclient.server.overload import system_readings

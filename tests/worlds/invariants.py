@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
-from lbclient.core.retry import ATTEMPTS, BURST, RATIO
+from lbclient.core.retries.retry import ATTEMPTS, BURST, RATIO
 from tests.worlds.caller import Seen
 from tests.worlds.client_core import WINDOW
 from tests.worlds.plan import HEALS, KINDS, MAY_REPEAT

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lbclient import wire
 from lbclient.cli.operate import peer
-from lbclient.core.task_workers import ToldWorkers, at
+from lbclient.core.backends.task_workers import ToldWorkers, at
 
 
 class WorkersSeen(NamedTuple):

@@ -28,9 +28,9 @@ from lbclient.cli.run import run
 from lbclient.client.health.refused_services import LOAD, in_words
 from lbclient.config import ChannelConfig, is_disabled
 from lbclient.config.identity import find_identity
+from lbclient.core.backends.pool import parted
 from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.model import Endpoints, TaskState
-from lbclient.core.pool import parted
 from lbclient.resolvers import parse_target
 from lbclient.subsets.numbered import number
 from lbclient.wire.datagram import Seal

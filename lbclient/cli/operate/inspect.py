@@ -22,7 +22,7 @@ from lbclient.cli.layout import count, item, short, table
 from lbclient.cli.run import run
 from lbclient.core.errors import ConfigError
 from lbclient.core.load import errors_held
-from lbclient.core.relative_costs import TUNING as RELATIVE_COSTS
+from lbclient.core.outliers.relative_costs import TUNING as RELATIVE_COSTS
 from lbclient.core.text import harmless, printable
 
 TIMEOUT = 5.0  # seconds; for a whole answer, however it comes

@@ -16,10 +16,10 @@ from lbclient.cli.colour import paint
 from lbclient.cli.layout import item, short, table
 from lbclient.cli.run import run
 from lbclient.config import ChannelConfig
+from lbclient.core.backends.pool import parted
 from lbclient.core.backoff import Backoff
 from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.model import Endpoint, Endpoints
-from lbclient.core.pool import parted
 from lbclient.core.protocols import Resolver
 from lbclient.core.text import printable
 from lbclient.resolvers import parse_target

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from lbclient.client.attempt import Attempt
-from lbclient.client.attempts import Attempts, Method
+from lbclient.client.calls.attempt import Attempt
+from lbclient.client.calls.attempts import Attempts, Method
 from lbclient.grpc_seam import (
     CANCELLED,
     UNAVAILABLE,

@@ -15,12 +15,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import ref
 
-from lbclient.client.attempt import Attempt
-from lbclient.client.attempts import Attempts, Next
-from lbclient.client.backend import Backend
+from lbclient.client.backends.backend import Backend
+from lbclient.client.calls.attempt import Attempt
+from lbclient.client.calls.attempts import Attempts, Next
 from lbclient.client.calls.streams import UnaryStreamCall
 from lbclient.client.calls.wrapped import AttemptEnd, Call, UnaryUnaryCall
-from lbclient.core.hedging import HedgedMethod
+from lbclient.core.retries.hedging import HedgedMethod
 from lbclient.grpc_seam import Trailers, cancel_loser, final_status
 
 SENT, WON, LOST = "sent", "won", "lost"

@@ -18,10 +18,10 @@ from typing import Any, NoReturn
 
 import grpc
 
-from lbclient.client.attempt import Attempt
-from lbclient.client.attempts import Attempts, Next, settle_orphan
-from lbclient.client.backend import Backend
+from lbclient.client.backends.backend import Backend
 from lbclient.client.balancer import Balancer
+from lbclient.client.calls.attempt import Attempt
+from lbclient.client.calls.attempts import Attempts, Next, settle_orphan
 from lbclient.grpc_seam import (
     CANCELLED,
     BackendsFull,

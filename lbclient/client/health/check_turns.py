@@ -11,8 +11,8 @@ from math import inf
 
 from lbclient.client.health.connection_health import ConnectionHealth
 from lbclient.client.health.streams import Streams
-from lbclient.core.doubt import RAREST_CHECK
-from lbclient.core.stream_permit import LONGEST_ANSWER
+from lbclient.core.backends.doubt import RAREST_CHECK
+from lbclient.core.backends.stream_permit import LONGEST_ANSWER
 
 LEAST_PAUSE = 0.1  # seconds between two checks of a server that is not ours
 

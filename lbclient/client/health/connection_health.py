@@ -12,9 +12,9 @@ from lbclient import wire
 from lbclient.client.health.check import NoState, serving_reason, serving_state
 from lbclient.client.health.refused_services import CHECKS, Refusals
 from lbclient.client.health.streams import TaskNotServing
+from lbclient.core.backends.task_workers import ToldWorkers
 from lbclient.core.backoff import Backoff
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.core.task_workers import ToldWorkers
 
 NO_SERVICE = "it is connected and has no health service"
 # Seconds before a stream to another task of several; doubles each time.

@@ -14,7 +14,7 @@ from lbclient.client.driver import Driver
 from lbclient.client.health.check import Unanswered, check
 from lbclient.client.health.streams import LAST_WORDS
 from lbclient.client.reported import Reported
-from lbclient.core.connection_state import Order
+from lbclient.core.backends.connection_state import Order
 from lbclient.core.model import State, TaskState
 from lbclient.core.protocols import Clock
 from lbclient.grpc_seam import step

@@ -8,10 +8,10 @@ from lbclient.client.driver import Driver
 from lbclient.client.health.streams import Streams
 from lbclient.client.health.watch import HealthWatch
 from lbclient.client.reported import Reported
-from lbclient.core.demand import Attention
+from lbclient.core.backends.demand import Attention
+from lbclient.core.backends.stream_permit import StreamPermit
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, TaskState
-from lbclient.core.stream_permit import StreamPermit
 
 # Of the pause before health is asked again: clients of one server do not come back
 # together.

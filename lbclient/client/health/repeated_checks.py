@@ -15,8 +15,8 @@ from lbclient.client.health.connection_health import ConnectionHealth
 from lbclient.client.health.standard_streams import StandardStreams
 from lbclient.client.health.stream_checks import StreamChecks
 from lbclient.client.health.streams import longer_for
+from lbclient.core.backends.stream_permit import LONGEST_ANSWER, StreamPermit
 from lbclient.core.model import TaskState
-from lbclient.core.stream_permit import LONGEST_ANSWER, StreamPermit
 from lbclient.wire import Health
 
 ASKED = "polled by unary health checks: streams blocked calls"

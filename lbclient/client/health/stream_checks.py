@@ -20,8 +20,12 @@ from lbclient.client.health.check_turns import (
 )
 from lbclient.client.health.connection_health import ConnectionHealth
 from lbclient.client.health.streams import RefusedError, Streams
+from lbclient.core.backends.stream_permit import (
+    LONGEST_ANSWER,
+    CheckPatience,
+    StreamPermit,
+)
 from lbclient.core.model import TaskState
-from lbclient.core.stream_permit import LONGEST_ANSWER, CheckPatience, StreamPermit
 from lbclient.log import Log
 
 logger = Log(__name__)

@@ -19,7 +19,7 @@ from lbclient.client.health.repeated_checks import RepeatedChecks
 from lbclient.client.health.standard_streams import StandardStreams
 from lbclient.client.health.stream_checks import StreamChecks
 from lbclient.client.health.streams import NotOfferedError, Streams
-from lbclient.core.stream_permit import StreamPermit
+from lbclient.core.backends.stream_permit import StreamPermit
 
 SWITCHED_OFF = "it is connected, and health checks are off (health)"
 

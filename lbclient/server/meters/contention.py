@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lbclient.core.ewma import Ewma
+from lbclient.core.counting.ewma import Ewma
 from lbclient.log import Log
 from lbclient.server.meters.cgroup_throttling import CgroupThrottling
 from lbclient.server.meters.cpu import CpuMeter

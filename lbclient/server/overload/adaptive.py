@@ -1,4 +1,4 @@
-"""Limits unary requests in flight to what `lbclient.core.concurrency` finds useful.
+"""Limits unary requests in flight to what `core.overload.concurrency` finds useful.
 
 A request begins where its handler is looked up, before it is read. It ends with the
 asyncio task in which grpcio serves it. Whoever knows how it ended notes that before, in
@@ -16,12 +16,16 @@ from random import Random
 
 from grpc import StatusCode
 
-from lbclient.core.admission import Places
-from lbclient.core.concurrency import ConcurrencyLimit, RequestInFlight, RequestOutcome
+from lbclient.core.counting.tally import Tally
 from lbclient.core.criticality import Criticality
-from lbclient.core.latency_window import MethodBaseline
+from lbclient.core.overload.admission import Places
+from lbclient.core.overload.concurrency import (
+    ConcurrencyLimit,
+    RequestInFlight,
+    RequestOutcome,
+)
+from lbclient.core.overload.latency_window import MethodBaseline
 from lbclient.core.protocols import Clock
-from lbclient.core.tally import Tally
 
 MOST_METHODS = 1024  # clients may invent names for a generic handler; others share one
 

@@ -9,12 +9,12 @@ import asyncio
 from dataclasses import replace
 
 from lbclient.config import ServerConfig
-from lbclient.core.concurrency import RequestOutcome
-from lbclient.core.costs import Costs
 from lbclient.core.criticality import DEFAULT, Criticality, current
-from lbclient.core.customer import adopt
+from lbclient.core.overload.concurrency import RequestOutcome
 from lbclient.core.protocols import Clock
-from lbclient.core.quota import OTHERS
+from lbclient.core.quotas.costs import Costs
+from lbclient.core.quotas.customer import adopt
+from lbclient.core.quotas.quota import OTHERS
 from lbclient.core.refusal import Refusal
 from lbclient.server.meters.machine_speed import OF_PROCESS
 from lbclient.server.meters.user_signals import UserSignals

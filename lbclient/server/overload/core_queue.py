@@ -5,8 +5,8 @@ from math import inf
 from time import thread_time
 
 from lbclient.core.criticality import Criticality
-from lbclient.core.deadlines import Deadlines
-from lbclient.core.queue_delay import QueueDelay
+from lbclient.core.overload.deadlines import Deadlines
+from lbclient.core.overload.queue_delay import QueueDelay
 from lbclient.server.meters.machine_speed import OF_PROCESS
 from lbclient.server.overload.intake import BEHIND, DROPPING, READY, Intake
 from lbclient.server.overload.unseen import Unseen

@@ -4,8 +4,8 @@ That is before a message is read, let alone deserialized, and the request's meta
 there: to refuse costs what grpcio takes to begin and end a call, and little more. What
 is refused has not been executed, and is told so.
 
-Signals and metadata are read here, `lbclient.core.overload_signals` decides. SRE book,
-ch. 21.
+Signals and metadata are read here, `lbclient.core.overload.overload_signals` decides.
+SRE book, ch. 21.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ from grpc import StatusCode
 from lbclient import wire
 from lbclient.background.readers import readers_of
 from lbclient.config import ServerConfig
-from lbclient.core.admission import MEMORY_NAME, PLACES_NAME
 from lbclient.core.criticality import DEFAULT, Criticality, current
-from lbclient.core.customer import adopt
-from lbclient.core.latency_window import MethodBaseline
-from lbclient.core.load_monitor import LoadMonitor
-from lbclient.core.overload_signals import TUNING as OVERLOAD_SIGNALS
-from lbclient.core.overload_signals import Pressure
+from lbclient.core.overload.admission import MEMORY_NAME, PLACES_NAME
+from lbclient.core.overload.latency_window import MethodBaseline
+from lbclient.core.overload.overload_signals import TUNING as OVERLOAD_SIGNALS
+from lbclient.core.overload.overload_signals import Pressure
+from lbclient.core.overload.queue_delay import QueueDelay
+from lbclient.core.overload.refused_shares import RefusedShares
 from lbclient.core.protocols import Clock
-from lbclient.core.queue_delay import QueueDelay
-from lbclient.core.quota import OTHERS
+from lbclient.core.quotas.customer import adopt
+from lbclient.core.quotas.quota import OTHERS
 from lbclient.core.refusal import Refusal
-from lbclient.core.refused_shares import RefusedShares
-from lbclient.core.stock_budget import StockBudget
+from lbclient.core.report.load_monitor import LoadMonitor
+from lbclient.core.retries.stock_budget import StockBudget
 from lbclient.grpc_seam.wakeups import Wakeups, read_together
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.adaptive import AdaptiveConcurrency

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from lbclient import wire
-from lbclient.core.attempt_histogram import StockAttempt
 from lbclient.core.criticality import DEFAULT, Criticality, adopt, parse
-from lbclient.core.quota import OTHERS
-from lbclient.core.retry import parse_attempt
+from lbclient.core.quotas.quota import OTHERS
+from lbclient.core.retries.attempt_histogram import StockAttempt
+from lbclient.core.retries.retry import parse_attempt
 
 ATTEMPT_KEYS = frozenset({wire.ATTEMPT_KEY, wire.STOCK_ATTEMPT_KEY})
 WORDS = ATTEMPT_KEYS | {wire.CRITICALITY_KEY, wire.CUSTOMER_KEY}

@@ -34,7 +34,7 @@ def trailers_of(refusal: Refusal) -> Trailers:
 
 
 TRAILERS = {refusal: trailers_of(refusal) for refusal in Refusal}
-# Our channels may try elsewhere, on their own budget: see `lbclient.core.stock_budget`.
+# Our channels may try elsewhere, on their own budget: see `core.retries.stock_budget`.
 OURS_MAY_RETRY = (*TRAILERS[Refusal.OVERLOADED], PUSHBACK)
 _FOR_LOAD = (
     TRAILERS[Refusal.OVERLOADED],

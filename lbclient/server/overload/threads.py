@@ -7,7 +7,7 @@ there is no such file that queue is all there is, and the log says so once.
 
 What the kernel tells is a mean of 0.1 s as it is. It is not smoothed: tests/laws has
 what that would cost. Bursts are let in by `Patience`, which decays instead
-(lbclient.core.overload_signals).
+(lbclient.core.overload.overload_signals).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
-from lbclient.core.deadlines import Deadlines
+from lbclient.core.overload.deadlines import Deadlines
 from lbclient.log import Log
 from lbclient.server.meters.cpu import available_cpus
 from lbclient.server.overload.run_queue import TUNING as RUN_QUEUE

@@ -19,7 +19,7 @@ from time import thread_time
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from lbclient.core.costs import RequestCost
+from lbclient.core.quotas.costs import RequestCost
 from lbclient.log import Log
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lbclient.core.errors import LbError
 from lbclient.core.protocols import Clock, FleetUsage
-from lbclient.core.quota import INTERVAL
+from lbclient.core.quotas.quota import INTERVAL
 
 
 class StoreError(LbError):

@@ -1,6 +1,6 @@
 """Quotas at work: who pays for a request, the fleet's usage, and where it is stored.
 
-`lbclient.core.quota` decides; here it gets the customer, the CPU seconds that were
+`lbclient.core.quotas.quota` decides; it gets from here the customer, the CPU seconds
 used, and the fleet's word. That word comes from a store which all tasks share, asked
 once an interval by a task of its own: no request ever waits for it, and where it is
 gone the last shares hold for a while, and then the configured ones.
@@ -24,7 +24,7 @@ from lbclient.config import ServerConfig
 from lbclient.core.criticality import Criticality
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import Clock, FleetUsage, UsageStore
-from lbclient.core.quota import (
+from lbclient.core.quotas.quota import (
     INTERVAL,
     OTHERS,
     UNLIMITED,
@@ -34,7 +34,7 @@ from lbclient.core.quota import (
     limits,
     rooms,
 )
-from lbclient.core.quota_account import Payer
+from lbclient.core.quotas.quota_account import Payer
 from lbclient.core.text import printable
 from lbclient.log import Log
 from lbclient.server.quotas.memory_store import ProcessStore, StoreError

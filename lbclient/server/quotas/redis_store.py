@@ -18,7 +18,7 @@ from zlib import crc32
 from lbclient.config.redis_url import redis_place
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import FleetUsage
-from lbclient.core.quota import INTERVAL, LONGEST
+from lbclient.core.quotas.quota import INTERVAL, LONGEST
 from lbclient.core.text import HIDDEN, printable
 from lbclient.server.quotas.memory_store import StoreError
 

@@ -11,12 +11,12 @@ from random import SystemRandom
 from typing import Any
 
 from lbclient import wire
-from lbclient.core.fleet_cost import FleetCost
-from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import LoadReport, TaskState
+from lbclient.core.outliers.fleet_cost import FleetCost
+from lbclient.core.overload.refused_shares import RefusedShares
 from lbclient.core.protocols import Clock
-from lbclient.core.recent import Recent
-from lbclient.core.refused_shares import RefusedShares
+from lbclient.core.report.load_monitor import LoadMonitor
+from lbclient.core.statistics.recent import Recent
 from lbclient.log import Log
 from lbclient.server.lame_duck import Drain
 from lbclient.server.meters.user_signals import UserSignals

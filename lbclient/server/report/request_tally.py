@@ -11,14 +11,14 @@ from typing import Any
 
 from grpc import StatusCode
 
-from lbclient.core.admission import Quickest
-from lbclient.core.call_counts import CallCounts
-from lbclient.core.call_times import CallTimes, MethodTimes, Trace
-from lbclient.core.histogram import Histogram
-from lbclient.core.load_monitor import LoadMonitor, Sizes
+from lbclient.core.counting.call_counts import CallCounts
+from lbclient.core.counting.histogram import Histogram
 from lbclient.core.model import Verdict
+from lbclient.core.overload.admission import Quickest
 from lbclient.core.protocols import Clock
-from lbclient.core.recent import Recent
+from lbclient.core.report.load_monitor import LoadMonitor, Sizes
+from lbclient.core.statistics.call_times import CallTimes, MethodTimes, Trace
+from lbclient.core.statistics.recent import Recent
 from lbclient.wire.codes import verdict_of
 
 Counts = dict[str, int]

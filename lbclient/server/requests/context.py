@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from grpc import StatusCode
 
 from lbclient import wire
-from lbclient.core.concurrency import RequestOutcome
-from lbclient.core.load_monitor import Sizes
+from lbclient.core.overload.concurrency import RequestOutcome
 from lbclient.core.refusal import Refusal
+from lbclient.core.report.load_monitor import Sizes
 from lbclient.server.overload.adaptive import note_outcome, note_status
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import RefusalStatus

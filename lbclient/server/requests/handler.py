@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 
-from lbclient.core.admission import Quickest
+from lbclient.core.overload.admission import Quickest
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import (
     EXPIRED,

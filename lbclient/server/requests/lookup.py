@@ -14,8 +14,8 @@ import grpc.aio
 from grpc import StatusCode
 
 from lbclient import grpc_seam
-from lbclient.core.load_monitor import LoadMonitor
 from lbclient.core.model import Verdict
+from lbclient.core.report.load_monitor import LoadMonitor
 from lbclient.server.requests.handler import Handler
 from lbclient.server.requests.uncounted import UNCOUNTED, Uncounted
 from lbclient.server.requests.wrapping import Wrapper

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from lbclient.core.admission import Quickest
-from lbclient.core.costs import Total
+from lbclient.core.overload.admission import Quickest
+from lbclient.core.quotas.costs import Total
 from lbclient.server.overload.gate import Gate
 from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.request_tally import Counts, MethodTally, RequestTally

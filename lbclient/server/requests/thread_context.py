@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 from grpc import StatusCode
 
-from lbclient.core.concurrency import RequestOutcome
-from lbclient.core.load_monitor import Sizes
+from lbclient.core.overload.concurrency import RequestOutcome
+from lbclient.core.report.load_monitor import Sizes
 from lbclient.server.overload.adaptive import note_outcome
 from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.quotas.cpu_timing import account, run_timed

@@ -7,7 +7,7 @@ handler's kind in `async_handlers` and `thread_handlers`.
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
 from typing import Any
 
-from lbclient.core.call_counts import OTHERS
+from lbclient.core.counting.call_counts import OTHERS
 from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.report.request_tally import Counts
 from lbclient.server.requests import messages

@@ -17,7 +17,7 @@ from typing import Any, Literal, Never
 import grpc
 from grpc import StatusCode
 
-from lbclient.core.call_counts import OTHERS
+from lbclient.core.counting.call_counts import OTHERS
 from lbclient.server.overload.gate import Gate
 from lbclient.server.overload.refusal_status import RefusalStatus
 from lbclient.server.report.reporter import Trailers

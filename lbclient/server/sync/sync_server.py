@@ -21,7 +21,7 @@ from lbclient import grpc_seam
 from lbclient.config import ServerConfig, is_disabled
 from lbclient.core.model import TaskState
 from lbclient.core.protocols import Clock
-from lbclient.core.registry import SERVERS
+from lbclient.core.statistics.registry import SERVERS
 from lbclient.log import Log
 from lbclient.server.lame_duck import POLL_INTERVAL
 from lbclient.server.parts import Parts, checked

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from lbclient.core.refusal import Refusal
-from lbclient.core.retry import Budget, Failure, Retry
+from lbclient.core.retries.retry import Budget, Failure, Retry
 from lbclient.sim.book.claims import Claim
 
 LAYERS = (1, 2, 3, 4)  # that call one another; the last one calls who refuses

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from lbclient.core.criticality import Criticality
-from lbclient.core.quota import Quota, room, rooms
+from lbclient.core.quotas.quota import Quota, room, rooms
 from lbclient.sim.book.claims import ANY, Claim
 
 SHOWS = ("SRE book, ch. 21, list of limits",)

@@ -10,7 +10,7 @@ from random import Random
 
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import Verdict
-from lbclient.core.throttle import INACTIVE_BELOW, PROBED, WINDOW, Throttle
+from lbclient.core.throttles.throttle import INACTIVE_BELOW, PROBED, WINDOW, Throttle
 from lbclient.sim.book.claims import Claim, same
 from lbclient.sim.book.overload import KS
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from statistics import fmean
 
+from lbclient.core.backends.pool import Limits, Pool
 from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, Endpoints, State, snapshot
-from lbclient.core.pool import Limits, Pool
 from lbclient.sim.book.claims import ANY, Claim
 from lbclient.subsets import order
 

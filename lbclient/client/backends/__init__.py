@@ -1,0 +1,6 @@
+"""The backends of a channel: found, connected, watched, woken and let go.
+
+Start with `backends`, which has them all; `backend` is one of them. Endpoints come from
+`discovery`; `connections` opens and closes what the pool decides; `idleness` ends and
+wakes them; `connectivity` tells the channel's state.
+"""

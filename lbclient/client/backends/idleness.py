@@ -1,0 +1,122 @@
+"""Closes connections that the channel's call rate does not justify, and reopens them.
+
+A backend without a connection is checked by UDP (SRE book, ch. 20). Calls that wait for
+a backend have inactive backends reconnected; so does a growing call rate, before any
+call has to wait.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+from lbclient.background.tasks import Alarm
+from lbclient.client.backends.connections import Connections
+from lbclient.client.backends.waking import Waking
+from lbclient.client.channel_context import ChannelContext
+from lbclient.client.health.udp import Prober
+from lbclient.core.backends.demand import Demand
+
+if TYPE_CHECKING:
+    from lbclient.client.backends.backend import Backend
+
+
+class Idleness:
+    """Closes connections that the call rate does not justify, and reopens them. Owned
+    by a balancer, which reports every change of a backend.
+
+    `waking` knows the inactive backends, and reconnects them for calls.
+    """
+
+    def __init__(
+        self,
+        context: ChannelContext,
+        connections: Connections,
+        calls: Callable[[], int],
+        has_ready: Callable[[], bool],
+    ) -> None:
+        """`calls` are those that are over; `has_ready` as of `Waking`."""
+        tasks, turns, config = context.tasks, context.turns, context.config
+        self.waking = Waking(tasks, turns, context.rng, has_ready)
+        self._pool, self._draining = connections.pool, connections.draining
+        self._config = config
+        self._turns = turns
+        self._clock = context.clock
+        self._calls = calls
+        self._look = Alarm(tasks, self._look_at_use)
+        self._demand = Demand(config.idle_after, 0, context.clock())
+        self._prober: Prober | None = None
+
+    # --- who is away ----------------------------------------------------------
+
+    def prober(self) -> Prober:
+        """The channel's one, made when a backend first wants it."""
+        if self._prober is None:
+            secret = self._config.udp_secret
+            # Nobody may guess nonces.
+            self._prober = Prober(SystemRandom(), secret, self._gap)
+        return self._prober
+
+    def _gap(self) -> float:
+        return self._demand.gap(self._clock())
+
+    def update(self, backend: "Backend") -> None:
+        """Something about it changed."""
+        if self._pool.has(backend):
+            self.waking.update(backend)
+
+    def forget(self, backend: "Backend") -> None:
+        """Wakes a backend no more that drains. It is looked at until it is closed."""
+        self.waking.forget(backend)
+        self.look_soon()
+
+    def wake_a_second(self) -> None:
+        """Connects a second backend, to compare with, if only one is connected."""
+        if len(self._pool.ready) == 1 and not self.waking.waking:
+            self.waking.wake(1)
+
+    # --- what they are used for -----------------------------------------------
+
+    def look_soon(self) -> None:
+        """Looks now and then what the connections are used for, while there are any."""
+        if not self._look.is_set():
+            self._look.set(self._config.health_interval / 2)
+
+    def _look_at_use(self) -> None:
+        now = self._clock()
+        nodes = self._pool.nodes
+        present = [node for node in nodes.values() if not node.lifecycle.is_away()]
+        for backend in (*present, *self._draining.values()):
+            backend.look(now)
+        if self._config.idle_after:
+            self._follow_demand(present, now)
+        if self._draining or len(self.waking.away) < len(nodes):
+            self.look_soon()
+
+    def _follow_demand(self, present: list["Backend"], now: float) -> None:
+        """Ends connections that nobody needs, opens some that calls are worth."""
+        in_flight = sum(backend.load.in_flight for backend in present)
+        least, most = self._demand.worth(self._calls() + in_flight, now)
+        if len(present) < least:
+            self.waking.wake_slowly(least - len(present))
+        if self._prober is not None:
+            self._prober.hurry()
+        too_many = max(0, len(present) - most)
+        unused_since = now - self._config.idle_after
+        idle = [b for b in present if b.attention.used_at <= unused_since]
+        for backend in idle[:too_many]:
+            self._turns.do(partial(self._disconnect_idle, backend))
+
+    def _disconnect_idle(self, backend: "Backend") -> None:
+        if backend.load.in_flight == 0 and self._pool.has(backend):
+            backend.disconnect_idle(self._clock())
+            self.waking.update(backend)
+
+    def close(self) -> None:
+        self._look.clear()
+        self.waking.close()
+        if self._prober is not None:
+            self._prober.close()
+
+    def __repr__(self) -> str:
+        return f"<{len(self._pool.nodes)} backends: {self.waking!r}>"

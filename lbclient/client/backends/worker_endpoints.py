@@ -1,0 +1,124 @@
+"""Connects to the workers of a task one by one, where their own ports can be reached.
+
+`core.task_workers` decides; this hears what servers tell, looks now and then, and says
+in the log what follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from lbclient.background.tasks import Alarm
+from lbclient.client.channel_context import ChannelContext
+from lbclient.core.backends.task_workers import LOOK_EVERY, TaskWorkers, ToldWorkers
+from lbclient.core.model import Endpoint, Endpoints, State
+from lbclient.log import Log
+
+if TYPE_CHECKING:
+    from lbclient.client.backends.backend import Backend
+
+logger = Log("lbclient.balancer")  # as documented, for the whole channel
+
+STRANGER = "another server answers at this worker's port"
+
+
+class WorkerEndpoints:
+    """Knows which endpoints stand for a task. Owned by the connections of a channel.
+
+    `apply` is called soon after these have changed, at most once each LOOK_EVERY
+    seconds; `state_of` an address is None where the channel has no backend, `order` is
+    as of `TaskWorkers`. `given_up` counts tasks whose workers' own ports turned out not
+    to be reached.
+    """
+
+    def __init__(
+        self,
+        context: ChannelContext,
+        apply: Callable[[], None],
+        state_of: Callable[[str], State | None],
+        order: Callable[[Endpoint, int], Sequence[int]],
+    ) -> None:
+        self.given_up = 0
+        self._label = context.label
+        self._clock = context.clock
+        self._events = context.events
+        self._tasks = TaskWorkers(order)
+        self._state_of = state_of
+        self._apply = Alarm(context.tasks, apply)
+        self._look = Alarm(context.tasks, self._look_at_tasks)
+
+    def counts(self) -> tuple[int, int]:
+        """How many tasks are reached by their workers' own ports, and how many have
+        workers whose own ports cannot be reached."""
+        return self._tasks.counts()
+
+    def expand(self, endpoint: Endpoint) -> Endpoints:
+        return self._tasks.expand(endpoint)
+
+    def keep(self, endpoints: Endpoints) -> None:
+        self._tasks.keep(endpoints)
+
+    # --- what is heard --------------------------------------------------------
+
+    def hear(self, address: str, told: ToldWorkers | None) -> None:
+        """The server at this address says which workers its task has. None: several
+        tasks answer there, so all calls go to the shared port."""
+        if told is None:
+            if self._tasks.forget(address):
+                self._change()
+        elif self._tasks.learn(address, told, self._clock()):
+            task, count = self._tasks.task_of(address), len(told.ports[0][1])
+            words = "%d workers behind %s"
+            logger.about(logging.DEBUG, words, count, task, channel=self._label)
+            self._change()
+
+    def is_stranger(self, backend: Backend) -> bool:
+        """Whether who answers there is not the worker that is awaited."""
+        told = backend.reported.workers
+        group = 0 if told is None else told.group
+        return self._tasks.is_stranger(backend.endpoint.address, group)
+
+    def changed(self, backend: Backend) -> None:
+        """Takes note of the state of a backend, which has changed."""
+        address = backend.endpoint.address
+        if backend.state is State.READY and self._tasks.reached(address):
+            self._change()
+        elif self._tasks.task_of(address) != address:
+            self._look.set_unless_sooner(0.0)
+
+    def _change(self) -> None:
+        self._apply_soon()
+        self._look.set_unless_sooner(LOOK_EVERY)
+
+    def _apply_soon(self) -> None:
+        """At once, but for servers that tell of other workers again and again."""
+        since = asyncio.get_running_loop().time() - self._apply.rang_at
+        self._apply.set_unless_sooner(max(0.0, LOOK_EVERY - since))
+
+    def _look_at_tasks(self) -> None:
+        now = self._clock()
+        is_changed, given_up = self._tasks.review(self._state_of, now)
+        for task in given_up:
+            self._give_up(task, now)
+        if is_changed:
+            self._apply_soon()
+        if (pause := self._tasks.review_in(now)) is not None:
+            self._look.set_unless_sooner(pause)
+
+    def _give_up(self, task: str, now: float) -> None:
+        """Once in the log: most often it is the same for all tasks."""
+        self.given_up += 1
+        level = logging.WARNING if self.given_up == 1 else logging.DEBUG
+        words = "the own ports of workers cannot be reached; using the shared port"
+        logger.about(level, words, channel=self._label, backend=task)
+        self._events.add(now, task, "shared port", words)
+
+    def stop(self) -> None:
+        self._apply.clear()
+        self._look.clear()
+
+    def __repr__(self) -> str:
+        return repr(self._tasks)

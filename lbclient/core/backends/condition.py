@@ -1,0 +1,49 @@
+"""A backend's state for people: its reason, since when, and its last trouble."""
+
+from lbclient.core.backends.pool import LOST
+from lbclient.core.model import State
+
+
+class Condition:
+    """Keeps a backend's state, its reason and its last trouble, for display. Owned by a
+    backend. Others read its fields; only its methods write them.
+
+    `trouble` is why the connection was last lost. `failed_with` is the number of the
+    last status that counts against the backend; 0: none.
+    """
+
+    __slots__ = (
+        "failed_at",
+        "failed_with",
+        "reason",
+        "since",
+        "trouble",
+        "troubled_at",
+    )
+
+    def __init__(self, now: float) -> None:
+        self.reason = "new"
+        self.since = now
+        self.trouble = ""
+        self.troubled_at = 0.0
+        self.failed_with = 0
+        self.failed_at = 0.0
+
+    def changed(self, state: State, reason: str, now: float) -> None:
+        """The backend is in another state."""
+        self.reason, self.since = reason, now
+        if state in LOST:
+            self.trouble, self.troubled_at = reason, now
+
+    def stays(self, reason: str) -> bool:
+        """The state is the same, for this reason. Returns whether that is news."""
+        is_news = reason != self.reason
+        self.reason = reason
+        return is_news
+
+    def call_failed(self, code: int, now: float) -> None:
+        """A call ended with this status, which is held against the backend."""
+        self.failed_with, self.failed_at = code, now
+
+    def __repr__(self) -> str:
+        return f"<{self.reason!r} since {self.since:.1f}>"

@@ -1,0 +1,1 @@
+"""Counts and means, most of which fade with time: arithmetic that the rest shares."""

@@ -1,0 +1,1 @@
+"""Backends that differ from the others: by errors, or by what requests cost."""

@@ -1,0 +1,285 @@
+"""The state of outlier detection for one method: answers by backend, ejections.
+
+`outliers` tells the rule, and its source.
+"""
+
+from collections.abc import Callable
+from math import inf, log
+from random import Random
+from typing import Generic
+
+from lbclient.core.backends.pool import Pool
+from lbclient.core.backoff import Backoff
+from lbclient.core.counting.call_counts import Method
+from lbclient.core.counting.ewma import DecayingCount
+from lbclient.core.load import ERROR_MEMORY, LATENCY_GAIN
+from lbclient.core.model import State
+from lbclient.core.outliers.outlier_judgement import Against, Judgement
+from lbclient.core.outliers.standing import Ejection, Standing
+from lbclient.core.outliers.usual_answers import UsualAnswers
+from lbclient.core.protocols import N
+
+BAR = log(1e5)  # of suspicion, which is kept as a logarithm
+DOUBT = BAR / 2  # from here on an error counts as a failure; also after an ejection
+OK = log(0.5)  # what an OK adds to it
+
+# Both must pass before an ejection, because in a fleet-wide fault fast failures arrive
+# before slow OKs.
+OTHERS_OK = 5  # of other backends; one or two were perhaps sent before the fault
+MIN_SUSPICION_TIME = 0.5  # seconds, in which slow OKs arrive, too
+
+FIRST_ANSWERS = 1.0  # answers; errors beyond these, with no OK yet, count as doubtful
+
+TRIALS = Backoff(1.0, 30.0, jitter=0.25)  # until a trial call, or after one that failed
+MOST_TRIALS = 3  # that must go well in a row; as many as it was ejected of late
+LOOK_AGAIN = 0.1  # seconds; where trials are due, but the backends are lost or full
+
+
+def most_ejected(pool: Pool[N]) -> int:
+    """How many backends may be ejected for one method: half of the ready ones.
+
+    Backends that are full are ready, too.
+    """
+    return pool.counts[State.READY] // 2
+
+
+class MethodWatch(Generic[N]):
+    """The answers to one method by backend, and the ejections. Owned by `Outliers`.
+
+    `note` is called for each backend that is ejected, and with None for each that is
+    let back in.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        pool: Pool[N],
+        rng: Random,
+        note: Callable[[Method, N, Ejection | None], None],
+    ) -> None:
+        self.method = method
+        self._pool = pool
+        self._rng = rng
+        self._note = note
+        self.standings: dict[N, Standing[N]] = {}
+        self.ejected: dict[N, Ejection] = {}  # in order of ejection
+        self.latency = 0.0  # mean of its OKs, in seconds
+        self.answers = self.oks = 0
+        self.last_error_at = self.answered_at = -inf
+        self._due_at = inf  # the first of the ejections', or earlier
+        self._left_out: frozenset[N] | None = None  # those ejected, once asked for
+        self._usual = UsualAnswers(self.standings)
+
+    def answered(
+        self, node: N, status: int, latency: float, sent_at: float, now: float
+    ) -> Judgement | None:
+        """Learns from an answer. Returns None for OK."""
+        standing = self.standings.get(node)
+        if standing is None:
+            standing = self.standings[node] = Standing(node)
+        self.answered_at = now
+        self.answers += 1
+        standing.add(status)
+        if status:
+            self.last_error_at = now
+            return self._erred(standing, status, sent_at, now)
+        self.oks += 1
+        gain = LATENCY_GAIN if self.latency else 1.0
+        self.latency += gain * (latency - self.latency)
+        standing.has_served = True
+        standing.suspicion = max(0.0, standing.suspicion + OK)
+        if standing.ejection is not None:
+            self._tried(standing, standing.ejection, True, sent_at, now)
+        return None
+
+    def _erred(
+        self, standing: Standing[N], status: int, sent_at: float, now: float
+    ) -> Judgement:
+        if self._usual.sort(self.answers, now):
+            self._let_in_usual(now)
+        usual, others, of_others = self._usual.share(standing, status)
+        is_unusual = usual < 1.0 and len(self._pool.nodes) > 1
+        if not standing.suspicion:
+            standing.suspected_at = now
+            standing.others_at_suspicion = self._of_others(standing)
+        suspicion = standing.suspicion + log(0.5 + 0.5 / usual)
+        standing.suspicion = min(max(0.0, suspicion), BAR)
+        if standing.ejection is not None:
+            self._tried(standing, standing.ejection, not is_unusual, sent_at, now)
+        elif is_unusual and self._is_proven(standing, now) and self._has_room():
+            own, of_own = standing.recent.errors[status], standing.recent.total
+            against = Against(status, own, of_own, others, of_others)
+            self._eject(standing, against, now)
+        is_proven = standing.ejection is not None or standing.suspicion >= DOUBT
+        is_all = not standing.has_served and standing.recent.total > FIRST_ANSWERS
+        is_failure = is_unusual and is_proven
+        is_doubtful = is_unusual and is_all and not is_proven
+        held = standing.held
+        if is_failure or is_doubtful:
+            if status not in held:
+                held[status] = DecayingCount(ERROR_MEMORY)
+            held[status].add(now)
+        elif not is_unusual and status in held:
+            # At first nobody knew that the others give it, too.
+            standing.node.load.forgive(held.pop(status).read(now), now)
+        return Judgement(is_failure, is_doubtful, not is_unusual, self.latency)
+
+    def _of_others(self, standing: Standing[N]) -> tuple[int, int]:
+        """How many answers, and how many OKs, the other backends ever gave."""
+        return self.answers - standing.answers, self.oks - standing.oks
+
+    def _is_proven(self, standing: Standing[N], now: float) -> bool:
+        """Whether the suspicion suffices for an ejection, and the others are well.
+
+        A fleet-wide fault hits one backend first, so the others must have given OKs
+        since the suspicion began, or no answers at all.
+        """
+        if standing.suspicion < BAR:
+            return False
+        answers, oks = self._of_others(standing)
+        before, oks_before = standing.others_at_suspicion
+        is_long_enough = now - standing.suspected_at >= MIN_SUSPICION_TIME
+        are_well = oks - oks_before >= OTHERS_OK and is_long_enough
+        return are_well or answers == before
+
+    # --- ejections -------------------------------------------------------------
+
+    def _has_room(self) -> bool:
+        """Whether one more may be ejected: at most half of the ready ones are."""
+        ejected = sum(node.state is State.READY for node in self.ejected)
+        return ejected < most_ejected(self._pool)
+
+    def _eject(self, standing: Standing[N], against: Against, now: float) -> None:
+        standing.ejections.add(now)
+        times = max(1, round(standing.ejections.read(now)))
+        period = TRIALS.after(times)
+        ejection = Ejection(against, period, min(times, MOST_TRIALS), now)
+        standing.ejection = self.ejected[standing.node] = ejection
+        self._left_out = None
+        standing.has_served = False
+        self._note(self.method, standing.node, ejection)
+        self._try_in(ejection, period, now)
+
+    def left_out(self) -> frozenset[N]:
+        """The ejected backends; the same object until the ejections change."""
+        if self._left_out is None:
+            self._left_out = frozenset(self.ejected)
+        return self._left_out
+
+    def _try_in(self, ejection: Ejection, pause: float, now: float) -> None:
+        self._try_at(ejection, now + TRIALS.varied(pause, self._rng))
+
+    def _try_at(self, ejection: Ejection, at: float) -> None:
+        ejection.tried_at, ejection.trial_at = None, at
+        self._due_at = min(self._due_at, at)
+
+    def _tried(
+        self,
+        standing: Standing[N],
+        ejection: Ejection,
+        is_well: bool,
+        sent_at: float,
+        now: float,
+    ) -> None:
+        """Learns from a call that was sent after the ejection, usually a trial call."""
+        if sent_at < ejection.since:
+            return
+        if not is_well:
+            ejection.well, ejection.failed_at = 0, now
+            ejection.period = TRIALS.longer(ejection.period)
+            self._try_in(ejection, ejection.period, now)
+            return
+        ejection.well += 1
+        if ejection.well >= ejection.needed:
+            self._let_in(standing, now)
+        else:
+            self._try_at(ejection, now)
+
+    def _let_in(self, standing: Standing[N], now: float) -> None:
+        standing.ejection = None
+        standing.begin(DOUBT)
+        self._note(self.method, standing.node, None)
+        standing.node.load.forgive(inf, now)  # it is to have its share again
+        del self.ejected[standing.node]
+        self._left_out = None
+
+    def _let_in_usual(self, now: float) -> None:
+        """Lets in those whose status the others give, too, by now."""
+        for node, ejection in list(self.ejected.items()):
+            standing = self.standings[node]
+            if self._usual.share(standing, ejection.against.status)[0] >= 1.0:
+                self._let_in(standing, now)
+
+    def trial(self, now: float) -> N | None:
+        """The ejected backend that gets this call as its trial call, if one is due."""
+        if now < self._due_at:
+            return None
+        tried = None
+        for node, ejection in list(self.ejected.items()):
+            if now < ejection.due_at() or not self._pool.takes(node):
+                continue
+            # A trial that is over, though nobody said how it ended, is made again.
+            if ejection.tried_at is not None and node.load.in_flight:
+                self._let_in(self.standings[node], now)
+                continue
+            ejection.tried_at = ejection.last_at = now
+            ejection.started = node.load.started
+            tried = node
+            break
+        due = (ejection.due_at() for ejection in self.ejected.values())
+        self._due_at = min(due, default=inf)
+        if tried is None:
+            self._due_at = max(self._due_at, now + LOOK_AGAIN)
+        return tried
+
+    def repeat_unsent(self, node: N, now: float) -> None:
+        """Makes the next call the trial call if the picked one was never sent."""
+        ejection = self.ejected.get(node)
+        if (
+            ejection is not None
+            and ejection.tried_at is not None
+            and node.load.started <= ejection.started
+        ):
+            self._try_at(ejection, now)
+
+    def give_up(self, node: N, sent_at: float, now: float) -> None:
+        """A call to the backend had no answer: as a trial call it showed nothing."""
+        ejection = self.ejected.get(node)
+        if ejection is not None and sent_at >= ejection.since:
+            self._try_in(ejection, ejection.period, now)
+
+    def lose(self, node: N, now: float) -> None:
+        """Notes that the backend's connection has ended."""
+        ejection = self.ejected.get(node)
+        if ejection is not None and now < ejection.failed_at + TRIALS.first:
+            ejection.ended_connection = True
+
+    def restart(self, node: N, now: float) -> None:
+        """Notes a new connection: the backend may be another task, and is tried soon.
+
+        Not if the previous connection ended with the previous trial call.
+        """
+        standing = self.standings.get(node)
+        if standing is None:
+            return
+        standing.reconnect()
+        ejection = standing.ejection
+        if ejection is None:
+            return
+        if not ejection.ended_connection:
+            ejection.well, ejection.period = 0, TRIALS.first
+            self._try_at(ejection, max(now, ejection.last_at + TRIALS.first))
+        ejection.ended_connection = False
+
+    def forget(self, node: N) -> bool:
+        """Removes a backend that has left. Returns whether it was ejected."""
+        self.standings.pop(node, None)
+        self._usual.forget(node)
+        if self.ejected.pop(node, None) is None:
+            return False
+        self._left_out = None
+        return True
+
+    def __repr__(self) -> str:
+        count = len(self.standings)
+        return f"<{self.method[1]}: {len(self.ejected)} of {count} ejected>"

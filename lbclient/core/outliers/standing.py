@@ -1,0 +1,90 @@
+"""What is known of one backend for one method: its answers, and that it is ejected.
+
+Both are data: `method_outliers` decides, and writes them.
+"""
+
+from math import inf
+from typing import Generic
+
+from lbclient.core.counting.ewma import DecayingCount
+from lbclient.core.outliers.outlier_judgement import Against, Shares
+from lbclient.core.protocols import N
+
+MEMORY = 300.0  # answers of a backend: more tell the others' share better
+RECENT = 20.0  # answers; what all begin to fail at once shows in a few of them
+HISTORY = 300.0  # seconds in which an ejection is forgotten, to a third
+PATIENCE = 30.0  # seconds; a trial call that lasts longer does not fail fast
+
+
+class Ejection:
+    """One backend is left out of the picks of one method. Owned by its standing."""
+
+    __slots__ = (
+        "against", "ended_connection", "failed_at", "last_at", "needed", "period",
+        "since", "started", "trial_at", "tried_at", "well",
+    )  # fmt: skip
+
+    def __init__(
+        self, against: Against, period: float, needed: int, now: float
+    ) -> None:
+        self.against = against
+        self.since = self.last_at = now  # `last_at`: also of the last trial
+        self.period = period
+        self.needed = needed  # trial calls that must go well in a row
+        self.well = 0
+        self.trial_at = inf
+        self.tried_at: float | None = None  # a trial call is in flight since
+        self.started = 0  # requests ever sent to the backend, by then
+        self.failed_at = -inf  # the last trial
+        self.ended_connection = False  # with that
+
+    def due_at(self) -> float:
+        """When something is to be done: a trial call, or not to wait for it longer."""
+        return self.trial_at if self.tried_at is None else self.tried_at + PATIENCE
+
+    def __repr__(self) -> str:
+        return f"<ejected for status {self.against.status}>"
+
+
+class Standing(Generic[N]):
+    """What one backend answered to one method. Owned by its `MethodWatch`."""
+
+    __slots__ = (
+        "answers", "ejection", "ejections", "has_served", "held", "long", "node",
+        "oks", "others_at_suspicion", "recent", "suspected_at", "suspicion",
+    )  # fmt: skip
+
+    def __init__(self, node: N) -> None:
+        self.node = node
+        self.ejection: Ejection | None = None
+        self.ejections = DecayingCount(HISTORY)
+        self.answers = self.oks = 0
+        self.suspected_at = -inf
+        self.others_at_suspicion = 0, 0  # their answers and OKs by then
+        self.begin(0.0)
+
+    def begin(self, suspicion: float) -> None:
+        """Starts over with this suspicion, as if the backend had never answered."""
+        self.long = Shares(MEMORY)
+        self.recent = Shares(RECENT)
+        self.held: dict[int, DecayingCount] = {}  # against it, by status
+        self.has_served = False
+        self.suspicion = suspicion
+
+    def reconnect(self) -> None:
+        """Forgets what the backend served, as it may be another task now.
+
+        The suspicion stays: a backend that ends its connection with each error would
+        never be ejected otherwise.
+        """
+        self.long = Shares(MEMORY)
+        self.has_served = False
+
+    def add(self, status: int) -> None:
+        self.answers += 1
+        self.oks += not status
+        self.long.add(status)
+        self.recent.add(status)
+
+    def __repr__(self) -> str:
+        return f"<{self.node.endpoint.address}: {self.recent!r}, {self.ejection!r}>"

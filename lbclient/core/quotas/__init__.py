@@ -1,0 +1,1 @@
+"""What each customer may use of a fleet, and what its requests cost."""

@@ -1,0 +1,1 @@
+"""What a server measures of its own load, for its load reports."""

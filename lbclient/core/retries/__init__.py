@@ -1,0 +1,1 @@
+"""What follows a failed attempt: its outcome, retries, hedging and their budgets."""

@@ -1,0 +1,1 @@
+"""What is counted and remembered, for metrics and the status page."""

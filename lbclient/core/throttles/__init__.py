@@ -1,0 +1,1 @@
+"""What a client does not send, as it would be refused: adaptive throttling."""

@@ -1,0 +1,71 @@
+"""Throttling by customer: who is out of quota is held back, and nobody else.
+
+A quota is one customer's, and a channel may have many, a proxy's above all. So each
+that was refused for it lately has a throttle of its own, beside that of all requests
+(SRE book, ch. 21, "Client-side throttling"). Names are whatever requests say, so only
+so many are remembered: those that were refused most, whom no number of names that are
+refused now and then can displace.
+"""
+
+from itertools import islice
+from random import Random
+
+from lbclient.core.criticality import Criticality
+from lbclient.core.model import Verdict
+from lbclient.core.throttles.throttle import Throttle
+
+MOST = 100  # customers. Ours: who is refused at all is one in many
+REVIEW = 10.0  # seconds between two looks at who needs one still
+
+REJECTED = Verdict.REJECTED
+
+
+class CustomerThrottles:
+    """Throttles each customer whose requests were refused for its quota. Owned by the
+    balancer. False while no customer was refused lately."""
+
+    def __init__(self, rng: Random, k: float) -> None:
+        self._rng = rng
+        self._k = k
+        # Of equals, who was refused last is the last.
+        self._throttles: dict[str, Throttle] = {}
+        self._review_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._throttles)
+
+    def admits(self, name: str, criticality: Criticality, now: float) -> bool:
+        throttle = self._throttles.get(name)
+        return throttle is None or throttle.admits(criticality, now)
+
+    def counts(
+        self, name: str, criticality: Criticality, now: float
+    ) -> tuple[int, int, int]:
+        """As of a `Throttle`, for one that has refused."""
+        return self._throttles[name].counts(criticality, now)
+
+    def observe(
+        self, name: str, criticality: Criticality, verdict: Verdict, now: float
+    ) -> None:
+        """Records an outcome. REJECTED is for this customer's quota, nothing else."""
+        throttle = self._throttles.get(name)
+        if verdict is REJECTED:
+            if throttle is None:
+                throttle = Throttle(self._rng, self._k)
+            self._throttles.pop(name, None)
+            self._throttles[name] = throttle
+            if len(self._throttles) > MOST:
+                others = islice(self._throttles, MOST)  # all but this one
+                del self._throttles[min(others, key=self._refused)]
+        if throttle is not None:
+            throttle.observe(criticality, verdict, now)
+        if now >= self._review_at:
+            self._review_at = now + REVIEW
+            needed = self._throttles.items()
+            self._throttles = {name: one for name, one in needed if one.is_needed(now)}
+
+    def _refused(self, name: str) -> int:
+        return self._throttles[name].refused
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} customers out of quota of late>"
