@@ -313,10 +313,10 @@ class Client:
             return None
         retry = retry or Retry(self.budget, self._rng, self._attempts)
         failure = Failure(ending.refusal, pushback=ending.pushback)
-        if not retry.why_not(failure) and not self._may_send(now):
-            return None  # to the throttle it is a request like any other
         is_other = any(other is not node for other in self._allowed())
-        delay = retry.decide(failure, None, is_other).delay
+        delay = retry.decide(
+            failure, None, is_other, lambda: not self._may_send(now)
+        ).delay
         if delay is None:
             return None
         self.retries[number] = retry

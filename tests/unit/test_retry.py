@@ -57,6 +57,22 @@ def spent() -> Budget:
     return budget
 
 
+@pytest.mark.parametrize("failure", [OVERLOADED, UNSENT, Failure(Refusal.QUOTA)])
+def test_a_retry_is_held_back_like_any_request(begin: Begin, failure: Failure) -> None:
+    """What no backend has seen is no new request, and what may not be retried anyway is
+    not asked about: to be asked counts."""
+    asked = []
+
+    def is_held_back() -> bool:
+        asked.append(failure)
+        return True
+
+    decision = begin().decide(failure, NO_DEADLINE, True, is_held_back)
+    assert asked == [failure] * (failure is OVERLOADED)
+    assert ("throttled" in decision.reason) is (failure is OVERLOADED)
+    assert (decision.delay is None) is (failure is not UNSENT)
+
+
 def test_an_overloaded_task_is_left_for_another_at_once(begin: Begin) -> None:
     decision = begin().decide(OVERLOADED, NO_DEADLINE, is_other=True)
     assert decision == Decision(0.0, "attempt 2 of 3 at once", attempt=1)

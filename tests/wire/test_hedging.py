@@ -409,7 +409,18 @@ async def test_a_third_attempt_follows_where_both_are_refused() -> None:
 
 
 @pytest.mark.parametrize("first", ["stalls", "is refused"])
-async def test_an_answer_of_the_application_counts_whoever_gives_it(first: str) -> None:
+async def test_an_answer_of_the_application_counts_whoever_gives_it(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trailers of each attempt that failed are parsed once."""
+    parsed = []
+
+    def read_trailers(code: int, trailers: Any) -> Any:
+        parsed.append(code)
+        return read(code, trailers)
+
+    read = wire.read_trailers
+    monkeypatch.setattr(wire, "read_trailers", read_trailers)
     async with fleet() as it:
         await it.earn()
 
@@ -435,6 +446,8 @@ async def test_an_answer_of_the_application_counts_whoever_gives_it(first: str) 
     assert said.calls == {"OK": 60, "NOT_FOUND": 1}
     assert said.hedges_won == 1
     assert (it.arrived[PATH], it.cancelled) == (2, first == "stalls")
+    refused = [grpc.StatusCode.UNAVAILABLE.value[0]] * (first == "is refused")
+    assert parsed == [*refused, grpc.StatusCode.NOT_FOUND.value[0]]
 
 
 async def test_a_hedge_that_breaks_fails_no_call() -> None:

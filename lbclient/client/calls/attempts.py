@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from lbclient.client.backends.backend import Backend
     from lbclient.client.balancer import Balancer
     from lbclient.client.observers import ObservedCall
+    from lbclient.core.retries.hedging import HedgedMethod
 
 logger = Log(__name__)
 
@@ -85,7 +86,7 @@ class Attempts:
 
     `tried` are the backends that got the call. `last_error` is the error of the last
     attempt, None if the call was not retried. `was_closed`: the channel was closed when
-    an attempt failed.
+    an attempt failed; `was_answered`: the last failure was the application's answer.
     """
 
     def __init__(
@@ -107,13 +108,15 @@ class Attempts:
         self.observed = observed
         self.tried: tuple[Backend, ...] = ()
         self.last_error: grpc.aio.AioRpcError | None = None
-        self.was_closed = False
+        self.was_closed = self.was_answered = False
         self._retry: Retry | None = None
         self._history: tuple[Failed, ...] = ()
         self._message = message
         self._options = options
         self._method: Method | None = method  # None: the call is over
         self._is_first_left = False  # its hedge has failed before it
+        # What the end of one of two attempts says, until the attempt is settled.
+        self._heard: tuple[Ending, Outcome] | None = None
 
     def start(
         self,
@@ -163,43 +166,72 @@ class Attempts:
 
     # --- two at a time -------------------------------------------------------------
 
-    def hedge(self, first: Attempt, retry: Retry) -> None:
-        """A hedge is about to start; `retry` decides on the attempts after it."""
-        self.tried, self._retry = (first.backend,), retry
+    def hedge_delay(self, method: "HedgedMethod", left: float | None) -> float | None:
+        """Seconds until the first attempt gets a hedge; None: it gets none."""
+        delay = method.delay
+        if self.tried or delay is None or (left is not None and delay >= left):
+            return None
+        return delay
 
-    def is_decided(
+    def hedge_backend(
+        self, first: Attempt, method: "HedgedMethod", now: float
+    ) -> "Backend | None":
+        """The backend for a hedge that is sent now; None: none is sent."""
+        balancer, hedging = self.balancer, self.balancer.hedging
+        if hedging is None or balancer.backends.is_stopped:
+            return None
+        retry = hedging.decide(
+            method,
+            balancer.counters.sent + 1,
+            is_throttled=balancer.throttling.is_active,
+            is_waiting=bool(balancer.pending.waiters),
+            is_other=self.has_other(first.backend),
+        )
+        if retry is None:
+            return None
+        tried = (first.backend,)
+        backend = self.pick(now, tried)
+        if backend is None or backend is first.backend:
+            hedging.take_back()  # the connections to the others are lost
+            return None
+        self.tried, self._retry = tried, retry  # which decides on the attempts after it
+        return backend
+
+    def leaves_to_other(
         self,
         attempt: Attempt,
         call: Any,
         code: int,
         trailers: Trailers,
-        is_hedge: bool,
+        is_committed: bool,
     ) -> bool:
-        """Whether the call is over by the end of one of two attempts.
+        """Whether one of two attempts, which is over, leaves the call to the other one.
 
-        A hedge that failed leaves the call to the first attempt.
+        It does if it failed so that it may be retried, and a hedge does unless its
+        backend has answered. `is_committed`: the first one's answer has begun, and
+        decides. What leaves the call is settled here.
         """
-        if not code:
-            return True
-        ending, outcome = heard(attempt, call, code, trailers, attempt.sent_at)
-        if ending.may_be_retried():
-            return False
-        return not is_hedge or (outcome.is_answer and outcome.verdict is SERVED)
-
-    def leave_to_other(
-        self, attempt: Attempt, call: Any, code: int, trailers: Trailers
-    ) -> None:
-        """Settles one of two attempts, which leaves the call to the other."""
-        balancer = self.balancer
+        balancer, is_hedge = self.balancer, attempt.is_hedge
         now = balancer.clock()
-        _, outcome = heard(attempt, call, code, trailers, now)
+        is_decided = not code
+        if code:
+            ending, outcome = self._heard = heard(attempt, call, code, trailers, now)
+            is_answer = outcome.is_answer and outcome.verdict is SERVED
+            is_decided = not ending.may_be_retried() and (is_answer or not is_hedge)
+        if is_committed:
+            is_decided = not is_hedge
+        if is_decided:
+            return False
+        known, self._heard = self._heard, None
+        _, outcome = known or heard(attempt, call, code, trailers, now)
         balancer.settle(attempt, outcome, code, LEFT_TO_OTHER, now)
         if outcome.verdict is REJECTED and outcome.refusal is not Refusal.QUOTA:
-            balancer.counters.attempt_refused(int(attempt.is_hedge))
+            balancer.counters.attempt_refused(int(is_hedge))
         address = attempt.backend.endpoint.address
         self.tried = (attempt.backend,)
-        self._is_first_left = attempt.is_hedge
+        self._is_first_left = is_hedge
         self._history = (Failed(address, error_of(call), LEFT_TO_OTHER.reason),)
+        return True
 
     def lost(self, attempt: Attempt) -> None:
         """Settles one of two attempts, which was cancelled as the other one answered:
@@ -243,6 +275,7 @@ class Attempts:
             attempt, call, code, trailers, left, may_go_on, now
         )
         balancer.settle(attempt, outcome, code, then, now)
+        self.was_answered = outcome.is_answer and outcome.verdict is SERVED
         if outcome.verdict is REJECTED and outcome.refusal is not Refusal.QUOTA:
             balancer.counters.attempt_refused(number)
         if then is None or then.delay is None:
@@ -268,7 +301,8 @@ class Attempts:
         None where nothing is to decide; else it is remembered.
         """
         is_other = self.has_other(attempt.backend)
-        ending, outcome = heard(attempt, call, code, trailers, now)
+        known, self._heard = self._heard, None
+        ending, outcome = known or heard(attempt, call, code, trailers, now)
         if not (may_go_on and ending.may_be_retried()):
             return outcome, None
         assert self._method is not None
@@ -283,19 +317,15 @@ class Attempts:
             sent = balancer.counters.sent + 1
             retry = balancer.retry_policy.begin(self._method.path, sent)
             self._retry = retry
-        if (
-            is_sent
-            and balancer.throttling.is_active
-            and not retry.why_not(failure)
-            and call_throttling.refusal(balancer.throttling, self.criticality, now)
-            is not None
-        ):
-            # To the throttle it is a request like any other.
-            then = Decision(None, "throttled: the backends refuse too much")
-        else:
-            then = retry.decide(failure, left, is_other)
-            if then.delay and not balancer.pending.has_room_to_pause():
-                then = Decision(None, "too many calls wait already")
+        throttling = balancer.throttling
+        is_held_back = None
+        if throttling.is_active:
+            is_held_back = partial(
+                call_throttling.refusal, throttling, self.criticality, now
+            )
+        then = retry.decide(failure, left, is_other, is_held_back)
+        if then.delay and not balancer.pending.has_room_to_pause():
+            then = Decision(None, "too many calls wait already")
         address = backend.endpoint.address
         logger.debug(
             "%s: %s",

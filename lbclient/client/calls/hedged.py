@@ -56,32 +56,20 @@ class _Hedged(Call):
         if self.attempts.tried or self._inner is None:
             self._is_measured = True
             return
-        delay, deadline = self._hedged.delay, self._deadline
-        if delay is not None and (deadline is None or now + delay < deadline):
+        left = None if self._deadline is None else self._deadline - now
+        delay = self.attempts.hedge_delay(self._hedged, left)
+        if delay is not None:
             loop = self._balancer.loop
             self._timer = loop.call_later(delay, _delay_over, self._finder())
 
     def delay_over(self) -> None:
         self._timer = None
-        balancer, first = self._balancer, self._lbclient
-        hedging, now = balancer.hedging, balancer.clock()
-        if hedging is None or balancer.backends.is_stopped or self._is_committed():
+        if self._is_committed():
             return
-        retry = hedging.decide(
-            self._hedged,
-            balancer.counters.sent + 1,
-            is_throttled=balancer.throttling.is_active,
-            is_waiting=bool(balancer.pending.waiters),
-            is_other=self.attempts.has_other(first.backend),
-        )
-        if retry is None:
-            return
-        backend = self.attempts.pick(now, (first.backend,))
-        if backend is None or backend is first.backend:
-            hedging.take_back()  # the connections to the others are lost
-            return
-        self.attempts.hedge(first, retry)
-        self._start_hedge(backend, now)
+        now = self._balancer.clock()
+        backend = self.attempts.hedge_backend(self._lbclient, self._hedged, now)
+        if backend is not None:
+            self._start_hedge(backend, now)
 
     def _start_hedge(self, backend: Backend, now: float) -> None:
         left = None if self._deadline is None else self._deadline - now
@@ -108,16 +96,13 @@ class _Hedged(Call):
         if hedge is None:  # the other one has decided the call
             attempts.lost(end.attempt)
             return True
-        is_hedge = end is hedge.end
-        is_decided = attempts.is_decided(end.attempt, inner, code, trailers, is_hedge)
-        if self._is_committed():  # by the first one's answer
-            is_decided = not is_hedge
+        attempt, is_hedge = end.attempt, end is hedge.end
         self._in_flight = None
-        if is_decided:
+        is_committed = self._is_committed()
+        if not attempts.leaves_to_other(attempt, inner, code, trailers, is_committed):
             self._hedge_over(is_hedge)
             self._decided_by(hedge, is_hedge)
             return False
-        attempts.leave_to_other(end.attempt, inner, code, trailers)
         if is_hedge:
             self.hedge = LOST
         else:
@@ -165,12 +150,12 @@ class _Hedged(Call):
             self._disarm(self._timer)
         inner, attempt, is_won = self._inner, self._lbclient, False
         if inner is not None and then is None:
-            code, trailers = final_status(inner)
+            code, _ = final_status(inner)
             if not code:
                 self._measure()
             # None: it was cancelled before it was sent.
             if attempt is not None and attempt.is_hedge:  # the first one has failed
-                is_won = self.attempts.is_decided(attempt, inner, code, trailers, True)
+                is_won = not code or self.attempts.was_answered
         self._hedge_over(is_won)
         super().attempt_over(then)
 

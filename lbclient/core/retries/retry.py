@@ -133,14 +133,23 @@ class Retry:
         self._attempts = attempts
         self._is_idempotent = is_idempotent
 
-    def decide(self, failure: Failure, left: float | None, is_other: bool) -> Decision:
+    def decide(
+        self,
+        failure: Failure,
+        left: float | None,
+        is_other: bool,
+        is_held_back: Callable[[], object] | None = None,
+    ) -> Decision:
         """What to do after `failure`, with `left` seconds until the deadline.
 
-        `is_other`: whether another backend is ready. A decision to go on is final: it
-        is counted, and taken from the budget.
+        `is_other`: whether another backend is ready. `is_held_back` asks the throttle,
+        to which a retry is a request like any other; None: it holds nothing back. A
+        decision to go on is final: it is counted, and taken from the budget.
         """
         if why_not := self.why_not(failure):
             return Decision(None, why_not)
+        if is_held_back is not None and failure.is_sent and is_held_back():
+            return Decision(None, "throttled: the backends refuse too much")
         delay, how = self._delay(failure, is_other)
         if left is not None and delay >= left:
             return Decision(None, f"{max(0.0, left):.3f} s left, {delay:.3f} s to wait")
