@@ -12,11 +12,9 @@ import pytest
 from lbclient.client.calls import inner_methods
 from lbclient.client.channel import Channel
 from tests import needs
-from tests.private_names import names_in
+from tests.without_name import all_names
 
 ROOT = Path(__file__).parents[2]
-SEAM = ROOT / "lbclient" / "grpc_seam"
-NAMES = sorted({n for f in SEAM.rglob("*.py") for n in names_in(f.read_text())})
 
 
 def run(*arguments: str) -> str:
@@ -36,7 +34,7 @@ def test_nothing_is_said_where_all_names_are_there() -> None:
     assert run() == ""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", all_names())
 def test_without_a_name_all_works_and_one_line_says_what_it_costs(name: str) -> None:
     needs.grpcio("1.84", "it lacks other names, too")
     [said] = run(name).splitlines()

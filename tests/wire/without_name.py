@@ -2,8 +2,7 @@
 
     python tests/wire/without_name.py _cython_call
 
-`lbclient.grpc_seam` is compiled to ask for a name that does not exist, which is what it
-would meet if grpcio had renamed it. Prints what was logged.
+Prints what was logged. See `tests.without_name`, which runs tests so.
 """
 
 import asyncio
@@ -11,7 +10,6 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import grpc
 
-from tests.private_names import without
+from tests.without_name import take_away
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 MOST = 4  # requests at a time
-
-
-class Renaming:
-    """Finds the modules of `lbclient.grpc_seam`, and has them ask in vain."""
-
-    def __init__(self, missing: str) -> None:
-        self._missing = missing
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if not name.startswith("lbclient.grpc_seam"):
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        assert spec is not None
-        assert spec.origin is not None
-        spec.loader = Loader(name, spec.origin)
-        spec.loader.missing = self._missing
-        return spec
-
-
-class Loader(SourceFileLoader):
-    missing = ""
-
-    def get_code(self, fullname: str) -> Any:
-        tree = without(Path(self.path).read_text(), self.missing)
-        return compile(tree, self.path, "exec", dont_inherit=True)
 
 
 async def unary(request: bytes, _context: Any) -> bytes:
@@ -247,6 +220,6 @@ async def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        sys.meta_path.insert(0, Renaming(sys.argv[1]))
+        take_away(sys.argv[1])
     logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stdout)
     asyncio.run(asyncio.wait_for(main(), 60))
