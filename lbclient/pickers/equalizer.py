@@ -33,16 +33,26 @@ LEAD = 0.5
 # S4_heavy@0.5 from a max/mean of 1.059 to 1.034.
 AT_ONCE = 0.6  # of a change
 MOST_LEAD = 2.0  # gains
+# Requests a second, which one request is in the 2 s over which servers smooth. Of less
+# the ratio of errors would last for ever, though both numbers fade to nothing.
+LEAST_RATE = 0.5
+# Of a median utilization below this, most is not due to requests: it says nothing about
+# weights, and does not show whom they starve. They fade over so many seconds, or more
+# the closer it is to this.
+IDLE, MEMORY = 0.1, 30.0
 LAST = 128  # reports; their median is within a tenth of their deviation of that of all
 
 
 class Weight:
     """The weight of one address, as the control set it. Written by `Equalizer.step`."""
 
-    __slots__ = ("difference", "is_told", "log", "reported_at", "used_at")
+    __slots__ = (
+        "difference", "faded_at", "is_told", "log", "reported_at", "used_at",
+    )  # fmt: skip
 
-    def __init__(self, log: float) -> None:
+    def __init__(self, log: float, now: float) -> None:
         self.log = log
+        self.faded_at = now
         self.difference: float | None = None  # of the last step, to the others' level
         self.reported_at = -1.0  # of the last report that moved it
         self.used_at = 0.0
@@ -132,6 +142,7 @@ class Equalizer:
                 if weight.reported_at != reported_at:
                     weight.reported_at = reported_at
                     self._approach(weight, level - height)
+            self._fade(ready, exp(level), now)
         if silent:
             self._step_silent(ready, silent, now)
         self.end_round(ready, now)
@@ -155,6 +166,7 @@ class Equalizer:
         """Moves the weights of some of many: of those that report nothing."""
         if self._heights:
             self._level = median(self._heights)
+            self._fade(part, exp(self._level), now)
         silent = [
             node
             for node in part
@@ -223,12 +235,15 @@ class Equalizer:
         address = node.endpoint.address
         weight = self._weights.get(address)
         if weight is None:
-            begin = log(node.endpoint.weight / self._mean_worth)
-            begin = max(-self._bound, min(self._bound, begin))
-            weight = self._weights[address] = Weight(self._centre + begin)
+            weight = self._weights[address] = Weight(self._begin(node), now)
         weight.used_at = now
         weight.is_told = True
         return weight
+
+    def _begin(self, node: Node) -> float:
+        """The weight of which nothing is known but what the resolver says."""
+        begin = log(node.endpoint.weight / self._mean_worth)
+        return self._centre + max(-self._bound, min(self._bound, begin))
 
     def _approach(self, weight: Weight, difference: float) -> None:
         before, weight.difference = weight.difference, difference
@@ -240,6 +255,18 @@ class Equalizer:
     def _move(self, weight: Weight, by: float) -> None:
         least, most = self._centre - self._bound, self._centre + self._bound
         weight.log = max(least, min(most, weight.log + by))
+
+    def _fade(self, nodes: Sequence[Node], utilization: float, now: float) -> None:
+        """Brings weights nearer to where they began, while there is next to nothing to
+        do."""
+        idle = max(0.0, 1.0 - utilization / IDLE)
+        for node in nodes:
+            if weight := self._weights.get(node.endpoint.address):
+                passed, weight.faded_at = now - weight.faded_at, now
+                if idle:
+                    kept = exp(-idle * max(0.0, passed) / MEMORY)
+                    begin = self._begin(node)
+                    weight.log = begin + kept * (weight.log - begin)
 
     def _is_settled(self, load: Load, now: float) -> bool:
         return load.ready_at is not None and now - load.ready_at >= self._blackout
@@ -281,7 +308,7 @@ class Equalizer:
             or now - load.reported_at >= self._expiration
         ):
             return 0.0
-        failing = min(1.0, report.eps / report.qps) if report.qps > 0.0 else 0.0
+        failing = min(1.0, report.eps / max(report.qps, LEAST_RATE))
         return utilization + max(failing, load.failure_ratio(now))
 
     def __repr__(self) -> str:

@@ -56,6 +56,47 @@ def test_machines_of_different_speed_come_to_equal_utilization() -> None:
     assert max(used) / min(used) < 1.001
 
 
+def test_errors_of_long_ago_cost_no_weight() -> None:
+    """Without requests both numbers fade to nothing, but never their ratio."""
+    nodes, control = fake_nodes(2), equalizer()
+    ill, well = nodes
+    for second in range(2, 60):
+        faded = exp(-second / 2.0)
+        ill.load.observe(LoadReport(0.02, 3.0 * faded, 1.5 * faded), second)
+        well.load.observe(LoadReport(0.02, 3.0 * faded, 0.0), second)
+        control.step(nodes, second)
+    assert control.weights(nodes)[0] > 0.6
+
+
+def test_weights_fade_while_there_is_nothing_to_do() -> None:
+    """They would starve a backend that is as good as others, and nobody would know."""
+    nodes, control = fake_nodes(2), equalizer()
+    report(nodes, 0.9, 0.3, now=2.0)
+    control.step(nodes, 2.0)
+    learned = control.weights(nodes)
+    for second in range(3, 60):
+        control.step(nodes, second)
+    assert control.weights(nodes) == pytest.approx(learned)
+    report(nodes, 0.02, 0.02, now=60.0)
+    control.step(nodes, 60.0)
+    apart = abs(learned[0] - learned[1])
+    for second in range(61, 180):
+        control.step(nodes, second)
+    assert control.weights(nodes) == pytest.approx([1.0, 1.0], abs=0.1 * apart)
+
+
+def test_what_the_resolver_says_does_not_fade() -> None:
+    nodes = tuple(
+        FakeNode(Endpoint(f"10.0.0.{weight}:1", weight=weight)) for weight in (1, 3)
+    )
+    control = equalizer()
+    for second in range(2, 180):
+        report(nodes, 0.01, 0.01, now=second)
+        control.step(nodes, second)
+    light, heavy = control.weights(nodes)
+    assert heavy / light == pytest.approx(e, rel=0.15)  # at the bound
+
+
 @pytest.mark.parametrize("memory", [1.0, 2.0, 5.0, 10.0])
 def test_a_large_gain_does_not_swing(memory: float) -> None:
     """Without a lead they are 18 % apart after 40 s, with reports over 10 s."""

@@ -22,7 +22,6 @@ Code = grpc.StatusCode
 OF_RETRIES = "overload.md#retries-never-more-than-a-tenth"
 MOMENT = 0.02  # seconds that a turn of the loop may come late
 WELL_AFTER = 24.0  # seconds after all was healed
-FULL_WEIGHT = 0.5  # of a mean of 1: who is known to be slower has its turn less often
 MOST_CONNECTIONS = 4  # to one address at a time: its own, a LOOK's, and former ones
 
 
@@ -256,18 +255,18 @@ def _well(world: "World") -> Iterator[str]:
     # Who is not needed is not woken, or not connected.
     wakes_all = setting(world, "idle_after", 300.0) > HEALS
     has_all = setting(world, "subset_size", 20) >= len(_listed(world))
-    late = {seen.plan.number for seen in _late(world)}
+    late = _late(world)
     if not (is_even and wakes_all and has_all and late and world.statistics):
         return
     states = {one.address: one for one in world.statistics.backends}
-    executed = [where for number in late for _, where in world.executed.get(number, ())]
     for address in _listed(world):
         backend = states.get(address)
         if backend is None or backend.state != "ready":
             yield f"{address} is {backend and (backend.state, backend.reason)}"
-        elif address in executed or backend.in_flight:
             continue
-        elif backend.weight >= FULL_WEIGHT:
+        # What it refused, as it has enough to do, was sent to it, too.
+        is_called = any(at >= late[0].began_at for at in world.sent.get(address, ()))
+        if not is_called and not backend.in_flight:
             yield f"{address} is ready, and had none of {len(late)} calls: {backend}"
 
 
