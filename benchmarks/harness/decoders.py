@@ -5,6 +5,7 @@ What a decoder may raise is what its caller expects; all else is found.
 """
 
 import asyncio
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,8 +13,12 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import NamedTuple
 
+import lbclient
 from lbclient import wire
+from lbclient.admin import siblings
 from lbclient.admin.http import HttpError, read
+from lbclient.admin.snapshot import snapshot
+from lbclient.cli.operate import inspect
 from lbclient.config import ChannelConfig, ServerConfig
 from lbclient.core.errors import ConfigError, ResolveError
 from lbclient.core.model import LoadReport, TaskState
@@ -114,6 +119,23 @@ def _request(data: bytes) -> None:
     asyncio.run(take())
 
 
+def _page(data: bytes) -> None:
+    """What `lbclient inspect` reads, and shows."""
+
+    async def take() -> bytes:
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        reader.feed_eof()
+        return await inspect.answer("here", reader)
+
+    said = inspect.understood("here", asyncio.run(take()))
+    list(inspect.lines(inspect.Look(said, None)))
+
+
+def _sibling(data: bytes) -> None:
+    siblings._parse(9465, data)
+
+
 def _toml(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "settings.toml"
@@ -152,6 +174,18 @@ def _answer() -> bytes:
     assert nonce is not None
     report = LoadReport(state=TaskState.SERVING)
     return datagram.answer(nonce, TaskState.SERVING, report)
+
+
+async def _shown() -> bytes:
+    """The page of a process with a channel and a server."""
+    server = lbclient.server(config=ServerConfig(quotas={"mail": 1.0}))
+    async with lbclient.insecure_channel("ipv4:127.0.0.1:1,127.0.0.2:1") as channel:
+        channel.get_state(try_to_connect=True)
+        while not channel.statistics().backends:
+            await asyncio.sleep(0)
+        body = json.dumps(snapshot()).encode()
+    await server.stop(None)
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + body
 
 
 SLICES = (
@@ -200,6 +234,18 @@ DECODERS = [
         _request,
         (HttpError, asyncio.IncompleteReadError),
         (REQUEST,),
+    ),
+    Decoder(
+        "pages that inspect reads",
+        _page,
+        (inspect.UnreadableError,),
+        (asyncio.run(_shown()),),
+    ),
+    Decoder(
+        "pages of other processes",
+        _sibling,
+        (ValueError, RecursionError),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"program": "shop", "pid": 7}',),
     ),
     Decoder("settings in TOML", _toml, (), (SETTINGS,)),
     Decoder("words of strangers", _text, (), (b"no \x1b[2J\xff answer",)),
