@@ -8,6 +8,7 @@ the others go on, and what was due meanwhile comes late, as it does in earnest.
 import asyncio
 import heapq
 import selectors
+import socket
 from asyncio import events
 from collections.abc import Callable
 from itertools import count
@@ -50,11 +51,19 @@ class ProcessLoop(asyncio.SelectorEventLoop):
         super().__init__(NoSelector())
         self.name = name
         self.blocked_until = 0.0
+        self.worked = 0.0  # CPU seconds, ever
+        self._working = 0.0  # of them, in the turn that runs
+        self.turn_takes = 0.0  # seconds of CPU time, each turn by itself
         self.errors: list[str] = []  # what nobody caught
         self.set_exception_handler(self._note_error)
 
     def time(self) -> float:
-        return self.clock.now
+        return self.clock.now + self._working
+
+    def work(self, seconds: float) -> None:
+        """Takes CPU time in the turn that runs; what is due next comes later."""
+        self._working += seconds
+        self.worked += seconds
 
     def _note_error(self, _: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -78,6 +87,23 @@ class ProcessLoop(asyncio.SelectorEventLoop):
             self._run_once()  # type: ignore[attr-defined]
         finally:
             events._set_running_loop(None)
+            self.work(self.turn_takes)
+            if self._working:
+                self.block(self._working)
+                self._working = 0.0
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        """Hosts of a world are numbers already."""
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (host, port))]
+
+    async def create_datagram_endpoint(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], *, sock: Any, **_: Any
+    ) -> Any:
+        """Of a socket in memory."""
+        protocol = protocol_factory()
+        transport = sock.listen(self, protocol.datagram_received)
+        protocol.connection_made(transport)
+        return transport, protocol
 
     def is_running(self) -> bool:
         return events._get_running_loop() is self
@@ -85,6 +111,12 @@ class ProcessLoop(asyncio.SelectorEventLoop):
     def block(self, seconds: float) -> None:
         """Some code keeps the thread; SIGSTOP does the same."""
         self.blocked_until = max(self.blocked_until, self.clock.now + seconds)
+
+
+def worked() -> float:
+    """CPU seconds of the process whose code runs; in the place of `thread_time`."""
+    loop = events._get_running_loop()
+    return loop.worked if isinstance(loop, ProcessLoop) else 0.0
 
 
 class Clock:

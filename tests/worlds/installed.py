@@ -7,6 +7,7 @@ outside is answered by the world, and so is the same for the same seed.
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from random import Random
 from types import SimpleNamespace
@@ -16,14 +17,21 @@ import grpc.aio._channel
 import grpc.aio._utils
 from grpc._cython import cygrpc
 
+from lbclient import grpc_seam
 from lbclient.client.backends import idleness
+from lbclient.client.health.udp import Prober
 from lbclient.grpc_seam import intake, private
 from lbclient.server import sampler
-from lbclient.server.overload import system_readings
-from lbclient.server.report import reporter
+from lbclient.server.overload import charging, core_queue, gate, system_readings
+from lbclient.server.overload.run_queue import RunQueue
+from lbclient.server.quotas import cpu_timing, quota_enforcer
+from lbclient.server.quotas.memory_store import ProcessStore
+from lbclient.server.report import reporter, udp_sessions
+from lbclient.server.report import udp as responder
 from lbclient.server.statistics import ContentionStatistics
 from tests.worlds.client_core import ClientCore
-from tests.worlds.clock import Clock, ProcessLoop
+from tests.worlds.clock import Clock, ProcessLoop, worked
+from tests.worlds.datagrams import Datagrams, binding, sending
 from tests.worlds.memory_channel import MemoryChannel
 from tests.worlds.memory_server import MemoryContext, MemoryServer
 from tests.worlds.network import Host, Network
@@ -41,20 +49,40 @@ class InOrder(dict[Any, None]):
         self.pop(one, None)
 
 
-class NoMachine:
-    """In the place of the meter of CPUs: processes of a world take no time."""
+class OneCpu:
+    """In the place of the meter of CPUs: one for each process, which is all its own,
+    and used as the process says by `ProcessLoop.work`."""
 
     def __init__(self, smoothing: float, busy: Any = None) -> None:
-        pass
+        self._read = 0.0, worked()
 
     def read(self, now: float) -> float:
-        return 0.0
+        (at, before), self._read = self._read, (now, worked())
+        return (self._read[1] - before) / (now - at) if now > at else 0.0
 
     def note_lag(self, seconds: float, now: float) -> None:
         pass
 
     def statistics(self) -> ContentionStatistics:
         return ContentionStatistics()
+
+
+class UsualSpeed:
+    """In the place of the measured speed of the machine."""
+
+    factor = 1.0
+
+    def start(self) -> None:
+        pass
+
+    def sample(self, now: float) -> None:
+        pass
+
+
+def _counted(make: Callable[[], Any]) -> tuple[Any, Callable[[], int]]:
+    """In the place of what asks gRPC's core, by channelz, how many calls it began."""
+    made = make()
+    return made, lambda: made[0]._server.begun
 
 
 def _replaced(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
@@ -70,9 +98,14 @@ def _forget_grpcio() -> None:
 
 @contextmanager
 def installed(
-    clock: Clock, network: Network, find: Callable[[str], Host], seed: object
+    clock: Clock,
+    network: Network,
+    find: Callable[[str], Host],
+    seed: object,
+    datagrams: Datagrams,
+    sample_interval: float = SAMPLE_INTERVAL,
 ) -> Iterator[None]:
-    """`find` finds a machine by its address."""
+    """`find` finds a machine by its address. `sample_interval`: of servers' signals."""
     rng = Random(f"chance of {seed}")
 
     def chance(*_: object) -> Random:
@@ -82,6 +115,10 @@ def installed(
         address = target.decode().removeprefix("ipv4:")
         core = ClientCore(network, loop, find(address), dict(options))
         return MemoryChannel(core, credentials is not None)
+
+    class Store(ProcessStore):
+        def __init__(self) -> None:
+            super().__init__(lambda: clock.now)
 
     def no_memory(*_: object) -> Any:
         return SimpleNamespace(read=lambda now: 0.0)
@@ -98,8 +135,20 @@ def installed(
         _replaced(stack, grpc.aio._channel, "weakref", ordered)
         _replaced(stack, import_module("lbclient.server.grpc_server"), "Random", chance)
         _replaced(stack, sampler, "Random", chance)
-        _replaced(stack, sampler, "ContentionMeter", NoMachine)
-        _replaced(stack, sampler, "SAMPLE_INTERVAL", SAMPLE_INTERVAL)
+        _replaced(stack, sampler, "ContentionMeter", OneCpu)
+        _replaced(stack, sampler, "SAMPLE_INTERVAL", sample_interval)
+        _replaced(stack, quota_enforcer, "Random", chance)
+        _replaced(stack, quota_enforcer, "ProcessStore", Store)
+        _replaced(stack, cpu_timing, "thread_time", worked)
+        _replaced(stack, core_queue, "thread_time", worked)
+        _replaced(stack, core_queue, "OF_PROCESS", UsualSpeed())
+        _replaced(stack, charging, "OF_PROCESS", UsualSpeed())
+        _replaced(stack, gate, "RunQueue", partial(RunQueue, cpu_time=worked))
+        _replaced(stack, grpc_seam, "counted", _counted)
+        _replaced(stack, udp_sessions, "token_bytes", rng.randbytes)
+        _replaced(stack, udp_sessions, "randbits", rng.getrandbits)
+        _replaced(stack, responder, "_bind", binding(datagrams))
+        _replaced(stack, Prober, "send", sending(datagrams))
         _replaced(stack, reporter, "SystemRandom", chance)
         _replaced(stack, idleness, "SystemRandom", chance)
         _replaced(stack, system_readings, "MemoryMeter", no_memory)

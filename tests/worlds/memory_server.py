@@ -172,7 +172,9 @@ class MemoryContext(grpc.aio.ServicerContext[Any, Any]):
         return None
 
     def auth_context(self) -> Any:
-        return {}
+        if not self._request.server.is_secure:
+            return {}
+        return {"security_level": [b"TSI_PRIVACY_AND_INTEGRITY"]}
 
     def time_remaining(self) -> Any:
         deadline = self._request.stream.deadline
@@ -238,6 +240,7 @@ class MemoryServer:
         self._interceptors = tuple(interceptors or ())
         self._options = dict(options)
         self._most = maximum_concurrent_rpcs
+        self.is_secure = False
         self._active = 0
         self._state = "new"
         self._cores: list[ServerCore] = []
@@ -259,6 +262,16 @@ class MemoryServer:
         host = type(self).host_of(address.decode())
         self._hosts.append(host)
         return int(host.address.rpartition(":")[2])
+
+    def add_secure_port(self, address: bytes, credentials: Any) -> int:
+        """Encryption itself is not in the world, only that there is some."""
+        self.is_secure = True
+        return self.add_insecure_port(address)
+
+    @property
+    def begun(self) -> int:
+        """Calls that the core has begun."""
+        return sum(core.begun for core in self._cores)
 
     def is_running(self) -> bool:
         is_dead = any(core.is_dead for core in self._cores)

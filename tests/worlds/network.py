@@ -30,7 +30,12 @@ class Link:
         self.delay = delay  # seconds, one way
         self.extra = 0.0  # for now
         self.is_cut = False
+        self.lost = 0.0  # the share of datagrams, for now
         self._rng = rng
+
+    def loses(self) -> bool:
+        """Whether a datagram is lost."""
+        return self.lost > 0.0 and self._rng.random() < self.lost
 
     def takes(self) -> float:
         return (self.delay + self.extra) * (0.5 + self._rng.random())

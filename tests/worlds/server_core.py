@@ -175,6 +175,7 @@ class ServerCore:
         self.loop = loop
         self.clock = loop.clock
         self.is_dead = False
+        self.begun = 0  # calls that have arrived, as channelz counts them
         self.stopped_until = 0.0  # by SIGSTOP
         self.refuses_streams = False
         self.most_streams: int | None = options.get("grpc.max_concurrent_streams")
@@ -223,6 +224,7 @@ class ServerCore:
         if self.refuses_streams:
             connection.send_to_client(lambda: client.lost(UNAVAILABLE, REFUSED))
             return
+        self.begun += 1
         stream = ServerStream(self, connection, client, method, metadata, deadline)
         client.peer = stream
         self._streams[stream] = None

@@ -31,6 +31,7 @@ from tests.conformance.both import LIMIT, Case, Side, plain
 from tests.conformance.script import Script
 from tests.hosts import add_methods, hosting
 from tests.worlds.clock import Clock
+from tests.worlds.datagrams import Datagrams
 from tests.worlds.installed import installed
 from tests.worlds.network import Host, Link, Network
 
@@ -143,7 +144,7 @@ def run_in_memory(case: Case, state: str, arguments: dict[str, Any]) -> Any:
             hosts[address] = Host(address, Link(rng, 0.0001))
         return hosts[address]
 
-    with installed(clock, network, find, 7):
+    with installed(clock, network, find, 7, Datagrams(clock, lambda _: None)):
         loop = clock.start("both")
         task = loop.create_task(in_memory(case, state, arguments))
         clock.run(3600.0, task.done)

@@ -23,8 +23,9 @@ from lbclient.core.model import Endpoint, Endpoints, snapshot
 from tests.interceptors import PASSING
 from tests.worlds.caller import Caller, Seen
 from tests.worlds.clock import Clock, ProcessLoop, SpinError
+from tests.worlds.datagrams import Datagrams
 from tests.worlds.installed import installed
-from tests.worlds.machines import Machine
+from tests.worlds.machines import Machine, clean_up
 from tests.worlds.network import Host, Link, Network
 from tests.worlds.plan import (
     FIRST_PROBE,
@@ -96,6 +97,7 @@ class World:
         self.clock = Clock(Random(f"turns {plan.seed}"))
         self.network = Network(self.clock)
         self.machines: dict[str, Machine] = {}
+        self.datagrams = Datagrams(self.clock, self._with_number)
         self.source = Source(self)
         self.executed: dict[int, list[tuple[float, str]]] = {}
         self.blocked: list[tuple[float, float]] = []  # the client
@@ -116,6 +118,11 @@ class World:
         self.probes: list[Seen] = []
 
     # --- what it is made of -------------------------------------------------------
+
+    def _with_number(self, ip: str) -> Host | None:
+        """The machine with an IP address; each has one port."""
+        found = self.machines.get(f"{ip}:50051")
+        return None if found is None else found.host
 
     def host(self, address: str) -> Host:
         if address not in self.machines:
@@ -140,6 +147,7 @@ class World:
 
     def bury(self, loop: ProcessLoop) -> None:
         self.clock.end(loop)
+        self.datagrams.end(loop)
         self._buried.append(loop)
 
     # --- its course -----------------------------------------------------------------
@@ -157,9 +165,15 @@ class World:
         """Its machines run, and its channel is there, until this is over."""
         with ExitStack() as stack:
             stack.enter_context(quiet())
-            stack.enter_context(self._listening())
+            stack.enter_context(listening(self))
             stack.enter_context(
-                installed(self.clock, self.network, self.host, self.plan.seed)
+                installed(
+                    self.clock,
+                    self.network,
+                    self.host,
+                    self.plan.seed,
+                    self.datagrams,
+                )
             )
             self._start()
             try:
@@ -476,51 +490,48 @@ class World:
             machine.host.connections.clear()
         for loop in self._buried:
             loop.set_exception_handler(lambda *_: None)
-        loops = [*self._buried, client]
-        for loop in loops:
-            for task in asyncio.all_tasks(loop):
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-            loop._ready.clear()  # type: ignore[attr-defined]
-            loop._scheduled.clear()  # type: ignore[attr-defined]
         self.caller.forget()
         self.network.connections.clear()
         self.clock.forget()
+        self.datagrams.forget()
+        loops = [*self._buried, client]
         self._buried.clear()
         del self.channel, tasks, timers, callers
         self._closing = None
-        gc.collect()  # and what nobody retrieved is told now
+        clean_up(loops)
         self.errors = list(client.errors)
-        for loop in loops:
-            loop.close()
 
-    @contextmanager
-    def _listening(self) -> Any:
-        handler = _Handler(self)
-        logger = logging.getLogger("lbclient")
-        before, propagates = logger.level, logger.propagate
-        logger.addHandler(handler)
-        logger.propagate = False
-        logger.setLevel(logging.INFO if self.trace is not None else logging.ERROR)
-        try:
-            yield
-        finally:
-            logger.removeHandler(handler)
-            logger.propagate = propagates
-            logger.setLevel(before)
+
+@contextmanager
+def listening(world: Any, of_servers: bool = False) -> Iterator[None]:
+    """What lbclient logs goes to the world's trace, and its errors to `complaints`."""
+    handler = _Handler(world, of_servers)
+    logger = logging.getLogger("lbclient")
+    before, propagates = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    logger.setLevel(logging.INFO if world.trace is not None else logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates
+        logger.setLevel(before)
 
 
 class _Handler(logging.Handler):
     """Takes what lbclient logs into the trace."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Any, of_servers: bool) -> None:
         super().__init__()
         self._world = world
+        self._of_servers = of_servers  # those who are asked for errors
 
     def emit(self, record: logging.LogRecord) -> None:
         is_server = record.name.startswith("lbclient.server")
         words = record.getMessage()
         self._world.note(f"[{'server' if is_server else 'client'}] {words}")
-        if record.levelno >= logging.ERROR and not is_server:
+        if record.levelno >= logging.ERROR and is_server == self._of_servers:
             error = record.exc_info[1] if record.exc_info else None
             self._world.complaints.append(f"{words} ({error!r})")
 
