@@ -99,12 +99,16 @@ class Caller:
             # Somebody else wants to know how it ends, unless it is to be left alone.
             is_left = plan.stops is not None and plan.stops[1] != "call"
             at_once = plan.stops is not None and plan.stops == (0.0, "task")
+            # (Who gives up a write leaves the call alone, as in grpc.aio.)
+            at_once = at_once and not self._writes(plan)
             if plan.number % 7 == 0 and (at_once or not is_left):
                 task = self.world.client.create_task(self._ask(call))
                 self.tasks[task] = None
                 task.add_done_callback(self.tasks.pop)
             is_whole = await self._take(call, seen)
             seen.how = "answered" if is_whole else "dropped"
+            if not is_whole and self.world.plan.intercepts and self._writes(plan):
+                call.cancel()  # a task of grpc.aio's interceptors keeps the call
         except asyncio.CancelledError:
             seen.how = "cancelled"
         except grpc.aio.AioRpcError as error:

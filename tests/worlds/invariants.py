@@ -22,6 +22,7 @@ Code = grpc.StatusCode
 OF_RETRIES = "overload.md#retries-never-more-than-a-tenth"
 MOMENT = 0.02  # seconds that a turn of the loop may come late
 WELL_AFTER = 24.0  # seconds after all was healed
+MOST_SURE = 3  # backends of which each has one of 32 calls, however they are picked
 MOST_CONNECTIONS = 4  # to one address at a time: its own, a LOOK's, and former ones
 
 
@@ -71,10 +72,16 @@ def _ends(world: "World") -> Iterator[str]:
     for seen in calls(world):
         if seen.over_at is None:
             yield f"{seen}: the channel was closed at {world.closed_at}"
+        elif world.plan.intercepts and seen.how == "cancelled" and _is_read(seen):
+            continue  # grpc.aio's own call, dropped half-read: its callbacks go with it
         elif seen.how not in ("raised", "dropped") and seen.done_at is None:
             yield f"{seen}: its done callback was not called"
         elif seen.how.endswith("not done"):
             yield str(seen)
+
+
+def _is_read(seen: Seen) -> bool:
+    return KINDS[seen.plan.method].endswith("stream")
 
 
 @promise("no call outlives its deadline", "concepts.md#the-way-of-a-call")
@@ -90,7 +97,9 @@ def _in_time(world: "World") -> Iterator[str]:
 @promise("failures are AioRpcErrors", "differences.md")
 def _errors(world: "World") -> Iterator[str]:
     for seen in calls(world):
-        if seen.how.startswith("raised"):
+        # As of grpc.aio's: the interceptors ask for the call when it is their turn.
+        is_late = world.plan.intercepts and "Channel is closed" in seen.error
+        if seen.how.startswith("raised") and not (is_late and world.closed_at):
             yield str(seen)
 
 
@@ -221,7 +230,10 @@ def _closed(world: "World") -> Iterator[str]:
 def _quiet(world: "World") -> Iterator[str]:
     yield from world.complaints
     # grpc.aio's own tasks of intercepted calls are sometimes destroyed as they wait.
-    yield from (said for said in world.errors if "/grpc/aio/" not in said)
+    # So is what who asks for the end of a call is told, when it was never made.
+    late = "UsageError('Channel is closed.')" if world.plan.intercepts else "/grpc/aio/"
+    ignored = ("/grpc/aio/", late)
+    yield from (one for one in world.errors if not any(said in one for said in ignored))
     if world.statistics is not None and world.statistics.task_failures:
         yield f"{world.statistics.task_failures} task failures"
 
@@ -259,15 +271,18 @@ def _well(world: "World") -> Iterator[str]:
     if not (is_even and wakes_all and has_all and late and world.statistics):
         return
     states = {one.address: one for one in world.statistics.backends}
+    # By chance one of five has none of 32 calls of p2c's in one world of a thousand.
+    counted = late if len(_listed(world)) <= MOST_SURE else world.probes
+    since = counted[0].began_at
     for address in _listed(world):
         backend = states.get(address)
         if backend is None or backend.state != "ready":
             yield f"{address} is {backend and (backend.state, backend.reason)}"
             continue
         # What it refused, as it has enough to do, was sent to it, too.
-        is_called = any(at >= late[0].began_at for at in world.sent.get(address, ()))
+        is_called = any(at >= since for at in world.sent.get(address, ()))
         if not is_called and not backend.in_flight:
-            yield f"{address} is ready, and had none of {len(late)} calls: {backend}"
+            yield f"{address} is ready, and had none of {len(counted)} calls: {backend}"
 
 
 @promise("who does not answer gets few calls", "health.md")
@@ -303,8 +318,10 @@ def _room(world: "World") -> Iterator[str]:
 
 @promise("connections are few", "subsetting.md")
 def _few(world: "World") -> Iterator[str]:
+    stalls = Counter(one.host.address for _, _, _, one in world.faults if one)
     for address, most in world.most_connections.items():
-        if most > MOST_CONNECTIONS:
+        # A connection that was given up for a new one stays for a while.
+        if most > max(MOST_CONNECTIONS, 3 + stalls[address]):
             yield f"{most} connections to {address} at a time"
     for address, count in world.dialled.items():
         if count > 20 + 2 * world.clock.now:
