@@ -1,5 +1,7 @@
 """Runs worlds: `python -m tests.worlds --seed 7 --trace`, or `--minutes 30`.
 
+Of clients, or with `--servers` of servers.
+
 With one seed it tells the story; `--trace` of everything. With minutes, or a number of
 worlds, it runs one seed after the other, shrinks what breaks a promise, and tells that.
 """
@@ -9,17 +11,19 @@ import gc
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 
-from tests.worlds.invariants import broken
+from tests.worlds.arrivals import arrivals_of
+from tests.worlds.either import AnyPlan, broken, run
 from tests.worlds.plan import plan_of
 from tests.worlds.shrinking import Shrinking
 from tests.worlds.story import story
-from tests.worlds.world import World
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("tests.worlds", description=__doc__)
     parser.add_argument("--seed", type=int, help="one world, or the first of many")
+    parser.add_argument("--servers", action="store_true", help="worlds of servers")
     parser.add_argument("--trace", action="store_true", help="tell everything")
     parser.add_argument("--shrink", action="store_true", help="make it smaller first")
     parser.add_argument("--minutes", type=float, help="run worlds for so long")
@@ -27,28 +31,24 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def tell(seed: int, shrinks: bool, everything: bool) -> bool:
+def tell(plan: AnyPlan, shrinks: bool, everything: bool) -> bool:
     """Tells one world's story; whether all promises were kept."""
-    plan = plan_of(seed)
-    if shrinks:
-        world = World(plan)
-        world.run()
-        if found := broken(world):
-            plan = Shrinking(plan, found[0][0]).run()
-    world = World(plan, traces=True)
-    world.run()
+    if shrinks and (found := broken(run(plan))):
+        plan = Shrinking(plan, found[0][0]).run()
+    world = run(plan, traces=True)
     print("\n".join(story(world, everything)))
     return not broken(world)
 
 
-def run_many(first: int, minutes: float, most: int) -> bool:
+def run_many(
+    make: Callable[[int], AnyPlan], first: int, minutes: float, most: int
+) -> bool:
     began_at = time.monotonic()
     hours, worlds, failed = 0.0, 0, Counter[str]()
     gc.freeze()
     while worlds < most and time.monotonic() - began_at < minutes * 60:
         seed = first + worlds
-        world = World(plan_of(seed))
-        world.run()
+        world = run(make(seed))
         worlds += 1
         hours += world.clock.now / 3600
         names = dict(broken(world))
@@ -68,11 +68,12 @@ def run_many(first: int, minutes: float, most: int) -> bool:
 def main() -> int:
     asked = arguments()
     first = asked.seed or 0
+    make: Callable[[int], AnyPlan] = arrivals_of if asked.servers else plan_of
     if asked.minutes is None and asked.worlds is None:
-        return 0 if tell(first, asked.shrink, asked.trace) else 1
+        return 0 if tell(make(first), asked.shrink, asked.trace) else 1
     minutes = asked.minutes if asked.minutes is not None else 1e6
     most = asked.worlds if asked.worlds is not None else sys.maxsize
-    return 0 if run_many(first, minutes, most) else 1
+    return 0 if run_many(make, first, minutes, most) else 1
 
 
 if __name__ == "__main__":

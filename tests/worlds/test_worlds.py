@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.invariants import PROMISES, broken
+from tests.worlds.either import places
+from tests.worlds.invariants import broken
 from tests.worlds.kept import KEPT
 from tests.worlds.mutants import MUTANTS, hunt
 from tests.worlds.plan import plan_of
@@ -123,8 +124,7 @@ def test_the_page_lists_the_promises() -> None:
     """In order, with the page that makes each."""
     page = (ROOT / "docs" / "reliability.md").read_text()
     listed = re.findall(r"^\| ([^|]+) \| \[[^]]+\]\(([^)]+)\) \|", page, re.MULTILINE)
-    places = [(one.name, one.place) for one in PROMISES]
-    wanted = [(name, place.replace("README", "../README")) for name, place in places]
+    wanted = [(name, place.replace("README", "../README")) for name, place in places()]
     assert listed == [*wanted, ("nothing spins", "reliability.md")]
 
 
