@@ -203,6 +203,18 @@ def test_what_was_quick_long_ago_does_not_count() -> None:
     assert quickest.is_too_late(0.4, 2.0 * MEMORY)
 
 
+def test_of_those_that_are_too_late_one_a_second_may_try() -> None:
+    """The only request that was served may have been slow as the task was frozen."""
+    quickest = Quickest()
+    quickest.observe(4.3, 10.0)
+    assert not quickest.has_trial(10.9)
+    assert [quickest.has_trial(11.0 + 0.25 * n) for n in range(8)] == [
+        True, False, False, False, True, False, False, False,
+    ]  # fmt: skip
+    quickest.observe(0.01, 13.0)
+    assert not quickest.is_too_late(2.0, 13.0)
+
+
 def test_after_a_silence_everybody_may_try() -> None:
     quickest = Quickest()
     quickest.observe(0.5, 0.0)

@@ -3,7 +3,7 @@
 Plans, not seeds: who changes what is drawn from a seed leaves them as they are.
 """
 
-from tests.worlds.plan import CallPlan, Plan, ServerPlan
+from tests.worlds.plan import CallPlan, Fault, Plan, ServerPlan
 
 GET, PUT = "/world.World/Get", "/world.World/Put"
 LIST, CHAT = "/world.World/List", "/world.World/Chat"
@@ -43,6 +43,15 @@ KEPT = {
             CallPlan(1, 0.0, LIST, 5.0, 0.05),
             CallPlan(7, 1.0, LIST, None, 0.05, stops=(0.0, "task")),
         ),
+    ),
+    "what is too late has no trial": Plan(
+        501681,
+        4.4,
+        0.02,
+        (("max_attempts", 1),),
+        (ONE,),
+        (Fault(3.39, "freeze", 0, 4.3),),
+        (CallPlan(2, 3.1, GET, None, 0.5),),
     ),
     "a trace of an error loses every tie": Plan(
         2,

@@ -243,6 +243,13 @@ MUTANTS = [
         "        return self.trial_at if self.tried_at is None else",
         "        return 1e9 if self.tried_at is None else",
     ),
+    # --- servers, beside clients
+    Mutant(
+        "what is too late has no trial",
+        "core/admission.py",
+        "        if now < self._trial_at:",
+        "        if True:",
+    ),
     Mutant(
         "a trace of an error loses every tie",
         "pickers/p2c.py",

@@ -60,6 +60,9 @@ WIDTHS = 7.0  # of `Signal.width`, in the places kept
 MIX_MEMORY = 128  # requests: a spike is known for what it is after as many
 
 MEMORY = 30.0  # seconds. Ours: a method may become faster, or slower, with its data
+# Seconds between two requests that may try whether that is so. Ours: a task that was
+# frozen during the only request it has served is found out as soon as a second.
+TRIAL = 1.0
 
 
 def _rooms(offered: Sequence[float], excess: float) -> list[float]:
@@ -205,14 +208,14 @@ class Quickest:
     task is.
     """
 
-    __slots__ = ("_before", "ample", "turns_at")
+    __slots__ = ("_before", "_trial_at", "ample", "turns_at")
 
     def __init__(self) -> None:
         # Least since the last turn, and before that. Whoever has more than the first
         # left is not too late, nor does it learn from what takes longer until it turns:
         # the hot path asks no further.
         self.ample = self._before = inf
-        self.turns_at = -inf
+        self.turns_at = self._trial_at = -inf
 
     def observe(self, seconds: float, now: float) -> None:
         """A request was served in `seconds`, from its arrival on."""
@@ -222,6 +225,15 @@ class Quickest:
             self.ample = inf
             self.turns_at = now + MEMORY
         self.ample = min(self.ample, seconds)
+        self._trial_at = now + TRIAL
+
+    def has_trial(self, now: float) -> bool:
+        """Whether a request that is too late may come in all the same, to learn whether
+        others would be, too. One may, `TRIAL` seconds after anything was learned."""
+        if now < self._trial_at:
+            return False
+        self._trial_at = now + TRIAL
+        return True
 
     def is_too_late(self, left: float, now: float) -> bool:
         """Whether `left` seconds are too few; only 0 or less if nothing is known.

@@ -153,11 +153,13 @@ class Wrapped:
         return None
 
     def _is_hopeless(self, left: float, now: float) -> bool:
-        """Whether no request of this method was served in `left` seconds lately."""
+        """Whether no request of this method was served in `left` seconds lately, and
+        this one is not to try it."""
         if left > self._quickest.ample or self._method.quickest is None:
             return False
         self._tally.learn_served()
-        return self._quickest.is_too_late(left, now)
+        quickest = self._quickest
+        return quickest.is_too_late(left, now) and not quickest.has_trial(now)
 
     def _enter(self, call: AsyncContext) -> Awaitable[None] | None:
         """What to await before the handler begins, or None; raises if it may not begin.
