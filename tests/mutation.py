@@ -152,7 +152,7 @@ def run_tests(module: str, number: int, change: str) -> int:
     """In the mutant's process."""
     import pytest
 
-    from tests.worlds.mutants import plant_tree
+    from tests.worlds.planting import plant_tree
 
     path = PACKAGE / module
     plant_tree(path, mutated(path.read_text(), number, change))

@@ -153,7 +153,7 @@ def _flood(
     cost = rng.choice((0.03, 0.05, 0.1))
     capacity = tasks / cost
     times = min(rng.choice((2.0, 3.0, 5.0, 10.0)), MOST / busy / capacity)
-    timeout = rng.choice((2.0, 4.0))
+    timeout = rng.choice((1.0, 2.0))
     shares = {"SHEDDABLE": 0.6, "SHEDDABLE_PLUS": 0.25, "": 0.1}
     result = [
         Traffic(0.0, busy, times * capacity * share, cost, timeout, name)

@@ -102,7 +102,7 @@ class Caller:
             # (Who gives up a write leaves the call alone, as in grpc.aio.)
             at_once = at_once and not self._writes(plan)
             if plan.number % 7 == 0 and (at_once or not is_left):
-                task = self.world.client.create_task(self._ask(call))
+                task = self.world.client.create_task(self._ask(seen, call))
                 self.tasks[task] = None
                 task.add_done_callback(self.tasks.pop)
             is_whole = await self._take(call, seen)
@@ -128,8 +128,18 @@ class Caller:
         del call
         self.world.note(f"is over: {seen}")
 
-    async def _ask(self, call: Any) -> None:
-        """Asks for the end, and gives that up now and then."""
+    async def _ask(self, seen: Seen, call: Any) -> None:
+        """Asks how the call ends, and whether it is true that it is done."""
+        for _ in range(2):
+            is_done, end = call.done(), self.world.client.create_task(call.code())
+            await asyncio.sleep(0.005)
+            if is_done and not end.done():
+                self.world.broken.append(
+                    ("every call ends", f"{seen}: it is done, and has no status")
+                )
+            if end.done():
+                break
+            end.cancel()
         await call.code()
 
     def _done(self, seen: Seen) -> None:
@@ -142,7 +152,7 @@ class Caller:
             options["wait_for_ready"] = plan.waits_for_ready
         method = self._method(plan.method)
         kind = KINDS[plan.method]
-        request = request_of(plan.number, plan.takes, plan.parts, plan.size, plan.ends)
+        request = request_of(plan)
         if kind.startswith("unary"):
             return method(request, **options)
         if self._writes(plan):
@@ -157,7 +167,7 @@ class Caller:
         return is_stream and plan.number % 5 == 0
 
     async def _write(self, call: Any, plan: CallPlan) -> None:
-        request = request_of(plan.number, plan.takes, plan.parts, plan.size, plan.ends)
+        request = request_of(plan)
         with suppress(asyncio.InvalidStateError):  # it is over; its end tells why
             for _ in range(plan.parts):
                 await call.write(request)

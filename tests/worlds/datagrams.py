@@ -39,6 +39,9 @@ class Datagrams:
     def is_open(self, address: Address) -> bool:
         return address in self._open
 
+    def is_used_by(self, loop: ProcessLoop) -> bool:
+        return any(one is loop for one, _ in self._open.values())
+
     def send(self, data: bytes, source: Address, to: Address) -> None:
         host = self._host_of(to) or self._host_of(source)
         if host is None:

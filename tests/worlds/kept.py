@@ -9,8 +9,56 @@ GET, PUT = "/world.World/Get", "/world.World/Put"
 LIST, CHAT = "/world.World/List", "/world.World/Chat"
 ONE, TWO = (ServerPlan(f"10.0.0.{number}:50051", "lbclient") for number in (1, 2))
 
-# By the name of the mutant that is the fault.
+_STALLED = Plan(
+    4,
+    4.0,
+    0.001,
+    (("health_interval", 0.5),),
+    (ONE,),
+    (Fault(2.0, "block", 0, 30.0),),
+    (
+        CallPlan(1, 1.0, PUT, 5.0, 0.0),
+        CallPlan(2, 2.1, PUT, None, 0.01),
+        CallPlan(3, 2.1, LIST, None, 0.01),
+    ),
+)
+
+# By the name of the mutant that is the fault. Some were never faults: these worlds are
+# there for what seeds seldom do.
 KEPT = {
+    "a call that was given up is told CancelledError": _STALLED,
+    "the same, of a direct call": _STALLED,
+    "waiting calls outlive their channel": Plan(
+        6,
+        4.0,
+        0.001,
+        (),
+        (ONE,),
+        (Fault(0.1, "crash", 0, 9.0),),
+        (CallPlan(1, 1.0, GET, None, 0.0, waits_for_ready=True),),
+        (3.0, None),
+    ),
+    "the budget for retries has no end": Plan(
+        7,
+        8.0,
+        0.001,
+        (("idempotent", (GET,)), ("max_attempts", 5)),
+        (ONE, TWO),
+        (),
+        tuple(
+            CallPlan(number, 1.0 + 0.1 * number, GET, 5.0, 0.0, ends="unavailable")
+            for number in range(60)
+        ),
+    ),
+    "an empty answer of the resolver is believed": Plan(
+        8,
+        6.0,
+        0.001,
+        (),
+        (ONE, TWO),
+        (Fault(2.0, "resolver is empty", -1, 4.0),),
+        tuple(CallPlan(n, 0.5 * n, GET, 2.0, 0.0) for n in range(12)),
+    ),
     "a failed write takes the place of the status": Plan(
         23,
         1.0,

@@ -17,9 +17,10 @@ from lbclient import wire
 from lbclient.config import ServerConfig
 from lbclient.server.disabled import PlainServer
 from lbclient.server.grpc_server import Server
+from lbclient.v1 import health_pb2, load_pb2
 from tests.worlds.clock import ProcessLoop
 from tests.worlds.network import Host
-from tests.worlds.plan import KINDS, ServerPlan
+from tests.worlds.plan import KINDS, CallPlan, ServerPlan
 from tests.worlds.server_core import ServerCore
 
 if TYPE_CHECKING:
@@ -36,9 +37,26 @@ MUTE = (
 )
 
 
-def request_of(number: int, takes: float, parts: int, size: int, ends: str) -> bytes:
-    head = f"{number} {takes} {parts} {size} {ends} ".encode()
-    return head.ljust(size, b".")
+def request_of(call: CallPlan) -> bytes:
+    said = (call.number, call.takes, call.parts, call.size, call.ends, call.drips)
+    return " ".join(map(str, (*said, ""))).encode().ljust(call.size, b".")
+
+
+def garbled(rng: Random, data: bytes) -> bytes:
+    """Another report than was meant: rubbish, a part of it, or a lie."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        return rng.randbytes(rng.choice((0, 3, 40)))
+    if kind == 1:
+        return data[: rng.randrange(len(data) + 1)]
+    if kind == 2 and data:
+        at = rng.randrange(len(data))
+        return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
+    lie = rng.choice(LIES)
+    load = load_pb2.LoadReport(application_utilization=lie, rps_fractional=lie, eps=lie)
+    report = health_pb2.HealthReport(load=load, report_floor=lie, cost_rise=lie)
+    report.workers.ports.add(shared=50051, own=[rng.randrange(70_000)])
+    return report.SerializeToString()
 
 
 def clean_up(loops: list[ProcessLoop]) -> None:
@@ -91,7 +109,7 @@ class ServerProcess:
                 utilization=lambda: machine.utilization(),
                 utilization_replaces=True,
                 signals={"strain": lambda: machine.strain},
-                udp_health=False,
+                udp_health=machine.world.plan.udp,
                 lame_duck_period=10.0,
             )
             return Server(config=config, options=options, clock=self.loop.time)
@@ -118,8 +136,8 @@ class ServerProcess:
 
     # --- handlers ---------------------------------------------------------------
 
-    async def _begin(self, request: bytes, context: Any) -> tuple[int, bytes, str]:
-        number, takes, parts, size, ends, _ = request.split(b" ", 5)
+    async def _begin(self, request: bytes, context: Any) -> tuple[int, bytes, float]:
+        number, takes, parts, size, ends, drips, _ = request.split(b" ", 6)
         machine = self.machine
         machine.executes(int(number), context)
         if machine.is_failing:
@@ -135,15 +153,17 @@ class ServerProcess:
         if ends == b"raises":
             raise ValueError("raised by the handler")
         answer = b"%d at %s" % (int(number), machine.host.address.encode())
-        return int(parts), answer.ljust(int(size), b"."), ends.decode()
+        return int(parts), answer.ljust(int(size), b"."), float(drips)
 
     async def _unary_unary(self, request: bytes, context: Any) -> bytes:
         _, answer, _ = await self._begin(request, context)
         return answer
 
     async def _unary_stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        parts, answer, _ = await self._begin(request, context)
-        for _ in range(parts):
+        parts, answer, drips = await self._begin(request, context)
+        for number in range(parts):
+            if number and drips:
+                await asyncio.sleep(drips)
             yield answer
 
     async def _stream_unary(self, requests: Any, context: Any) -> bytes:
@@ -155,10 +175,12 @@ class ServerProcess:
         return b"%d of " % count + answer
 
     async def _stream_stream(self, requests: Any, context: Any) -> AsyncIterator[bytes]:
-        answer = b""
+        answer, drips = b"", 0.0
         async for request in requests:
             if not answer:
-                _, answer, _ = await self._begin(request, context)
+                _, answer, drips = await self._begin(request, context)
+            elif drips:
+                await asyncio.sleep(drips)
             yield answer
 
 

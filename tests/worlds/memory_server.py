@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import grpc
 from grpc._cython import cygrpc
 
+from lbclient.wire import LOAD_KEY, WATCH_METHOD
 from tests.worlds.client_core import CANCELLED
 from tests.worlds.clock import ProcessLoop
 from tests.worlds.network import Host
@@ -66,6 +67,12 @@ class Request:
 
     async def finish(self, code: int, details: str, trailers: tuple[Any, ...]) -> None:
         self.is_answered = True
+        garbles = self.stream.core.host.garbles
+        if garbles is not None:
+            trailers = tuple(
+                (key, garbles(value) if key == LOAD_KEY else value)
+                for key, value in trailers
+            )
         await self.stream.finish((code, details, _visible(trailers)))
 
 
@@ -104,6 +111,9 @@ class MemoryContext(grpc.aio.ServicerContext[Any, Any]):
         request.check()
         raw = _coded(self._serialize, message)
         request.begin_response()
+        garbles = request.stream.core.host.garbles
+        if garbles is not None and request.stream.method == WATCH_METHOD:
+            raw = garbles(raw)
         await request.stream.send(raw)
 
     async def send_initial_metadata(self, metadata: Any) -> None:

@@ -1,4 +1,4 @@
-"""Plants faults in the client, one at a time, and counts the worlds that find each.
+"""Plants faults, one at a time, and counts the worlds that find each.
 
 `python -m tests.worlds.mutants --worlds 60` prints a table: the mutant, the number of
 worlds until one broke a promise, and which. Mends of earlier faults are among them,
@@ -6,25 +6,14 @@ taken out. Each runs in a process of its own, with another text in one module.
 """
 
 import argparse
-import ast
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
-from pathlib import Path
-from types import CodeType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
-
-
-class Mutant(NamedTuple):
-    name: str
-    file: str  # in lbclient/
-    old: str
-    new: str
-
+from tests.worlds.planting import ROOT, Mutant, plant
+from tests.worlds.server_mutants import SERVER_MUTANTS
 
 MUTANTS = [
     # --- the state of calls
@@ -243,10 +232,34 @@ MUTANTS = [
         "        return self.trial_at if self.tried_at is None else",
         "        return 1e9 if self.tried_at is None else",
     ),
+    Mutant(
+        "a silent backend is ready",
+        "core/backends/lifecycle.py",
+        'return self.connection.enter(State.CONNECTING, f"silent for {silent:.1f} s")',
+        'return self.connection.enter(State.READY, f"silent for {silent:.1f} s")',
+    ),
+    Mutant(
+        "the connection of a LOOK is not closed",
+        "client/health/ordered_checks.py",
+        "            step(channel.close())",
+        "            self.__dict__.setdefault('kept', []).append(channel)",
+    ),
+    Mutant(
+        "what a resolver raises is not caught",
+        "client/backends/discovery.py",
+        "        error = printable(error)\n        logger",
+        "        raise RuntimeError(error)\n        logger",
+    ),
+    Mutant(
+        "nobody may wait for the first connection",
+        "client/pending.py",
+        "        if len(self) >= self._config.max_waiting:",
+        "        if not self._pool.ready:",
+    ),
     # --- servers, beside clients
     Mutant(
         "what is too late has no trial",
-        "core/admission.py",
+        "core/overload/admission.py",
         "        if now < self._trial_at:",
         "        if True:",
     ),
@@ -257,25 +270,6 @@ MUTANTS = [
         "requests(first, now), requests(second, now)",
     ),
 ]
-
-
-def plant(mutant: Mutant) -> None:
-    """From now on the module is imported with the other text."""
-    path = ROOT / "lbclient" / mutant.file
-    source = path.read_text().replace(mutant.old, mutant.new)
-    plant_tree(path, ast.parse(source))
-
-
-def plant_tree(path: Path, tree: ast.Module) -> None:
-    """From now on what is at this path is imported as that."""
-    original = SourceFileLoader.get_code
-
-    def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
-        if self.path != str(path):
-            return original(self, fullname)
-        return compile(tree, str(path), "exec")
-
-    SourceFileLoader.get_code = get_code  # type: ignore[assignment, method-assign]
 
 
 def hunt(mutant: Mutant, first: int, worlds: int) -> str:
@@ -290,30 +284,33 @@ def hunt(mutant: Mutant, first: int, worlds: int) -> str:
 
 
 def found_by(name: str, first: int, worlds: int) -> str:
-    """The number of worlds, or "kept" if it is the world that is kept for this."""
+    """The number of worlds until one broke a promise, or "kept" if it is the world that
+    is kept for this; and the promises."""
     # Not before the mutant is planted.
-    from tests.worlds.invariants import broken
+    from tests.worlds.arrivals import arrivals_of
+    from tests.worlds.either import broken, run
     from tests.worlds.kept import KEPT
     from tests.worlds.plan import plan_of
-    from tests.worlds.world import World
 
+    is_of_servers = any(one.name == name for one in SERVER_MUTANTS)
+    make: Callable[[int], Any] = arrivals_of if is_of_servers else plan_of
     plans: list[tuple[str, Any]]
-    plans = [(str(n), plan_of(first + n - 1)) for n in range(1, worlds + 1)]
-    if not worlds and name in KEPT:
-        plans = [("kept", KEPT[name])]
+    plans = [(str(n), make(first + n - 1)) for n in range(1, worlds + 1)]
+    if name in KEPT:
+        plans.append(("kept", KEPT[name]))
     for which, plan in plans:
-        world = World(plan)
         try:
-            world.run()
+            found = broken(run(plan))
         except Exception as error:
             return f"{which} | a world ends with {error!r}"
-        if names := [each for each, _ in broken(world)]:
-            return f"{which} | {names[0]}"
+        if found:
+            names = list(dict.fromkeys(each for each, _ in found))
+            return f"{which} | {'; '.join(names)}"
     return f"none of {worlds} | "
 
 
 def rows(names: list[str], first: int, worlds: int) -> Iterator[str]:
-    for mutant in MUTANTS:
+    for mutant in (*MUTANTS, *SERVER_MUTANTS):
         if not names or mutant.name in names:
             yield f"| {mutant.name} | {hunt(mutant, first, worlds)} |"
 
@@ -326,7 +323,8 @@ def main() -> None:
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.hunt is not None:
-        plant(next(one for one in MUTANTS if one.name == asked.hunt))
+        every = (*MUTANTS, *SERVER_MUTANTS)
+        plant(next(one for one in every if one.name == asked.hunt))
         print(found_by(asked.hunt, asked.seed, asked.worlds))
         return
     began_at = time.monotonic()

@@ -44,6 +44,12 @@ SERVER_FAULTS = {
     "overload": (7, 1.0, 15.0),  # its admission refuses
     "mute": (4, 1.0, 20.0),  # health checks and streams hang
 }
+# Drawn by themselves: who adds one leaves other worlds as they were.
+MORE_SERVER_FAULTS = {
+    "garble": (3, 1.0, 15.0),  # its reports are rubbish, or lies that can be parsed
+    "lose": (2, 1.0, 20.0),  # half of all datagrams
+}
+MORE_CLIENT_FAULTS = {"resolver lies": (2, 0.5, 5.0)}  # all endpoints are others
 CLIENT_FAULTS = {
     "resolver fails": (10, 1.0, 20.0),
     "resolver is empty": (6, 1.0, 20.0),
@@ -89,6 +95,7 @@ class CallPlan:
     ends: str = "ok"
     stops: tuple[float, str] | None = None
     waits_for_ready: bool | None = None
+    drips: float = 0.0  # seconds of the handler between two answers
 
     def __str__(self) -> str:
         name = self.method.rpartition("/")[2]
@@ -107,6 +114,7 @@ class Plan:
     calls: tuple[CallPlan, ...]
     closes: tuple[float, float | None] | None = None  # when, and with which grace
     intercepts: bool = False  # the channel has interceptors, which pass everything on
+    udp: bool = False  # servers answer health checks by UDP
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{one.kind} at {one.address}" for one in self.servers)
@@ -134,7 +142,7 @@ def plan_of(seed: int) -> Plan:
     closes = None
     if rng.random() < 0.1:
         closes = (rng.uniform(0.0, lasts), rng.choice((None, 0.5, 5.0)))
-    return Plan(
+    plan = Plan(
         seed,
         lasts,
         rng.choice((0.0005, 0.002, 0.02)),
@@ -145,6 +153,37 @@ def plan_of(seed: int) -> Plan:
         closes,
         rng.random() < 0.15,
     )
+    return _with_more(plan)
+
+
+def _with_more(plan: Plan) -> Plan:
+    rng = Random(f"more {plan.seed}")
+    calls = plan.calls
+    if rng.random() < 0.3:
+        calls = tuple(replace(one, drips=rng.choice((0.0, 0.1, 0.5))) for one in calls)
+    if rng.random() < 0.05:  # nearly all fail, and may be retried
+        often = [rng.random() < 0.8 for _ in calls]
+        calls = tuple(
+            replace(one, ends="unavailable") if is_failing else one
+            for one, is_failing in zip(calls, often, strict=True)
+        )
+    faults = list(plan.faults)
+    if plan.faults and rng.random() < 0.25:
+        faults.append(_fault(rng, MORE_SERVER_FAULTS, len(plan.servers), plan.lasts))
+    if plan.faults and rng.random() < 0.1:
+        faults.append(_fault(rng, MORE_CLIENT_FAULTS, 0, plan.lasts))
+    faults.sort(key=lambda fault: fault.at)
+    udp = rng.random() < 0.3
+    return replace(plan, calls=calls, faults=tuple(faults), udp=udp)
+
+
+def _fault(
+    rng: Random, kinds: dict[str, tuple[int, float, float]], servers: int, lasts: float
+) -> Fault:
+    kind = rng.choice(list(kinds))
+    _, least, most = kinds[kind]
+    server = rng.randrange(servers) if servers else -1
+    return Fault(rng.uniform(0.0, lasts), kind, server, rng.uniform(least, most))
 
 
 def _settings(rng: Random) -> tuple[tuple[str, Any], ...]:

@@ -13,16 +13,16 @@ import grpc
 from lbclient import wire
 from lbclient.core.criticality import Criticality
 from lbclient.core.model import TaskState
-from lbclient.core.quota_account import TUNING
+from lbclient.core.quotas.quota_account import TUNING
 from lbclient.core.refusal import Refusal
 from tests.worlds.arrivals import CALM, FLOOD, LEAVING, QUIET, QUOTA
 from tests.worlds.server_world import PROBER, STRANGER, Asked, ServerWorld
 
-OK, CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE = 0, 1, 4, 14
-EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+CANCELLED: int = grpc.StatusCode.CANCELLED.value[0]
+UNAVAILABLE: int = grpc.StatusCode.UNAVAILABLE.value[0]
 OF_QUOTAS = "overload.md#quotas-what-each-customer-may-use"
 WORDS = {refusal.value for refusal in Refusal}
-AGAIN = 3.0  # seconds after a flood until all is served again
+AGAIN = 4.0  # seconds after a flood, of deadlines of 2 s, until all is served again
 LEAST_GOODPUT = 0.8  # of the capacity, in a flood: refusals take no CPU in a world
 LEAST_CRITICAL = 0.95  # of requests that would fit, in a flood
 WARM = 1.5  # seconds, of a flood, until a server knows it
@@ -189,7 +189,7 @@ def _drained(world: ServerWorld) -> Iterator[str]:
         if asked.is_served or was_hasty:
             continue
         # What crossed GOAWAY was not executed, and is told so: it may be sent again.
-        was_lost = asked.code == UNAVAILABLE and not asked.executed
+        was_lost = asked.code in (UNAVAILABLE, CANCELLED) and not asked.executed
         if was_lost and not asked.traffic.watches:
             continue
         yield f"{asked}, executed {asked.executed}"

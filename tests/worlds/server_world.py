@@ -371,9 +371,9 @@ class ServerWorld:
             self.left += [f"a task of {loop.name}: {one!r}" for one in tasks]
             timers: Any = loop._scheduled  # type: ignore[attr-defined]
             self.left += [repr(one) for one in timers if not one.cancelled()]
-        for task in self.tasks:
-            if self.datagrams.is_open((task.ip, 50051)):
-                self.left.append(f"the UDP socket of {task}")
+        for loop, _ in leaving:
+            if self.datagrams.is_used_by(loop):
+                self.left.append(f"a UDP socket of {loop.name}")
 
     def over(self, asked: Asked, message: Any, status: Any) -> None:
         asked.over_at = self.clock.now

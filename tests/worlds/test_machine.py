@@ -20,6 +20,7 @@ from tests.worlds.plan import (
     CLIENT_FAULTS,
     KINDS,
     MAY_REPEAT,
+    MORE_SERVER_FAULTS,
     SERVER_FAULTS,
     CallPlan,
     Fault,
@@ -85,7 +86,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.world.caller.begin(call)
 
     @rule(
-        kind=st.sampled_from(list(SERVER_FAULTS)),
+        kind=st.sampled_from(list(SERVER_FAULTS | MORE_SERVER_FAULTS)),
         server=st.integers(0, 2),
         lasts=st.sampled_from((0.1, 1.0, 8.0)),
     )

@@ -25,7 +25,7 @@ from tests.worlds.caller import Caller, Seen
 from tests.worlds.clock import Clock, ProcessLoop, SpinError
 from tests.worlds.datagrams import Datagrams
 from tests.worlds.installed import installed
-from tests.worlds.machines import Machine, clean_up
+from tests.worlds.machines import Machine, clean_up, garbled
 from tests.worlds.network import Host, Link, Network
 from tests.worlds.plan import (
     FIRST_PROBE,
@@ -66,6 +66,8 @@ class Source:
             known = []
         elif self.fault == "resolver forgets one":
             known = known[1:]
+        elif self.fault == "resolver lies":
+            known = ["10.9.9.8:50051", "10.9.9.9:50051"]
         elif self.fault == "resolver invents one":
             known.append("10.9.9.9:50051")
         return snapshot([Endpoint(address) for address in known])
@@ -430,6 +432,23 @@ class World:
     def _lie(self, fault: Fault, machine: Machine) -> Callable[[], None]:
         return self._set(machine, "is_lying", True)
 
+    def _garble(self, fault: Fault, machine: Machine) -> Callable[[], None]:
+        rng = Random(f"garble {self.plan.seed} {fault.at}")
+        machine.host.garbles = partial(garbled, rng)
+
+        def end() -> None:
+            machine.host.garbles = None
+
+        return end
+
+    def _lose(self, fault: Fault, machine: Machine) -> Callable[[], None]:
+        machine.host.link.lost = 0.5
+
+        def end() -> None:
+            machine.host.link.lost = 0.0
+
+        return end
+
     def _fail(self, fault: Fault, machine: Machine) -> Callable[[], None]:
         return self._set(machine, "is_failing", True)
 
@@ -467,7 +486,7 @@ class World:
         return end
 
     _resolver_fails = _resolver_is_empty = _of_source
-    _resolver_forgets_one = _resolver_invents_one = _of_source
+    _resolver_forgets_one = _resolver_invents_one = _resolver_lies = _of_source
 
     def _client_blocks(self, fault: Fault, machine: None) -> None:
         self.blocked.append((self.clock.now, self.clock.now + fault.lasts))
