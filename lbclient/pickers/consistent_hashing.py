@@ -26,9 +26,7 @@ from lbclient.core.protocols import N, Node
 from lbclient.core.routing import key_hash
 from lbclient.pickers.key_homes import (
     ABSENT,
-    LONGEST_STEP,
-    SHORTEST_HORIZON,
-    STEP,
+    TUNING,
     KeyHome,
     place,
     requests_bound,
@@ -82,7 +80,7 @@ class ConsistentHashing:
         self._present: list[KeyHome] = []
         self._orders: OrderedDict[str, KeyOrder] = OrderedDict()  # last used is last
         self._stepped_at = self._step_at = -inf
-        self._horizon = SHORTEST_HORIZON
+        self._horizon = TUNING.shortest_horizon
         self._active = 1.0  # requests in flight on a backend, the mean
         self._weight = 1.0  # of a backend, the mean
         self._least_errors = 0.0
@@ -187,8 +185,8 @@ class ConsistentHashing:
 
     def _step(self, now: float) -> None:
         """Brings up to date what changes slowly. O(k), four times a second."""
-        seconds = min(LONGEST_STEP, now - self._stepped_at)
-        self._stepped_at, self._step_at = now, now + STEP
+        seconds = min(TUNING.longest_step, now - self._stepped_at)
+        self._stepped_at, self._step_at = now, now + TUNING.step
         self._forget(now)
         homes = self._present
         self._slow_start.look(self._built_for, now)
@@ -199,7 +197,7 @@ class ConsistentHashing:
         loads = [home.node.load for home in homes]
         latencies = [load.latency for load in loads if load.latency]
         if latencies:
-            self._horizon = max(SHORTEST_HORIZON, mean(latencies))
+            self._horizon = max(TUNING.shortest_horizon, mean(latencies))
         self._active = mean([home.active for home in homes])
         self._weight = mean([home.weight for home in homes])
         errors = [

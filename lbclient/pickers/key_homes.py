@@ -16,6 +16,7 @@ idle, a key is not worth moving.
 
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 from random import Random
 
@@ -25,17 +26,33 @@ from lbclient.core.protocols import Node
 from lbclient.core.routing.key_hash import WORD, backend_hash, hash64
 
 ABSENT = -1  # the index of a backend that is not ready
-STEP = 0.25  # seconds between two steps of control, at most so much is made up for
-LONGEST_STEP = 1.0  # seconds
-GAIN = 0.3  # of a step, in a second; 0.15 to 1 do as well in benchmarks.keys
-EXPIRATION = 180.0  # seconds; a report that is older counts as none (gRFC A58)
-LEAST_KEPT = 0.02  # of its calls; so that its recovery is noticed by calls, too
-WITHIN = 0.85  # of the allowed excess; the rest is for what control misses
-FULL, LEAST_BOUND = 0.9, 0.2  # utilization; see above
-WINDOW = 128  # calls in which the hottest keys are looked for
-DEVIATIONS, FEW = 4.0, 4.0  # of requests in flight, that chance explains; ours
-ACTIVE_GAIN = 0.2  # of a step, in the mean of requests in flight: some 1.2 s
-SHORTEST_HORIZON = 0.005  # seconds; as in `weighted_least_loaded`
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHomesTuning:
+    """The numbers of the two loops. Ours, but for `expiration`: `benchmarks.keys`
+    plays them."""
+
+    # The slow loop, by utilization.
+    step: float = 0.25  # seconds between two steps of control
+    longest_step: float = 1.0  # seconds that a step which comes late makes up for
+    gain: float = 0.3  # of a step, in a second; 0.15 to 1 do as well
+    expiration: float = 180.0  # seconds; an older report counts as none (gRFC A58)
+    least_kept: float = 0.02  # of its calls, so that calls notice its recovery, too
+    within: float = 0.85  # of the allowed excess; the rest is for what control misses
+    full: float = 0.9  # utilization, the bound at most ...
+    least_bound: float = 0.2  # ... and at least: see above
+    window: int = 128  # calls in which the hottest keys are looked for
+
+    # The fast loop, by requests in flight. Four standard deviations, which one
+    # backend in 30,000 exceeds by chance, and four requests, as there may be few.
+    deviations: float = 4.0
+    few: float = 4.0
+    active_gain: float = 0.2  # of a step, in the mean of requests in flight: some 1.2 s
+    shortest_horizon: float = 0.005  # seconds; as in `weighted_least_loaded`
+
+
+TUNING = KeyHomesTuning()
 
 
 class KeyHome:
@@ -95,7 +112,7 @@ class KeyHome:
         counts, recent = self._counts, self._recent
         recent.append(key)
         counts[key] += 1
-        if len(recent) > WINDOW:
+        if len(recent) > TUNING.window:
             oldest = recent.popleft()
             if counts[oldest] == 1:
                 del counts[oldest]
@@ -107,15 +124,17 @@ class KeyHome:
     def used(self, now: float) -> float:
         """Returns its utilization; 0.0: unknown, as is what was told too long ago."""
         load = self.node.load
-        return load.utilization() if now - load.reported_at <= EXPIRATION else 0.0
+        return (
+            load.utilization() if now - load.reported_at <= TUNING.expiration else 0.0
+        )
 
     def step(self, bound: float, seconds: float, now: float) -> None:
         """Moves the share that it keeps towards where its utilization is at the bound;
         without a report it keeps all."""
         used = self.used(now)
         excess = log(used / bound) if used > 0.0 else -1.0
-        kept = self.kept * exp(-GAIN * seconds * max(-1.0, excess))
-        self.kept = min(1.0, max(LEAST_KEPT, kept))
+        kept = self.kept * exp(-TUNING.gain * seconds * max(-1.0, excess))
+        self.kept = min(1.0, max(TUNING.least_kept, kept))
         if self.kept == 1.0:
             self.begin_anew()
         else:
@@ -123,7 +142,7 @@ class KeyHome:
             self._level = level(self._counts.values(), self.kept) / recent
 
     def observe_active(self) -> None:
-        self.active += ACTIVE_GAIN * (self._told() - self.active)
+        self.active += TUNING.active_gain * (self._told() - self.active)
 
     def _told(self) -> float:
         load = self.node.load
@@ -181,14 +200,14 @@ def utilization_bound(mean: float, factor: float) -> float:
     >>> f"{utilization_bound(0.5, 1.25):.4f} {utilization_bound(0.9, 1.25):.4f}"
     '0.6062 0.9500'
     """
-    bound = mean * (1.0 + WITHIN * (factor - 1.0))
-    return max(LEAST_BOUND, min(bound, max(FULL, (mean + 1.0) / 2.0)))
+    bound = mean * (1.0 + TUNING.within * (factor - 1.0))
+    return max(TUNING.least_bound, min(bound, max(TUNING.full, (mean + 1.0) / 2.0)))
 
 
 def requests_bound(mean: float, factor: float, weight: float) -> float:
     """The requests in flight that neither the bound nor chance explains."""
     bound = factor * max(1.0, mean) * weight
-    return bound + DEVIATIONS * sqrt(bound) + FEW
+    return bound + TUNING.deviations * sqrt(bound) + TUNING.few
 
 
 def place(key: int) -> float:

@@ -17,6 +17,7 @@ picked.
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 from random import Random
 
@@ -26,17 +27,31 @@ from lbclient.core.protocols import N, Node
 from lbclient.pickers.options import between
 from lbclient.pickers.probe_worth import MOST_WANTED
 
-MAX_AGE = 1.0  # seconds; the paper's
-SURPLUS = 1.0  # the paper's delta, in how often a probe is used
-MOST_USES = 16.0  # Ours: where the formula has no bound
-ENOUGH = 2  # probes; with fewer one goes by lot, as in the paper
-RECENT = 64  # counts that the quantile is of; Ours
-# Ours: the pool is at most 1 / PART of the backends, or all of them are in it; but
-# LEAST, or all there are: with 2 of 10 most picks go by lot.
-PART, LEAST = 5, 4
+
+@dataclass(frozen=True, slots=True)
+class PrequalTuning:
+    """The numbers of `Prequal` that are no arguments. The paper's: `max_age`, `surplus`
+    and `enough`. The rest are ours: `benchmarks.prequal` and `lbclient sim` play them.
+    """
+
+    max_age: float = 1.0  # seconds that a probe is used for
+    surplus: float = 1.0  # the paper's delta, in how often a probe is used
+    enough: int = 2  # probes; with fewer one goes by lot
+
+    most_uses: float = 16.0  # of a probe, where the paper's formula has no bound
+    recent: int = 64  # counts of requests in flight that the quantile is of
+
+    # The pool is at most 1 / `part` of the backends, or all of them are in it; but
+    # `least`, or all there are: with 2 of 10 most picks go by lot.
+    part: int = 5
+    least: int = 4
+
+    most_errors: float = 3.0  # times (quantile + 1), as `WeightedLeastLoaded` the mean
+    floor: float = 0.01  # of picks, by lot: else no recovery of a backend is seen
+
+
+TUNING = PrequalTuning()
 HOT = 1e9  # more than any latency in seconds
-MOST_ERRORS = 3.0  # times (quantile + 1); as `WeightedLeastLoaded` has times the mean
-FLOOR = 0.01  # of the picks go by lot: who is never picked is never seen to recover
 
 
 class Probe:
@@ -63,7 +78,7 @@ class Probe:
         latency = self.latency
         load = self.load
         if load.erred_at > now - FORGOTTEN_AFTER:
-            errors = min(load.recent_errors(now), MOST_ERRORS * (1.0 + limit))
+            errors = min(load.recent_errors(now), TUNING.most_errors * (1.0 + limit))
             active += errors
             latency *= 1.0 + errors
         return HOT + active if active > limit else latency
@@ -94,12 +109,12 @@ class Prequal:
         self._rng = rng
         self._asked = between("probes", probes, 0.0, 16.0)
         self._removed = between("removed", removed, 0.0, 16.0)
-        self._most = int(between("pool", pool, ENOUGH, 1000))
+        self._most = int(between("pool", pool, TUNING.enough, 1000))
         self._quantile = between("quantile", quantile, 0.0, 1.0)
         self.probes: list[Node] = []
         self._built_for: Sequence[Node] = ()
         self._here: set[int] = set()  # the identities of their nodes
-        self._size = ENOUGH
+        self._size = TUNING.enough
         self._uses = 1.0
         self._pool: list[Probe] = []  # the oldest first
         self._recent: deque[int] = deque()
@@ -123,7 +138,7 @@ class Prequal:
         active = report.active if report.runnable is None else report.runnable
         recent = self._recent
         recent.append(active)
-        if len(recent) <= RECENT:
+        if len(recent) <= TUNING.recent:
             insort(self._sorted, active)
         elif (oldest := recent.popleft()) != active:  # they are small: often it is
             del self._sorted[bisect_left(self._sorted, oldest)]
@@ -142,9 +157,12 @@ class Prequal:
 
     def _choose(self, ready: Sequence[N], now: float) -> N:
         pool = self._pool
-        while pool and now - pool[0].at > MAX_AGE:
+        while pool and now - pool[0].at > TUNING.max_age:
             del pool[0]
-        if len(pool) < min(ENOUGH, len(ready)) or self._rng.random() < FLOOR:
+        if (
+            len(pool) < min(TUNING.enough, len(ready))
+            or self._rng.random() < TUNING.floor
+        ):
             return ready[int(self._rng.random() * len(ready))]
         limit = self._limit()
         best, least = pool[0], inf
@@ -200,10 +218,12 @@ class Prequal:
         self._pool = [probe for probe in self._pool if id(probe.node) in here]
         self._built_for = ready
         count = len(ready)
-        size = self._size = min(self._most, max(min(LEAST, count), count // PART))
+        size = self._size = min(
+            self._most, max(min(TUNING.least, count), count // TUNING.part)
+        )
         surplus = (1.0 - min(1.0, size / count)) * self._asked - self._removed
-        uses = (1.0 + SURPLUS) / surplus if surplus > 0.0 else MOST_USES
-        self._uses = min(MOST_USES, max(1.0, uses))
+        uses = (1.0 + TUNING.surplus) / surplus if surplus > 0.0 else TUNING.most_uses
+        self._uses = min(TUNING.most_uses, max(1.0, uses))
 
     def __repr__(self) -> str:
         return f"<prequal over {len(self._built_for)}, {len(self._pool)} probes>"

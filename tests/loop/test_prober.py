@@ -7,7 +7,7 @@ from random import Random, SystemRandom
 
 import pytest
 
-from lbclient.client.health import udp
+from lbclient.client.health.udp import TUNING as UDP
 from lbclient.client.health.udp import Prober, ProberStatistics, Watch, locate
 from lbclient.core.backends.demand import MEMORY, Demand
 from lbclient.core.model import Endpoint, LoadReport, TaskState
@@ -20,10 +20,10 @@ ELSEWHERE = ("192.0.2.2", PORT)
 REPORT = LoadReport(0.5, 10.0, 0.0, 3)
 SERVING, LAME_DUCK = TaskState.SERVING, TaskState.LAME_DUCK
 TURN = 1e-3  # seconds, for what is due now
-PAUSE = udp.TIMEOUT / udp.MOMENTS  # until the next moment, at most
-SOON = udp.PERIOD * (1 + udp.JITTER) + PAUSE  # after a change, the next probe
-LATER = udp.LONGEST_PERIOD * (1 + udp.JITTER) + PAUSE  # while calls are frequent
-LATEST = udp.PROBES * (udp.TIMEOUT + PAUSE) + TURN  # when silence is told
+PAUSE = UDP.timeout / UDP.moments  # until the next moment, at most
+SOON = UDP.period * (1 + UDP.jitter) + PAUSE  # after a change, the next probe
+LATER = UDP.longest_period * (1 + UDP.jitter) + PAUSE  # while calls are frequent
+LATEST = UDP.probes * (UDP.timeout + PAUSE) + TURN  # when silence is told
 
 
 class Asking(Prober):
@@ -129,7 +129,7 @@ async def test_one_that_is_well_as_expected_is_asked_seldom(asking: Asking) -> N
     asking.state = SERVING
     await asking.ask()
     await asyncio.sleep(3600)
-    least = udp.LONGEST_PERIOD * (1 - udp.JITTER) - PAUSE
+    least = UDP.longest_period * (1 - UDP.jitter) - PAUSE
     assert all(least <= gap <= LATER for gap in asking.gaps())
     assert len(asking.sent) > 3600 / LATER
 
@@ -138,11 +138,11 @@ async def test_after_a_change_it_is_asked_less_and_less_often(asking: Asking) ->
     asking.state = LAME_DUCK
     await asking.ask()
     await asyncio.sleep(3600)
-    period = udp.PERIOD
+    period = UDP.period
     for gap in asking.gaps():
-        assert abs(gap - period) <= period * udp.JITTER + PAUSE
-        period = min(period * udp.STRETCH, udp.LONGEST_PERIOD)
-    assert period == udp.LONGEST_PERIOD
+        assert abs(gap - period) <= period * UDP.jitter + PAUSE
+        period = min(period * UDP.stretch, UDP.longest_period)
+    assert period == UDP.longest_period
     assert asking.told == [LAME_DUCK] * len(asking.sent)
 
 
@@ -164,12 +164,12 @@ async def test_silence_is_told_once_after_so_many_probes(asking: Asking) -> None
 
     asking.watch(HOST, PORT, tell)
     await asyncio.sleep(LATEST)
-    reason = f"no answer to {udp.PROBES} probes by UDP"
+    reason = f"no answer to {UDP.probes} probes by UDP"
     assert asking.told == [reason]
-    assert asked_when_told == [udp.PROBES]
+    assert asked_when_told == [UDP.probes]
     assert asking.statistics().silent == 1
     await asyncio.sleep(3600)
-    assert len(asking.sent) > udp.PROBES
+    assert len(asking.sent) > UDP.probes
     assert asking.told == [reason]
 
 
@@ -177,12 +177,12 @@ async def test_a_network_that_takes_no_probe_is_silent_too(asking: Asking) -> No
     asking.is_cut_off = True
     await asking.ask()
     await asyncio.sleep(LATEST)
-    assert asking.told == [f"no answer to {udp.PROBES} probes by UDP"]
+    assert asking.told == [f"no answer to {UDP.probes} probes by UDP"]
 
 
 async def test_a_lost_answer_is_no_silence(asking: Asking) -> None:
     await asking.ask()
-    await asyncio.sleep((udp.PROBES - 1) * udp.TIMEOUT + PAUSE)
+    await asyncio.sleep((UDP.probes - 1) * UDP.timeout + PAUSE)
     asking.hear(asking.answer(SERVING), ADDRESS)
     await asyncio.sleep(LATEST)
     assert asking.told == [SERVING]
@@ -190,7 +190,7 @@ async def test_a_lost_answer_is_no_silence(asking: Asking) -> None:
 
 async def test_misses_count_only_in_a_row(asking: Asking) -> None:
     asking.state = SERVING
-    asking.answers_every = udp.PROBES
+    asking.answers_every = UDP.probes
     await asking.ask()
     await asyncio.sleep(3600)
     assert len(asking.told) > 1
@@ -234,7 +234,7 @@ async def test_news_overtake_the_answer_to_the_same_probe(asking: Asking) -> Non
     late = asking.answer(SERVING)
     asking.hear(asking.answer(LAME_DUCK, is_news=True), ADDRESS)
     asking.hear(late, ADDRESS)
-    await asyncio.sleep(udp.TIMEOUT + PAUSE)
+    await asyncio.sleep(UDP.timeout + PAUSE)
     assert asking.told == [LAME_DUCK]
     assert len(asking.sent) == 1
 
@@ -243,7 +243,7 @@ async def test_news_count_for_any_probe_since_the_last_answer(asking: Asking) ->
     """Those after the one that the task saw may have been lost."""
     await asking.ask()
     first = asking.nonce
-    await asyncio.sleep(udp.TIMEOUT + PAUSE)
+    await asyncio.sleep(UDP.timeout + PAUSE)
     assert asking.nonce != first
     asking.hear(asking.answer(LAME_DUCK, first, is_news=True), ADDRESS)
     assert asking.told == [LAME_DUCK]
@@ -266,7 +266,7 @@ async def test_news_do_not_count_for_a_probe_before_the_last_answer(
 async def test_an_answer_is_believed_once_and_in_time_only(asking: Asking) -> None:
     await asking.ask()
     late = asking.answer(LAME_DUCK)
-    await asyncio.sleep(udp.TIMEOUT + PAUSE)
+    await asyncio.sleep(UDP.timeout + PAUSE)
     asking.hear(late, ADDRESS)
     assert asking.told == []
     soon = asking.answer(SERVING)
@@ -280,7 +280,7 @@ async def test_an_answer_after_silence_was_told_is_too_late(asking: Asking) -> N
     await asking.ask()
     await asyncio.sleep(LATEST)
     asking.hear(asking.answer(SERVING), ADDRESS)
-    assert asking.told == [f"no answer to {udp.PROBES} probes by UDP"]
+    assert asking.told == [f"no answer to {UDP.probes} probes by UDP"]
 
 
 async def test_an_answer_from_elsewhere_is_not_believed(asking: Asking) -> None:
@@ -327,15 +327,15 @@ async def test_an_answer_with_another_secret_is_not_believed(
 
 async def test_many_backends_are_asked_no_faster_than_the_rate(asking: Asking) -> None:
     asking.state = SERVING
-    count = 10 * udp.AT_ONCE
+    count = 10 * UDP.at_once
     for n in range(count):
         await asking.ask(f"192.0.2.{n}")
     await asyncio.sleep(600)
     assert len({watch for _, _, watch in asking.sent}) == count
     times = [time for time, _, _ in asking.sent]
-    for first, last in zip(times, times[udp.AT_ONCE :], strict=False):
+    for first, last in zip(times, times[UDP.at_once :], strict=False):
         assert first < last
-    for first, last in zip(times, times[2 * udp.AT_ONCE :], strict=False):
+    for first, last in zip(times, times[2 * UDP.at_once :], strict=False):
         assert last - first >= PAUSE
 
 
@@ -383,20 +383,20 @@ async def test_but_for_the_first_of_each_watch_probes_are_paid_for_by_calls(
     gap: float, backends: int, seed: int
 ) -> None:
     day = 24 * 3600.0
-    assert backends * gap < udp.RAREST_PERIOD
+    assert backends * gap < UDP.rarest_period
     calling = Calling(backends)
     await calling.call(gap, day, Random(seed))
     probes = len(calling.asking.sent) - calling.watched
-    assert day / udp.RAREST_PERIOD < probes <= calling.calls
+    assert day / UDP.rarest_period < probes <= calling.calls
     calling.asking.close()
 
 
 async def test_who_does_not_call_asks_as_rarely_as_can_be() -> None:
     calling = Calling(1)
     await calling.call(60.0, 3600.0, Random(7))
-    await asyncio.sleep(20 * udp.RAREST_PERIOD)
+    await asyncio.sleep(20 * UDP.rarest_period)
     for gap in calling.asking.gaps()[-10:]:
-        assert abs(gap - udp.RAREST_PERIOD) <= udp.RAREST_PERIOD * udp.JITTER + PAUSE
+        assert abs(gap - UDP.rarest_period) <= UDP.rarest_period * UDP.jitter + PAUSE
     calling.asking.close()
 
 
@@ -411,7 +411,7 @@ async def test_who_calls_often_again_asks_often_again() -> None:
     now = calling.loop.time()
     backends, rate = len(calling.backends), 1.0
     await calling.call(1 / rate, now + 3 * 3600, Random(7))
-    calls_needed = backends * MEMORY / udp.LONGEST_PERIOD
+    calls_needed = backends * MEMORY / UDP.longest_period
     settled = now + 1.5 * calls_needed / rate + LATER  # as some are forgotten again
     for backend in calling.backends:
         times = [t for t, _, w in calling.asking.sent if w is backend and t > now]
@@ -449,11 +449,11 @@ async def test_one_silent_backend_of_many_is_noticed_as_fast(asking: Asking) -> 
             answered(data, watch)
 
     asking.send = send  # type: ignore[method-assign]
-    longest = udp.LONGEST_PERIOD * (1 + udp.JITTER)
+    longest = UDP.longest_period * (1 + UDP.jitter)
     await asyncio.sleep(
-        longest + udp.PROBES * (udp.TIMEOUT + 200 / udp.AT_ONCE * PAUSE)
+        longest + UDP.probes * (UDP.timeout + 200 / UDP.at_once * PAUSE)
     )
-    assert f"no answer to {udp.PROBES} probes by UDP" in asking.told
+    assert f"no answer to {UDP.probes} probes by UDP" in asking.told
 
 
 async def test_who_is_not_watched_any_more_is_not_asked_and_not_told(
@@ -489,7 +489,7 @@ async def test_nothing_is_kept_of_answered_and_of_old_probes(asking: Asking) -> 
     await asking.ask()
     await asking.ask(ELSEWHERE[0])
     await asyncio.sleep(7200)
-    assert len(asking._by_nonce) == 2 * (udp.PROBES + 1)
+    assert len(asking._by_nonce) == 2 * (UDP.probes + 1)
     asking.state = SERVING
     await asyncio.sleep(7200)
     assert len(asking._by_nonce) == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbclient.client.health import udp
+from lbclient.client.health.udp import TUNING as UDP
 from lbclient.core.model import LoadReport, TaskState
 from lbclient.server.report.udp import (
     ANSWER_RATE,
@@ -137,7 +137,7 @@ def test_a_prober_is_remembered_until_it_asks_again_however_seldom(
     asked: Asked,
 ) -> None:
     """A probe may be lost as often as makes no silence."""
-    seldom = udp.RAREST_PERIOD * (1 + udp.JITTER) + udp.PROBES * 2 * udp.TIMEOUT
+    seldom = UDP.rarest_period * (1 + UDP.jitter) + UDP.probes * 2 * UDP.timeout
     asked.ask(1)
     asked.now += seldom
     assert list(asked.news()) == ["a"]

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -127,7 +128,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes minutes takes moments."""
     prober = partial(Prober, period=0.1, longest_period=0.1, timeout=0.05)
     monkeypatch.setattr(idleness, "Prober", prober)
-    monkeypatch.setattr(udp, "RAREST_PERIOD", 0.1)
+    monkeypatch.setattr(udp, "TUNING", replace(udp.TUNING, rarest_period=0.1))
     monkeypatch.setattr(looks, "LOOK_PERIOD", 0.3)
     monkeypatch.setattr(looks, "FIRST_LOOK", 0.1)
 

@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from lbclient import wire
-from lbclient.client.health.udp import PROBES, Prober, locate
+from lbclient.client.health.udp import TUNING, Prober, locate
 from lbclient.core.model import Endpoint, LoadReport, TaskState
 from lbclient.server import Server
 from lbclient.server.report.udp import (
@@ -237,7 +237,9 @@ async def test_only_the_hosts_of_the_grpc_ports_are_listened_on(
     server, *_ = await host()
     watcher = watching(timeout=0.05)
     watcher.watch(port_of(server), "127.0.0.2")
-    await eventually(lambda: watcher.told == [f"no answer to {PROBES} probes by UDP"])
+    await eventually(
+        lambda: watcher.told == [f"no answer to {TUNING.probes} probes by UDP"]
+    )
 
 
 async def test_a_secure_port_alone_is_no_reason_to_answer_everybody(
@@ -251,7 +253,7 @@ async def test_a_secure_port_alone_is_no_reason_to_answer_everybody(
             watcher = watching(secret=secret, timeout=0.05)
             watcher.watch(port_of(server))
             await eventually(lambda watcher=watcher: watcher.told)
-            silent = f"no answer to {PROBES} probes by UDP"
+            silent = f"no answer to {TUNING.probes} probes by UDP"
             assert watcher.told == [SERVING if secret else silent]
 
 
@@ -451,8 +453,8 @@ async def test_blocked_udp_is_noticed_after_so_many_probes(
     watcher, between = watching(timeout=0.05), proxy(is_blocked=True)
     watcher.watch(await between.open(port_of(server)))
     await eventually(lambda: watcher.told)
-    assert watcher.told == [f"no answer to {PROBES} probes by UDP"]
-    assert len(between.up) == PROBES
+    assert watcher.told == [f"no answer to {TUNING.probes} probes by UDP"]
+    assert len(between.up) == TUNING.probes
     assert watcher.prober.statistics().silent == 1
 
 
@@ -466,9 +468,9 @@ async def test_different_secrets_are_silence(
     watcher = watching(secret=ours, timeout=0.05)
     watcher.watch(port_of(server))
     await eventually(lambda: watcher.told)
-    assert watcher.told == [f"no answer to {PROBES} probes by UDP"]
+    assert watcher.told == [f"no answer to {TUNING.probes} probes by UDP"]
     said = server.statistics().udp
-    assert (said.answered, said.forged) == (0, PROBES)
+    assert (said.answered, said.forged) == (0, TUNING.probes)
 
 
 # What does no harm

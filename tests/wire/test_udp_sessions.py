@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -243,7 +244,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes minutes takes moments."""
     prober = partial(Prober, period=0.1, longest_period=0.1, timeout=0.05)
     monkeypatch.setattr(idleness, "Prober", prober)
-    monkeypatch.setattr(udp, "RAREST_PERIOD", 0.1)
+    monkeypatch.setattr(udp, "TUNING", replace(udp.TUNING, rarest_period=0.1))
     monkeypatch.setattr(looks, "LOOK_PERIOD", 0.3)
     monkeypatch.setattr(looks, "FIRST_LOOK", 0.1)
 
@@ -282,7 +283,7 @@ async def test_where_udp_is_blocked_new_sessions_make_no_more_looks(
     async with channel_to(pki, task.address) as channel:
         await channel.channel_ready()
         prober = inside(channel).backends.idleness.prober()
-        await eventually(lambda: prober.statistics().sent > 4 * udp.PROBES)
+        await eventually(lambda: prober.statistics().sent > 4 * udp.TUNING.probes)
         numbers = {each.seal.session for each in prober._watches}
         await eventually(
             lambda: numbers.isdisjoint(each.seal.session for each in prober._watches)

@@ -23,22 +23,34 @@ from lbclient.core.model import Endpoint, LoadReport, TaskState
 from lbclient.log import Log
 from lbclient.wire import datagram
 
-PERIOD = 10.0  # seconds between probes after a change
-STRETCH = 1.5  # 7 probes in the first 5 minutes after it
-# Seconds between probes when nothing changes, if calls pay for them: 30 an hour.
-LONGEST_PERIOD = 120.0
-# Seconds between probes for which no calls pay. A server remembers somewhat longer whom
-# to tell that it leaves: `RECENT_AFTER` of lbclient.server.report.udp.
-RAREST_PERIOD = 4 * 3600.0
-JITTER = 0.1  # of a period, to either side
-TIMEOUT = 1.0  # seconds, as the first one for a lost segment in TCP (RFC 6298)
-PROBES = 3  # in a row without an answer: silent
-# To wake up costs a process more than to probe, so probes are sent at two moments of
-# each timeout, to at most `AT_ONCE` backends: 40 a second.
-MOMENTS = 2
-AT_ONCE = 20  # backends
-READ_AT_ONCE = 100  # datagrams, before others have their turn
 
+@dataclass(frozen=True, slots=True)
+class ProbingTuning:
+    """When backends are asked by UDP. Ours, but for `timeout`; `benchmarks.idle`
+    measures what they cost."""
+
+    period: float = 10.0  # seconds between probes after a change
+    stretch: float = 1.5  # from one period to the next: 7 probes in the first 5 minutes
+    jitter: float = 0.1  # of a period, to either side
+
+    # Seconds between probes when nothing changes, if calls pay for them: 30 an hour.
+    longest_period: float = 120.0
+
+    # Seconds between probes for which no calls pay. A server remembers somewhat longer
+    # whom to tell that it leaves: `RECENT_AFTER` of lbclient.server.report.udp.
+    rarest_period: float = 4 * 3600.0
+
+    timeout: float = 1.0  # seconds, as the first of a lost segment in TCP (RFC 6298)
+    probes: int = 3  # in a row without an answer: silent
+
+    # To wake up costs a process more than to probe, so probes are sent at two moments
+    # of each timeout, to at most `at_once` backends: 40 a second.
+    moments: int = 2
+    at_once: int = 20  # backends
+    read_at_once: int = 100  # datagrams, before others have their turn
+
+
+TUNING = ProbingTuning()
 SocketAddress = Any  # (host, port) or (host, port, flow, scope), as sockets have it
 
 logger = Log(__name__)
@@ -102,7 +114,7 @@ class Watch:
         self.timer: asyncio.TimerHandle | None = None
 
     def is_silent(self) -> bool:
-        return self.misses >= PROBES
+        return self.misses >= TUNING.probes
 
     def __repr__(self) -> str:
         said = "silent" if self.is_silent() else "not heard yet"
@@ -127,9 +139,9 @@ class Prober:
         secret: str = "",
         gap: Callable[[], float] = lambda: 0.0,
         *,
-        period: float = PERIOD,
-        longest_period: float = LONGEST_PERIOD,
-        timeout: float = TIMEOUT,
+        period: float = TUNING.period,
+        longest_period: float = TUNING.longest_period,
+        timeout: float = TUNING.timeout,
     ) -> None:
         self._rng = rng
         self._seal = datagram.Seal(secret.encode())
@@ -137,7 +149,7 @@ class Prober:
         self._period = period
         self._longest_period = longest_period
         self._timeout = timeout
-        self._pause = timeout / MOMENTS
+        self._pause = timeout / TUNING.moments
         self._sockets: dict[int, socket.socket] = {}
         self._watches: dict[Watch, None] = {}
         self._by_nonce: dict[int, Watch] = {}
@@ -159,7 +171,7 @@ class Prober:
         """Asks from now on, until `unwatch`; `tell` is called on the loop.
 
         With state and report for every answer and for news; with None, None and a
-        reason once `PROBES` probes in a row were not answered, and again with a state
+        reason once `TUNING.probes` in a row were not answered, and again with a state
         when it answers again. `host` is an IP address: see `locate`; else ValueError.
         `seal` is what the task gave for this; it then tells a state without a report.
         """
@@ -223,7 +235,7 @@ class Prober:
         self._pace = None
         if self._line:
             self._pace = self._at_a_moment(0.0, self._probe_some)
-        for _ in range(min(AT_ONCE, len(self._line))):
+        for _ in range(min(TUNING.at_once, len(self._line))):
             watch, _ = self._line.popitem(last=False)
             self._probe(watch)
 
@@ -248,7 +260,7 @@ class Prober:
 
     def _new_nonce(self, watch: Watch) -> int:
         """All probes since the last answer may be the last that the task has seen."""
-        while len(watch.nonces) > PROBES:
+        while len(watch.nonces) > TUNING.probes:
             del self._by_nonce[watch.nonces.popleft()]
         while (nonce := self._rng.getrandbits(64)) in self._by_nonce:
             pass
@@ -259,13 +271,13 @@ class Prober:
     def _missed(self, watch: Watch) -> None:
         watch.pending = None
         watch.misses += 1
-        if watch.misses < PROBES:
+        if watch.misses < TUNING.probes:
             self._queue(watch)
             return
         self._wait(watch)
-        if watch.misses == PROBES:
+        if watch.misses == TUNING.probes:
             watch.state = None
-            watch.tell(None, None, f"no answer to {PROBES} probes by UDP")
+            watch.tell(None, None, f"no answer to {TUNING.probes} probes by UDP")
 
     def _wait(self, watch: Watch) -> None:
         """Waits for the next probe, longer each time."""
@@ -273,21 +285,21 @@ class Prober:
         if period >= self._longest_period:
             period = self._affordable()
             self._waits_long = self._waits_long or period > self._longest_period
-        jitter = self._rng.uniform(1 - JITTER, 1 + JITTER)
+        jitter = self._rng.uniform(1 - TUNING.jitter, 1 + TUNING.jitter)
         watch.timer = self._at_a_moment(period * jitter, self._queue, watch)
-        watch.period = min(watch.period * STRETCH, self._longest_period)
+        watch.period = min(watch.period * TUNING.stretch, self._longest_period)
 
     def _affordable(self) -> float:
         """The time between two probes of each backend that calls pay for."""
         paid = len(self._watches) * self._gap()
-        return min(max(self._longest_period, paid), RAREST_PERIOD)
+        return min(max(self._longest_period, paid), TUNING.rarest_period)
 
     def hurry(self) -> None:
         """Calls are frequent again, perhaps: what waits for hours need not."""
         if not self._waits_long or self._affordable() > self._longest_period:
             return
         self._waits_long = False
-        latest = self._loop.time() + self._longest_period * (1 + JITTER)
+        latest = self._loop.time() + self._longest_period * (1 + TUNING.jitter)
         for watch in self._watches:
             if watch.timer is not None and watch.timer.when() > latest:
                 watch.timer.cancel()
@@ -295,7 +307,7 @@ class Prober:
                 watch.timer = self._at_a_moment(delay, self._queue, watch)
 
     def _read(self, sock: socket.socket) -> None:
-        for _ in range(READ_AT_ONCE):
+        for _ in range(TUNING.read_at_once):
             try:
                 data, address = sock.recvfrom(datagram.ANSWER_SIZE + 1)
             except OSError:  # nothing there, or an error of what was sent
