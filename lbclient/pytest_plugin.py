@@ -1,4 +1,4 @@
-"""Fixtures of `lbclient.testing` for pytest, which loads this file at its start.
+"""Fixtures of `lbclient.testing` for pytest, which loads this module when it starts.
 
 So it imports nothing of lbclient's, nor grpc, until a test asks for a fixture. They are
 plain fixtures: they work with pytest-asyncio, anyio, or neither.

@@ -1,5 +1,6 @@
-"""What charts begin with: a few numbers of each channel and server, kept while nobody
-looks at the page, because it is opened after the trouble began.
+"""Keeps a few numbers of each channel and server for the charts of the status page.
+
+The page is opened after the trouble began, so they are kept while nobody looks at it.
 
 Kept from when the page is first served, every 5 s and for a quarter of an hour.
 """

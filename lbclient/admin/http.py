@@ -1,10 +1,10 @@
-"""Just enough of HTTP to be looked at: GET of a few paths, one request a connection.
+"""A minimal HTTP server for the status page: GET only, one request a connection.
 
-Bounded in everything that a stranger could make large: the head of a request, the time
-for all of it, connections at a time, of one address and of all. Where there are too
-many the oldest ends: a well-behaved request takes milliseconds, so the oldest
-connection is the likeliest to be idle. Names are checked, so that no page elsewhere
-can read this one by a name that it lets point here (DNS rebinding).
+Everything that a client could make large is limited: the head of a request, the time it
+takes, connections in all and from one address. A connection beyond the limit closes the
+oldest one, which is the likeliest to be idle: requests take milliseconds. The Host
+header is checked, so that a page elsewhere cannot read this one through a name that
+resolves to this address (DNS rebinding).
 """
 
 import asyncio

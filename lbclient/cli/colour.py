@@ -1,4 +1,4 @@
-"""Colour in what a command prints, where a terminal shows it and nobody minds.
+"""Colours the output of commands on a terminal, unless `NO_COLOR` is set.
 
 A word is coloured as it is printed, so files, pipes and JSON never have any of it. What
 NO_COLOR means is said at https://no-color.org.

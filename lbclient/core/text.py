@@ -1,4 +1,4 @@
-"""Text of others as logs, errors, pages and terminals may show it: one line, bounded.
+"""Makes text from others safe to show in logs, errors and pages: one line, bounded.
 
 For the doors where such text enters: status details, errors of resolvers and stores,
 names in requests, settings. Neither function goes by a list of what is bad: shown is

@@ -1,4 +1,4 @@
-"""Puts a queue of ours between gRPC's core and grpcio's server, and ours first.
+"""Puts a queue of ours between gRPC's core and grpcio's server.
 
 grpcio's server asks its core for one request at a time, in a method that a subclass can
 override. Where a grpcio has no such method its server is left as it is.

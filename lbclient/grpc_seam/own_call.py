@@ -1,4 +1,4 @@
-"""grpc.aio's own call object, and its parts, for who makes one without its method.
+"""grpc.aio's own call class and its parts, for calls made without its method object.
 
 Imported only where `direct.call_arguments` has found that all of it is there.
 """

@@ -1,4 +1,4 @@
-"""What a server of grpcio is given, and what can be told of one."""
+"""What a server of grpcio is given, and what it tells about itself."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,8 +1,8 @@
 """Stops a server that was not stopped, when `asyncio.run` ends its loop.
 
-`asyncio.run` cancels them when its coroutine returns, as test runners do, and then
-closes the loop. The core answers after that for each request that it was asked for, and
-grpcio logs an error for each answer to a loop that is closed.
+`asyncio.run` cancels all tasks when its coroutine returns, as test runners do, and then
+closes the loop. gRPC's core answers after that, once for each request that it was asked
+for, and grpcio logs an error for each answer to a closed loop.
 """
 
 import asyncio

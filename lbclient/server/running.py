@@ -1,4 +1,4 @@
-"""Runs a server until somebody asks it to leave: it then drains and stops.
+"""Runs a server until it is asked to leave: it then drains and stops.
 
 Who asks, by a signal or otherwise, is the caller's affair: `serving` and the workers.
 """

@@ -1,4 +1,6 @@
-"""For the tests of your own services; our own use it, too. See docs/testing.md.
+"""Tools for testing your own services: fake channel, local fleet, virtual time.
+
+See docs/testing.md. The tests of lbclient use them, too.
 
 `LocalFleet` is a fleet of real servers in the test's process, `FakeChannel` a channel
 whose answers the test scripts, `virtual_time` runs a test on a clock that jumps. The

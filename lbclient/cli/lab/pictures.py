@@ -1,4 +1,4 @@
-"""How a figure becomes a file.
+"""Writes matplotlib's figures to files.
 
 matplotlib is an extra: it is imported when something is drawn, and without pyplot,
 which would look for a screen.

@@ -1,7 +1,7 @@
-"""The backends of a channel: found, connected, watched, woken and let go.
+"""All backends of a channel: wires the modules of this folder together.
 
-Wires the parts that do this in the background, and hands every change of a backend on
-to them. No call comes by here: `balancer` picks among those that are ready.
+They work in the background; each change of a backend's state is handed on to them. No
+call comes by here: `balancer` picks among the backends that are ready.
 """
 
 from collections import Counter

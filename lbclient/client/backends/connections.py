@@ -1,7 +1,7 @@
 """The connections of a channel: opens, drains and closes what the pool decides.
 
-The pool says who is wanted, and this does the I/O, a little in each turn of the loop.
-Who leaves is watched until its last call is over, and then closed.
+The pool decides which backends are wanted; the I/O is done here, a little in each turn
+of the loop. A backend that leaves is closed after its last call has ended.
 """
 
 import asyncio

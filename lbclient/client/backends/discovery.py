@@ -1,4 +1,4 @@
-"""From a resolver to endpoints: what it says is believed, or not, and told.
+"""Follows the resolver: decides which of its answers to use, and passes endpoints on.
 
 An empty list is believed only after `empty_after` seconds, and an error keeps the last
 endpoints: stale endpoints beat no endpoints.

@@ -1,8 +1,8 @@
-"""When a backend is looked at (LOOK), over a new connection that is then closed.
+"""When to look at a backend (LOOK): to check its health over a new, short connection.
 
-A backend without a connection is looked at seldom, and one that is gone less and less
-often. A connection that does not answer a health check has its backend looked at beside
-it.
+A backend without a connection is looked at seldom, and one that cannot be reached less
+and less often. If a connection does not answer a health check, a look tells whether the
+connection or the backend is at fault.
 """
 
 from random import Random

@@ -1,4 +1,4 @@
-"""Forgetting: averages and counts in which the past fades with time.
+"""Averages and counts in which the past fades with time.
 
 Reads never write: asking twice gives the same number, and a scrape of the metrics
 cannot change a pick. `tau` is the time constant in seconds: after `tau` without

@@ -1,4 +1,4 @@
-"""Counting: what happened within the last minutes, and not a bucket longer.
+"""Counts what happened within the last minutes, and not a bucket longer.
 
 A ring of buckets with running totals, so memory and the cost of a count are constant.
 The oldest bucket goes as a whole: the window's true length is between `span` and one

@@ -1,4 +1,4 @@
-"""Where the next attempt of a call goes: to a backend that it was not sent to yet.
+"""Chooses the backend of the next attempt: one that the call was not sent to yet.
 
 The SRE book's goes anywhere (ch. 21, "Handling Overload Errors"). docs/overload.md,
 "Where a retry goes", has what this changes.

@@ -1,4 +1,4 @@
-"""The last events of a channel: what a reader of the status page wants to know first.
+"""The last events of a channel, which the status page shows first.
 
 Kept always, as the page is opened after the trouble began. Events are rare, and few.
 """
