@@ -28,6 +28,8 @@ class Reported:
     the task gave this client for UDP; None: none. `task_id` is the task of the last
     report; -1: several tasks answer, so each report is read. `workers` are those of the
     task, as it last told, perhaps on a connection before; None: it told of none.
+    `worker_id` is the task, or which of its workers, that answers on this connection;
+    0: it has not told.
     `refusals` are of its health services.
     """
 
@@ -52,6 +54,7 @@ class Reported:
         self.cost_rise: float | None = None
         self.task_id = 0
         self.workers: ToldWorkers | None = None
+        self.worker_id = 0
         self.shared_address = SharedAddress()
         self.refusals = Refusals(address)
         self._label = label
@@ -80,6 +83,7 @@ class Reported:
         """There is a new connection, perhaps to a new task."""
         self._connected_at = self._clock()
         self.clients = self.cost_rise = None
+        self.worker_id = 0
         self.shared_address.connected()
         self.task_id = -1 if self.is_shared() else 0
         self.refusals.clear()
@@ -113,8 +117,10 @@ class Reported:
             self._load.observe(self._of_address(report), self._clock())
         return is_believed
 
-    def hear_workers(self, told: ToldWorkers | None) -> None:
-        """Takes what the server says of its task's workers, before its state."""
+    def hear_workers(self, told: ToldWorkers | None, worker_id: int = 0) -> None:
+        """Takes what the server says of its task's workers, before its state, and which
+        of them it is. NO_WORKERS: it says that it has none."""
+        self.worker_id = worker_id
         if told is not None and told != self.workers and not self.is_shared():
             self.workers = told
             self._tell_workers(told)

@@ -141,10 +141,12 @@ class ResolverStatistics:
 @dataclass(frozen=True, slots=True)
 class WorkerStatistics:
     """Tasks of several workers: `by_own_ports` are connected to by each worker's own
-    port, `by_shared_port` by the one that all share, as their own cannot be reached."""
+    port, `by_shared_port` by the one that all share, as their own cannot be reached.
+    `shared_connections` are how many connections the latter have."""
 
     by_own_ports: int = 0
     by_shared_port: int = 0
+    shared_connections: int = 0
 
 
 @dataclass(frozen=True, slots=True)

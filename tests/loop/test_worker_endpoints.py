@@ -14,7 +14,7 @@ from lbclient.config import ChannelConfig
 from lbclient.core.backends.condition import Condition
 from lbclient.core.backends.task_workers import LOOK_EVERY, ToldWorkers
 from lbclient.core.load import Load
-from lbclient.core.model import Endpoint, LoadReport, State
+from lbclient.core.model import Endpoint, LoadReport
 from tests.waiting import eventually
 
 SHARED = "10.0.0.1:50051"
@@ -27,7 +27,7 @@ def told(*own: int) -> ToldWorkers:
 def endpoints(apply: Callable[[], None]) -> WorkerEndpoints:
     context = channel_context("test", ChannelConfig(), time.monotonic, Random(1))
     return WorkerEndpoints(
-        context, apply, lambda _: State.READY, lambda _, count: range(count)
+        context, apply, lambda _: None, lambda _, count: range(count)
     )
 
 

@@ -2,11 +2,13 @@
 
 import pytest
 
-from lbclient.core.backends.pool import Limits, Pool
+from lbclient.core.backends.pool import Limits, Pool, few
 from lbclient.core.backends.task_workers import (
+    MOST_DIALS,
     REFUSED_AFTER,
     RETRIES,
     SILENT_AFTER,
+    Landing,
     TaskWorkers,
     ToldWorkers,
 )
@@ -119,11 +121,115 @@ def test_own_ports_that_are_not_reached_are_given_up_for_a_while(
     assert known.review(states.get, after - 0.1) == (False, [])
     assert known.review(states.get, after) == (True, [SHARED])
     assert addresses(known) == [SHARED]
-    assert known.counts() == (0, 1)
+    assert known.counts() == (0, 1, 1)
     again = after + RETRIES.after(1)
     assert known.review_in(again - 1.0) == pytest.approx(1.0)
     assert known.review({SHARED: State.READY}.get, again) == (True, [])
     assert addresses(known) == [SHARED, "10.0.0.1:1"]
+
+
+def given_up(*own: int) -> TaskWorkers:
+    """A task whose own ports cannot be reached, and its shared one can."""
+    known = TaskWorkers()
+    known.learn(SHARED, told(*own), 0.0)
+    assert known.review(only_shared, SILENT_AFTER) == (True, [SHARED])
+    return known
+
+
+def only_shared(address: str) -> State:
+    return State.READY if address.startswith(SHARED) else State.REFUSING
+
+
+def numbered(*numbers: int) -> list[str]:
+    return [SHARED, *(f"{SHARED}#{n}" for n in numbers)]
+
+
+def test_a_task_that_is_given_up_has_a_connection_for_each_worker() -> None:
+    known = given_up(1, 0, 3, 4)
+    first, *_ = endpoints = known.expand(TASK)
+    assert [each.address for each in endpoints] == numbered(2, 3)
+    assert first.weight == TASK.weight / 3
+    assert known.counts() == (0, 1, 3)
+    assert {known.task_of(each.address) for each in endpoints} == {SHARED}
+
+
+def test_connections_go_on_while_own_ports_are_tried_again() -> None:
+    known = given_up(1, 2)
+    known.review(only_shared, SILENT_AFTER + RETRIES.after(1))
+    assert addresses(known) == [*numbered(2), "10.0.0.1:1", "10.0.0.1:2"]
+    task = known.expand(TASK)
+    assert [each.address for each in few(TASK, task, 1)] == [SHARED, "10.0.0.1:1"]
+    assert not known.reached(f"{SHARED}#2")
+    assert known.reached("10.0.0.1:1")
+    assert addresses(known) == ["10.0.0.1:1", "10.0.0.1:2"]
+
+
+def test_a_connection_that_lands_where_another_one_is_is_made_again() -> None:
+    known = given_up(1, 2)
+    at = {SHARED: 11}
+    second = f"{SHARED}#2"
+
+    def worker_at(address: str) -> int:
+        return at.get(address, 0)
+
+    assert known.lands(second, 11, worker_at) is Landing.AGAIN
+    assert known.lands(second, 0, worker_at) is Landing.ALONE  # not known yet
+    assert known.lands(second, 12, worker_at) is Landing.ALONE
+    at[second] = 12
+    assert known.lands(SHARED, 12, worker_at) is Landing.AGAIN  # made anew
+
+
+def test_a_connection_is_dropped_after_it_was_made_again_too_often() -> None:
+    known = given_up(1, 2)
+    second = f"{SHARED}#2"
+    for _ in range(2 * MOST_DIALS):
+        assert known.lands(second, 11, lambda _: 11) is Landing.AGAIN
+    assert known.lands(second, 11, lambda _: 11) is Landing.DROPPED
+    assert known.lands(second, 11, lambda _: 11) is Landing.LEAVING
+    assert addresses(known) == [SHARED]
+    # Other workers are another chance.
+    assert known.learn(SHARED, told(1, 7), 9.0)
+    assert addresses(known) == numbered(2)
+    assert known.lands(second, 11, lambda _: 11) is Landing.AGAIN
+
+
+def test_the_first_connection_is_kept_in_place_of_one_that_has_its_worker() -> None:
+    known = given_up(1, 2)
+    for _ in range(2 * MOST_DIALS):
+        known.lands(SHARED, 11, lambda _: 11)
+    assert known.lands(SHARED, 11, lambda _: 11) is Landing.ALONE
+    assert addresses(known) == [SHARED]
+
+
+def test_with_fewer_workers_the_connection_without_one_goes() -> None:
+    known = given_up(1, 2, 3)
+    has_one = {SHARED: 11, f"{SHARED}#3": 13}
+    known.learn(SHARED, told(1, 0, 3), 9.0, lambda address: has_one.get(address, 0))
+    assert addresses(known) == numbered(3)
+
+
+def test_another_task_at_the_address_is_not_tried_for_long_again() -> None:
+    """Several pods behind a virtual address."""
+    known = given_up(1, 2)
+    assert known.learn(SHARED, told(5, 6, 7, group=OTHER), 9.0)
+    assert addresses(known) == numbered(2, 3)
+    assert not known.learn(f"{SHARED}#2", told(1, 2), 9.0)
+    assert known.review_in(9.0) is not None
+
+
+def test_a_task_that_has_no_workers_any_more_is_one_backend() -> None:
+    known = given_up(1, 2)
+    assert known.has_none(f"{SHARED}#2")
+    assert addresses(known) == [SHARED]
+    assert not known.has_none(SHARED)
+
+
+def test_what_is_at_an_own_port_does_not_speak_for_the_task(
+    workers: TaskWorkers,
+) -> None:
+    assert not workers.has_none("10.0.0.1:1")
+    assert not workers.has_none(SHARED)
+    assert len(addresses(workers)) == 2
 
 
 def test_a_task_that_is_gone_is_not_given_up() -> None:

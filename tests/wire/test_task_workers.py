@@ -13,10 +13,11 @@ import grpc
 import pytest
 
 import lbclient
+from lbclient.client.statistics import WorkerStatistics
 from lbclient.config import ChannelConfig
 from lbclient.core.model import State
 from tests.waiting import eventually
-from tests.wire.workers_program import BURN, QUOTA, SLOW, WHO
+from tests.wire.workers_program import BURN, QUOTA, SLOW, WHO, make_server
 from tests.wire.workers_task import Task, is_alive, mapped, serving
 
 CALLS_AT_ONCE = 8
@@ -159,6 +160,31 @@ async def test_a_task_that_starts_anew_is_found_by_its_shared_port() -> None:
                 await until_connected_to(channel, other.own_ports())
 
 
+async def test_a_task_without_workers_in_place_of_one_with_them_is_one_backend() -> (
+    None
+):
+    """As after a rollback: its own ports are gone, and it tells of none."""
+    async with serving("make_server", "--port=0", "--host=127.0.0.1") as task:
+        address = await task.address()
+        async with lbclient.insecure_channel(address) as channel:
+            await channel.unary_unary(WHO)(b"", timeout=20)
+            await until_connected_to(channel, task.own_ports())
+            task.send(signal.SIGTERM)
+            await task.ended()
+            server = make_server()
+            server.add_insecure_port(address)
+            await server.start()
+            try:
+                call = channel.unary_unary(WHO)
+                assert int(await call(b"", timeout=20, wait_for_ready=True))
+                await eventually(lambda: addresses(channel) == {address})
+                workers = channel.statistics
+                await eventually(lambda: workers().workers == WorkerStatistics())
+                assert channel.balancer().connections.workers.given_up == 0
+            finally:
+                await server.stop(None)
+
+
 async def test_a_quota_holds_for_all_workers_together() -> None:
     """Without Redis: each worker gives its share, as the supervisor tells."""
     told: dict[int, tuple[int, float]] = {}
@@ -182,7 +208,7 @@ async def test_a_quota_holds_for_all_workers_together() -> None:
         )
 
 
-async def test_own_ports_that_cannot_be_reached_leave_the_shared_one(
+async def test_where_own_ports_are_not_reached_connections_share_the_port(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
@@ -193,13 +219,20 @@ async def test_own_ports_that_cannot_be_reached_leave_the_shared_one(
         async with loaded(channel) as load:
             workers = channel.balancer().connections.workers
             await eventually(lambda: workers.given_up == 1)
-            await eventually(lambda: addresses(channel) == {address})
-            assert channel.statistics().workers.by_shared_port == 1
-            before = load.answers.total()
-            await eventually(lambda: load.answers.total() > before + 50)
-        assert load.errors == []
-        [backend] = channel.statistics().backends
-        assert backend.address == address
+            both = {address, f"{address}#2"}
+            await eventually(lambda: addresses(channel) == both)
+            told = channel.statistics().workers
+            assert (told.by_shared_port, told.shared_connections) == (1, 2)
+            before = load.answers.copy()
+            await eventually(lambda: len(load.answers - before) == 2)
+            # Both are found again after one of them was killed.
+            killed = task.pids()[0]
+            os.kill(killed, signal.SIGKILL)
+            await eventually(lambda: len(task.pids()) == 3)
+            back = task.pids()[2]
+            await eventually(lambda: load.answers[back] > 20)
+            assert addresses(channel) == both
+        assert len(load.errors) <= CALLS_AT_ONCE
     words = "own ports of workers cannot be reached"
     assert [r.levelname for r in caplog.records if words in r.message] == ["WARNING"]
 

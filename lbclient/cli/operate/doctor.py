@@ -459,8 +459,9 @@ def of_workers(up: list[BackendSeen]) -> Iterator[Check]:
             f" by their own ports, such as {first.unreached[0]}: {addresses(hidden)}"
         )
         do = (
-            "all calls to such a task go to one of its workers: let clients through to"
-            " the own ports, which LBCLIENT_WORKER_PORTS=next makes known ones"
+            "channels make several connections to the shared port instead, until each"
+            " is at another worker: better let clients through to the own ports, which"
+            " LBCLIENT_WORKER_PORTS=next makes known ones"
         )
         yield Check("workers", WARN, found, do)
     elif several:

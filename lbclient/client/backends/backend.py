@@ -9,6 +9,7 @@ starts and cancels.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from lbclient.client.health.ordered_checks import OrderedChecks
 from lbclient.client.health.paced_watch import PacedWatch
 from lbclient.client.health.unconnected import UnconnectedWatch
 from lbclient.client.reported import Reported
+from lbclient.core.backends.address import dialled
 from lbclient.core.backends.condition import Condition
 from lbclient.core.backends.connection_state import Order, Step
 from lbclient.core.backends.demand import Attention
@@ -99,6 +101,11 @@ class Backend:
             context, driver, self.reported, self.load, self.attention, self.permit
         )
         self._former = FormerConnections(address, interval, self.load, clock)
+
+    @property
+    def _dialled(self) -> Endpoint:
+        """Its endpoint without the number of a connection."""
+        return replace(self.endpoint, address=dialled(self.endpoint.address))
 
     @property
     def state(self) -> State:
@@ -197,15 +204,28 @@ class Backend:
                     reason=reason,
                 )
 
+    def dial_again(self, reason: str) -> None:
+        """Makes another connection in place of one that is well, and had no calls."""
+        if not self.lifecycle.is_connected() or not self._is_kept.is_set():
+            return
+        former, self.channel = self.channel, self._dial()
+        if self.load.in_flight:  # on connections before it
+            self._former.add(former, reason, lambda: True)
+        else:
+            give_up(former, f"{self.endpoint.address}: {reason}")
+        self._checks.cancel_orders()
+        self._job.interrupt()
+        self._driver.take(self.lifecycle.lost())
+
     def _dial(self) -> grpc.aio.Channel:
-        channel = lighten(self._context.dial(self.endpoint))
+        channel = lighten(self._context.dial(self._dialled))
         loop = asyncio.get_running_loop()
         read_together(loop, readers_of(loop))
         return channel
 
     async def _dial_beside(self) -> grpc.aio.Channel:
         await self._context.pacer.wait_turn()
-        return self._context.dial(self.endpoint, PINGED)
+        return self._context.dial(self._dialled, PINGED)
 
     # --- what it does meanwhile -----------------------------------------------
 

@@ -17,7 +17,7 @@ from lbclient.client.backends.outlier_detection import OutlierDetection
 from lbclient.client.backends.slowdowns import Slowdowns
 from lbclient.client.backends.state_changes import StateChanges
 from lbclient.client.backends.subset_growth import SubsetGrowth
-from lbclient.client.backends.worker_endpoints import STRANGER
+from lbclient.client.backends.worker_endpoints import DOUBLE, STRANGER
 from lbclient.client.channel_context import ChannelContext
 from lbclient.core.backends.pool import LOST
 from lbclient.core.model import State
@@ -88,6 +88,8 @@ class Backends:
         before = backend.state
         if state is State.READY and self.connections.workers.is_stranger(backend):
             state, reason = State.REFUSING, STRANGER
+        elif state is State.READY and self._is_double(backend):
+            state, reason = State.REFUSING, DOUBLE
         if not self.pool.observe(backend, state, now):
             return
         backend.condition.changed(state, reason, now)
@@ -100,6 +102,10 @@ class Backends:
         self.connections.workers.changed(backend)
         self.idleness.update(backend)
         self._changes.follow_up_soon()
+
+    def _is_double(self, backend: Backend) -> bool:
+        workers = self.connections.workers
+        return self.pool.has(backend) and workers.is_double(backend)
 
     def lost(self, backend: Backend) -> None:
         """A pick found it without a connection."""

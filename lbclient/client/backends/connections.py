@@ -60,7 +60,7 @@ class Connections:
         self.workers = WorkerEndpoints(
             context,
             self._reconcile_workers,
-            self._state_of,
+            self._backend_at,
             getattr(subset, "workers", lambda _, count: range(count)),
         )
         self.pool: Pool[Backend] = Pool(
@@ -132,9 +132,8 @@ class Connections:
         if change is not None:
             self.carry_out(change)
 
-    def _state_of(self, address: str) -> State | None:
-        node = self.pool.nodes.get(address)
-        return None if node is None else node.state
+    def _backend_at(self, address: str) -> Backend | None:
+        return self.pool.nodes.get(address)
 
     def carry_out(self, change: Change[Backend]) -> None:
         self._do(change)

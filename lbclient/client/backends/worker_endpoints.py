@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 from lbclient.background.tasks import Alarm
 from lbclient.client.channel_context import ChannelContext
-from lbclient.core.backends.task_workers import LOOK_EVERY, TaskWorkers, ToldWorkers
+from lbclient.core.backends.address import dialled
+from lbclient.core.backends.task_workers import (
+    LOOK_EVERY,
+    Landing,
+    TaskWorkers,
+    ToldWorkers,
+)
 from lbclient.core.model import Endpoint, Endpoints, State
 from lbclient.log import Log
 
@@ -23,14 +29,18 @@ if TYPE_CHECKING:
 logger = Log("lbclient.balancer")  # as documented, for the whole channel
 
 STRANGER = "another server answers at this worker's port"
+DOUBLE = "another connection has this worker already"
+
+# States of a backend that is connected. One that is inactive connects anew to whomever.
+CONNECTED = frozenset({State.READY, State.STARTING, State.LAME_DUCK})
 
 
 class WorkerEndpoints:
     """Knows which endpoints stand for a task. Owned by the connections of a channel.
 
     `apply` is called soon after these have changed, at most once each LOOK_EVERY
-    seconds; `state_of` an address is None where the channel has no backend, `order` is
-    as of `TaskWorkers`. `given_up` counts tasks whose workers' own ports turned out not
+    seconds; `backend_at` an address is None where the channel has none, `order` is as
+    of `TaskWorkers`. `given_up` counts tasks whose workers' own ports turned out not
     to be reached.
     """
 
@@ -38,7 +48,7 @@ class WorkerEndpoints:
         self,
         context: ChannelContext,
         apply: Callable[[], None],
-        state_of: Callable[[str], State | None],
+        backend_at: Callable[[str], Backend | None],
         order: Callable[[Endpoint, int], Sequence[int]],
     ) -> None:
         self.given_up = 0
@@ -46,13 +56,13 @@ class WorkerEndpoints:
         self._clock = context.clock
         self._events = context.events
         self._tasks = TaskWorkers(order)
-        self._state_of = state_of
+        self._backend_at = backend_at
         self._apply = Alarm(context.tasks, apply)
         self._look = Alarm(context.tasks, self._look_at_tasks)
 
-    def counts(self) -> tuple[int, int]:
-        """How many tasks are reached by their workers' own ports, and how many have
-        workers whose own ports cannot be reached."""
+    def counts(self) -> tuple[int, int, int]:
+        """How many tasks are reached by their workers' own ports, how many have workers
+        whose own ports cannot be reached, and how many connections the latter have."""
         return self._tasks.counts()
 
     def expand(self, endpoint: Endpoint) -> Endpoints:
@@ -64,12 +74,13 @@ class WorkerEndpoints:
     # --- what is heard --------------------------------------------------------
 
     def hear(self, address: str, told: ToldWorkers | None) -> None:
-        """The server at this address says which workers its task has. None: several
-        tasks answer there, so all calls go to the shared port."""
-        if told is None:
-            if self._tasks.forget(address):
+        """The server at this address says which workers its task has, NO_WORKERS for
+        none. None: several tasks answer there, so all calls go to the shared port."""
+        if told is None or not told.group:
+            forget = self._tasks.forget if told is None else self._tasks.has_none
+            if forget(address):
                 self._change()
-        elif self._tasks.learn(address, told, self._clock()):
+        elif self._tasks.learn(address, told, self._clock(), self._worker_at):
             task, count = self._tasks.task_of(address), len(told.ports[0][1])
             words = "%d workers behind %s"
             logger.about(logging.DEBUG, words, count, task, channel=self._label)
@@ -80,6 +91,37 @@ class WorkerEndpoints:
         told = backend.reported.workers
         group = 0 if told is None else told.group
         return self._tasks.is_stranger(backend.endpoint.address, group)
+
+    def is_double(self, backend: Backend) -> bool:
+        """Whether another connection to a shared port has the worker that answers on
+        this one. It is then made again, or given up."""
+        address, worker = backend.endpoint.address, backend.reported.worker_id
+        landing = self._tasks.lands(address, worker, self._worker_at)
+        if landing is Landing.ALONE:
+            return False
+        if landing is Landing.AGAIN:
+            asyncio.get_running_loop().call_soon(backend.dial_again, DOUBLE)
+        elif landing is Landing.DROPPED:
+            self._say_how_many(dialled(address))
+            self._apply_soon()
+        return True
+
+    def _say_how_many(self, task: str) -> None:
+        words = f"only {len(self._tasks.shared_of(task))} connections to the shared"
+        words += " port reached a worker that no other one has"
+        level = logging.INFO
+        logger.about(level, words, channel=self._label, backend=task)
+        self._events.add(self._clock(), task, "shared port", words)
+
+    def _worker_at(self, address: str) -> int:
+        backend = self._backend_at(address)
+        if backend is None or backend.state not in CONNECTED:
+            return 0
+        return backend.reported.worker_id
+
+    def _state_of(self, address: str) -> State | None:
+        backend = self._backend_at(address)
+        return None if backend is None else backend.state
 
     def changed(self, backend: Backend) -> None:
         """Takes note of the state of a backend, which has changed."""
@@ -112,7 +154,8 @@ class WorkerEndpoints:
         """Once in the log: most often it is the same for all tasks."""
         self.given_up += 1
         level = logging.WARNING if self.given_up == 1 else logging.DEBUG
-        words = "the own ports of workers cannot be reached; using the shared port"
+        words = "the own ports of workers cannot be reached; using the shared port, by"
+        words += f" {len(self._tasks.shared_of(task))} connections"
         logger.about(level, words, channel=self._label, backend=task)
         self._events.add(now, task, "shared port", words)
 

@@ -42,8 +42,9 @@ class ConnectionHealth:
     `state` is the last state that was believed. `is_ours` is set once it spoke as
     lbclient's servers do, which report at intervals; `is_other` once it answered and
     has no health service of lbclient's. `udp_port`, `udp_session`, `clients` (connected
-    to it), `cost_rise`, `workers` (of its task) and `floor` (the shortest interval of
-    reports, in seconds) are what one of lbclient's servers said last. `has_load` is set
+    to it), `cost_rise`, `workers` (of its task), `task_id` (of its reports) and `floor`
+    (the shortest interval of reports, in seconds) are what one of lbclient's servers
+    said last. `has_load` is set
     once another server told a load, or when its load is no longer waited for.
     """
 
@@ -59,6 +60,7 @@ class ConnectionHealth:
         self.cost_rise: float | None = None
         self.udp_session: wire.UdpSession | None = None
         self.workers: ToldWorkers | None = None
+        self.task_id = 0
         self.floor = 0.0
         self.has_load = asyncio.Event()
         self._tell = tell
@@ -84,6 +86,7 @@ class ConnectionHealth:
         self.udp_port, self.floor = health.udp_port, health.report_floor
         self.clients, self.cost_rise = health.clients, health.cost_rise
         self.workers = health.workers
+        self._note_task(health)
         # Only the first report of a stream has it.
         self.udp_session = health.udp_session or self.udp_session
         is_believed = self._tell(health.state, health.report)
@@ -97,6 +100,7 @@ class ConnectionHealth:
         self._refusals.answered(*CHECKS)
         self._refusals.log(is_known=True)
         self.workers = health.workers or self.workers
+        self._note_task(health)
         is_believed = self._tell(health.state, None, reason or health.reason)
         if is_believed:
             self.state = health.state
@@ -105,6 +109,10 @@ class ConnectionHealth:
         if health.report is not None:
             self._tell(None, health.report)
         return is_believed
+
+    def _note_task(self, health: wire.Health) -> None:
+        if health.report is not None:
+            self.task_id = health.report.task_id
 
     # --- by any server --------------------------------------------------------
 

@@ -10,6 +10,7 @@ from lbclient.client.health.watch import HealthWatch
 from lbclient.client.reported import Reported
 from lbclient.core.backends.demand import Attention
 from lbclient.core.backends.stream_permit import StreamPermit
+from lbclient.core.backends.task_workers import NO_WORKERS
 from lbclient.core.load import Load
 from lbclient.core.model import LoadReport, TaskState
 
@@ -81,7 +82,11 @@ class PacedWatch:
     ) -> bool:
         if self._watch is not None:
             # First: whose state it is decides whether it counts.
-            self._reported.hear_workers(self._watch.health.workers)
+            told = self._watch.health
+            workers = told.workers
+            if workers is None and told.is_ours and state is TaskState.SERVING:
+                workers = NO_WORKERS
+            self._reported.hear_workers(workers, told.task_id)
         is_believed = self._reported.hear(state, report, reason)
         if self._watch is not None:
             health = self._watch.health

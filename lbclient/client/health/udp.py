@@ -19,6 +19,7 @@ from math import floor
 from random import SystemRandom
 from typing import Any, Protocol
 
+from lbclient.core.backends.address import dialled
 from lbclient.core.model import Endpoint, LoadReport, TaskState
 from lbclient.log import Log
 from lbclient.wire import datagram
@@ -376,7 +377,7 @@ async def locate(endpoint: Endpoint) -> str | None:
 
     Of a name it is the first one: an endpoint is one task.
     """
-    host, _, port = endpoint.address.rpartition(":")
+    host, _, port = dialled(endpoint.address).rpartition(":")
     if host == "unix" or not port.isdigit():
         return None
     host = host.strip("[]")

@@ -18,6 +18,7 @@ from functools import cached_property, partial
 from itertools import chain, islice
 from typing import Generic, NamedTuple, TypeVar
 
+from lbclient.core.backends.address import dialled
 from lbclient.core.backends.task_workers import alone
 from lbclient.core.model import Endpoint, Endpoints, State
 from lbclient.core.protocols import Node, Subset
@@ -441,14 +442,18 @@ def parted(endpoints: Endpoints) -> tuple[Endpoints, dict[str, Endpoint]]:
 
 
 def few(task: Endpoint, workers: Endpoints, most: int) -> Endpoints:
-    """The first workers of a task, at least one. The shared address does not count.
+    """The first workers of a task, at least one, and as many connections to its shared
+    address while there are both.
 
     >>> one, two = Endpoint("a:1"), Endpoint("a:2")
-    >>> [len(few(Endpoint("a:9"), workers, 1)) for workers in [(one, two), (one,)]]
-    [1, 1]
+    >>> [len(few(Endpoint("a:1"), workers, 1)) for workers in [(one, two), (two,)]]
+    [2, 1]
     """
-    is_shared = workers[0].address == task.address
-    return workers[: max(1, most) + is_shared]
+    if len(workers) == 1:
+        return workers
+    shared = [each for each in workers if dialled(each.address) == task.address]
+    own = workers[len(shared) :]
+    return (*shared[: max(1, most)], *own[: max(1, most)])
 
 
 def _count_present(nodes: dict[str, N]) -> int:

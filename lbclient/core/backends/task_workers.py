@@ -3,7 +3,9 @@
 A task's workers share the address that the resolver gives, and each has a port of its
 own on the same host. One of them tells of all, so a channel connects to the shared
 address first, then to each worker. While none of a task's workers is reached the shared
-address stays beside them; when it alone answers, the task goes on as one backend.
+address stays beside them. When it alone answers there are several connections to it:
+the kernel gives each of them to some worker, and one that lands where another one is
+already is made again, until each has a worker of its own or `MOST_DIALS` is met.
 
 A server at an own port is a worker if it tells the same group: a port of a virtual
 address or behind a port mapping may be anybody's.
@@ -11,8 +13,10 @@ address or behind a port mapping may be anybody's.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import NamedTuple
 
+from lbclient.core.backends.address import another, dialled
 from lbclient.core.backoff import Backoff
 from lbclient.core.model import Endpoint, Endpoints, State
 
@@ -26,7 +30,26 @@ LOOK_EVERY = 0.5  # seconds, while own ports are tried
 # changes seldom, and each try costs some connections.
 RETRIES = Backoff(60.0, 3600.0)
 
+# How often connections to the shared port are made again for each of a task's workers,
+# until they have all of them. To find all N by chance with a probability of 99 % takes
+# N ln N + 4.6 N connections: 6 N for N = 4, 8 N for N = 30.
+MOST_DIALS = 8
+
 REACHED = frozenset({State.READY, State.INACTIVE, State.LAME_DUCK, State.STARTING})
+
+
+WorkerAt = Callable[[str], int]
+"""Who answers on the connection of that address, by the number of its reports; 0: that
+is not known, or there is no connection."""
+
+
+class Landing(Enum):
+    """Where a connection to a shared port has come."""
+
+    ALONE = "alone"  # at a worker that no other one has
+    AGAIN = "again"  # where another one is, and it is to be made again
+    DROPPED = "dropped"  # the same, once too often: it is not wanted any more
+    LEAVING = "leaving"  # it was dropped before
 
 
 class ToldWorkers(NamedTuple):
@@ -50,11 +73,17 @@ class ToldWorkers(NamedTuple):
         return by_shared.get(port, ())
 
 
+NO_WORKERS = ToldWorkers(0, ())  # of a task of one process
+
+
 @dataclass(slots=True)
 class WorkingTask:
     """What is known of one task. `own` are the ports that it has `told`, 0 where the
     address is listed as a task of its own. `tried_at` is since when its workers are
-    tried, while they are not `is_reached`; None: not before `retry_at`."""
+    tried, while they are not `is_reached`; None: not before `retry_at`. `shared` are
+    the numbers of the connections to the shared port, 1 at least, once the task was
+    given up; `dials` is how often one of them was made again since it was last told of
+    other workers."""
 
     group: int
     told: tuple[int, ...]
@@ -63,6 +92,18 @@ class WorkingTask:
     is_reached: bool = False
     failures: int = 0
     retry_at: float = 0.0
+    shared: tuple[int, ...] = (1,)
+    dials: int = 0
+
+    def serving(self) -> int:
+        return sum(map(bool, self.own))
+
+    def share(self, has_worker: Callable[[int], bool] = lambda _: True) -> None:
+        """As many connections as there are workers. Those that have none go first."""
+        count, self.dials = max(1, self.serving()), 0
+        first = sorted(self.shared[1:], key=lambda n: not has_worker(n))
+        new = (n for n in range(2, count + 1) if n not in self.shared)
+        self.shared = (1, *sorted((*first, *new)[: count - 1]))
 
 
 class TaskWorkers:
@@ -85,39 +126,61 @@ class TaskWorkers:
 
     def expand(self, endpoint: Endpoint) -> Endpoints:
         """The endpoints that stand for a task: its workers in this client's order of
-        preference, or the shared address. That comes first while both are there."""
+        preference, or connections to the shared address. These come first while both
+        are there."""
         task = self._tasks.get(endpoint.address)
-        if task is None or (task.tried_at is None and not task.is_reached):
+        if task is None:
             return (endpoint,)
+        if task.is_reached:
+            return self._workers(endpoint, task)
+        count = len(task.shared)
+        first = endpoint if count == 1 else _share_of(endpoint, 1, count)
+        shared = (first, *(_share_of(endpoint, n, count) for n in task.shared[1:]))
+        if task.tried_at is None:
+            return shared
+        return (*shared, *self._workers(endpoint, task))
+
+    def _workers(self, endpoint: Endpoint, task: WorkingTask) -> Endpoints:
         count = len(task.own)
         ports = [task.own[n] for n in self._order(endpoint, count) if task.own[n]]
         weight = endpoint.weight / len(ports)
-        workers = tuple(
+        return tuple(
             replace(endpoint, address=at(endpoint.address, port), weight=weight)
             for port in ports
         )
-        return workers if task.is_reached else (endpoint, *workers)
 
     def task_of(self, address: str) -> str:
         """The shared address of a worker's task; of others their own."""
-        return self._task_of.get(address, address)
+        return self._task_of.get(address) or dialled(address)
 
     def is_stranger(self, address: str, group: int) -> bool:
         """Whether who tells that group is not the worker that is awaited there."""
         task = self._tasks.get(self._task_of.get(address, ""))
         return task is not None and task.group != group
 
-    def counts(self) -> tuple[int, int]:
-        """How many tasks are reached by their workers' own ports, and how many not;
-        also from another thread."""
+    def shared_of(self, shared: str) -> tuple[str, ...]:
+        """The addresses of the connections to a task's shared port."""
+        task = self._tasks.get(shared)
+        return tuple(another(shared, n) for n in (task.shared if task else ()))
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many tasks are reached by their workers' own ports, how many not, and how
+        many connections there are to the shared ports of the latter; also from another
+        thread."""
         tasks = list(self._tasks.values())
         reached = sum(task.is_reached for task in tasks)
-        given_up = sum(task.tried_at is None and not task.is_reached for task in tasks)
-        return reached, given_up
+        given_up = [t for t in tasks if t.tried_at is None and not t.is_reached]
+        return reached, len(given_up), sum(len(task.shared) for task in given_up)
 
     # --- what is learned ----------------------------------------------------------
 
-    def learn(self, address: str, told: ToldWorkers, now: float) -> bool:
+    def learn(
+        self,
+        address: str,
+        told: ToldWorkers,
+        now: float,
+        worker_at: WorkerAt = lambda _: 0,
+    ) -> bool:
         """Takes what the server at this address, shared or a worker's, tells."""
         shared = self.task_of(address)
         if not (port := _port(shared)):
@@ -128,21 +191,61 @@ class TaskWorkers:
             return False  # all leave, or have no own port
         task = self._tasks.get(shared)
         if task is None or (task.group != told.group and address == shared):
-            self._tasks[shared] = WorkingTask(told.group, ports, own, now)
+            new = WorkingTask(told.group, ports, own, now)
+            if task is not None and not task.is_reached and task.failures:
+                # Of a new task at the same address, or another one behind it, the own
+                # ports are most likely not to be reached either.
+                new.failures, new.shared, new.tried_at = 1, task.shared, task.tried_at
+                new.retry_at = min(task.retry_at, now + RETRIES.after(1))
+                new.share()
+            self._tasks[shared] = new
         elif task.group != told.group or task.told == ports:
             return False
         else:
             task.told, task.own = ports, own
             if task.tried_at is not None:
                 task.tried_at = now  # others are tried from now on
+            if task.failures:
+                task.share(lambda n: worker_at(another(shared, n)) != 0)
         self._index()
         return True
 
-    def forget(self, shared: str) -> bool:
-        """Several tasks answer at this address, each with workers of its own."""
-        is_known = self._tasks.pop(shared, None) is not None
+    def forget(self, address: str) -> bool:
+        """Several tasks answer at this shared address, each with workers of its own."""
+        is_known = self._tasks.pop(dialled(address), None) is not None
         self._index()
         return is_known
+
+    def has_none(self, address: str) -> bool:
+        """The task at this address serves and tells of no workers: it has none. A
+        worker's own port tells nothing of the task, nor does the shared one of a task
+        whose workers are reached."""
+        task = self._tasks.get(dialled(address))
+        return task is not None and not task.is_reached and self.forget(address)
+
+    def lands(self, address: str, worker: int, worker_at: WorkerAt) -> Landing:
+        """A connection to a shared port is made, and this one answers: whether another
+        connection has that one."""
+        shared = dialled(address)
+        task = self._tasks.get(shared)
+        if task is None or task.is_reached or not worker:
+            return Landing.ALONE
+        of_number = {n: another(shared, n) for n in task.shared}
+        if address not in of_number.values():
+            return Landing.LEAVING
+        same = [
+            n
+            for n, other in of_number.items()
+            if other != address and worker_at(other) == worker
+        ]
+        if not same:
+            return Landing.ALONE
+        if task.dials < MOST_DIALS * task.serving():
+            task.dials += 1
+            return Landing.AGAIN
+        last = max(same) if address == shared else int(address.rpartition("#")[2])
+        task.shared = tuple(n for n in task.shared if n != last)
+        return Landing.ALONE if address == shared else Landing.DROPPED
 
     def keep(self, endpoints: Endpoints) -> None:
         """Takes what the resolver names: other tasks are forgotten, and none of these
@@ -168,6 +271,7 @@ class TaskWorkers:
         if task is None or task.is_reached:
             return False
         task.is_reached, task.tried_at, task.failures = True, None, 0
+        task.shared = (1,)
         return True
 
     def review(
@@ -188,7 +292,9 @@ class TaskWorkers:
                 if now >= task.retry_at:
                     task.tried_at = now
                     changed = True
-            elif state_of(shared) is not State.READY:
+            elif all(
+                state_of(one) is not State.READY for one in self.shared_of(shared)
+            ):
                 task.tried_at = now  # nothing is known of ports while the task is gone
             elif known:
                 is_refused = all(state is State.REFUSING for state in known)
@@ -197,6 +303,7 @@ class TaskWorkers:
                     task.failures += 1
                     task.retry_at = now + RETRIES.after(task.failures)
                     task.tried_at = None
+                    task.share()
                     given_up.append(shared)
         return changed or bool(given_up), given_up
 
@@ -218,8 +325,13 @@ class TaskWorkers:
         }
 
     def __repr__(self) -> str:
-        reached, given_up = self.counts()
+        reached, given_up, _ = self.counts()
         return f"<{len(self._tasks)} tasks, {reached} by own ports, {given_up} not>"
+
+
+def _share_of(endpoint: Endpoint, number: int, count: int) -> Endpoint:
+    address, weight = another(endpoint.address, number), endpoint.weight / count
+    return replace(endpoint, address=address, weight=weight)
 
 
 def at(shared: str, port: int) -> str:

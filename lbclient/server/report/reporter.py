@@ -177,9 +177,9 @@ class Reporter:
         )
 
     def tell_workers(self, group: int, ports: Ports) -> None:
-        """The task's workers are these now, if there are several processes."""
+        """The task's workers are these now; none while it is not known."""
         each = [health_pb2.WorkerPorts(shared=one, own=own) for one, own in ports]
-        self._workers = health_pb2.Workers(group=group, ports=each) if each else None
+        self._workers = health_pb2.Workers(group=group, ports=each)
         self._health = b""
         self._streams.push(StreamKind.HEALTH)
 
