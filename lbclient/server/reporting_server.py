@@ -126,6 +126,10 @@ class ReportingServer:
     def state(self) -> TaskState:
         return self._reporter.state
 
+    def lame_duck(self) -> None:
+        """Asks all clients to send new requests elsewhere; serves what arrives."""
+        raise NotImplementedError
+
     def statistics(self) -> ServerStatistics:
         """Returns what the server knows and has done, as an immutable snapshot."""
         return self._parts.statistics()

@@ -7,10 +7,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from lbclient.config import ServerConfig
 from lbclient.server.grpc_server import Server
+from lbclient.server.reporting_server import ReportingServer
 from lbclient.server.warmup import Warmup, check, warm_up
 
 
@@ -32,11 +34,11 @@ class Departure:
         self.leave: asyncio.Future[None] = loop.create_future()
         self.hurry: asyncio.Future[None] = loop.create_future()
 
-    def ask(self, server: grpc.aio.Server | None = None) -> bool:
+    def ask(self, server: grpc.aio.Server | grpc.Server | None = None) -> bool:
         """Asks the server to leave; False if it has been asked before."""
         if self.leave.done():
             return False
-        if isinstance(server, Server):
+        if isinstance(server, ReportingServer):
             server.lame_duck()
         self.leave.set_result(None)
         return True

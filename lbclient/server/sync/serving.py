@@ -6,18 +6,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
-from inspect import iscoroutinefunction
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import grpc
 
-from lbclient.config import ServerConfig
-from lbclient.core.errors import ConfigError
 from lbclient.core.model import State
 from lbclient.log import Log
 from lbclient.server.serving import SIGNALS
-from lbclient.server.sync.sync_server import SyncServer
+from lbclient.server.sync.running import begin, drain, start
 from lbclient.server.warmup import Warmup, check
 
 POLL_INTERVAL = 0.05  # seconds in which a signal is noticed
@@ -44,51 +41,15 @@ def serve_sync(server: grpc.Server, warmup: Warmup | None = None) -> None:
 
     with _handling(on_signal):
         try:
-            _until(leave, _begin(lambda: _start(server, warmup)))
+            _until(leave, begin(lambda: start(server, warmup)))
             while not leave.is_set() and server.wait_for_termination(POLL_INTERVAL):
                 pass
             if leave.is_set():
                 words = "stopping; send the signal again to stop immediately; %r"
                 logger.info(words, server, state=State.LAME_DUCK.value)
-                _until(hurry, _begin(lambda: _drain(server)))
+                _until(hurry, begin(lambda: drain(server)))
         finally:
             server.stop(None).wait()
-
-
-def _start(server: grpc.Server, warmup: Warmup | None) -> None:
-    if getattr(server, "is_started", False) and warmup is None:
-        return
-    if isinstance(server, SyncServer):
-        server.start(warmup)
-        return
-    # LBCLIENT_DISABLE, or no server of ours: it cannot say that it is starting.
-    if warmup is not None:
-        if iscoroutinefunction(warmup):
-            raise ConfigError("warmup", warmup, "a plain function, for this server")
-        warmup()
-    server.start()
-
-
-def _drain(server: grpc.Server) -> None:
-    if isinstance(server, SyncServer):
-        server.drain()
-    else:
-        server.stop(ServerConfig.from_environment().lame_duck_period).wait()
-
-
-def _begin(work: Callable[[], None]) -> "Future[None]":
-    """In a daemon thread, as the main one waits for signals."""
-    done: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            work()
-            done.set_result(None)
-        except BaseException as error:
-            done.set_exception(error)
-
-    Thread(target=run, name="lbclient serve", daemon=True).start()
-    return done
 
 
 def _until(signalled: Event, work: "Future[None]") -> None:

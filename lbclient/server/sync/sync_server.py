@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from random import Random
 from threading import Event, Lock, Thread
 from typing import Any, cast
@@ -136,6 +137,9 @@ class SyncServer(ReportingServer, grpc.Server):
         self._inner.start()
         if warmup is not None:
             self._warm_up(warmup)
+        if (member := self._member) is not None:
+            member.period = self._config.lame_duck_period
+            member.follow(partial(self._loop.call, self._reporter.tell_workers))
         self._loop.call(self._serving)
 
     def _warm_up(self, warmup: Warmup) -> None:
@@ -231,10 +235,12 @@ class SyncServer(ReportingServer, grpc.Server):
 
     async def _wait_for_goaway(self) -> float:
         self._leave()
+        member = self._member
         drain = self._reporter.begin_drain(
             self._config.lame_duck_quiet,
             self._config.lame_duck_period,
             lambda: None,  # grpcio asks for one request at a time
+            agree=(lambda: True) if member is None else member.agrees_to_goaway,
         )
         return await drain.wait_for_goaway()
 

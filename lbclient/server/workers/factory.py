@@ -14,8 +14,8 @@ from lbclient.server.workers.messages import MakeServer
 
 WANT = "module:function, such as shop.server:make_server"
 RETURNS = (
-    "a function that returns a server of lbclient.server or grpc.aio, or a coroutine or"
-    " an asynchronous context manager for one"
+    "a function that returns a server of lbclient or grpc, or a coroutine or an"
+    " asynchronous context manager for one"
 )
 
 
@@ -26,7 +26,9 @@ def check_make_server(make_server: Any) -> MakeServer | str:
         if not (colon and module and all(map(str.isidentifier, name.split(".")))):
             raise ConfigError("make_server", make_server, WANT)
         return make_server
-    if isinstance(make_server, grpc.aio.Server) or not callable(make_server):
+    if isinstance(make_server, grpc.aio.Server | grpc.Server) or not callable(
+        make_server
+    ):
         raise ConfigError("make_server", make_server, RETURNS)
     try:
         pickle.dumps(make_server)
@@ -60,16 +62,15 @@ def find(make_server: MakeServer | str) -> MakeServer:
     return found  # type: ignore[no-any-return]
 
 
-async def make(make_server: MakeServer, stack: AsyncExitStack) -> grpc.aio.Server:
+async def make(
+    make_server: MakeServer, stack: AsyncExitStack
+) -> grpc.aio.Server | grpc.Server:
     """Calls the function. Whatever it opens is closed by the stack."""
     made = make_server()
     if inspect.isawaitable(made):
         made = await made
     if hasattr(made, "__aenter__"):
         made = await stack.enter_async_context(made)
-    if isinstance(made, grpc.Server):
-        want = f"{RETURNS}; for a synchronous server start one process each"
-        raise ConfigError("make_server", type(made), want)
-    if not isinstance(made, grpc.aio.Server):
+    if not isinstance(made, grpc.aio.Server | grpc.Server):
         raise ConfigError("make_server", made, RETURNS)
     return made

@@ -6,6 +6,7 @@ it, which its servers find by `membership`. A process that is no worker has none
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from lbclient.core.errors import ConfigError
 from lbclient.server.report.udp import host_of
@@ -91,11 +92,17 @@ class Membership:
 
     def hear_usage(self, heard: UsageHeard) -> None:
         answer = self._asked.get(heard.server)
-        if answer is not None and not answer.done():
-            answer.set_result(heard)
+        if answer is not None:  # of a loop that may be another thread's
+            with suppress(RuntimeError):  # it is closed
+                answer.get_loop().call_soon_threadsafe(_tell, answer, heard)
 
     def __repr__(self) -> str:
         return f"<worker {self.number} of group {self.group}, own ports {self.own}>"
+
+
+def _tell(answer: "asyncio.Future[UsageHeard]", heard: UsageHeard) -> None:
+    if not answer.done():
+        answer.set_result(heard)
 
 
 _membership: Membership | None = None

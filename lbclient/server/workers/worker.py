@@ -12,13 +12,14 @@ import socket
 import traceback
 from contextlib import AsyncExitStack
 
+import grpc
 import grpc.aio
 
 from lbclient.config import ServerConfig
 from lbclient.core.errors import ConfigError
 from lbclient.core.text import brief
 from lbclient.log import Log
-from lbclient.server.grpc_server import Server
+from lbclient.server.reporting_server import ReportingServer
 from lbclient.server.running import Departure, run
 from lbclient.server.workers import factory
 from lbclient.server.workers.membership import Membership, join
@@ -84,7 +85,7 @@ class _Worker:
         )
         self._member.tell_usage = self._pipe.send
         self._member.say_quiet = lambda: self._pipe.send(Quiet())
-        self._server: grpc.aio.Server | None = None
+        self._server: grpc.aio.Server | grpc.Server | None = None
         self._departure: Departure
 
     async def serve(self) -> None:
@@ -100,13 +101,19 @@ class _Worker:
                 self._assignment.made(server)
             if self._departure.leave.done():
                 return
-            await run(server, self._assignment.warmup, self._departure, self._ready)
+            warmup = self._assignment.warmup
+            if isinstance(server, grpc.Server):
+                from lbclient.server.sync.running import run_sync  # seldom needed
 
-    def _listen(self, server: grpc.aio.Server) -> None:
+                await run_sync(server, warmup, self._departure, self._ready)
+            else:
+                await run(server, warmup, self._departure, self._ready)
+
+    def _listen(self, server: grpc.aio.Server | grpc.Server) -> None:
         address = self._assignment.address
         if address is not None:
             server.add_insecure_port(address)
-        elif isinstance(server, Server) and not server.statistics().ports:
+        elif isinstance(server, ReportingServer) and not server.statistics().ports:
             want = "a port, 0 to 65535, as make_server's server has none"
             raise ConfigError("port", None, want)
 
@@ -115,7 +122,7 @@ class _Worker:
         if period is None:  # LBCLIENT_DISABLE
             period = ServerConfig.from_environment().lame_duck_period
         listening: tuple[str, ...] = (self._assignment.address or "",)
-        if isinstance(self._server, Server):
+        if isinstance(self._server, ReportingServer):
             listening = self._server.statistics().ports
         own = tuple(self._member.own.items())
         self._pipe.send(Ready(own, period, listening))

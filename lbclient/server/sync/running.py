@@ -1,0 +1,86 @@
+"""Starts and drains synchronous servers, and runs one in a worker.
+
+What blocks does so in threads that nobody waits for when the process ends.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from inspect import iscoroutinefunction
+from threading import Thread
+
+import grpc
+
+from lbclient.config import ServerConfig
+from lbclient.core.errors import ConfigError
+from lbclient.server.running import Departure
+from lbclient.server.sync.sync_server import SyncServer
+from lbclient.server.warmup import Warmup, check
+
+
+def start(server: grpc.Server, warmup: Warmup | None) -> None:
+    if getattr(server, "is_started", False) and warmup is None:
+        return
+    if isinstance(server, SyncServer):
+        server.start(warmup)
+        return
+    # LBCLIENT_DISABLE, or no server of ours: it cannot say that it is starting.
+    if warmup is not None:
+        if iscoroutinefunction(warmup):
+            raise ConfigError("warmup", warmup, "a plain function, for this server")
+        warmup()
+    server.start()
+
+
+def drain(server: grpc.Server) -> None:
+    if isinstance(server, SyncServer):
+        server.drain()
+    else:
+        server.stop(ServerConfig.from_environment().lame_duck_period).wait()
+
+
+def begin(work: Callable[[], object]) -> "Future[None]":
+    """In a daemon thread, as the main one waits for signals."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, name="lbclient serve", daemon=True).start()
+    return done
+
+
+async def run_sync(
+    server: grpc.Server,
+    warmup: Warmup | None,
+    departure: Departure,
+    ready: Callable[[], None],
+) -> None:
+    """As `run` of a server of grpc.aio's: until its supervisor asks it to leave."""
+    check(warmup)
+    leave, hurry = departure.leave, departure.hurry
+    try:
+        await _unless(leave, lambda: start(server, warmup))
+        if not leave.done():
+            ready()
+            await _unless(leave, server.wait_for_termination)
+        if leave.done():
+            await _unless(hurry, lambda: drain(server))
+    finally:
+        await asyncio.wrap_future(begin(lambda: server.stop(None).wait()))
+
+
+async def _unless(
+    signalled: "asyncio.Future[None]", work: Callable[[], object]
+) -> None:
+    """Waits for the work, but not beyond the signal. Raises what the work raises."""
+    doing = asyncio.wrap_future(begin(work))
+    await asyncio.wait((doing, signalled), return_when=asyncio.FIRST_COMPLETED)
+    if doing.done():
+        doing.result()
+    else:
+        doing.add_done_callback(lambda done: done.cancelled() or done.exception())
