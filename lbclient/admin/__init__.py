@@ -53,7 +53,7 @@ async def page(
     """
     _check_names(names)
     history, siblings = History(), Siblings(host)
-    site = Site(_pages(history, siblings), {"localhost", host, *names})
+    site = Site(pages(history, siblings), {"localhost", host, *names})
     try:
         wanted, port = port, await _open(site, host, port)
     except (OSError, OverflowError) as error:
@@ -105,7 +105,7 @@ def asgi(*, names: Collection[str] = ()) -> Callable[..., Awaitable[None]]:
     `names`, as with `page`. Of several workers, it shows the one that answers.
     """
     _check_names(names)
-    return AsgiSite(Site(_pages(History(), Siblings("")), {"localhost", *names}))
+    return AsgiSite(Site(pages(History(), Siblings("")), {"localhost", *names}))
 
 
 def _check_names(names: Any) -> None:
@@ -122,10 +122,13 @@ def _is_of_host(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.EADDRNOTAVAIL, None)
 
 
-def _pages(
-    history: History, siblings: Siblings
+def pages(
+    history: History,
+    siblings: Siblings,
+    described: Callable[[], dict[str, Any]] = snapshot,
 ) -> dict[str, Callable[[HttpRequest], HttpResponse]]:
-    tell = _Telling()
+    """What is served by path. `described` is what the page shows, as `shape` has it."""
+    tell = _Telling(described)
     document = _file("lbz.html")
 
     def lbz(request: HttpRequest) -> HttpResponse:
@@ -166,13 +169,14 @@ def _text(said: object) -> bytes:
 class _Telling:
     """The JSON, made again when it is asked for some time after the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, described: Callable[[], dict[str, Any]]) -> None:
+        self._described = described
         self._answer: HttpResponse | None = None
         self._made_at = 0.0
 
     def __call__(self, _: HttpRequest) -> HttpResponse:
         now = time.monotonic()  # an ASGI server may run on trio
         if self._answer is None or now >= self._made_at + KEPT:
-            self._answer = HttpResponse(JSON, _text(snapshot()))
+            self._answer = HttpResponse(JSON, _text(self._described()))
             self._made_at = now
         return self._answer

@@ -158,6 +158,8 @@ COST = {
 
 SERVER = {
     "number": NUMBER,
+    "worker_number": MAYBE,
+    "pid": MAYBE,
     "ports": [TEXT],
     "services": [TEXT],
     "state": TEXT,

@@ -31,6 +31,7 @@ from lbclient.core.statistics.registry import CHANNELS, SERVERS
 from lbclient.core.text import brief, printable
 from lbclient.log import Log
 from lbclient.server import Server, SyncServer
+from lbclient.server.workers.membership import membership
 
 # Ours: what a page shows of one process, so that it takes no megabytes.
 MOST_CHANNELS = 100
@@ -176,6 +177,8 @@ def of_server(number: int, server: Server | SyncServer) -> dict[str, Any]:
         **told_of(seen, shape.SERVER),
         **quantiles(recent, server._clock()),
         "number": number,
+        "worker_number": None if (member := membership()) is None else member.number,
+        "pid": os.getpid(),
         "ports": [plain(port) for port in seen.ports],
         "services": [plain(service) for service in seen.services],
         "contention": told_of(seen.contention, shape.CONTENTION),

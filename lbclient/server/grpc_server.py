@@ -81,7 +81,7 @@ class Server(ReportingServer, grpc.aio.Server):
         self._wrapper = Wrapper(parts.serving)
         self._uncounted = Uncounted(clock)
         if most is not None:
-            gate.limit(most)
+            parts.limit(most)
         self._health: dict[str, grpc.GenericRpcHandler] = {}  # once it has started
         # Weakly: grpcio's task keeps the interceptors, and a server that is dropped
         # stops.

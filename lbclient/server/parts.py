@@ -19,6 +19,7 @@ from lbclient.core.report.load_monitor import LoadMonitor
 from lbclient.server.meters.task_cpu import TaskCpuMeter
 from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.overload.gate import Gate
+from lbclient.server.overload.task_places import TaskPlaces
 from lbclient.server.report.reporter import Reporter
 from lbclient.server.report.request_tally import RequestTally
 from lbclient.server.report.streams import ReportStreams
@@ -84,6 +85,7 @@ class Parts:
         self.udp = UdpPorts(self.reporter.glance, clock, config.udp_secret)
         self.reporter.udp_sessions = self.udp.sessions
         member = membership()
+        self._places: TaskPlaces | None = None
         self._task_cpu = None if member is None else TaskCpuMeter(lambda: member.pids)
         self.ports: list[str] = []
         self.services: dict[str, None] = {}
@@ -96,14 +98,31 @@ class Parts:
     def _report(self, now: float, cpu: float) -> None:
         """Samples what is reported: of CPUs, loop and threads the one that limits; of a
         worker the CPUs of the whole task, too."""
-        task = 0.0 if self._task_cpu is None else self._task_cpu.read(now)
-        self.reporter.sample(now, max(cpu, self.gate.threads_used(), task))
+        if self._places is not None:
+            self._places.seen(self.monitor.active)
+        used = max(cpu, self.gate.threads_used())
+        if self._task_cpu is not None:
+            task = self._task_cpu.read(now)
+            self.reporter.utilizations = used, task
+            used = max(used, task)
+        self.reporter.sample(now, used)
+
+    def limit(self, requests: int) -> None:
+        """Limits the requests that are served at a time, of a worker's whole task."""
+        if (member := membership()) is None:
+            self.gate.limit(requests)
+        else:
+            self._places = TaskPlaces(member, requests, self.gate.limit)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._places is not None:
+            self._places.start(loop)
         self.gate.start(loop)
         self.sampler.start(loop)
 
     def stop(self) -> None:
+        if self._places is not None:
+            self._places.stop()
         self.sampler.stop()
         self.gate.stop()
 

@@ -129,6 +129,17 @@ class CostStatistics:
     """That have told the median within 30 s, of at most 64."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerUtilization:
+    """Of a server in one of its task's workers. It reports the larger one."""
+
+    own: float
+    """Of its event loop, its threads and its process's CPU time."""
+
+    task_cpu: float
+    """The CPU time of all workers over the CPUs that the task may use."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
     """What `server.statistics()` returns. Rates are per second, latencies in
@@ -215,3 +226,5 @@ class ServerStatistics:
 
     contention: ContentionStatistics = ContentionStatistics()
     cost: CostStatistics = CostStatistics()
+    worker: WorkerUtilization | None = None
+    """None: its process is no worker of several."""

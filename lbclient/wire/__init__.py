@@ -224,6 +224,8 @@ class Health(NamedTuple):
     `reason` is what a server that is not ours said, where that is not the state's name.
     `clients` are connected to the task; None: it does not tell. `cost_rise`, too: by
     what factor requests cost the task more than usual, compared with the fleet.
+    `own_utilization` is that of one of several workers, `task_cpu` of all of them over
+    the CPUs that the task may use; None: it told none.
     Not `is_own`: it was told by grpc.health.v1, and who tells so owes no reports.
     """
 
@@ -237,6 +239,8 @@ class Health(NamedTuple):
     udp_session: UdpSession | None = None
     cost_rise: float | None = None
     workers: ToldWorkers | None = None
+    own_utilization: float | None = None
+    task_cpu: float | None = None
 
 
 def parse_health(data: bytes) -> Health | None:
@@ -264,6 +268,8 @@ def parse_health(data: bytes) -> Health | None:
         udp_session=session,
         cost_rise=sound(message.cost_rise) or None,
         workers=_workers(message.workers) if message.HasField("workers") else None,
+        own_utilization=sound(message.workers.own_utilization) or None,
+        task_cpu=sound(message.workers.task_cpu) or None,
     )
 
 

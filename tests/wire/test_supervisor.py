@@ -13,8 +13,10 @@ from typing import Any
 import grpc
 import pytest
 
+from lbclient import wire
 from lbclient.core.errors import ConfigError
 from lbclient.server import serve
+from lbclient.v1.compat_pb2 import ServingReply
 from tests import needs
 from tests.ports import free_ports
 from tests.waiting import eventually
@@ -28,6 +30,10 @@ async def asked(address: str) -> int:
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         call: Any = channel.unary_unary(WHO)
         return int(await call(b"", timeout=20, wait_for_ready=True))
+
+
+def status(reply: bytes) -> int:
+    return int(ServingReply.FromString(reply).status)
 
 
 @asynccontextmanager
@@ -111,6 +117,32 @@ async def test_a_worker_that_somebody_ends_comes_back() -> None:
         os.kill(first, signal.SIGTERM)
         await eventually(lambda: len(task.pids()) == 2, lambda: task.log)
         assert task.found(f"process {first} .*exited with status 0")
+
+
+async def test_a_health_check_answers_for_the_task_and_a_watch_for_its_worker() -> None:
+    async with serving(
+        "make_server",
+        *("--port=0", "--host=127.0.0.1"),
+        LBCLIENT_LAME_DUCK_QUIET="30",
+        LBCLIENT_LAME_DUCK_PERIOD="60",
+    ) as task:
+        await task.address()
+        port, leaving = task.own_ports()[0], task.pids()[0]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            ask: Any = channel.unary_unary(wire.SERVING_CHECK_METHOD)
+            watching: Any = channel.unary_stream(wire.SERVING_WATCH_METHOD)
+            watch = watching(b"")
+            assert status(await watch.read()) == ServingReply.SERVING
+            os.kill(leaving, signal.SIGTERM)
+            assert status(await watch.read()) == ServingReply.NOT_SERVING
+            assert status(await ask(b"", timeout=20)) == ServingReply.SERVING
+            task.send(signal.SIGTERM)
+            seen: list[int] = []
+
+            async def check() -> None:
+                seen.append(status(await ask(b"", timeout=20)))
+
+            await eventually(lambda: ServingReply.NOT_SERVING in seen, meanwhile=check)
 
 
 async def test_sighup_replaces_each_worker_after_the_new_one_is_ready() -> None:

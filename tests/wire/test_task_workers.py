@@ -119,6 +119,33 @@ async def test_a_reload_under_load_loses_no_call() -> None:
         await until_connected_to(channel, task.own_ports()[2:])
 
 
+async def test_workers_of_a_synchronous_server_are_reloaded_without_a_lost_call() -> (
+    None
+):
+    async with connected("make_sync_server", max_attempts=1) as (task, channel):
+        async with loaded(channel, SLOW, b"0.02") as load:
+            await eventually(lambda: len(load.answers) == 2)
+            task.send(signal.SIGHUP)
+            await eventually(lambda: task.found("reloaded 2 workers"))
+            new = task.pids()[2:]
+            await eventually(lambda: all(load.answers[pid] > 20 for pid in new))
+        assert load.errors == []
+        task.send(signal.SIGTERM)
+        assert await task.ended() == 0
+        assert not any(map(is_alive, task.pids()))
+
+
+async def test_workers_of_a_server_of_grpcio_alone_share_the_port() -> None:
+    options = ("make_plain_sync_server", "--port=0", "--host=127.0.0.1")
+    async with serving(*options) as task:
+        address = await task.address()
+        async with grpc.aio.insecure_channel(address) as channel:
+            call: Any = channel.unary_unary(WHO)
+            assert int(await call(b"", timeout=20)) in task.pids()
+        task.send(signal.SIGTERM)
+        assert await task.ended() == 0
+
+
 async def test_sigterm_under_load_loses_no_call() -> None:
     """With another task to go to, as in a rollout."""
     async with (
@@ -206,6 +233,34 @@ async def test_a_quota_holds_for_all_workers_together() -> None:
             lambda: told,
             meanwhile=ask,
         )
+
+
+async def at_once(channel: Any, calls: int) -> Counter[int]:
+    """How many of so many calls at a time each worker serves."""
+
+    async def one() -> int | None:
+        with suppress(grpc.aio.AioRpcError):  # RESOURCE_EXHAUSTED
+            return int(await channel.unary_unary(SLOW)(b"0.3", timeout=20))
+        return None
+
+    served = await asyncio.gather(*(one() for _ in range(calls)))
+    return Counter(pid for pid in served if pid is not None)
+
+
+async def test_a_limit_of_requests_at_a_time_holds_for_all_workers_together() -> None:
+    async with connected("with_limit", max_attempts=1) as (_, channel):
+        # Each has its half.
+        served = await at_once(channel, 24)
+        assert sorted(served.values()) == [4, 4]
+        # Where one has all requests it is given more places.
+        address = channel.statistics().target
+        async with grpc.aio.insecure_channel(address) as stock:
+
+            async def ask() -> None:
+                served.clear()
+                served.update(await at_once(stock, 24))
+
+            await eventually(lambda: [*served.values()] == [7], meanwhile=ask)
 
 
 async def test_where_own_ports_are_not_reached_connections_share_the_port(

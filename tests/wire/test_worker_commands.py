@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.hosts import hosting
 from tests.ports import free_ports
 from tests.waiting import eventually
 from tests.wire.workers_program import WHO
-from tests.wire.workers_task import command, mapped, serving
+from tests.wire.workers_task import command, is_alive, mapped, serving
 
 
 async def facts(*words: str) -> Any:
@@ -63,6 +64,10 @@ def only_folder(under: Path) -> Path:
     return found
 
 
+def counters(folder: Path) -> list[str]:
+    return [file.name for file in folder.glob("counter_*.db")]
+
+
 async def test_one_scrape_has_the_requests_of_all_workers(tmp_path: Path) -> None:
     [port] = free_ports(1)
     url = f"http://127.0.0.1:{port}/metrics"
@@ -100,3 +105,60 @@ async def test_one_scrape_has_the_requests_of_all_workers(tmp_path: Path) -> Non
         task.send(signal.SIGTERM)
         assert await task.ended() == 0
     assert not folder.exists()
+
+
+async def test_one_page_has_the_servers_of_all_workers() -> None:
+    [port] = free_ports(1)
+    url = f"http://127.0.0.1:{port}/lbz.json"
+    shown: list[Any] = []
+
+    def look() -> None:
+        with urlopen(url, timeout=20) as response:
+            shown[:] = json.loads(response.read())["servers"]
+
+    options = ("--port=0", "--host=127.0.0.1", f"--page={port}")
+    async with serving("make_server", *options) as task:
+        await task.address()
+
+        def are_all() -> bool:
+            alive = {pid for pid in task.pids() if is_alive(pid)}
+            return len(shown) == 2 and {one["pid"] for one in shown} == alive
+
+        def looking() -> Any:
+            return asyncio.to_thread(look)
+
+        await eventually(are_all, lambda: shown, meanwhile=looking)
+        assert [one["worker_number"] for one in shown] == [1, 2]
+        assert len({one["number"] for one in shown}) == 2
+        killed = task.pids()[0]
+        os.kill(killed, signal.SIGKILL)
+        await eventually(lambda: len(task.pids()) == 3)
+        await eventually(are_all, lambda: shown, meanwhile=looking)
+        inspected = await command("inspect", url, "--json")
+        assert "worker_number" in inspected.stdout, inspected.stderr
+
+
+async def test_a_folder_that_is_set_for_metrics_is_used_and_left(
+    tmp_path: Path,
+) -> None:
+    """Its owner may scrape it with what other programs write there."""
+    [port] = free_ports(1)
+    options = ("--port=0", "--host=127.0.0.1", f"--metrics={port}")
+    theirs = str(tmp_path)
+    async with serving(
+        "make_server", *options, PROMETHEUS_MULTIPROC_DIR=theirs
+    ) as task:
+        await task.address()
+        await eventually(lambda: len(counters(tmp_path)) == 2)
+        task.send(signal.SIGTERM)
+        assert await task.ended() == 0
+    assert counters(tmp_path) == ["counter_ended.db"]
+
+
+async def test_a_folder_for_metrics_that_is_not_there_is_a_mistake() -> None:
+    options = ("--port=0", "--host=127.0.0.1", "--metrics=1")
+    async with serving(
+        "make_server", *options, PROMETHEUS_MULTIPROC_DIR="/none"
+    ) as task:
+        assert await task.ended() == 2
+        assert task.found("PROMETHEUS_MULTIPROC_DIR = '/none'"), task.log

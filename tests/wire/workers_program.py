@@ -7,8 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
+
+import grpc
 
 import lbclient
 from lbclient.config import ServerConfig
@@ -51,6 +54,39 @@ def make_server() -> Server:
     handlers[LONG] = unary_unary(long)
     add_methods(server, handlers)
     return server
+
+
+def with_limit() -> Server:
+    """Of eight requests at a time."""
+    server = lbclient.server(maximum_concurrent_rpcs=8)
+    add_methods(server, {WHO: unary_unary(who), SLOW: unary_unary(slow)})
+    return server
+
+
+def make_sync_server() -> grpc.Server:
+    """As `lbclient.sync_server` makes it, with a quota that takes the supervisor."""
+    config = ServerConfig(default_quota=5.0, cpu_factor=1.0)
+    server = lbclient.sync_server(ThreadPoolExecutor(8), config=config)
+    add_sync_methods(server)
+    return server
+
+
+def make_plain_sync_server() -> grpc.Server:
+    """One that knows nothing of lbclient."""
+    server = grpc.server(ThreadPoolExecutor(8))
+    add_sync_methods(server)
+    return server
+
+
+def add_sync_methods(server: grpc.Server) -> None:
+    def who_sync(_request: bytes, _context: Any) -> bytes:
+        return str(os.getpid()).encode()
+
+    def slow_sync(request: bytes, _context: Any) -> bytes:
+        time.sleep(float(request))
+        return str(os.getpid()).encode()
+
+    add_methods(server, {WHO: unary_unary(who_sync), SLOW: unary_unary(slow_sync)})
 
 
 def with_quota() -> Server:

@@ -414,6 +414,11 @@ function zones(channel) {
 
 // --- a server ----------------------------------------------------------------------------------
 
+function served(server) {
+  const ports = `Server ${server.ports.join(", ") || "without a port"}`;
+  return server.worker_number ? `${ports}, worker ${server.worker_number}, process ${server.pid}` : ports;
+}
+
 class ServerSection extends Section {
   constructor(id) {
     const signals = new Table("Signals", [["Signal", "text"], ["Says"], ["Too much beyond"]]);
@@ -442,7 +447,7 @@ class ServerSection extends Section {
   }
 
   show(server, before, elapsed, time) {
-    this.title(`Server ${server.ports.join(", ") || "without a port"}`);
+    this.title(served(server));
     const facts = this.facts;
     const [word, kind] = stated(server.state);
     facts.set("State", word, { kind });
@@ -563,7 +568,7 @@ function show(now) {
 function announce(before, now) {
   const states = (snapshot) => new Map([
     ...snapshot.channels.flatMap((channel) => channel.backends.map((backend) => [`${backend.address} of ${labelled(channel)}`, backend.state])),
-    ...snapshot.servers.map((server) => [`Server ${server.ports.join(", ")}`, server.state]),
+    ...snapshot.servers.map((server) => [served(server), server.state]),
   ]);
   const was = states(before);
   const news = [...states(now)].filter(([name, state]) => was.get(name) !== state).map(([name, state]) => `${name} is ${state}`);

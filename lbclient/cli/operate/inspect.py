@@ -453,8 +453,15 @@ def _cost(told: Any) -> str:
     return f"a request costs {rise}, compared with the fleet{slowed}"
 
 
+def served(server: Any) -> str:
+    name = ", ".join(server["ports"]) or "without a port"
+    if worker := server.get("worker_number"):
+        name += f", worker {worker:.0f}, process {server.get('pid') or 0:.0f}"
+    return name
+
+
 def server(now: Any, before: Any, elapsed: float) -> Iterator[str]:
-    yield item("server", ", ".join(now["ports"]) or "without a port")
+    yield item("server", served(now))
     yield item("state", paint(now["state"]))
     busy = f"utilization {now['utilization']:.2f}, {now['active']} active"
     rates = f"{now['qps']:.1f} requests/s, {now['eps']:.1f} errors/s"

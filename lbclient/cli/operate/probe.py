@@ -88,6 +88,8 @@ class Found:
     active: int | None = None
     workers: int | None = None  # of its task that serve; None: it is the only process
     workers_wanted: int | None = None
+    own_utilization: float | None = None  # of the worker that answered
+    task_cpu: float | None = None
 
     def status(self) -> int:
         if not self.state:
@@ -106,6 +108,8 @@ class Found:
             words.append(f"{self.active:,} active")
         if self.workers is not None:
             words.append(f"{self.workers} of {self.workers_wanted} workers serve")
+            own, task = self.own_utilization or 0.0, self.task_cpu or 0.0
+            words.append(f"own utilization {own:.2f}, CPU of all {task:.2f}")
         return f"{', '.join(words)} ({self.asked}, {1000 * self.seconds:.0f} ms)"
 
 
@@ -191,7 +195,13 @@ def with_workers(found: Found, health: wire.Health) -> Found:
     seen = counted(told_at(found.address, health.workers))
     if not seen.places:
         return found
-    return replace(found, workers=seen.serving, workers_wanted=seen.places)
+    return replace(
+        found,
+        workers=seen.serving,
+        workers_wanted=seen.places,
+        own_utilization=health.own_utilization or 0.0,
+        task_cpu=health.task_cpu or 0.0,
+    )
 
 
 # --- by gRPC ------------------------------------------------------------------

@@ -4,12 +4,15 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 
 from lbclient import metrics
 from lbclient.cli.numbers import whole
-from lbclient.cli.operate.task_metrics import ignore, scraped_at
+from lbclient.cli.operate.task_metrics import mark_ended, scraped_at
+from lbclient.cli.operate.task_page import describe, shown_at
 from lbclient.core.errors import ConfigError
+from lbclient.server.workers.orphans import is_init
 from lbclient.server.workers.task import serve_by_workers
 from lbclient.server.workers.worker import set_up_logging
 
@@ -38,6 +41,10 @@ been ready.
 
 
 def main(argv: list[str]) -> int:
+    if is_init():
+        # Of the first process of a container the kernel drops signals that it does not
+        # handle, and the supervisor does not yet.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     given = make_parser().parse_args(argv)
     set_up_logging(given.log_level)
     sys.path.insert(0, os.path.abspath(given.app_dir))
@@ -76,6 +83,8 @@ def make_parser() -> argparse.ArgumentParser:
         "unless the program sets up logging itself (default: info)")  # fmt: skip
     add("--metrics", type=whole, metavar="PORT", help="serve Prometheus metrics of all "
         "workers on this port")  # fmt: skip
+    add("--page", type=whole, metavar="PORT", help="serve the page of all workers on "
+        "this port of 127.0.0.1, at /lbz")  # fmt: skip
     add("--json", action="store_true", help="print the address as a line of JSON")
     return parser
 
@@ -91,7 +100,10 @@ async def run(given: argparse.Namespace) -> None:
         else:
             print(f"listening on {address}, {workers} workers", flush=True)
 
-    async with scraped_at(given.metrics, given.host) as ended:
+    async with (
+        scraped_at(given.metrics, given.host) as ended,
+        shown_at(given.page, "127.0.0.1") as started,
+    ):
         await serve_by_workers(
             given.make_server,
             None,
@@ -101,5 +113,7 @@ async def run(given: argparse.Namespace) -> None:
             given.log_level,
             ready,
             None if ended is None else metrics.export,
-            ignore if ended is None else ended,
+            mark_ended if ended is None else ended,
+            None if started is None else describe,
+            (lambda _: None) if started is None else started,
         )

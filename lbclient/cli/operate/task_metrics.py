@@ -1,8 +1,8 @@
 """One scrape of all workers: the supervisor serves what each has written to files."""
 
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,8 +25,32 @@ Ended = Callable[[int], None]
 ADDED_UP = ("counter", "histogram", "summary")  # kinds of which the past counts
 
 
-def ignore(pid: int) -> None:
-    """Does nothing about a process that has ended, where nobody wants metrics."""
+def named() -> str | None:
+    """The folder that whoever started the program has set for prometheus_client."""
+    return next(filter(None, map(os.environ.get, DIRECTORY)), None)
+
+
+def mark_ended(pid: int) -> None:
+    """Where nobody asked for metrics: the program's own are in the folder that is set,
+    and gauges of a process that has ended are to go from there."""
+    if (directory := named()) is not None:
+        mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    """Where processes that start within write their metrics, and what is left of it."""
+    if (directory := named()) is None:
+        with TemporaryDirectory(prefix="lbclient-metrics-") as directory:
+            os.environ[DIRECTORY[0]] = directory  # of workers, which inherit it
+            try:
+                yield directory
+            finally:
+                del os.environ[DIRECTORY[0]]
+        return
+    if not Path(directory).is_dir():
+        raise ConfigError(DIRECTORY[0], directory, "a folder that is there")
+    yield directory
 
 
 def end(directory: str, pid: int) -> None:
@@ -57,17 +81,18 @@ def _add(file: Path, to: Path) -> None:
 @asynccontextmanager
 async def scraped_at(port: object, host: str) -> AsyncIterator[Ended | None]:
     """Serves metrics of the processes that start within; gives what is to be told of
-    each one that has ended. None: nobody wants metrics.
+    each one that has ended. None: nobody wants metrics. They are in the folder that is
+    set for prometheus_client, or else in one that is gone at the end.
 
-    Raises ConfigError for what is no port, and RuntimeError where it is taken.
+    Raises ConfigError for what is no port and for a folder that is not there, and
+    RuntimeError where the port is taken.
     """
     if port is None:
         yield None
         return
     if type(port) is not int or not 0 < port < 65536:
         raise ConfigError("metrics", port, "a port, 1 to 65535")
-    with TemporaryDirectory(prefix="lbclient-metrics-") as directory:
-        os.environ[DIRECTORY[0]] = directory  # of workers, which inherit it
+    with _folder() as directory:
         registry = CollectorRegistry()
         MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
         answer = partial(_exposition, registry)

@@ -88,6 +88,7 @@ class Gate:
     ) -> None:
         """`pool`: of the handlers that run in threads; None is the loop's own."""
         self._own = own
+        self.most: float = inf  # requests at a time
         delay = QueueDelay()
         self.pressure = Pressure(
             config.max_load,
@@ -122,6 +123,7 @@ class Gate:
 
     def limit(self, requests: int) -> None:
         """Limits concurrent requests; the last places are for the most critical."""
+        self.most = requests
         self.pressure.limit(requests)
         self._is_calm = False  # until the next sample
 

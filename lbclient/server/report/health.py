@@ -31,6 +31,7 @@ from lbclient.server.report.streams import (
     pace_beyond,
     pace_within,
 )
+from lbclient.server.workers.membership import membership
 from lbclient.v1 import compat_pb2, health_pb2
 
 ANY_SERVICE = "*"  # the name of one that answers for all
@@ -72,6 +73,7 @@ class HealthServices:
         self._streams = streams
         self._config = config
         self._services = services
+        self._member = membership()
         words = {
             Full.CONNECTION: f"at most {config.max_streams_per_connection} streams of"
             " this kind on a connection: ServerConfig.max_streams_per_connection",
@@ -167,7 +169,7 @@ class HealthServices:
                 grpc.StatusCode.NOT_FOUND,
                 f"no service {printable(request.service)!r} here",
             )
-        return self._serving(request.service)
+        return self._serving(request.service, by_task=True)
 
     def _watch_serving(
         self, request: compat_pb2.ServingRequest, _context: Context
@@ -181,10 +183,13 @@ class HealthServices:
         known = self._services
         return not service or service in known or ANY_SERVICE in known
 
-    def _serving(self, service: str) -> compat_pb2.ServingReply:
+    def _serving(self, service: str, by_task: bool = False) -> compat_pb2.ServingReply:
+        """`by_task`: of all its workers. Streams speak for who has the connection."""
         if not self._knows(service):
             status = compat_pb2.ServingReply.SERVICE_UNKNOWN
-        elif self._reporter.state is TaskState.SERVING:
+        elif self._reporter.state is TaskState.SERVING or (
+            by_task and self._member is not None and self._member.serving
+        ):
             status = compat_pb2.ServingReply.SERVING
         else:
             status = compat_pb2.ServingReply.NOT_SERVING

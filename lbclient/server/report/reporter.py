@@ -23,7 +23,11 @@ from lbclient.server.meters.user_signals import UserSignals
 from lbclient.server.report.request_tally import RequestTally
 from lbclient.server.report.streams import ReportStreams, StreamKind
 from lbclient.server.report.udp_sessions import UdpSessions
-from lbclient.server.statistics import CostStatistics, ServerStatistics
+from lbclient.server.statistics import (
+    CostStatistics,
+    ServerStatistics,
+    WorkerUtilization,
+)
 from lbclient.server.workers.messages import Ports
 from lbclient.v1 import health_pb2, load_pb2
 
@@ -58,6 +62,8 @@ class Reporter:
         self.udp_sessions: UdpSessions | None = None  # and where for who is given one
         self.drain: Drain | None = None  # once the server drains
         self._workers: health_pb2.Workers | None = None  # of the task
+        # Of a worker: its own utilization, and the CPU time of all over their CPUs.
+        self.utilizations: tuple[float, float] | None = None
         self.tells_cost = False  # of a request, to its client
         self.sends_orca = True  # in trailers, for clients that are not ours
         self._task_id = SystemRandom().randrange(1, 2**32)
@@ -166,6 +172,9 @@ class Reporter:
 
     def health(self) -> health_pb2.HealthReport:
         cost = self.fleet_cost.read(self.clock())
+        if self._workers is not None and self.utilizations is not None:
+            own, task = self.utilizations
+            self._workers.own_utilization, self._workers.task_cpu = own, task
         return health_pb2.HealthReport(
             state=self.state.name,
             load=self.load(),
@@ -220,6 +229,7 @@ class Reporter:
             latency_counts=tuple(tally.latency.counts),
             latency_sum=tally.latency.sum,
             cost=self._cost(),
+            worker=self.utilizations and WorkerUtilization(*self.utilizations),
         )
 
     def _cost(self) -> CostStatistics:

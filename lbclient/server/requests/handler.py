@@ -166,7 +166,7 @@ class Wrapped:
 
         Without a coroutine if there is nothing to wait for, as almost always.
         """
-        if self._monitor.active > self._limit:
+        if self._monitor.active > self._gate.most:
             return call.refuse(self._gate.full(), NO_PLACE)
         answer = self._too_late(call, call.begun_at)
         if answer is not None:

@@ -30,7 +30,7 @@ class _InThread(Wrapped):
     def _begin(self, context: Any = None) -> ThreadContext:
         """Makes the context of a request; on the loop's thread."""
         call = ThreadContext(self._method, context)
-        if self._monitor.active > self._limit:
+        if self._monitor.active > self._gate.most:
             call.refuse(self._gate.full(), NO_PLACE)
         return call
 

@@ -71,7 +71,7 @@ class SyncServer(ReportingServer, grpc.Server):
         )
         if most is not None:
             # Not grpcio's: that one counts watchers, and refuses without a report.
-            parts.gate.limit(most)
+            parts.limit(most)
         super().__init__(config, parts, clock)
         self._health: SyncHealth | None = None  # once it has started
         # Weakly: grpcio's thread keeps the interceptors, and a server that is dropped

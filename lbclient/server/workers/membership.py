@@ -18,7 +18,8 @@ class Membership:
 
     `group` is the same number in all workers of the task. `own` are this worker's ports
     by shared port, `count` is how many workers there are to be, `pids` are their
-    processes and `siblings` the ports of all that serve. `period` is how many
+    processes, `siblings` the ports of all that serve and `serving` how many do; 0 once
+    the task leaves. `period` is how many
     seconds its server may take to leave, where it tells. `say_quiet` is called
     once this one, which leaves, has no requests of clients that watch its health;
     `is_all_quiet` is set when all that leave with it have said so.
@@ -30,6 +31,7 @@ class Membership:
         self.group = group
         self.own: dict[int, int] = {}
         self.siblings: Ports = ()
+        self.serving = 0
         self.is_all_quiet = False
         self.period: float | None = None
         self.say_quiet: Callable[[], object] = lambda: None

@@ -26,7 +26,8 @@ class Assignment(NamedTuple):
     `number` stays with the worker's place, from 1. `group` is the same number in all
     workers of the task. `slot` is free of other workers as long as it lives. `workers`
     is how many there are to be. `address` is where all of them listen, besides what
-    `make_server` says; None: nowhere. `made` is called with the server.
+    `make_server` says; None: nowhere. `made` is called with the server,
+    `describe` when the supervisor asks for what a page shows of the process.
     """
 
     make_server: MakeServer | str
@@ -38,6 +39,7 @@ class Assignment(NamedTuple):
     address: str | None = None
     log_level: str | None = None
     made: Callable[[Any], object] | None = None
+    describe: Callable[[], bytes] | None = None
 
 
 # --- of a worker ------------------------------------------------------------------
@@ -87,15 +89,22 @@ class UsageTold(NamedTuple):
     usage: dict[str, float]
 
 
+class Description(NamedTuple):
+    """What a page shows of the process."""
+
+    data: bytes
+
+
 # --- to a worker ------------------------------------------------------------------
 
 
 class ServingPorts(NamedTuple):
     """All workers that serve, itself included. `pids` are all processes of the task
-    but its supervisor."""
+    but its supervisor. `serving` is how many serve; 0 once the task leaves."""
 
     ports: Ports
     pids: tuple[int, ...]
+    serving: int
 
 
 class UsageHeard(NamedTuple):
@@ -104,6 +113,10 @@ class UsageHeard(NamedTuple):
     server: str
     tasks: int
     total: dict[str, float]
+
+
+class DescriptionWanted(NamedTuple):
+    """It is to send a description."""
 
 
 class AllQuiet(NamedTuple):

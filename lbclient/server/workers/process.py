@@ -11,9 +11,10 @@ from lbclient.log import Log
 from lbclient.server.workers.messages import (
     AllQuiet,
     Assignment,
+    Description,
+    DescriptionWanted,
     Hurry,
     Leaving,
-    Ports,
     Quiet,
     Ready,
     ServingPorts,
@@ -35,7 +36,8 @@ class WorkerProcess:
 
     `is_ready` is set once it serves, `has_ended` when its process has. `is_leaving`
     once it was told to, by whomever. `failure` is what it said that it failed by.
-    `changed` is called after each message, but for those of usage. Raises OSError where
+    `changed` is called after each message, but for those of usage and descriptions.
+    Raises OSError where
     the machine has no room for one more.
     """
 
@@ -52,6 +54,7 @@ class WorkerProcess:
         self.ports: tuple[tuple[int, int], ...] = ()
         self.listening: tuple[str, ...] = ()
         self.period = 0.0
+        self.description = b""  # as of the last time that it was asked
         self._changed = changed
         self._hear_usage = hear_usage
         self._loop = asyncio.get_running_loop()
@@ -112,6 +115,9 @@ class WorkerProcess:
         if isinstance(message, UsageTold):
             self._hear_usage(self, message)
             return
+        if isinstance(message, Description):
+            self.description = message.data
+            return
         if isinstance(message, Ready):
             self.ports, self.period, self.listening = message
             self.is_ready = True
@@ -142,8 +148,8 @@ class WorkerProcess:
 
     # --- what it is told ----------------------------------------------------------
 
-    def tell_siblings(self, ports: Ports, pids: tuple[int, ...]) -> None:
-        self._pipe.send(ServingPorts(ports, pids))
+    def tell_siblings(self, serving: ServingPorts) -> None:
+        self._pipe.send(serving)
 
     def tell_usage(self, heard: UsageHeard) -> None:
         self._pipe.send(heard)
@@ -153,6 +159,9 @@ class WorkerProcess:
         self.is_leaving = True
         if not self.has_ended:
             self._process.terminate()
+
+    def ask_description(self) -> None:
+        self._pipe.send(DescriptionWanted())
 
     def all_quiet(self) -> None:
         self._pipe.send(AllQuiet())

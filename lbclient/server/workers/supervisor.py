@@ -18,7 +18,12 @@ from lbclient.core.backoff import Backoff
 from lbclient.core.protocols import Clock
 from lbclient.log import Log
 from lbclient.server.signals import handling
-from lbclient.server.workers.messages import Assignment, Ports, UsageTold
+from lbclient.server.workers.messages import (
+    Assignment,
+    Ports,
+    ServingPorts,
+    UsageTold,
+)
 from lbclient.server.workers.orphans import is_init, reap
 from lbclient.server.workers.process import WorkerProcess
 from lbclient.server.workers.usage import TaskUsage
@@ -65,7 +70,7 @@ class Supervisor:
         self._has_been_ready = self._is_leaving = self._is_hurrying = False
         self._is_reloading = self._reload_again = False
         self._error: Exception | None = None
-        self._told: tuple[Ports, tuple[int, ...]] = (), ()
+        self._told = ServingPorts((), (), 0)
         self._usage = TaskUsage(clock)
         self._jobs: dict[asyncio.Task[None], None] = {}
         self._over = asyncio.Event()
@@ -111,6 +116,7 @@ class Supervisor:
         """All workers leave together: one lame duck, and one drain."""
         self._is_leaving = True
         for worker in self._alive:
+            worker.tell_siblings(self._told._replace(serving=0))
             worker.leave()
         self._over.set()
 
@@ -123,6 +129,13 @@ class Supervisor:
         else:
             self._is_reloading = True
             self._do(self._reload())
+
+    def described(self) -> list[tuple[int, int, bytes]]:
+        """Number, process and last description of each worker. Asks for the next."""
+        for worker in self._alive:
+            worker.ask_description()
+        found = [(w.assignment.number, w.pid, w.description) for w in self._alive]
+        return sorted(found)
 
     # --- one place ------------------------------------------------------------------
 
@@ -248,7 +261,8 @@ class Supervisor:
         self._alive = [worker for worker in self._alive if not worker.has_ended]
         if is_init():
             self._reap()
-        serving = [worker for worker in self._alive if worker.serves()]
+        # By places: during a reload that began early there are more workers than these.
+        serving = [worker for worker in self._places.values() if worker.serves()]
         self._tell_ports()
         if not self._has_been_ready and len(serving) == self.count:
             self._has_been_ready = True
@@ -277,11 +291,12 @@ class Supervisor:
             worker.ports if worker is not None and worker.serves() else ()
             for worker in places
         )
-        told = ports, tuple(worker.pid for worker in self._alive)
+        serving = sum(worker.serves() for worker in self._alive)
+        told = ServingPorts(ports, tuple(worker.pid for worker in self._alive), serving)
         if told != self._told and not self._is_leaving:
             self._told = told
             for worker in self._alive:
-                worker.tell_siblings(*told)
+                worker.tell_siblings(told)
 
     def _hear_usage(self, worker: WorkerProcess, told: UsageTold) -> None:
         self._do(self._usage.answer(told, worker.tell_usage))

@@ -23,10 +23,14 @@ async def serve_by_workers(
     ready: Callable[[str, int], None] = lambda address, count: None,
     made: Callable[[Any], object] | None = None,
     ended: Callable[[int], None] = lambda pid: None,
+    describe: Callable[[], bytes] | None = None,
+    started: Callable[[Supervisor], object] = lambda supervisor: None,
 ) -> None:
     """Returns when all workers have left. `ready` is told the address and the number of
     workers, once; `ended` each process that has. `made` is called in each worker with
-    its server. Raises ConfigError, and RuntimeError where workers cannot start."""
+    its server, `describe` when it is asked for what a page shows. `started` is told of
+    the supervisor, which asks. Raises ConfigError, and RuntimeError where workers
+    cannot start."""
     found = check_make_server(make_server)
     check(warmup)
     count = worker_count(workers)
@@ -38,14 +42,25 @@ async def serve_by_workers(
 
     def assign(number: int, group: int, slot: int) -> Assignment:
         return Assignment(
-            found, warmup, number, group, slot, count, address, log_level, made
+            found,
+            warmup,
+            number,
+            group,
+            slot,
+            count,
+            address,
+            log_level,
+            made,
+            describe,
         )
 
     def tell(listening: tuple[str, ...]) -> None:
         ready(", ".join(listening), count)
 
     try:
-        await Supervisor(count, assign, tell, ended).run()
+        supervisor = Supervisor(count, assign, tell, ended)
+        started(supervisor)
+        await supervisor.run()
     finally:
         if shared is not None:
             shared.close()

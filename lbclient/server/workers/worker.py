@@ -26,6 +26,8 @@ from lbclient.server.workers.membership import Membership, join
 from lbclient.server.workers.messages import (
     AllQuiet,
     Assignment,
+    Description,
+    DescriptionWanted,
     Hurry,
     Leaving,
     Quiet,
@@ -129,14 +131,20 @@ class _Worker:
 
     def _take(self, message: object) -> None:
         if isinstance(message, ServingPorts):
-            self._member.pids = message.pids
+            self._member.pids, self._member.serving = message.pids, message.serving
             self._member.learn(message.ports)
         elif isinstance(message, UsageHeard):
             self._member.hear_usage(message)
+        elif isinstance(message, DescriptionWanted):
+            self._describe()
         elif isinstance(message, AllQuiet):
             self._member.is_all_quiet = True
         elif isinstance(message, Hurry):
             self._departure.insist()
+
+    def _describe(self) -> None:
+        if (describe := self._assignment.describe) is not None:
+            self._pipe.send(Description(describe()))
 
     def _leave(self) -> None:
         if self._departure.ask(self._server):
@@ -147,4 +155,5 @@ class _Worker:
     def _orphaned(self) -> None:
         logger.warning("the supervisor is gone; worker leaves")
         self._member.is_all_quiet = True
+        self._member.serving = 0
         self._leave()
