@@ -1,7 +1,7 @@
 """What two workers on two cores serve: through lbclient, and by SO_REUSEPORT alone.
 
-    python -m benchmarks.workers               about 100 s, on two idle cores
-    python -m benchmarks.workers --quick       about 50 s: fewer calls
+    python -m benchmarks.workers               about 140 s, on two idle cores
+    python -m benchmarks.workers --quick       about 60 s: fewer calls
 
 Each call costs 50 ms of CPU. First a task of one worker and a task of two, each with 6
 calls in flight from one channel: calls a second, and how evenly the workers served.
@@ -58,8 +58,8 @@ class Plan(NamedTuple):
     turn: float  # seconds
 
 
-FULL = Plan(10.0, 6, 6.0)
-QUICK = Plan(5.0, 3, 4.0)
+FULL = Plan(6.0, 12, 4.5)
+QUICK = Plan(5.0, 4, 4.5)
 
 
 async def burn(_request: bytes, _context: Any) -> bytes:

@@ -94,6 +94,9 @@ def test_workers_are_as_even_as_the_facts_say(capsys: Capture) -> None:
     assert each["mean"] == 40 * 100 / (60 * 8)
     assert each["fewest"] > 0.7 * each["mean"]
     assert each["most"] < 1.25 * each["mean"]
+    # A client swaps two tasks at most, with the workers that it has of them.
+    assert 0 < found["opened_for_one_more_task"]["mean"] < 2 * 5
+    assert found["opened_for_one_more_task"]["most"] <= 2 * 5
     assert "max_connections=160 connects each client" in text(capsys, *WORKERS)
     all_ = text(capsys, *WORKERS, "--max-connections", "160")
     assert "8 of 8 workers of each task" in all_
