@@ -1,11 +1,12 @@
 """What two threads, two interpreters and two processes compute, over one of each.
 
-    python3.13 benchmarks/interpreters.py      10 s, on two idle cores
+    python -m benchmarks.interpreters          10 s, on two idle cores
 
-Needs nothing of lbclient, so any Python runs it: a free-threaded one too, and one with
-grpcio, of which it tells whether interpreters of one process can import it.
+Needs nothing of lbclient, so any Python runs it, as `python3.13 -m` or a free-threaded
+one. Where there is grpcio it tells whether interpreters of one process can import it.
 """
 
+import argparse
 import subprocess
 import sys
 import threading
@@ -74,6 +75,11 @@ def rounds(count: Callable[[list[int]], None], times: int) -> int:
 
 
 def main() -> int:
+    argparse.ArgumentParser(
+        prog="python -m benchmarks.interpreters",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
     has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     print(f"Python {sys.version.split()[0]}, {'with' if has_gil else 'without'} GIL")
     kinds = {"threads": in_thread, "processes": in_process}
