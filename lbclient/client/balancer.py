@@ -30,7 +30,7 @@ from lbclient.core.criticality import named
 from lbclient.core.model import LoadReport, Outcome, TaskState, Verdict, new_outcome
 from lbclient.core.protocols import Picker, PickerFactory, Resolver, Subset
 from lbclient.core.retries.retry import Decision
-from lbclient.core.routing.keyed_picks import PickerForCall
+from lbclient.core.routing.keyed_picks import PickerForCall, answered_by
 from lbclient.core.routing.spillover import Spillover
 from lbclient.core.statistics.counters import Counters
 from lbclient.core.throttles.throttling import Throttling
@@ -69,6 +69,7 @@ class Balancer:
         self.clock = clock = context.clock
         self.observers = Observers() if observers is None else observers
         self.picker = picker
+        self._answered = answered_by(picker)
         self.call_keys = call_keys(self.label, config, picker)
         self.probing = Probing(self.label, picker, clock)
         self.counters = Counters(STATUS_OF_NUMBER, REASONS)
@@ -165,7 +166,14 @@ class Balancer:
         outcome = new_outcome((SERVED, now - attempt.sent_at, report, None, True))
         self.settle(attempt, outcome, 0, None, now)
 
-    def settle(
+    def first_message(self, attempt: "Attempt") -> None:
+        """The first message of a stream is there."""
+        if attempt.hints is not None and self._answered is not None:
+            now = self.clock()
+            took = now - attempt.sent_at
+            self._answered(attempt.hints, attempt.backend, took, now)
+
+    def settle(  # noqa: C901  # the hot path, written out
         self,
         attempt: "Attempt",
         outcome: Outcome,
@@ -193,6 +201,9 @@ class Balancer:
         if (observed := attempt.observed) is not None:
             took = outcome.latency + attempt.waited
             observed.attempt_over(code, took, outcome.verdict.value, then, now)
+        if attempt.hints is not None and self._answered is not None:
+            seconds = None if code else outcome.latency
+            self._answered(attempt.hints, backend, seconds, now)
         if code == DEADLINE_EXCEEDED and (then is None or then.delay is None):
             self.connections.miss_deadline(backend)
         if self.picks.recent is not None:
@@ -217,6 +228,8 @@ class Balancer:
             self._on_loop(self.forget, attempt, tried)
             return
         self.call_ends.not_sent(attempt, was_sent=tried > 0)
+        if attempt.hints is not None and self._answered is not None:
+            self._answered(attempt.hints, attempt.backend, None, self.clock())
         self._left(attempt.backend)
 
     def _left(self, backend: Backend) -> None:
@@ -245,6 +258,7 @@ class Balancer:
             if make is not None and not isinstance(self.picker, Spillover):
                 self.picker = make(Random(self.rng.getrandbits(64)))
                 self.probing.serve(self.picker)
+                self._answered = answered_by(self.picker)
 
     def abort(self) -> None:
         """Ends without waiting what nobody is left for; calls in flight go on."""

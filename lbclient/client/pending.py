@@ -37,7 +37,10 @@ class Waiter(Protocol):
     wait_for_ready: bool
     criticality: Criticality
     counts: dict[int, int]
-    hints: CallHints | None
+
+    @property
+    def hints(self) -> CallHints | None:
+        """What its picker may know of it."""
 
     def start(self, backend: "Backend", now: float) -> None: ...
     def fail(self, error: LocalRpcError) -> None: ...

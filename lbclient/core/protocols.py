@@ -97,6 +97,19 @@ class KeyedPicker(Picker, Protocol):
         """
 
 
+class LearningPicker(KeyedPicker, Protocol):
+    """A keyed picker that wants to know how soon each call was answered."""
+
+    def answered(
+        self, call: CallHints, node: Node, seconds: float | None, now: float
+    ) -> None:
+        """The first message of a call came so long after it was sent to this node.
+
+        None: it failed or was cancelled before. `call` is what `pick_for` was given.
+        Told once for an attempt, or twice: a stream's end is told, too.
+        """
+
+
 class ProbingPicker(Picker, Protocol):
     """A picker that would have some backends asked, so that its next pick is wiser.
 

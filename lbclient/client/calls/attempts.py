@@ -356,7 +356,7 @@ class Attempts:
         """
         balancer, hints = self.balancer, self.hints
         if tried and hints is not None:
-            hints = hints._replace(tried=tried)
+            hints = self.hints = hints._replace(tried=tried)
         backend = balancer.pick(now, self.counts, hints)
         if tried and backend in tried:
             others = two_others(tried, self._allowed(), balancer.rng)

@@ -53,11 +53,17 @@ class _StreamResponse(Call):
             self._settle_on("read")
         try:
             message = await self._on_inner(self._started, "read")
-            self._has_read = True
+            if not self._has_read:
+                self._begin_reading()
             return message
         except Exception as error:
             self._release(error)
             raise
+
+    def _begin_reading(self) -> None:
+        """The first message is there, or the end of a stream without any."""
+        self._has_read = True
+        self._balancer.first_message(self._lbclient)
 
     def _is_committed(self) -> bool:
         return self._has_read
@@ -88,7 +94,7 @@ class _Responses:
     def __aiter__(self) -> "_Responses":
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> Any:  # noqa: C901  # the hot path, written out
         while True:
             if self._iterator is None:
                 self._inner = await self._call._started()
@@ -97,7 +103,8 @@ class _Responses:
             try:
                 message = await self._iterator.__anext__()
                 if self._call._inner in (self._inner, None):
-                    self._call._has_read = True
+                    if not self._call._has_read:
+                        self._call._begin_reading()
                     return message
                 self._iterator = None  # the hedge has answered, an instant before
             except StopAsyncIteration:

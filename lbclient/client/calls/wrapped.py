@@ -22,6 +22,7 @@ from lbclient.client.backends.backend import Backend
 from lbclient.client.balancer import Balancer
 from lbclient.client.calls.attempt import Attempt
 from lbclient.client.calls.attempts import Attempts, Next, settle_orphan
+from lbclient.core.call_hints import CallHints
 from lbclient.grpc_seam import (
     CANCELLED,
     BackendsFull,
@@ -78,7 +79,6 @@ class Call:
         self.attempts = attempts
         self.criticality = attempts.criticality
         self.counts = attempts.counts
-        self.hints = attempts.hints
         self._waits_since = now
         self._deadline = None if timeout is None else now + timeout
         self._inner: Any = None
@@ -95,6 +95,10 @@ class Call:
             self._find_backend(now)
         else:
             self._go_on(then)
+
+    @property
+    def hints(self) -> CallHints | None:
+        return self.attempts.hints
 
     def _find_backend_in(self, delay: float) -> None:
         balancer = self._balancer

@@ -1,15 +1,25 @@
 """Picks by a picker that sees the call, for whoever only knows `Picker.pick`."""
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from lbclient.core.call_hints import CallHints
 from lbclient.core.protocols import KeyedPicker, N
+
+Answered = Callable[[CallHints, Any, float | None, float], None]
+"""`protocols.LearningPicker.answered`."""
 
 
 def sees_calls(picker: object) -> bool:
     """Whether a picker wants to know the calls that it picks for."""
     return hasattr(picker, "pick_for")
+
+
+def answered_by(picker: object) -> Answered | None:
+    """What a picker is told by how soon a call was answered; None: it does not want to
+    know."""
+    found: Answered | None = getattr(picker, "answered", None)
+    return found
 
 
 class PickerForCall:

@@ -22,7 +22,7 @@ from typing import cast
 from lbclient.core.call_hints import CallHints
 from lbclient.core.model import LoadReport
 from lbclient.core.protocols import N, Node, Picker, PickerFactory, ProbingPicker
-from lbclient.core.routing.keyed_picks import PickerForCall, sees_calls
+from lbclient.core.routing.keyed_picks import PickerForCall, answered_by, sees_calls
 from lbclient.core.routing.locality import Rank, rank
 from lbclient.core.routing.spill_control import (
     LONGEST_STEP,
@@ -157,6 +157,8 @@ class Spillover:
         self.inner = self._new_picker()  # says which picker was chosen, and picks none
         if sees_calls(self.inner):
             self.pick_for = self._pick_for
+        if answered_by(self.inner) is not None:
+            self.answered = self._answered
         self._sort(())
 
     @property
@@ -309,6 +311,15 @@ class Spillover:
         group = None if level is None else level.by_limit.get(limit)
         if group is not None and hasattr(group.picker, "probed"):
             cast(ProbingPicker, group.picker).probed(node, report, now)
+
+    def _answered(
+        self, call: CallHints, node: Node, seconds: float | None, now: float
+    ) -> None:
+        level = self._known.get(rank(node.endpoint, self._zone))
+        limit = limit_of(node.endpoint.zone, self._limits)
+        group = None if level is None else level.by_limit.get(limit)
+        if group is not None and (answered := answered_by(group.picker)) is not None:
+            answered(call, node, seconds, now)
 
     def __repr__(self) -> str:
         where = f"zone {self._zone!r}" if self._zone else "the first priority"
