@@ -200,6 +200,11 @@ BENCHMARKS = (
         shows="Hot keys, simulated: balance, and calls on first choices.",
     ),
     Listed(
+        section=SCALE, name="engines", module="engines", short=("--quick",),
+        shows="Cache-aware routing on modelled inference engines, beside other "
+        "pickers.",
+    ),
+    Listed(
         section=SCALE, name="policies", module="policies", short=None, full_most=7200.0,
         shows="What the pickers promise, in every scenario.",
     ),

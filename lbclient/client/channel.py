@@ -146,7 +146,10 @@ class Channel(grpc.aio.Channel):
         zone = home_zone(config)
         subset = Mixed(_subset(config, rng), zone)
         picker = picker_factory(
-            config.picker, config.slow_start, config.hash_balance_factor
+            config.picker,
+            config.slow_start,
+            config.hash_balance_factor,
+            config.cache_miss_cost,
         )
         spillover = partial(Spillover, picker, zone, limits=config.spill_above)
         self._observers = observers = Observers()

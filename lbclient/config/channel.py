@@ -215,6 +215,12 @@ class ChannelConfig(Sourced):
         source="Mirrokni, Thorup and Zadimoghaddam 2016: 1 + epsilon. Envoy's "
         "`hash_balance_factor` is the same in percent.",
     )
+    cache_miss_cost: float | None = setting(
+        None,
+        optional(seconds(1e-6, HOUR)),
+        help="With cache_aware, how long a backend takes for a key that it has not "
+        "cached. None: learned from how soon calls are answered.",
+    )
     metric_names_for_computing_utilization: tuple[str, ...] = setting(
         (),
         METRICS,

@@ -8,6 +8,7 @@ from functools import partial
 
 from lbclient.core.errors import ConfigError
 from lbclient.core.protocols import Picker, PickerFactory
+from lbclient.pickers.cache_aware import CacheAware
 from lbclient.pickers.consistent_hashing import ConsistentHashing
 from lbclient.pickers.least_loaded import LeastLoaded
 from lbclient.pickers.p2c import P2c
@@ -21,6 +22,7 @@ from lbclient.pickers.weighted_round_robin import WeightedRoundRobin
 __all__ = [
     "PICKERS",
     "WITHOUT_SLOW_START",
+    "CacheAware",
     "ConsistentHashing",
     "LeastLoaded",
     "P2c",
@@ -43,22 +45,24 @@ PICKERS: dict[str, Callable[..., Picker]] = {
     "weighted_round_robin": WeightedRoundRobin,
     "weighted_least_loaded": WeightedLeastLoaded,
     "consistent_hashing": ConsistentHashing,
+    "cache_aware": CacheAware,
 }
 
 # Whoever goes by what is in flight: a cold backend is slow to finish what it has.
-WITHOUT_SLOW_START = (LeastLoaded, P2c, PeakEwma, Prequal)
+WITHOUT_SLOW_START = (LeastLoaded, P2c, PeakEwma, Prequal, CacheAware)
 
 
 def picker_factory(
     picker: str | PickerFactory,
     slow_start: float | None = None,
     balance_factor: float | None = None,
+    miss_cost: float | None = None,
 ) -> PickerFactory:
     """The factory of that name, or the factory that was given.
 
     `slow_start` goes to a picker that is named, and None leaves it its default; what
     comes from a factory has its own. Those in `WITHOUT_SLOW_START` have none.
-    `balance_factor` goes to consistent hashing, which alone has one.
+    `balance_factor` goes to consistent hashing, and `miss_cost` to cache aware routing.
 
     >>> picker_factory("round_robin")
     <class 'lbclient.pickers.round_robin.RoundRobin'>
@@ -70,6 +74,8 @@ def picker_factory(
     factory = PICKERS[picker]
     if balance_factor is not None and factory is ConsistentHashing:
         factory = partial(factory, balance_factor=balance_factor)
+    if miss_cost is not None and factory is CacheAware:
+        return partial(factory, miss_cost=miss_cost)
     if slow_start is None or factory in WITHOUT_SLOW_START:
         return factory
     return partial(factory, slow_start=slow_start)

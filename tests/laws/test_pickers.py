@@ -22,6 +22,9 @@ from tests.examples import examples
 NODES = 6
 LONG = 100.0  # seconds of a request: what is told of others fades in about as long
 
+# Of calls without keys.
+LIKE_WEIGHTED = ("weighted_least_loaded", "consistent_hashing", "cache_aware")
+
 every_picker = pytest.mark.parametrize("name", PICKERS)
 weighted_picker = pytest.mark.parametrize(
     "name", [name for name in PICKERS if name.startswith("weighted")]
@@ -278,7 +281,7 @@ def test_a_pick_takes_no_memory_that_grows_with_the_backends(name: str) -> None:
     many backends a part is looked at more often, the same part of 200 and of 400.
     """
     few, many, more = (peak_of_a_pick(name, count) for count in (20, 200, 400))
-    part = 4096 if name in ("weighted_least_loaded", "consistent_hashing") else 0
+    part = 4096 if name in LIKE_WEIGHTED else 0
     assert many <= few + part + 64
     assert more <= many + 128, "numbers above 256 take memory"
 

@@ -46,7 +46,7 @@ def test_an_unknown_name_is_answered_with_those_there_are() -> None:
     assert str(caught.value) == (
         "picker = 'fastest': want one of random, round_robin, least_loaded, p2c, "
         "peak_ewma, prequal, weighted_round_robin, weighted_least_loaded, "
-        "consistent_hashing"
+        "consistent_hashing, cache_aware"
     )
 
 

@@ -18,7 +18,7 @@ from lbclient.core.call_hints import LONGEST_KEY, current
 from lbclient.core.protocols import N
 from lbclient.core.routing.spillover import Spillover
 from lbclient.metrics.samples import channel_counts
-from lbclient.pickers import RoundRobin
+from lbclient.pickers import CacheAware, RoundRobin
 from lbclient.wire import REFUSAL_KEY
 from tests.hosts import Host, hosting, stream_stream, unary_stream, unary_unary
 from tests.waiting import eventually
@@ -441,3 +441,85 @@ async def test_a_hot_key_at_three_times_the_capacity_of_its_backend() -> None:
     assert went["hot"] >= 0.98 * (went["hot"] + lost["hot"])
     assert len(hot) >= 3  # one of them has room for a third of it
     assert max(hot.values()) < 0.6 * hot.total()
+
+
+async def test_cache_aware_hears_of_first_messages_and_ends(host: Host) -> None:
+    """A stream is answered by its first message, whatever it does then."""
+    released = asyncio.Event()
+
+    async def held(request: bytes, _: Any) -> AsyncIterator[bytes]:
+        yield request
+        await released.wait()
+
+    methods = {ECHO: unary_unary(echo), PAGES: unary_stream(held)}
+    address = (await host(methods)).address
+    config = ChannelConfig(picker="cache_aware")
+    async with lbclient.insecure_channel(f"ipv4:{address}", config=config) as channel:
+        await channel.channel_ready()
+        picker = channel.balancer().picker
+        assert isinstance(picker, CacheAware)
+
+        def unanswered() -> int:
+            return sum(len(home.pending) for home in picker._homes.values())
+
+        with lbclient.key("session-42", "tenant-7"):
+            await channel.unary_unary(ECHO)(b"", timeout=5)
+            assert (unanswered(), picker.cost.seen) == (0, 1)
+            for is_read in (True, False):
+                call = channel.unary_stream(PAGES)(b"x", timeout=30)
+                assert unanswered() == 1
+                assert await (call.read() if is_read else anext(aiter(call))) == b"x"
+                assert unanswered() == 0
+                released.set()
+                assert await call.code() is grpc.StatusCode.OK
+                released.clear()
+            assert picker.cost.seen == 3
+            given_up = channel.unary_stream(PAGES)(b"x", timeout=30)
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up.read()
+        assert (unanswered(), picker.cost.seen) == (0, 3)
+        assert channel.statistics().keyed_picks == 4
+
+
+async def test_cache_aware_in_zones_hears_of_answers(host: Host) -> None:
+    address = (await host(METHODS)).address
+    config = ChannelConfig(picker="cache_aware", zone="a", locality=True)
+    async with lbclient.insecure_channel(f"ipv4:{address}", config=config) as channel:
+        await channel.channel_ready()
+        with lbclient.key("session-42"):
+            for _ in range(3):
+                await channel.unary_unary(ECHO)(b"", timeout=5)
+        picker = channel.balancer().picker
+        assert isinstance(picker, Spillover)
+        seen = [one.cost.seen for one in picker.pickers if isinstance(one, CacheAware)]
+        assert sum(seen) == 3
+
+
+async def test_cache_aware_retries_elsewhere_and_then_waits_for_nobody(
+    host: Host,
+) -> None:
+    refusing = await host(REFUSING, server=grpc.aio.server())
+    hosts = [refusing, await host(METHODS)]
+    target = "ipv4:" + ",".join(one.address for one in hosts)
+    config = ChannelConfig(picker="cache_aware")
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        await eventually(lambda: len(channel.balancer().pool.ready) == 2)
+        for _ in range(30):  # which bring retries
+            async for _ in channel.unary_stream(PAGES)(b"", timeout=5):
+                pass
+        attempts = []
+        for number in range(12):
+            with lbclient.key(f"session-{number}"):
+                call = channel.unary_unary(ECHO)(b"", timeout=5)
+                await call
+            info = lbclient.info(call)
+            assert info is not None
+            assert info.backend == hosts[1].address
+            attempts.append(info.attempts)
+            if sum(attempts) > len(attempts):
+                break
+        assert max(attempts) == 2
+        picker = channel.balancer().picker
+        assert isinstance(picker, CacheAware)
+        assert not any(home.pending for home in picker._homes.values())
