@@ -67,7 +67,7 @@ class Unbounded(ConsistentHashing):
         if ready is not self._built_for:
             self._follow(ready, now)
         key = call.keys[0]
-        _, order = self._orders.get(key) or self._find_order(key)
+        _, order, _ = self._orders.get(key) or self._find_order(key)
         self._count(call, is_first=True)
         return ready[next(home.index for home in order if home.index >= 0)]
 

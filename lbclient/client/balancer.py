@@ -22,6 +22,7 @@ from lbclient.client.calls.call_ends import CallEnds
 from lbclient.client.calls.call_keys import call_keys
 from lbclient.client.calls.retry_policies import hedging_of, retry_policy_of
 from lbclient.client.channel_context import ChannelContext
+from lbclient.client.key_guests import KeyGuests
 from lbclient.client.observers import Observers
 from lbclient.client.pending import Pending
 from lbclient.client.recent_picks import RecentPicks
@@ -93,6 +94,9 @@ class Balancer:
             clock,
             choose=self._choose,
             trouble=lambda: backends.discovery.trouble,
+        )
+        self.guests = KeyGuests(
+            context, self.connections, backends.idleness.waking, picker
         )
         # Of calls that name none; None: they are sent without one.
         level = config.criticality
@@ -248,6 +252,7 @@ class Balancer:
     def _backends_changed(self) -> None:
         if self._spillover is not None:
             self._heed_priorities()
+        self.guests.follow()
         if self.pending:
             self.pending.serve()
 
@@ -259,15 +264,18 @@ class Balancer:
                 self.picker = make(Random(self.rng.getrandbits(64)))
                 self.probing.serve(self.picker)
                 self._answered = answered_by(self.picker)
+                self.guests.serve(self.picker)
 
     def abort(self) -> None:
         """Ends without waiting what nobody is left for; calls in flight go on."""
         self.pending.cancel()
         self.probing.close()
+        self.guests.close()
         self.backends.abort()
 
     async def close(self, grace: float | None) -> None:
         """Cancels the waiting calls now and those in flight after `grace`."""
         self.pending.cancel()
         self.probing.close()
+        self.guests.close()
         await self.backends.close(grace)

@@ -464,6 +464,8 @@ def channel_statistics(
 
     def why_of(node: "Backend") -> str:
         place = places.get(node.endpoint.address)
+        if node.endpoint.address in pool.guests:
+            return "outside of the subset, for its keys"
         if place is None and node.endpoint.lame_duck:
             return "was in the subset, and serves when nobody else does"
         return why_in_subset(place, size, pool.choices)

@@ -137,7 +137,8 @@ class ChannelConfig(Sourced):
         whole(1, MILLION),
         help="The channel connects to each worker of its tasks up to so many "
         "connections, and beyond that to some workers of each task, at least one. "
-        "`subset_size` counts tasks. Without workers it has no effect.",
+        "`subset_size` counts tasks. With consistent_hashing it also connects to "
+        "backends of keys outside of its subset, up to so many with the subset.",
         source="SRE book, ch. 20: subsets are typically of 20 to 100.",
     )
     subset: str | Subset = setting(

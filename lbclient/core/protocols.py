@@ -110,6 +110,20 @@ class LearningPicker(KeyedPicker, Protocol):
         """
 
 
+class ReachingPicker(KeyedPicker, Protocol):
+    """A keyed picker for which a key's backend may be outside of the subset.
+
+    Whoever wired it sets `want`, which the picker calls for an endpoint that it would
+    pick if it were ready. It is connected if there is room, and is then among `ready`.
+    """
+
+    want: Callable[[Endpoint], None]
+
+    def know(self, members: Endpoints) -> None:
+        """Takes all members of the fleet; none where the subset has all, or may not
+        have others."""
+
+
 class ProbingPicker(Picker, Protocol):
     """A picker that would have some backends asked, so that its next pick is wiser.
 

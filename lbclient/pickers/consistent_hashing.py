@@ -14,14 +14,14 @@ Calls without a key go to the least loaded, as `WeightedLeastLoaded` has it.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from math import fsum, inf
 from random import Random
 
 from lbclient.core.call_hints import CallHints
 from lbclient.core.load import FORGOTTEN_AFTER
-from lbclient.core.model import LoadReport
+from lbclient.core.model import Endpoint, Endpoints, LoadReport
 from lbclient.core.protocols import N, Node
 from lbclient.core.routing import key_hash
 from lbclient.pickers.key_homes import (
@@ -40,8 +40,9 @@ BALANCE_FACTOR = 1.25  # the paper's examples; HAProxy's manual: 125 to 150
 MOST_ORDERS = 1000  # of keys that are kept, k numbers each
 FORGET_AFTER = 60.0  # seconds that a backend has been away
 
-KeyOrder = tuple[float, tuple[KeyHome, ...]]
-"""The place of a key from 0 to 1, and all backends in its order."""
+KeyOrder = tuple[float, tuple[KeyHome, ...], Endpoint | None]
+"""The place of a key from 0 to 1, all backends in its order, and whoever of the fleet
+comes before them."""
 
 
 class ConsistentHashing:
@@ -78,6 +79,11 @@ class ConsistentHashing:
         self._built_for: Sequence[Node] = ()
         self._homes: dict[Node, KeyHome] = {}  # of those here, and that left of late
         self._present: list[KeyHome] = []
+        self.want: Callable[[Endpoint], None] = lambda endpoint: None
+        self._members: Endpoints = ()
+        self._hashes: list[int] = []  # of the members
+        self._weights: list[float] = []
+        self._firsts: dict[str, Endpoint] = {}  # of the fleet, by key
         self._orders: OrderedDict[str, KeyOrder] = OrderedDict()  # last used is last
         self._stepped_at = self._step_at = -inf
         self._horizon = TUNING.shortest_horizon
@@ -99,9 +105,21 @@ class ConsistentHashing:
         if now >= self._step_at:
             self._step(now)
         key = call.keys[0]
-        where, order = self._order_of(key)
+        where, order, beyond = self._order_of(key)
+        if self._members:
+            self._reach(order[0], beyond)
+        first, chosen = self._in_order(order, where, call, now)
+        if chosen is None:
+            chosen = self._emptiest(call, now)
+        self._count(call, chosen is first and beyond is None)
+        return ready[chosen.index]
+
+    def _in_order(
+        self, order: Sequence[KeyHome], where: float, call: CallHints, now: float
+    ) -> tuple[KeyHome | None, KeyHome | None]:
+        """The first backend that is ready, and the first one that takes the call."""
+        key = call.keys[0]
         first: KeyHome | None = None
-        chosen: KeyHome | None = None
         for home in order:
             if home.index == ABSENT:
                 continue
@@ -110,12 +128,8 @@ class ConsistentHashing:
             if call.tried and home.node in call.tried:
                 continue
             if home.takes(key, where, self._rng) and not self._is_full(home, now):
-                chosen = home
-                break
-        if chosen is None:
-            chosen = self._emptiest(call, now)
-        self._count(call, chosen is first)
-        return ready[chosen.index]
+                return first, home
+        return first, None
 
     def _is_full(self, home: KeyHome, now: float) -> bool:
         weight = home.weight / self._weight
@@ -161,7 +175,38 @@ class ConsistentHashing:
             homes.sort(key=draws.__getitem__, reverse=True)
         hashes, weights = [h.hash for h in homes], [h.weight for h in homes]
         indexes = key_hash.order(number, hashes, weights)
-        return place(number), tuple(homes[index] for index in indexes)
+        beyond = self._beyond(key, number, homes[indexes[0]])
+        return place(number), tuple(homes[index] for index in indexes), beyond
+
+    # --- beyond the subset -----------------------------------------------------
+
+    def know(self, members: Endpoints) -> None:
+        """Takes all members of the fleet, of which those that a key wants can come."""
+        self._members = members
+        self._hashes = [key_hash.backend_hash(one) for one in members]
+        self._weights = [one.weight for one in members]
+        self._firsts.clear()
+        self._orders.clear()
+
+    def _reach(self, first: KeyHome, beyond: Endpoint | None) -> None:
+        if beyond is not None:
+            self.want(beyond)
+        elif first.index == ABSENT:
+            self.want(first.endpoint)
+
+    def _beyond(self, key: str, number: int, first: KeyHome) -> Endpoint | None:
+        """The key's first choice of the fleet, if it is not the first of those here.
+        O(members), once for a key until they change."""
+        if not self._members:
+            return None
+        found = self._firsts.get(key)
+        if found is None:
+            weights = self._weights
+            found = self._members[key_hash.first(number, self._hashes, weights)]
+            if len(self._firsts) >= 2 * MOST_ORDERS:
+                self._firsts.clear()
+            self._firsts[key] = found
+        return None if key_hash.backend_hash(found) == first.hash else found
 
     # --- who is there, and how full ------------------------------------------
 

@@ -346,3 +346,54 @@ def test_a_report_that_is_too_old_counts_as_none() -> None:
         fleet.now += 1.0
         fleet.pick("any")
     assert fleet.share("hot") == 1.0
+
+
+def test_a_key_wants_its_backend_beyond_the_subset_until_it_is_there() -> None:
+    members = tuple(Endpoint(f"10.0.0.{i}:1") for i in range(50))
+    nodes = tuple(FakeNode(one) for one in members)
+    picker = ConsistentHashing(Random(1))
+    wanted: list[Endpoint] = []
+    picker.want = wanted.append
+    picker.know(members)
+    subset = nodes[:5]
+    hashes = [backend_hash(one) for one in members]
+    at_home = 0
+    for number in range(100):
+        key = f"key-{number}"
+        first = members[order(hash64(key), hashes, [1.0] * 50)[0]]
+        wanted.clear()
+        node = picker.pick_for(call(key), subset, 1.0)
+        at_home += node.endpoint == first
+        assert wanted == ([] if first in members[:5] else [first])
+        wanted.clear()
+        whole = (*subset, nodes[members.index(first)])
+        if first not in members[:5]:
+            assert picker.pick_for(call(key), whole, 2.0).endpoint == first
+            assert not wanted
+    assert picker.keyed_picks == 200 - at_home
+    assert picker.first_choices < picker.keyed_picks
+    picker.know(())
+    picker.pick_for(call("key-1"), subset, 3.0)
+    assert not wanted
+
+
+def test_a_first_choice_that_is_away_is_wanted_again() -> None:
+    nodes = fake_nodes(5)
+    picker = ConsistentHashing(Random(1))
+    wanted: list[Endpoint] = []
+    picker.want = wanted.append
+    picker.know(tuple(node.endpoint for node in nodes))
+    home = picker.pick_for(call("hot"), nodes, 1.0)
+    assert not wanted
+    others = tuple(node for node in nodes if node is not home)
+    picker.pick_for(call("hot"), others, 2.0)
+    assert wanted == [home.endpoint]
+
+
+def test_whom_keys_want_takes_bounded_memory() -> None:
+    picker = ConsistentHashing(Random(1))
+    picker.know(tuple(Endpoint(f"10.0.0.{i}:1") for i in range(3)))
+    nodes = fake_nodes(2)
+    for number in range(5 * MOST_ORDERS):
+        picker.pick_for(call(f"key-{number}"), nodes, 1.0)
+    assert len(picker._firsts) <= 2 * MOST_ORDERS

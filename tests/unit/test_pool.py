@@ -452,3 +452,37 @@ def test_half_of_those_it_does_not_need_are_avoided_at_most(
 def test_its_size_may_change(pool: Pool[FakeNode]) -> None:
     assert addresses(pool.resize(4, 0.0).opened) == "d"
     assert pool.subset_size() == 4
+
+
+def test_guests_have_nodes_beyond_the_subset_as_far_as_there_is_room() -> None:
+    limits = Limits(3, 2, 1.0, 10.0, 0, max_connections=5)
+    pool = Pool(make, lambda all_: all_, limits)
+    pool.reconcile(endpoints("a", "b", "c", "d", "e", "f", "g"), 0.0)
+    change = pool.invite(["f:1", "a:1", "gone:1", "e:1", "g:1"], 0.0)
+    assert [n.endpoint.address for n in change.opened] == ["f:1", "e:1"]
+    assert list(pool.nodes) == ["a:1", "b:1", "c:1", "f:1", "e:1"]
+    assert (len(pool.guests), pool.replacements()) == (2, 0)
+    assert pool.review(0.0) == ((), ())
+    change = pool.reconcile(endpoints("a", "b", "c", "e", "g"), 0.0)
+    assert [n.endpoint.address for n in change.opened] == ["g:1"]
+    assert [n.endpoint.address for n in change.drained] == ["f:1"]
+    change = pool.invite([], 0.0)
+    assert [n.endpoint.address for n in change.drained] == ["e:1", "g:1"]
+    assert not pool.guests
+
+
+def test_a_guest_is_no_replacement_and_stays_as_what_it_is() -> None:
+    limits = Limits(3, 2, 1.0, 10.0, 2, max_connections=5)
+    pool = Pool(make, lambda all_: all_, limits)
+    pool.reconcile(endpoints("a", "b", "c", "d", "e"), 0.0)
+    pool.invite(["d:1"], 0.0)
+    for one in pool.nodes.values():
+        pool.observe(one, State.READY, 0.0)
+    guest = node(pool, "d")
+    pool.observe(node(pool, "a"), State.CONNECTING, 20.0)
+    pool.review(21.5)
+    assert set(pool.nodes) == {"a:1", "b:1", "c:1", "d:1"}
+    pool.observe(node(pool, "a"), State.READY, 22.0)
+    pool.review(40.0)
+    assert node(pool, "d") is guest
+    assert (len(pool.guests), pool.replacements()) == (1, 0)

@@ -15,6 +15,8 @@ from benchmarks.harness.processes import running
 from benchmarks.harness.servers import serve, target_of
 from lbclient import CallHints, ChannelConfig, ConfigError, Criticality, ServerConfig
 from lbclient.core.call_hints import LONGEST_KEY, current
+from lbclient.core.key_hash import backend_hash, hash64, order
+from lbclient.core.model import Endpoint
 from lbclient.core.protocols import N
 from lbclient.core.routing.spillover import Spillover
 from lbclient.metrics.samples import channel_counts
@@ -523,3 +525,88 @@ async def test_cache_aware_retries_elsewhere_and_then_waits_for_nobody(
         picker = channel.balancer().picker
         assert isinstance(picker, CacheAware)
         assert not any(home.pending for home in picker._homes.values())
+
+
+async def homes_of(channel: lbclient.Channel, keys: Sequence[str]) -> dict[str, str]:
+    """Where a call of each key goes."""
+    homes = {}
+    for key in keys:
+        with lbclient.key(key):
+            call = channel.unary_unary(ECHO)(b"", timeout=5)
+            await call
+        info = lbclient.info(call)
+        assert info is not None
+        homes[key] = str(info.backend)
+    return homes
+
+
+async def test_clients_with_different_subsets_send_a_key_to_one_backend(
+    host: Host,
+) -> None:
+    hosts = [await host(METHODS) for _ in range(5)]
+    target = "ipv4:" + ",".join(one.address for one in hosts)
+    keys = [f"session-{number}" for number in range(20)]
+    hashes = [backend_hash(Endpoint(one.address)) for one in hosts]
+    wanted = {
+        key: hosts[order(hash64(key), hashes, [1.0] * 5)[0]].address for key in keys
+    }
+    async with AsyncExitStack() as stack:
+        for client in ("one", "other"):
+            config = ChannelConfig(
+                picker="consistent_hashing", subset_size=1, client_id=client
+            )
+            channel = lbclient.insecure_channel(target, config=config)
+            await stack.enter_async_context(channel)
+            await channel.channel_ready()
+            assert len(channel.balancer().pool.nodes) == 1
+            before = channel.statistics().first_choices
+            deadline = 200
+            while await homes_of(channel, keys) != wanted:
+                deadline -= 1
+                assert deadline
+                await asyncio.sleep(0.05)
+            assert channel.statistics().first_choices > before
+            statistics = channel.statistics()
+            assert statistics.replacements == 0
+            why = {backend.why for backend in statistics.backends}
+            assert "outside of the subset, for its keys" in why
+        assert len(set(wanted.values())) > 2
+
+
+async def test_backends_of_keys_are_bounded_and_closed_when_idle(host: Host) -> None:
+    hosts = [await host(METHODS) for _ in range(5)]
+    target = "ipv4:" + ",".join(one.address for one in hosts)
+    keys = [f"session-{number}" for number in range(40)]
+    config = ChannelConfig(
+        picker="consistent_hashing", subset_size=1, max_connections=3, idle_after=1.0
+    )
+    async with lbclient.insecure_channel(target, config=config) as channel:
+        await channel.channel_ready()
+        balancer = channel.balancer()
+        await homes_of(channel, keys)
+        await eventually(lambda: len(balancer.pool.nodes) == 3)
+        for _ in range(3):
+            await homes_of(channel, keys)
+        assert len(balancer.pool.guests) == len(balancer.guests.guests) == 2
+        assert repr(balancer.guests).startswith("<2 guests")
+        await eventually(lambda: len(balancer.pool.nodes) == 1)
+        assert not balancer.guests.guests
+        await homes_of(channel, keys)
+        await eventually(lambda: len(balancer.pool.nodes) == 3)
+
+
+async def test_a_channel_without_room_or_keys_knows_no_other_members(
+    host: Host,
+) -> None:
+    hosts = [await host(METHODS) for _ in range(3)]
+    target = "ipv4:" + ",".join(one.address for one in hosts)
+    keys = [f"session-{number}" for number in range(10)]
+    for config in (
+        ChannelConfig(picker="consistent_hashing", subset_size=1, max_connections=1),
+        ChannelConfig(subset_size=1),
+    ):
+        async with lbclient.insecure_channel(target, config=config) as channel:
+            await channel.channel_ready()
+            assert len(set((await homes_of(channel, keys)).values())) == 1
+            assert not channel.balancer().guests.guests
+            assert len(channel.balancer().pool.nodes) == 1

@@ -98,6 +98,10 @@ class Waking:
         for backend in self._best(count):
             self._want(backend)
 
+    def wake_one(self, backend: "Backend") -> None:
+        """A call would go to this one, which goes elsewhere meanwhile."""
+        self._want(backend)
+
     def wake_slowly(self, count: int) -> None:
         """A few in each turn of the loop: no call waits for them."""
         for backend in self._best(count):

@@ -89,6 +89,8 @@ class Pool(Generic[N]):
         self.endpoints: Endpoints = ()
         self.members: Endpoints = ()  # among whom the subset is chosen
         self._leaving: dict[str, Endpoint] = {}  # all others, by address
+        self._invited: dict[str, Endpoint | None] = {}  # members beyond the subset
+        self.guests: dict[str, None] = {}  # nodes that are there for that alone
         self._avoided: dict[str, None] = {}  # addresses of `members`, in order of time
         self.nodes: dict[str, N] = {}  # by address, in order of preference
         self.counts: Counter[State] = Counter()  # of the states of `nodes`
@@ -116,6 +118,9 @@ class Pool(Generic[N]):
         self._leaving = {
             each.address: each for task in leaving.values() for each in expand(task)
         }
+        if self._invited:
+            listed = {each.address: each for each in members}
+            self._invited = {one: listed.get(one) for one in self._invited}
         most = self._limits.max_connections // max(1, min(size, len(tasks)))
         self._set_order(
             [(task.address, few(task, expand(task), most)) for task in tasks.values()]
@@ -157,6 +162,12 @@ class Pool(Generic[N]):
             del self._avoided[address]
         return self.reconcile(self.endpoints, now)
 
+    def invite(self, addresses: Iterable[str], now: float) -> Change[N]:
+        """Sets which members have a node even outside of the subset, the first ones as
+        far as `max_connections` goes: one of its workers each. Others drain."""
+        self._invited = dict.fromkeys(addresses)
+        return self.reconcile(self.endpoints, now)
+
     def review(self, now: float) -> Change[N]:
         """Replaces backends that are out, and drops replacements no longer needed.
 
@@ -166,17 +177,15 @@ class Pool(Generic[N]):
         nodes: dict[str, N] = {}  # replaced whole: another thread may be reading
         opened: list[N] = []
         for endpoint in self._wanted(now):
-            node = leaving.pop(endpoint.address, None)
-            if node is None:
-                node = self._make(endpoint)
-                node.load.limit(self._active_limit, partial(self._place, node))
-                opened.append(node)
-                if node.state not in PRESENT:
-                    self._missing_since[node] = now
-            node.endpoint = endpoint
+            node = self._node_of(endpoint, leaving, opened, now)
             nodes[endpoint.address] = node
         for address in self._still_serving(nodes, leaving):
             nodes[address] = leaving.pop(address)
+        self.guests = {}
+        for endpoint in self._beyond_subset(nodes):
+            node = self._node_of(endpoint, leaving, opened, now)
+            nodes[endpoint.address] = node
+            self.guests[endpoint.address] = None
         for address in self._last_resorts(leaving):
             node = nodes[address] = leaving.pop(address)
             node.endpoint = self._leaving[address]
@@ -184,6 +193,33 @@ class Pool(Generic[N]):
             self._missing_since.pop(node, None)
         self._enter(nodes)
         return Change(tuple(opened), tuple(leaving.values()))
+
+    def _node_of(
+        self, endpoint: Endpoint, leaving: dict[str, N], opened: list[N], now: float
+    ) -> N:
+        """Keeps one of those that leave, or makes one and enters it into `opened`."""
+        node = leaving.pop(endpoint.address, None)
+        if node is None:
+            node = self._make(endpoint)
+            node.load.limit(self._active_limit, partial(self._place, node))
+            opened.append(node)
+            if node.state not in PRESENT:
+                self._missing_since[node] = now
+        node.endpoint = endpoint
+        return node
+
+    def _beyond_subset(self, nodes: dict[str, N]) -> Iterator[Endpoint]:
+        """The endpoints of those invited that have no node, as far as there is room."""
+        room = self._limits.max_connections - len(nodes)
+        if room <= 0 or not self._invited:
+            return
+        tasks = {self.task_of(address) for address in list(nodes)}
+        missing = (
+            few(task, self._expand(task), 0)[-1]
+            for address, task in self._invited.items()
+            if task is not None and address not in tasks
+        )
+        yield from islice(missing, room)
 
     def _enter(self, nodes: dict[str, N]) -> None:
         self.nodes = nodes
@@ -227,6 +263,8 @@ class Pool(Generic[N]):
         present = settled = 0
         for endpoint in self._order:
             node = self.nodes.get(endpoint.address)
+            if present >= size and endpoint.address in self.guests:
+                continue  # no stand-in
             if present >= size and (node is None or settled >= size):
                 return
             if present >= size and self.task_of(endpoint.address) in self._avoided:
@@ -304,7 +342,7 @@ class Pool(Generic[N]):
 
     def replacements(self) -> int:
         """How many nodes there are beyond the subset."""
-        return max(0, len(self.nodes) - self.subset_size())
+        return max(0, len(self.nodes) - len(self.guests) - self.subset_size())
 
     # --- states --------------------------------------------------------------
 

@@ -1,9 +1,10 @@
 """Picks by a picker that sees the call, for whoever only knows `Picker.pick`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from lbclient.core.call_hints import CallHints
+from lbclient.core.model import Endpoint, Endpoints
 from lbclient.core.protocols import KeyedPicker, N
 
 Answered = Callable[[CallHints, Any, float | None, float], None]
@@ -13,6 +14,19 @@ Answered = Callable[[CallHints, Any, float | None, float], None]
 def sees_calls(picker: object) -> bool:
     """Whether a picker wants to know the calls that it picks for."""
     return hasattr(picker, "pick_for")
+
+
+class Reaching(Protocol):
+    """The part of `protocols.ReachingPicker` that is about whom it cannot pick."""
+
+    want: Callable[[Endpoint], None]
+
+    def know(self, members: Endpoints) -> None: ...
+
+
+def reaching(picker: object) -> Reaching | None:
+    """A picker that wants backends beyond the subset; None: it does not."""
+    return cast(Reaching, picker) if hasattr(picker, "know") else None
 
 
 def answered_by(picker: object) -> Answered | None:
