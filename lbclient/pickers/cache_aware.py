@@ -20,10 +20,10 @@ from random import Random
 from typing import NamedTuple
 
 from lbclient.core.call_hints import CallHints
-from lbclient.core.key_hash import backend_hash, draw, hash64
 from lbclient.core.load import FORGOTTEN_AFTER
 from lbclient.core.model import LoadReport
 from lbclient.core.protocols import N, Node
+from lbclient.core.routing.key_hash import backend_hash, draw, hash64
 from lbclient.pickers.cache_memory import NOTHING, CachedOn, CacheMemory
 from lbclient.pickers.miss_cost import MissCost
 from lbclient.pickers.options import between

@@ -11,12 +11,12 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lbclient.core.call_hints import MOST_KEYS, CallHints
-from lbclient.core.keyed_picks import answered_by, sees_calls
-from lbclient.core.latency import LatencyEstimate
 from lbclient.core.load import Load
 from lbclient.core.model import Endpoint, LoadReport, Outcome, State, Verdict
-from lbclient.core.named_metrics import LEAST
 from lbclient.core.protocols import PickerFactory
+from lbclient.core.report.latency import LatencyEstimate
+from lbclient.core.report.named_metrics import LEAST
+from lbclient.core.routing.keyed_picks import answered_by, sees_calls
 from lbclient.sim.engine import Engine, EngineModel, Prompt, Running
 
 HALF_TRIP = 0.0005  # seconds
