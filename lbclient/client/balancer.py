@@ -16,13 +16,13 @@ from lbclient.background.tasks import is_fatal
 from lbclient.client.backend_context import Dial
 from lbclient.client.backends.backend import Backend
 from lbclient.client.backends.backends import Backends
+from lbclient.client.backends.key_guests import KeyGuests
 from lbclient.client.backends.probing import Probing
 from lbclient.client.calls import call_throttling
 from lbclient.client.calls.call_ends import CallEnds
 from lbclient.client.calls.call_keys import call_keys
 from lbclient.client.calls.retry_policies import hedging_of, retry_policy_of
 from lbclient.client.channel_context import ChannelContext
-from lbclient.client.key_guests import KeyGuests
 from lbclient.client.observers import Observers
 from lbclient.client.pending import Pending
 from lbclient.client.recent_picks import RecentPicks

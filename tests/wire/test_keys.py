@@ -15,9 +15,9 @@ from benchmarks.harness.processes import running
 from benchmarks.harness.servers import serve, target_of
 from lbclient import CallHints, ChannelConfig, ConfigError, Criticality, ServerConfig
 from lbclient.core.call_hints import LONGEST_KEY, current
-from lbclient.core.key_hash import backend_hash, hash64, order
 from lbclient.core.model import Endpoint
 from lbclient.core.protocols import N
+from lbclient.core.routing.key_hash import backend_hash, hash64, order
 from lbclient.core.routing.spillover import Spillover
 from lbclient.metrics.samples import channel_counts
 from lbclient.pickers import CacheAware, RoundRobin

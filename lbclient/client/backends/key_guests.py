@@ -10,12 +10,12 @@ connections all the time.
 from math import inf
 
 from lbclient.background.tasks import Alarm
-from lbclient.client.backend import Backend
+from lbclient.client.backends.backend import Backend
+from lbclient.client.backends.connections import Connections
+from lbclient.client.backends.waking import Waking
 from lbclient.client.channel_context import ChannelContext
-from lbclient.client.connections import Connections
-from lbclient.client.waking import Waking
-from lbclient.core.keyed_picks import Reaching, reaching
 from lbclient.core.model import Endpoint, Endpoints
+from lbclient.core.routing.keyed_picks import Reaching, reaching
 
 STAY = 30.0  # seconds; ours: some picks go elsewhere meanwhile, and none fails
 SOON = 0.01  # seconds, in which wishes are collected
