@@ -109,6 +109,7 @@ class Balancer:
         self.picks = RecentPicks(clock, self.outliers)
         self._spillover = spillover
         self.rng = context.rng
+        self._rest = context.rest
 
     # --- picks ---------------------------------------------------------------
 
@@ -127,6 +128,8 @@ class Balancer:
         self, now: float, counts: dict[int, int], hints: CallHints | None
     ) -> Backend | None:
         picker = self.picker if hints is None else PickerForCall(self.picker, hints)
+        if self._rest.is_on:
+            self._rest.end()
         lost = 0
         while ready := self.pool.ready:
             try:
@@ -151,10 +154,8 @@ class Balancer:
                 if self.picks.recent is not None:
                     self.picks.chosen(backend, id(counts), now, self.picker)
                 return backend
-            self.backends.lost(backend)
             lost += 1
-            if lost == 2:
-                self.backends.look_for_lost()
+            self.backends.lost(backend, lost)
         return None
 
     # --- attempts ------------------------------------------------------------

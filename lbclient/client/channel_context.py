@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from lbclient.background.tasks import Tasks
 from lbclient.background.turns import Turns
+from lbclient.client.backends.rest import Rest
 from lbclient.config import ChannelConfig
 from lbclient.core.protocols import Clock
 from lbclient.core.statistics.events import Events
@@ -20,10 +21,13 @@ class ChannelContext(NamedTuple):
     clock: Clock
     rng: Random
     events: Events
+    rest: Rest
 
 
 def channel_context(
     label: str, config: ChannelConfig, clock: Clock, rng: Random
 ) -> ChannelContext:
     tasks = Tasks(label, rng, channel=label)
-    return ChannelContext(label, config, tasks, Turns(tasks), clock, rng, Events())
+    return ChannelContext(
+        label, config, tasks, Turns(tasks), clock, rng, Events(), Rest(tasks)
+    )

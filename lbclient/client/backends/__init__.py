@@ -2,5 +2,5 @@
 
 Start with `backends`, which has them all; `backend` is one of them. Endpoints come from
 `discovery`; `connections` opens and closes what the pool decides; `idleness` ends and
-wakes them; `connectivity` tells the channel's state.
+wakes them, and lets the channel `rest`; `connectivity` tells the channel's state.
 """

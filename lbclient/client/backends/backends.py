@@ -50,6 +50,7 @@ class Backends:
         self.is_stopped = False
         self._clock = context.clock
         self._changed = changed
+        self._rest = context.rest
         self.connections = Connections(
             context,
             subset,
@@ -107,15 +108,15 @@ class Backends:
         workers = self.connections.workers
         return self.pool.has(backend) and workers.is_double(backend)
 
-    def lost(self, backend: Backend) -> None:
-        """A pick found it without a connection."""
+    def lost(self, backend: Backend, number: int = 1) -> None:
+        """A pick found it without a connection, as the first of that pick, or a later
+        one. The second has all others looked at: to find them one by one costs a new
+        `ready` for each."""
         self.observe(backend, State.CONNECTING, "connection lost")
-
-    def look_for_lost(self) -> None:
-        """All at once: to find them one by one costs a new `ready` for each."""
-        for backend in self.pool.ready:
-            if not is_ready(backend.channel):
-                self.lost(backend)
+        if number == 2:
+            for other in self.pool.ready:
+                if not is_ready(other.channel):
+                    self.lost(other)
 
     def _leaves(self, backend: Backend) -> None:
         self.outliers.forget(backend)
@@ -129,6 +130,8 @@ class Backends:
             self.idleness.look_soon()
             self.slowdowns.look_soon()
             self._growth.look_soon()
+            if self._rest.is_on:
+                self._rest.end()
         self.connectivity.changed()
         self._changed()
 

@@ -7,6 +7,7 @@ call has to wait.
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,9 @@ class Idleness:
         self._calls = calls
         self._look = Alarm(tasks, self._look_at_use)
         self._demand = Demand(config.idle_after, 0, context.clock())
+        self._counted = 0  # calls, when it looked last
+        self._rest = context.rest
+        self._rest.looks.append(self._look_again)
         self._prober: Prober | None = None
 
     # --- who is away ----------------------------------------------------------
@@ -79,24 +83,40 @@ class Idleness:
 
     def look_soon(self) -> None:
         """Looks now and then what the connections are used for, while there are any."""
-        if not self._look.is_set():
-            self._look.set(self._config.health_interval / 2)
+        self._look.set_unless_sooner(self._config.health_interval / 2)
 
     def _look_at_use(self) -> None:
         now = self._clock()
         nodes = self._pool.nodes
         present = [node for node in nodes.values() if not node.lifecycle.is_away()]
-        for backend in (*present, *self._draining.values()):
+        looked_at = (*present, *self._draining.values())
+        for backend in looked_at:
             backend.look(now)
+        calls = self._calls() + sum(backend.load.in_flight for backend in looked_at)
         if self._config.idle_after:
-            self._follow_demand(present, now)
-        if self._draining or len(self.waking.away) < len(nodes):
+            self._follow_demand(present, calls, now)
+        is_used = calls != self._counted
+        self._counted = calls
+        if not self._draining and len(self.waking.away) == len(nodes):
+            return
+        if is_used or any(map(_needs_looks, looked_at)):
             self.look_soon()
+        else:
+            self._look_when_due(present, now)
 
-    def _follow_demand(self, present: list["Backend"], now: float) -> None:
+    def _look_when_due(self, present: list["Backend"], now: float) -> None:
+        """Nobody calls: looks again when a connection is idle, and otherwise with the
+        next call, before it is sent."""
+        self._rest.begin()
+        if idle_after := self._config.idle_after:
+            idle = (backend.attention.used_at + idle_after for backend in present)
+            due = min((at for at in idle if at > now), default=inf)
+            pause = min(due, self._demand.due_at()) - now
+            self._look.set(max(pause, self._config.health_interval / 2))
+
+    def _follow_demand(self, present: list["Backend"], calls: int, now: float) -> None:
         """Ends connections that nobody needs, opens some that calls are worth."""
-        in_flight = sum(backend.load.in_flight for backend in present)
-        least, most = self._demand.worth(self._calls() + in_flight, now)
+        least, most = self._demand.worth(calls, now)
         if len(present) < least:
             self.waking.wake_slowly(least - len(present))
         if self._prober is not None:
@@ -112,6 +132,10 @@ class Idleness:
             backend.disconnect_idle(self._clock())
             self.waking.update(backend)
 
+    def _look_again(self) -> None:
+        self.look_soon()  # even if this look fails
+        self._look_at_use()
+
     def close(self) -> None:
         self._look.clear()
         self.waking.close()
@@ -120,3 +144,7 @@ class Idleness:
 
     def __repr__(self) -> str:
         return f"<{len(self._pool.nodes)} backends: {self.waking!r}>"
+
+
+def _needs_looks(backend: "Backend") -> bool:
+    return backend.load.in_flight > 0 or not backend.attention.is_slowest()

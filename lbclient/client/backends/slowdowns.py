@@ -38,6 +38,8 @@ class Slowdowns:
         self._ready = ready
         self._look = Alarm(context.tasks, self.look)
         self._questions = Questions()
+        self._rest = context.rest
+        self._rest.looks.append(self.look_soon)
         # Of backends, by address: when they were told, and how many clients they have.
         self._told: dict[str, tuple[float, int | None]] = {}
 
@@ -62,7 +64,8 @@ class Slowdowns:
                 reason=f"the cost of requests {said}",
             )
         self._tell(ready, now)
-        if ready:
+        # Without calls, reports are older than what is compared.
+        if ready and not self._rest.is_on:
             self.look_soon()
 
     def _tell(self, ready: "tuple[Backend, ...]", now: float) -> None:

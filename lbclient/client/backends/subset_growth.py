@@ -26,9 +26,12 @@ class SubsetGrowth:
         self._size = SubsetSize(config.subset_size, config.max_subset_size)
         self._counted, self._counted_at = 0, context.clock()
         self._look = Alarm(context.tasks, self.look)
+        self._rest = context.rest
         self._is_on = (
             config.subset != "whole" and config.max_subset_size > config.subset_size
         )
+        if self._is_on:
+            self._rest.looks.append(self._look_again)
 
     def look_soon(self) -> None:
         if self._is_on and not self._look.is_set():
@@ -48,8 +51,13 @@ class SubsetGrowth:
             size = self._size.observe(rate, loads, len(ready), len(pool.members), now)
             if size != before:
                 self._resize(before, size, rate)
-        if ready:
+        # Without calls it shrinks, and then there is nothing to do.
+        if ready and not (self._rest.is_on and self._size.is_least()):
             self.look_soon()
+
+    def _look_again(self) -> None:
+        if not self._look.is_set():
+            self.look()
 
     def _resize(self, before: int, size: int, rate: float) -> None:
         logger.about(

@@ -80,6 +80,11 @@ class Attention:
         self.every = self._fastest
         self._credit = float(CREDIT)
 
+    def is_slowest(self) -> bool:
+        """Whether reports cannot come less often, so that without calls nothing
+        changes."""
+        return self.every >= SLOWEST
+
     def _choose_pace(self, now: float) -> None:
         if self._open_since is not None and now - self._open_since >= self._fastest:
             self.every = self._fastest  # somebody waits for an answer
@@ -127,6 +132,13 @@ class Demand:
             marks[0] = (now, calls)
         recent = calls - marks[0][1]
         return recent // SEVERAL, recent * 2 // SEVERAL
+
+    def due_at(self) -> float:
+        """When `worth` is wanted though nobody calls: what it counts then changes."""
+        due = self._marks[-1][0] + self._part
+        if len(self._marks) > 1:
+            due = min(due, self._marks[1][0] + PARTS * self._part)
+        return due
 
     def gap(self, now: float) -> float:
         """Mean seconds between recent calls; at least the time since the last call."""

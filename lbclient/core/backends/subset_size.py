@@ -69,6 +69,10 @@ class SubsetSize:
             self._change(int(self.size * SHRINKS), now)
         return self.size
 
+    def is_least(self) -> bool:
+        """Whether it cannot shrink."""
+        return self.size == self._least
+
     def _change(self, size: int, now: float) -> None:
         self.size = min(self._most, max(self._least, size))
         self._changed_at = now
