@@ -41,7 +41,24 @@ async def test_without_calls_nothing_is_looked_at(looks: list[float]) -> None:
         await fleet.call()
         assert len(looks) == before + 3, "just before the call"
         await asyncio.sleep(LONG)
-        assert 0 < len(looks) - before < 3 * 120
+        assert len(looks) - before < 3 * 120, "and then no more"
+
+
+@pytest.mark.parametrize("idle_after", [0.0, IDLE_AFTER])
+async def test_the_call_that_ends_a_rest_is_looked_after(idle_after: float) -> None:
+    """Its backend has frozen meanwhile: that is seen as soon as without a rest."""
+    async with Fleet(2, idle_after=idle_after) as fleet:
+        for _ in range(8):  # so that both connections stay
+            await asyncio.gather(fleet.call(), fleet.call())
+            await asyncio.sleep(60.0)
+        await asyncio.sleep(100.0)
+        for server in fleet.servers:
+            server.is_frozen = True
+        call = asyncio.ensure_future(fleet.call(timeout=LONG))
+        await asyncio.sleep(2.5 * INTERVAL)
+        assert "connecting" in fleet.states()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
 
 
 async def test_a_call_in_flight_is_looked_after_as_long_as_it_takes(

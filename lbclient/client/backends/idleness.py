@@ -85,7 +85,8 @@ class Idleness:
         """Looks now and then what the connections are used for, while there are any."""
         self._look.set_unless_sooner(self._config.health_interval / 2)
 
-    def _look_at_use(self) -> None:
+    def _look_at_use(self, is_called: bool = False) -> None:
+        """`is_called`: a call is about to begin, which is not counted yet."""
         now = self._clock()
         nodes = self._pool.nodes
         present = [node for node in nodes.values() if not node.lifecycle.is_away()]
@@ -99,7 +100,7 @@ class Idleness:
         self._counted = calls
         if not self._draining and len(self.waking.away) == len(nodes):
             return
-        if is_used or any(map(_needs_looks, looked_at)):
+        if is_called or is_used or any(map(_needs_looks, looked_at)):
             self.look_soon()
         else:
             self._look_when_due(present, now)
@@ -134,7 +135,7 @@ class Idleness:
 
     def _look_again(self) -> None:
         self.look_soon()  # even if this look fails
-        self._look_at_use()
+        self._look_at_use(is_called=True)
 
     def close(self) -> None:
         self._look.clear()
