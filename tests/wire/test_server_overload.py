@@ -379,13 +379,13 @@ async def test_a_cheaper_answer_is_wanted_from_a_busy_task(
 async def test_what_cannot_be_done_in_time_is_not_begun(
     host: Host, pool: ThreadPoolExecutor, kind: str
 ) -> None:
-    """Two requests that took 0.3 s each; the third has less than that."""
+    """Two requests that took 0.6 s each; the third has less than that."""
     began = 0
 
     def slow() -> str:
         nonlocal began
         began += 1
-        time.sleep(0.3)
+        time.sleep(0.6)
         return "done"
 
     server, _, channel = await host(
@@ -393,8 +393,8 @@ async def test_what_cannot_be_done_in_time_is_not_begun(
     )
     for _ in range(2):
         assert (await ask(channel, "unary_unary", timeout=20))[0] == b"done"
-    _, call = await ask(channel, "unary_unary", timeout=0.2)
-    assert await call.code() is StatusCode.UNAVAILABLE  # it had 0.2 s left, or nearly
+    _, call = await ask(channel, "unary_unary", timeout=0.5)
+    assert await call.code() is StatusCode.UNAVAILABLE  # it had 0.5 s left, or nearly
     assert dict([*await call.trailing_metadata()])[wire.REFUSAL_KEY] == "overloaded"
     await asyncio.sleep(0)
     assert began == 2
