@@ -57,8 +57,7 @@ COSTS = {
     "_cython_call._status.details": _ASKED,
     "_cython_call._status.debug_error_string": _ASKED,
     "_cython_call._initial_metadata": f"{_WRAPPED}; {_ASKED}",
-    "_cython_call.is_locally_cancelled": "calls that the core of a full server ends are"
-    " not retried",
+    "_cython_call.is_locally_cancelled": _ASKED,
     "_cython_call.cancel": _REPEATED,
     "_call_response": f"{_WRAPPED}; a call that is cancelled before it is sent"
     " counts as an attempt",

@@ -58,6 +58,11 @@ _REFUSED = re.compile(
 _LEFT_OUT = re.compile(r"(Stream removed \()?GOAWAY received;")
 _NOT_CONNECTED = re.compile("failed to connect to all addresses")
 _PROVISIONAL = "Internal error from Core"
+# grpc.aio's words for a call that was cancelled, or dropped, on this side.
+_ENDED_HERE = (
+    "Locally cancelled by application!",
+    "Cancelled upon garbage collection!",
+)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -109,9 +114,10 @@ def was_ended_there(call: Any) -> bool:
     """
     try:
         is_local = call._cython_call.is_locally_cancelled()
-    except AttributeError as error:  # instrumentation wraps it
-        is_news(error)
-        return False
+    except AttributeError as error:
+        if not is_news(error):  # instrumentation wraps it
+            return False
+        is_local = step(call.details()) in _ENDED_HERE
     return not is_local and call.time_remaining() != 0.0
 
 
