@@ -32,8 +32,8 @@ LONG_ENOUGH = 0.01
 async def hanging(side: Side, kind: str, **options: Any) -> Any:
     """A call that the server has begun, and will not answer."""
     call = await side.begin(kind, sending="write", do="initial hang", **options)
-    if kind.endswith("stream"):
-        await call.initial_metadata()  # of a unary answer it comes with that
+    if kind != "unary_unary":
+        await call.initial_metadata()  # there it comes with the answer
     await side.at_work()
     return call
 
