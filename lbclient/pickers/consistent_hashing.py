@@ -6,9 +6,9 @@ load; then to its second, and so on. There load is the number of assigned keys, 
 who assigns them. Here many clients assign without speaking to each other, so load is
 what backends report, of all clients: see `key_homes`.
 
-The order of a key's choices is that of `core.key_hash`, the same for all clients.
-Resolvers' weights count in it, reported ones do not: they differ from client to client.
-A slow backend reaches the bound of utilization sooner.
+The order of a key's choices is that of `core.routing.key_hash`, the same for all
+clients. Resolvers' weights count in it, reported ones do not: they differ from client
+to client. A slow backend reaches the bound of utilization sooner.
 
 Calls without a key go to the least loaded, as `WeightedLeastLoaded` has it.
 """

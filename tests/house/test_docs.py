@@ -236,6 +236,15 @@ def test_every_name_of_ours_exists(page: Path) -> None:
     assert [name for name in sorted(names) if not exists(name)] == []
 
 
+def test_modules_that_the_source_names_by_their_folder_are_there() -> None:
+    """`core.retries.retry`, in docstrings and comments."""
+    name = re.compile(r"`((?:core|wire|grpc_seam|resolvers|pickers)(?:\.[a-z_]+)+)`")
+    files = [*(ROOT / "lbclient").rglob("*.py")]
+    named = {found for file in files for found in name.findall(file.read_text())}
+    assert len(named) > 5
+    assert [each for each in sorted(named) if not exists(f"lbclient.{each}")] == []
+
+
 def test_modules_that_moved_are_where_the_page_says() -> None:
     page = (ROOT / "docs" / "moved.md").read_text()
     moves = re.findall(r"^\| `[\w.]+` \| `([\w.]+)` \|$", page, re.MULTILINE)

@@ -1,7 +1,7 @@
 """Connects to the workers of a task one by one, where their own ports can be reached.
 
-`core.task_workers` decides; this hears what servers tell, looks now and then, and says
-in the log what follows.
+`core.backends.task_workers` decides. This module passes on what servers report, reviews
+it now and then, and logs what follows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Asks and tells a channel's throttling of one call, with the customer who pays for it.
 
-`core.throttling` decides. The customer is read from a call's metadata, and only while
-one of them is out of quota.
+`core.throttles.throttling` decides. The customer is read from a call's metadata, and
+only while one of them is out of quota.
 """
 
 from typing import TYPE_CHECKING, Any

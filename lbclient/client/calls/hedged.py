@@ -1,10 +1,11 @@
 """Calls that may have two attempts in flight: the first and its hedge.
 
-`core.hedging` decides whether a hedge is sent. OK, or an error of the application, of
+`attempts` decides, by `core.retries.hedging`, whether, when and where a hedge is sent;
+here are the timer and the two inner calls. OK, or an error of the application, of
 either attempt decides a call, and so do response headers of a stream; the other attempt
 is cancelled. An attempt that fails otherwise leaves the call to the other one: what
-gRFC A6 calls a non-fatal status. What follows after both is for `attempts`. A hedge
-makes no call fail that its first attempt would have answered.
+gRFC A6 calls a non-fatal status. A hedge makes no call fail that its first attempt
+would have answered.
 
 Imported with the first method that is hedged.
 """

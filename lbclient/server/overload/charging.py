@@ -1,8 +1,8 @@
 """Who pays for a request, what it costs, and whether a quota has room for it.
 
-Wires what measures (`cpu_timing`, the machine's speed), what sums up (`core.costs`) and
-what limits (`quota_enforcer`). A server without quotas and without
-`ServerConfig.request_cost` measures and charges nothing.
+Connects what measures CPU time (`cpu_timing`, the machine's speed), what adds it up
+(`core.quotas.costs`) and what limits it (`quota_enforcer`). A server without quotas and
+without `ServerConfig.request_cost` measures and charges nothing.
 """
 
 import asyncio
