@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from lbclient.v1 import load_pb2 as lbclient_dot_v1_dot_load__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18lbclient/v1/health.proto\x12\x0blbclient.v1\x1a\x16lbclient/v1/load.proto\"<\n\rHealthRequest\x12\x17\n\x0freport_interval\x18\x01 \x01(\x01\x12\x12\n\nfleet_cost\x18\x02 \x01(\x01\"\xa1\x02\n\x0cHealthReport\x12%\n\x05state\x18\x01 \x01(\x0e\x32\x16.lbclient.v1.TaskState\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.lbclient.v1.LoadReport\x12\x10\n\x08udp_port\x18\x03 \x01(\r\x12\x14\n\x0creport_floor\x18\x04 \x01(\x01\x12\x14\n\x07\x63lients\x18\x05 \x01(\rH\x00\x88\x01\x01\x12,\n\x0budp_session\x18\x06 \x01(\x0b\x32\x17.lbclient.v1.UdpSession\x12\x16\n\tcost_rise\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12%\n\x07workers\x18\x08 \x01(\x0b\x32\x14.lbclient.v1.WorkersB\n\n\x08_clientsB\x0c\n\n_cost_rise\"l\n\x07Workers\x12\r\n\x05group\x18\x01 \x01(\x07\x12\'\n\x05ports\x18\x02 \x03(\x0b\x32\x18.lbclient.v1.WorkerPorts\x12\x10\n\x08task_cpu\x18\x03 \x01(\x01\x12\x17\n\x0fown_utilization\x18\x04 \x01(\x01\"*\n\x0bWorkerPorts\x12\x0e\n\x06shared\x18\x01 \x01(\r\x12\x0b\n\x03own\x18\x02 \x03(\r\"6\n\nUdpSession\x12\x0c\n\x04port\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x06\x12\x0e\n\x06secret\x18\x03 \x01(\x0c\x32\x91\x01\n\rBackendHealth\x12>\n\x05\x43heck\x12\x1a.lbclient.v1.HealthRequest\x1a\x19.lbclient.v1.HealthReport\x12@\n\x05Watch\x12\x1a.lbclient.v1.HealthRequest\x1a\x19.lbclient.v1.HealthReport0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18lbclient/v1/health.proto\x12\x0blbclient.v1\x1a\x16lbclient/v1/load.proto\"<\n\rHealthRequest\x12\x17\n\x0freport_interval\x18\x01 \x01(\x01\x12\x12\n\nfleet_cost\x18\x02 \x01(\x01\"\xa1\x02\n\x0cHealthReport\x12%\n\x05state\x18\x01 \x01(\x0e\x32\x16.lbclient.v1.TaskState\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.lbclient.v1.LoadReport\x12\x10\n\x08udp_port\x18\x03 \x01(\r\x12\x14\n\x0creport_floor\x18\x04 \x01(\x01\x12\x14\n\x07\x63lients\x18\x05 \x01(\rH\x00\x88\x01\x01\x12,\n\x0budp_session\x18\x06 \x01(\x0b\x32\x17.lbclient.v1.UdpSession\x12\x16\n\tcost_rise\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12%\n\x07workers\x18\x08 \x01(\x0b\x32\x14.lbclient.v1.WorkersB\n\n\x08_clientsB\x0c\n\n_cost_rise\"}\n\x07Workers\x12\r\n\x05group\x18\x01 \x01(\x07\x12\'\n\x05ports\x18\x02 \x03(\x0b\x32\x18.lbclient.v1.WorkerPorts\x12\x10\n\x08task_cpu\x18\x03 \x01(\x01\x12\x17\n\x0fown_utilization\x18\x04 \x01(\x01\x12\x0f\n\x07serving\x18\x05 \x01(\r\"*\n\x0bWorkerPorts\x12\x0e\n\x06shared\x18\x01 \x01(\r\x12\x0b\n\x03own\x18\x02 \x03(\r\"6\n\nUdpSession\x12\x0c\n\x04port\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x06\x12\x0e\n\x06secret\x18\x03 \x01(\x0c\x32\x91\x01\n\rBackendHealth\x12>\n\x05\x43heck\x12\x1a.lbclient.v1.HealthRequest\x1a\x19.lbclient.v1.HealthReport\x12@\n\x05Watch\x12\x1a.lbclient.v1.HealthRequest\x1a\x19.lbclient.v1.HealthReport0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -27,11 +27,11 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_HEALTHREPORT']._serialized_start=128
   _globals['_HEALTHREPORT']._serialized_end=417
   _globals['_WORKERS']._serialized_start=419
-  _globals['_WORKERS']._serialized_end=527
-  _globals['_WORKERPORTS']._serialized_start=529
-  _globals['_WORKERPORTS']._serialized_end=571
-  _globals['_UDPSESSION']._serialized_start=573
-  _globals['_UDPSESSION']._serialized_end=627
-  _globals['_BACKENDHEALTH']._serialized_start=630
-  _globals['_BACKENDHEALTH']._serialized_end=775
+  _globals['_WORKERS']._serialized_end=544
+  _globals['_WORKERPORTS']._serialized_start=546
+  _globals['_WORKERPORTS']._serialized_end=588
+  _globals['_UDPSESSION']._serialized_start=590
+  _globals['_UDPSESSION']._serialized_end=644
+  _globals['_BACKENDHEALTH']._serialized_start=647
+  _globals['_BACKENDHEALTH']._serialized_end=792
 # @@protoc_insertion_point(module_scope)

@@ -35,16 +35,18 @@ class HealthReport(_message.Message):
     def __init__(self, state: _Optional[_Union[_load_pb2.TaskState, str]] = ..., load: _Optional[_Union[_load_pb2.LoadReport, _Mapping]] = ..., udp_port: _Optional[int] = ..., report_floor: _Optional[float] = ..., clients: _Optional[int] = ..., udp_session: _Optional[_Union[UdpSession, _Mapping]] = ..., cost_rise: _Optional[float] = ..., workers: _Optional[_Union[Workers, _Mapping]] = ...) -> None: ...
 
 class Workers(_message.Message):
-    __slots__ = ("group", "ports", "task_cpu", "own_utilization")
+    __slots__ = ("group", "ports", "task_cpu", "own_utilization", "serving")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PORTS_FIELD_NUMBER: _ClassVar[int]
     TASK_CPU_FIELD_NUMBER: _ClassVar[int]
     OWN_UTILIZATION_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
     group: int
     ports: _containers.RepeatedCompositeFieldContainer[WorkerPorts]
     task_cpu: float
     own_utilization: float
-    def __init__(self, group: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[WorkerPorts, _Mapping]]] = ..., task_cpu: _Optional[float] = ..., own_utilization: _Optional[float] = ...) -> None: ...
+    serving: int
+    def __init__(self, group: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[WorkerPorts, _Mapping]]] = ..., task_cpu: _Optional[float] = ..., own_utilization: _Optional[float] = ..., serving: _Optional[int] = ...) -> None: ...
 
 class WorkerPorts(_message.Message):
     __slots__ = ("shared", "own")

@@ -286,7 +286,8 @@ def _workers(message: health_pb2.Workers) -> ToldWorkers | None:
         ports.append((one.shared, own))
     if not message.group or len(ports) > MOST_SHARED_PORTS:
         return None
-    return ToldWorkers(message.group, tuple(ports))
+    serving = min(message.serving, MOST_WORKERS)
+    return ToldWorkers(message.group, tuple(ports), serving)
 
 
 def _udp_session(message: health_pb2.UdpSession) -> UdpSession | None:

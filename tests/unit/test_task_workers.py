@@ -224,6 +224,27 @@ def test_a_task_that_has_no_workers_any_more_is_one_backend() -> None:
     assert not known.has_none(SHARED)
 
 
+def test_workers_without_own_ports_have_a_connection_each() -> None:
+    """LBCLIENT_WORKER_PORTS=off: there is nothing to try."""
+    known = TaskWorkers()
+    assert not known.learn(SHARED, ToldWorkers(GROUP, (), 1), 0.0)
+    assert known.learn(SHARED, ToldWorkers(GROUP, (), 3), 0.0)
+    assert addresses(known) == numbered(2, 3)
+    assert known.counts() == (0, 1, 3)
+    assert known.review_in(0.0) is None
+    assert known.review(only_shared, 1e9) == (False, [])
+    known.keep((TASK,))
+    assert not known.learn(f"{SHARED}#2", ToldWorkers(GROUP, (), 3), 0.0)
+    assert not known.learn(f"{SHARED}#2", ToldWorkers(OTHER, (), 2), 0.0)
+    assert known.learn(f"{SHARED}#2", ToldWorkers(GROUP, (), 2), 0.0)
+    assert len(addresses(known)) == 2
+
+
+def test_who_is_at_an_own_port_is_no_task_of_its_own(workers: TaskWorkers) -> None:
+    assert not workers.learn("10.0.0.1:1", ToldWorkers(OTHER, (), 3), 1.0)
+    assert workers.counts() == (1, 0, 0)
+
+
 def test_what_is_at_an_own_port_does_not_speak_for_the_task(
     workers: TaskWorkers,
 ) -> None:

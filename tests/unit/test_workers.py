@@ -84,10 +84,10 @@ def test_goaway_waits_for_all_that_leave_together() -> None:
 def test_siblings_are_told_now_and_at_each_change() -> None:
     member = Membership(1, GROUP, slot=0)
     told: list[object] = []
-    member.follow(lambda group, ports: told.append((group, ports)))
+    member.follow(lambda *now: told.append(now))
     for _ in range(2):
-        member.learn(((50051, (40000, 40001)),))
-    assert told == [(GROUP, ()), (GROUP, ((50051, (40000, 40001)),))]
+        member.learn(((50051, (40000, 40001)),), 2)
+    assert told == [(GROUP, (), 0), (GROUP, ((50051, (40000, 40001)),), 2)]
 
 
 def test_the_ports_are_those_of_places() -> None:

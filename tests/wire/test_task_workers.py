@@ -292,6 +292,18 @@ async def test_where_own_ports_are_not_reached_connections_share_the_port(
     assert [r.levelname for r in caplog.records if words in r.message] == ["WARNING"]
 
 
+async def test_workers_without_own_ports_share_the_port_by_a_connection_each() -> None:
+    options = ("make_server", "--port=0", "--host=127.0.0.1")
+    async with serving(*options, LBCLIENT_WORKER_PORTS="off") as task:
+        address = await task.address()
+        async with lbclient.insecure_channel(address) as channel:
+            async with loaded(channel) as load:
+                both = {address, f"{address}#2"}
+                await eventually(lambda: addresses(channel) == both)
+                await eventually(lambda: {*load.answers} == {*task.pids()})
+            assert load.errors == []
+
+
 async def test_a_stock_client_sees_the_shared_port() -> None:
     async with connected() as (_, ours):
         address = ours.statistics().target

@@ -81,7 +81,7 @@ class WorkerEndpoints:
             if forget(address):
                 self._change()
         elif self._tasks.learn(address, told, self._clock(), self._worker_at):
-            task, count = self._tasks.task_of(address), len(told.ports[0][1])
+            task, count = self._tasks.task_of(address), told.serving
             words = "%d workers behind %s"
             logger.about(logging.DEBUG, words, count, task, channel=self._label)
             self._change()

@@ -14,6 +14,7 @@ address or behind a port mapping may be anybody's.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import inf
 from typing import NamedTuple
 
 from lbclient.core.backends.address import another, dialled
@@ -54,10 +55,12 @@ class Landing(Enum):
 
 class ToldWorkers(NamedTuple):
     """What a worker tells of its task: by shared port, the own port of each worker by
-    its number; 0 where that one does not serve now."""
+    its number; 0 where that one does not serve now. `serving` is how many serve, also
+    where they have no ports of their own."""
 
     group: int
     ports: tuple[tuple[int, tuple[int, ...]], ...]
+    serving: int = 0
 
     def at(self, port: int) -> tuple[int, ...]:
         """The own ports for that shared one. A port mapping may have given it another
@@ -94,9 +97,10 @@ class WorkingTask:
     retry_at: float = 0.0
     shared: tuple[int, ...] = (1,)
     dials: int = 0
+    portless: int = 0  # workers, which have no ports of their own
 
     def serving(self) -> int:
-        return sum(map(bool, self.own))
+        return self.portless or sum(map(bool, self.own))
 
     def share(self, has_worker: Callable[[int], bool] = lambda _: True) -> None:
         """As many connections as there are workers. Those that have none go first."""
@@ -188,7 +192,8 @@ class TaskWorkers:
         ports = told.at(port)
         own = self._unlisted(shared, ports)
         if not any(own):
-            return False  # all leave, or have no own port
+            # All leave, or have no own port.
+            return not told.ports and self._learn_portless(address, told, worker_at)
         task = self._tasks.get(shared)
         if task is None or (task.group != told.group and address == shared):
             new = WorkingTask(told.group, ports, own, now)
@@ -208,6 +213,24 @@ class TaskWorkers:
             if task.failures:
                 task.share(lambda n: worker_at(another(shared, n)) != 0)
         self._index()
+        return True
+
+    def _learn_portless(
+        self, address: str, told: ToldWorkers, worker_at: WorkerAt
+    ) -> bool:
+        shared = dialled(address)
+        task = self._tasks.get(shared)
+        if told.serving < 2 or address in self._task_of:
+            return False
+        if task is not None and task.portless == told.serving:
+            return False
+        if task is None or task.group != told.group:
+            if task is not None and address != shared:
+                return False  # of another task behind a virtual address
+            task = self._tasks[shared] = WorkingTask(told.group, (), (), None)
+            task.retry_at = inf  # there is nothing to try
+        task.portless = told.serving
+        task.share(lambda n: worker_at(another(shared, n)) != 0)
         return True
 
     def forget(self, address: str) -> bool:
@@ -257,7 +280,7 @@ class TaskWorkers:
         kept = {}
         for shared, task in self._tasks.items():
             task.own = self._unlisted(shared, task.told)
-            if shared in listed and any(task.own):
+            if shared in listed and task.serving():
                 kept[shared] = task
         self._tasks = kept
         self._index()
@@ -312,7 +335,7 @@ class TaskWorkers:
         pauses = [
             LOOK_EVERY if task.tried_at is not None else max(0.0, task.retry_at - now)
             for task in self._tasks.values()
-            if not task.is_reached
+            if not task.is_reached and task.retry_at < inf
         ]
         return min(pauses, default=None)
 

@@ -185,10 +185,10 @@ class Reporter:
             workers=self._workers,
         )
 
-    def tell_workers(self, group: int, ports: Ports) -> None:
+    def tell_workers(self, group: int, ports: Ports, serving: int) -> None:
         """The task's workers are these now; none while it is not known."""
         each = [health_pb2.WorkerPorts(shared=one, own=own) for one, own in ports]
-        self._workers = health_pb2.Workers(group=group, ports=each)
+        self._workers = health_pb2.Workers(group=group, ports=each, serving=serving)
         self._health = b""
         self._streams.push(StreamKind.HEALTH)
 

@@ -40,7 +40,7 @@ class Membership:
         self._asked: dict[str, asyncio.Future[UsageHeard]] = {}
         self._slot = slot
         self._has_said = False
-        self._tell: list[Callable[[int, Ports], None]] = []
+        self._tell: list[Callable[[int, Ports, int], None]] = []
 
     def own_address(self, address: str, port: int, ports: str) -> str | None:
         """Where this worker alone is to listen, besides this address that all share.
@@ -69,16 +69,17 @@ class Membership:
             self.say_quiet()
         return self.is_all_quiet
 
-    def follow(self, tell: Callable[[int, Ports], None]) -> None:
-        """Tells the group and its ports, now and whenever they change."""
+    def follow(self, tell: Callable[[int, Ports, int], None]) -> None:
+        """Tells the group, its ports and how many serve, now and whenever they
+        change."""
         self._tell.append(tell)
-        tell(self.group, self.siblings)
+        tell(self.group, self.siblings, self.serving)
 
-    def learn(self, siblings: Ports) -> None:
-        if siblings != self.siblings:
-            self.siblings = siblings
+    def learn(self, siblings: Ports, serving: int) -> None:
+        if (siblings, serving) != (self.siblings, self.serving):
+            self.siblings, self.serving = siblings, serving
             for tell in self._tell:
-                tell(self.group, siblings)
+                tell(self.group, siblings, serving)
 
     async def ask_usage(self, told: UsageTold) -> UsageHeard:
         """Tells the supervisor what a server gave, and returns what all did. Waits

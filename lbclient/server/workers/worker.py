@@ -131,8 +131,8 @@ class _Worker:
 
     def _take(self, message: object) -> None:
         if isinstance(message, ServingPorts):
-            self._member.pids, self._member.serving = message.pids, message.serving
-            self._member.learn(message.ports)
+            self._member.pids = message.pids
+            self._member.learn(message.ports, message.serving)
         elif isinstance(message, UsageHeard):
             self._member.hear_usage(message)
         elif isinstance(message, DescriptionWanted):
