@@ -126,11 +126,14 @@ class Parts:
         self.sampler.stop()
         self.gate.stop()
 
-    def listen(self, address: str, port: int, *, is_secure: bool) -> None:
-        """The server has a gRPC port; UDP ports are opened beside it later."""
+    def listen(
+        self, address: str, port: int, *, is_secure: bool, own: int | None = None
+    ) -> None:
+        """The server has a gRPC port; UDP ports are opened beside it later, or beside
+        the worker's `own`: what lets clients through to that may do so for both."""
         host = address.rpartition(":")[0]
         self.ports.append(address if host_of(address) is None else f"{host}:{port}")
-        self.udp.add(address, port, is_secure=is_secure)
+        self.udp.add(address, own or port, is_secure=is_secure)
 
     def statistics(self) -> ServerStatistics:
         seen = self.gate.complete(self.reporter.statistics())

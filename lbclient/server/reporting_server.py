@@ -90,8 +90,8 @@ class ReportingServer:
 
     def add_insecure_port(self, address: str) -> int:
         port: int = self._inner.add_insecure_port(address)
-        self._parts.listen(address, port, is_secure=False)
-        self._listen_alone(address, port, self._inner.add_insecure_port)
+        own = self._listen_alone(address, port, self._inner.add_insecure_port)
+        self._parts.listen(address, port, is_secure=False, own=own)
         return port
 
     def add_secure_port(
@@ -101,24 +101,28 @@ class ReportingServer:
             port: int = self._inner.add_secure_port(address, server_credentials)
         except RuntimeError as error:
             raise RuntimeError(f"{error} {PAIRS}") from None
-        self._parts.listen(address, port, is_secure=True)
-        self._listen_alone(
+        own = self._listen_alone(
             address,
             port,
             lambda own: self._inner.add_secure_port(own, server_credentials),
         )
+        self._parts.listen(address, port, is_secure=True, own=own)
         return port
 
-    def _listen_alone(self, address: str, port: int, add: Callable[[str], int]) -> None:
+    def _listen_alone(
+        self, address: str, port: int, add: Callable[[str], int]
+    ) -> int | None:
         """A worker has a port of its own beside each port that it shares."""
         if (member := self._member) is None:
-            return
+            return None
         own = member.own_address(address, port, self._config.worker_ports)
-        if own is not None:
-            if (number := own.rpartition(":")[2]) != "0":
-                # Another program that shares its port would have some connections.
-                SharedPort(host_of(own) or "::", int(number)).close()
-            member.own[port] = add(own)
+        if own is None:
+            return None
+        if (number := own.rpartition(":")[2]) != "0":
+            # Another program that shares its port would have some connections.
+            SharedPort(host_of(own) or "::", int(number)).close()
+        member.own[port] = add(own)
+        return member.own[port]
 
     # --- what it tells -----------------------------------------------------------
 

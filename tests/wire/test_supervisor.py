@@ -200,6 +200,13 @@ async def test_own_ports_are_the_next_ones_if_wanted() -> None:
         task.send(signal.SIGHUP)
         await eventually(lambda: task.found("reloaded 2 workers"), lambda: task.log)
         assert {*task.own_ports()} == {port + 1, port + 2, port + 3}
+        # UDP health checks are answered at the same number, for one rule of a firewall.
+        own = task.own_ports()[-1]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{own}") as channel:
+            check: Any = channel.unary_unary(wire.CHECK_METHOD)
+            told = wire.parse_health(await check(b"", timeout=20))
+        assert told is not None
+        assert told.udp_port == own
 
 
 async def test_an_own_port_that_another_program_shares_is_refused() -> None:
