@@ -177,6 +177,12 @@ class ServerConfig(Sourced):
         help="More signals of overload, by name, read every 0.1 s: some requests are "
         "refused beyond 1.0, and nearly all at 2.0.",
     )
+    named_metrics: Mapping[str, Callable[[], float]] | None = setting(
+        None,
+        SIGNALS,
+        help="Metrics of the application by name, read every 0.1 s, that load reports "
+        "carry and nothing is refused for. NaN: not known now, so it is left out.",
+    )
     quotas: Mapping[str, float | Mapping[str, float]] | None = setting(
         None,
         QUOTAS,

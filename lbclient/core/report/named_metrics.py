@@ -1,8 +1,9 @@
-"""A server's overload signals as ORCA's named metrics (gRFC A51).
+"""A server's overload signals, and metrics of its application, as ORCA's named metrics
+(gRFC A51).
 
-Each is told over its target, so 1.0 is where requests begin to be refused, whatever the
-signal: so the largest of several is the one that is nearest to that. They are smoothed,
-as utilization is.
+Each signal is told over its target, so 1.0 is where requests begin to be refused,
+whatever the signal: so the largest of several is the one that is nearest to that. They
+are smoothed, as utilization is.
 
 A signal that nobody could read is left out. 0 means unknown in a report, so a signal
 that is known is told as `LEAST` at least.

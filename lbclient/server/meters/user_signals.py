@@ -24,6 +24,7 @@ class UserSignals:
         self._replaces = config.utilization_replaces
         self._runnable = config.runnable
         self._signals = config.signals or {}
+        self._named = config.named_metrics or {}
         self.names = tuple(self._signals)
         self.has_runnable = config.runnable is not None
         self.failed: set[str] = set()  # of `signals`, when they were last read
@@ -66,13 +67,28 @@ class UserSignals:
             values.append(0.0 if isnan(value) else value)
         return values
 
-    def _ask(self, name: str, signal: Callable[[], float], otherwise: float) -> float:
+    def named(self) -> dict[str, float]:
+        """The known ones of `named_metrics`."""
+        found = {}
+        for name, metric in self._named.items():
+            value = self._ask(f"named_metrics[{name!r}]", metric, nan, may_be_nan=True)
+            if not isnan(value):
+                found[name] = value
+        return found
+
+    def _ask(
+        self,
+        name: str,
+        signal: Callable[[], float],
+        otherwise: float,
+        may_be_nan: bool = False,
+    ) -> float:
         try:
             value = float(signal())
         except BaseException as error:
             self._failed(name, error)
             return otherwise
-        if 0.0 <= value < inf:
+        if 0.0 <= value < inf or (may_be_nan and isnan(value)):
             return value
         self.complain(name, f"returned {value}")
         return otherwise

@@ -178,10 +178,15 @@ class Gate:
         memory = self._system.memory
         self._monitor.memory = wire.sound(memory)
         self.pressure.sample(now, self.load(now), cpu, memory, self._own.values())
-        self._monitor.signals.take(self._known_signals(), now)
+        self._monitor.signals.take(self._metrics_told(), now)
         is_calm = self.pressure.is_calm(self._monitor.active)
         self._is_calm = is_calm and not self._own.has_runnable
         self._sample_shares(now, is_calm)
+
+    def _metrics_told(self) -> dict[str, float]:
+        """What reports carry: the application's own metrics come first where there are
+        too many."""
+        return {**self._own.named(), **self._known_signals()}
 
     def _known_signals(self) -> dict[str, float]:
         """Over their targets, without what has none or could not be read."""
